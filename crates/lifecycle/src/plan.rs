@@ -1,0 +1,356 @@
+//! The plan: a pipeline's graph as the walk sees it, frozen into each run by the hash of its content.
+//!
+//! What a step *does* is opaque here (`spec`); what the walk needs is which steps come before it and
+//! what becomes of the run when it fails.
+
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::StepNo;
+
+/// A graph of steps. Build it with [`Plan::new`], which checks that the needs form no cycle.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Plan {
+    /// The pipeline's name.
+    pub name: String,
+    /// The steps, in the order they were written.
+    pub steps: Vec<PlanStep>,
+    /// A place that the run must hold while it is live.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
+    #[serde(skip)]
+    dependents: OnceLock<Vec<Vec<StepNo>>>,
+}
+
+/// One node of the graph.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PlanStep {
+    /// The name its author gave it.
+    pub id: String,
+    /// The steps that must be met before it.
+    pub needs: Vec<StepNo>,
+    /// What becomes of failure.
+    #[serde(default)]
+    pub policy: Policy,
+    /// Where its executions wait for a worker.
+    pub queue: String,
+    /// Higher is claimed first.
+    #[serde(default)]
+    pub priority: i32,
+    /// What to do, for the worker; the walk does not look inside.
+    pub spec: String,
+}
+
+/// What becomes of a step when its work fails, and whether it runs when others did.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Policy {
+    /// How often the work may be tried in one round; at least 1.
+    pub attempts: u32,
+    /// How long to wait before the next try.
+    pub backoff: Backoff,
+    /// What a failure means once the tries are used up.
+    pub on_fail: OnFail,
+    /// Runs even after a failure or a cancel, once its needs are settled.
+    pub always: bool,
+    /// A lost worker ends the step: it is never started again by itself.
+    pub at_most_once: bool,
+    /// How many workers in a row may be lost while they run it.
+    pub losses: u32,
+    /// Only these exit codes are worth another try; empty means all.
+    pub retry_exit_codes: Vec<i32>,
+}
+
+/// A step that takes its worker down with it is not handed out forever.
+pub const DEFAULT_LOSSES: u32 = 10;
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            attempts: 1,
+            backoff: Backoff::default(),
+            on_fail: OnFail::Fail,
+            always: false,
+            at_most_once: false,
+            losses: DEFAULT_LOSSES,
+            retry_exit_codes: Vec::new(),
+        }
+    }
+}
+
+/// The wait between two tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Backoff {
+    /// How the wait grows.
+    pub growth: Growth,
+    /// The first wait.
+    pub delay_ms: u64,
+    /// No wait is longer; 0 means no bound.
+    pub max_delay_ms: u64,
+    /// Part of each wait, in percent, that is left to chance, so that many failures do not return as one.
+    pub jitter_percent: u8,
+}
+
+/// How the wait between tries grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Growth {
+    /// Always the same.
+    #[default]
+    Fixed,
+    /// Once, twice, three times the delay.
+    Linear,
+    /// Doubled each time.
+    Exponential,
+}
+
+impl Backoff {
+    /// The wait before try number `tries + 1`, when `tries` have failed; `chance` is any number.
+    pub fn wait_ms(&self, tries: u32, chance: u64) -> u64 {
+        let grown = match self.growth {
+            Growth::Fixed => self.delay_ms,
+            Growth::Linear => self.delay_ms.saturating_mul(u64::from(tries)),
+            Growth::Exponential => {
+                self.delay_ms.saturating_mul(1u64.checked_shl(tries.saturating_sub(1)).unwrap_or(u64::MAX))
+            }
+        };
+        let bounded = if self.max_delay_ms > 0 { grown.min(self.max_delay_ms) } else { grown };
+        let spread = bounded / 100 * u64::from(self.jitter_percent.min(100));
+        bounded - if spread > 0 { chance % (spread + 1) } else { 0 }
+    }
+}
+
+/// What a step's failure means for the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFail {
+    /// The run fails.
+    #[default]
+    Fail,
+    /// The step counts as met.
+    Continue,
+    /// An earlier step and all that descends from it run again, with the failure as feedback.
+    Rework {
+        /// The step to go back to; the failing step descends from it.
+        step: StepNo,
+        /// How often the failing step may send it back.
+        max: u32,
+    },
+}
+
+/// A place shared by runs: at most `limit` of a group are live at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Concurrency {
+    /// The group's name.
+    pub group: String,
+    /// How many of it may be live at once.
+    pub limit: u32,
+}
+
+/// Why a graph is not a plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlanError {
+    /// There is no step.
+    Empty,
+    /// Two steps have one name.
+    DuplicateId(String),
+    /// A step needs one that is not there.
+    UnknownNeed {
+        /// The step that needs it.
+        step: String,
+        /// The place that holds no step.
+        need: StepNo,
+    },
+    /// The steps need each other in a circle, named in order.
+    Cycle(Vec<String>),
+    /// A step would send back one that it does not descend from.
+    ReworkOfUnrelated {
+        /// The step that fails.
+        step: String,
+    },
+}
+
+impl std::fmt::Display for PlanError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PlanError::Empty => write!(f, "the pipeline has no steps"),
+            PlanError::DuplicateId(id) => write!(f, "two steps are called {id:?}"),
+            PlanError::UnknownNeed { step, need } => {
+                write!(f, "step {step:?} needs step number {need}, which is not there")
+            }
+            PlanError::Cycle(ids) => write!(f, "the steps need each other in a circle: {}", ids.join(" → ")),
+            PlanError::ReworkOfUnrelated { step } => {
+                write!(f, "step {step:?} can send back only a step that it needs, directly or through others")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl Plan {
+    /// A plan of these steps, if they form a graph without cycles.
+    pub fn new(name: impl Into<String>, steps: Vec<PlanStep>) -> Result<Plan, PlanError> {
+        let plan = Plan { name: name.into(), steps, concurrency: None, dependents: OnceLock::new() };
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// Says what is wrong with the graph, if anything is.
+    pub fn check(&self) -> Result<(), PlanError> {
+        if self.steps.is_empty() {
+            return Err(PlanError::Empty);
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for step in &self.steps {
+            if !seen.insert(step.id.as_str()) {
+                return Err(PlanError::DuplicateId(step.id.clone()));
+            }
+            if let Some(need) = step.needs.iter().find(|n| **n as usize >= self.steps.len()) {
+                return Err(PlanError::UnknownNeed { step: step.id.clone(), need: *need });
+            }
+        }
+        if let Some(circle) = self.find_cycle() {
+            return Err(PlanError::Cycle(circle.iter().map(|n| self.step(*n).id.clone()).collect()));
+        }
+        for (no, step) in self.steps.iter().enumerate() {
+            if let OnFail::Rework { step: target, .. } = step.policy.on_fail
+                && !(target as usize != no
+                    && (target as usize) < self.steps.len()
+                    && self.with_descendants(target).contains(&(no as StepNo)))
+            {
+                return Err(PlanError::ReworkOfUnrelated { step: step.id.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The step at `no`; the number must be one of this plan's.
+    pub fn step(&self, no: StepNo) -> &PlanStep {
+        &self.steps[no as usize]
+    }
+
+    /// The steps that need `no` directly, in order.
+    pub fn dependents(&self, no: StepNo) -> &[StepNo] {
+        let all = self.dependents.get_or_init(|| {
+            let mut all = vec![Vec::new(); self.steps.len()];
+            for (from, step) in self.steps.iter().enumerate() {
+                let mut needs = step.needs.clone();
+                needs.sort_unstable();
+                needs.dedup();
+                for need in needs {
+                    all[need as usize].push(from as StepNo);
+                }
+            }
+            all
+        });
+        &all[no as usize]
+    }
+
+    /// `no` and all that needs it, directly or through others, in order.
+    pub fn with_descendants(&self, no: StepNo) -> std::collections::BTreeSet<StepNo> {
+        let mut found = std::collections::BTreeSet::from([no]);
+        let mut todo = vec![no];
+        while let Some(next) = todo.pop() {
+            for dependent in self.dependents(next) {
+                if found.insert(*dependent) {
+                    todo.push(*dependent);
+                }
+            }
+        }
+        found
+    }
+
+    /// One circle of needs, if there is any: each step needs the one named after it.
+    fn find_cycle(&self) -> Option<Vec<StepNo>> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            OnPath,
+            Clear,
+        }
+        let mut marks = vec![Mark::New; self.steps.len()];
+        for root in 0..self.steps.len() {
+            // An explicit stack of (step, next need to look at): a chain of 100,000 steps must not overflow ours.
+            let mut path: Vec<(usize, usize)> = Vec::new();
+            if marks[root] == Mark::New {
+                marks[root] = Mark::OnPath;
+                path.push((root, 0));
+            }
+            while let Some((at, next)) = path.last_mut() {
+                let Some(need) = self.steps[*at].needs.get(*next).map(|n| *n as usize) else {
+                    marks[*at] = Mark::Clear;
+                    path.pop();
+                    continue;
+                };
+                *next += 1;
+                match marks[need] {
+                    Mark::Clear => {}
+                    Mark::New => {
+                        marks[need] = Mark::OnPath;
+                        path.push((need, 0));
+                    }
+                    Mark::OnPath => {
+                        let from = path.iter().position(|(step, _)| *step == need).unwrap_or(0);
+                        let mut circle: Vec<StepNo> = path[from..].iter().map(|(s, _)| *s as StepNo).collect();
+                        circle.push(need as StepNo);
+                        return Some(circle);
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(id: &str, needs: &[StepNo]) -> PlanStep {
+        PlanStep {
+            id: id.into(),
+            needs: needs.to_vec(),
+            policy: Policy::default(),
+            queue: "default".into(),
+            priority: 0,
+            spec: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_cycle_is_named() {
+        let steps = vec![step("a", &[2]), step("b", &[0]), step("c", &[1])];
+        let error = Plan::new("p", steps).unwrap_err();
+        assert_eq!(error.to_string(), "the steps need each other in a circle: a → c → b → a");
+    }
+
+    #[test]
+    fn a_long_chain_is_no_cycle_and_no_stack_overflow() {
+        let steps = (0..100_000).map(|n: u32| step(&n.to_string(), &n.checked_sub(1).map_or(vec![], |p| vec![p])));
+        let plan = Plan::new("p", steps.collect()).unwrap();
+        assert_eq!(plan.with_descendants(0).len(), 100_000);
+    }
+
+    #[test]
+    fn rework_reaches_back_only() {
+        let mut steps = vec![step("a", &[]), step("b", &[0]), step("c", &[0])];
+        steps[1].policy.on_fail = OnFail::Rework { step: 0, max: 1 };
+        assert!(Plan::new("p", steps.clone()).is_ok());
+        steps[1].policy.on_fail = OnFail::Rework { step: 2, max: 1 };
+        assert!(matches!(Plan::new("p", steps), Err(PlanError::ReworkOfUnrelated { .. })));
+    }
+
+    #[test]
+    fn waits_grow_as_told_and_stay_in_bounds() {
+        let mut backoff = Backoff { growth: Growth::Exponential, delay_ms: 100, max_delay_ms: 1000, jitter_percent: 0 };
+        assert_eq!([1, 2, 3, 4, 5, 90].map(|n| backoff.wait_ms(n, 0)), [100, 200, 400, 800, 1000, 1000]);
+        backoff.growth = Growth::Linear;
+        assert_eq!([1, 2, 3].map(|n| backoff.wait_ms(n, 0)), [100, 200, 300]);
+        backoff.jitter_percent = 50;
+        for chance in [0, 7, 1 << 40, u64::MAX] {
+            assert!((50..=100).contains(&backoff.wait_ms(1, chance)));
+        }
+    }
+}
