@@ -191,7 +191,12 @@ impl std::error::Error for PlanError {}
 
 impl Plan {
     /// A plan of these steps, if they form a graph without cycles.
-    pub fn new(name: impl Into<String>, steps: Vec<PlanStep>) -> Result<Plan, PlanError> {
+    pub fn new(name: impl Into<String>, mut steps: Vec<PlanStep>) -> Result<Plan, PlanError> {
+        // A need named twice is one need: the walk counts them.
+        for step in &mut steps {
+            step.needs.sort_unstable();
+            step.needs.dedup();
+        }
         let plan = Plan { name: name.into(), steps, concurrency: None, dependents: OnceLock::new() };
         plan.check()?;
         Ok(plan)
@@ -236,11 +241,8 @@ impl Plan {
         let all = self.dependents.get_or_init(|| {
             let mut all = vec![Vec::new(); self.steps.len()];
             for (from, step) in self.steps.iter().enumerate() {
-                let mut needs = step.needs.clone();
-                needs.sort_unstable();
-                needs.dedup();
-                for need in needs {
-                    all[need as usize].push(from as StepNo);
+                for need in &step.needs {
+                    all[*need as usize].push(from as StepNo);
                 }
             }
             all
@@ -293,7 +295,8 @@ impl Plan {
                     }
                     Mark::OnPath => {
                         let from = path.iter().position(|(step, _)| *step == need).unwrap_or(0);
-                        let mut circle: Vec<StepNo> = path[from..].iter().map(|(s, _)| *s as StepNo).collect();
+                        let mut circle: Vec<StepNo> =
+                            path[from..].iter().map(|(s, _)| *s as StepNo).collect();
                         circle.push(need as StepNo);
                         return Some(circle);
                     }
@@ -328,7 +331,8 @@ mod tests {
 
     #[test]
     fn a_long_chain_is_no_cycle_and_no_stack_overflow() {
-        let steps = (0..100_000).map(|n: u32| step(&n.to_string(), &n.checked_sub(1).map_or(vec![], |p| vec![p])));
+        let steps =
+            (0..100_000).map(|n: u32| step(&n.to_string(), &n.checked_sub(1).map_or(vec![], |p| vec![p])));
         let plan = Plan::new("p", steps.collect()).unwrap();
         assert_eq!(plan.with_descendants(0).len(), 100_000);
     }
@@ -344,7 +348,8 @@ mod tests {
 
     #[test]
     fn waits_grow_as_told_and_stay_in_bounds() {
-        let mut backoff = Backoff { growth: Growth::Exponential, delay_ms: 100, max_delay_ms: 1000, jitter_percent: 0 };
+        let mut backoff =
+            Backoff { growth: Growth::Exponential, delay_ms: 100, max_delay_ms: 1000, jitter_percent: 0 };
         assert_eq!([1, 2, 3, 4, 5, 90].map(|n| backoff.wait_ms(n, 0)), [100, 200, 400, 800, 1000, 1000]);
         backoff.growth = Growth::Linear;
         assert_eq!([1, 2, 3].map(|n| backoff.wait_ms(n, 0)), [100, 200, 300]);

@@ -1,0 +1,134 @@
+//! Going back: a failed step that sends an earlier one back, and a person who resumes or rewinds a run.
+
+use std::collections::BTreeSet;
+
+use super::walk::{Walk, count};
+use super::{Needs, RunState, Standing, StepMove, Tally, Work, standing};
+use crate::{OnFail, Plan, RunStatus, StepNo, StepStatus};
+
+/// Whether `no` belongs to what the rework of `by` resets.
+pub(super) fn is_held(plan: &Plan, by: StepNo, no: StepNo) -> bool {
+    match plan.step(by).policy.on_fail {
+        OnFail::Rework { step, .. } => plan.with_descendants(step).contains(&no),
+        OnFail::Fail | OnFail::Continue => false,
+    }
+}
+
+/// Drives the rework that `by` asked for: ends the live work among the target's descendants; once all
+/// of it is still, resets them.
+pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(), S::Error> {
+    let run = walk.state.run();
+    let target = match walk.plan.step(by).policy.on_fail {
+        OnFail::Rework { step, .. } if run.status == RunStatus::Running => step,
+        // The run does not go on: the failure stands.
+        _ => {
+            if run.reworking == Some(by) {
+                walk.state.set_reworking(None)?;
+            }
+            walk.state.drop_rework(by)?;
+            return walk.tell(by);
+        }
+    };
+    match run.reworking {
+        Some(other) if other != by => {
+            // One at a time; the other asks again for all when it is through.
+            return Ok(());
+        }
+        Some(_) => {}
+        None => walk.state.set_reworking(Some(by))?,
+    }
+
+    let set = walk.plan.with_descendants(target);
+    let mut still = true;
+    for no in set.iter().copied().filter(|no| *no != by) {
+        let step = walk.state.step(no)?;
+        if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
+            if matches!(step.work, Work::Unreceived | Work::Live { ending: false }) {
+                walk.state.end_work(no)?;
+            }
+            still &= !matches!(walk.state.step(no)?.work, Work::Live { .. } | Work::Unreceived);
+        }
+    }
+    if still {
+        reset(walk, &set, by)?;
+    }
+    Ok(())
+}
+
+fn reset<S: RunState>(walk: &mut Walk<'_, S>, set: &BTreeSet<StepNo>, by: StepNo) -> Result<(), S::Error> {
+    for no in set {
+        let step = walk.state.step(*no)?;
+        if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
+            walk.state.move_step(*no, StepMove::Cancelled)?;
+            walk.state.move_step(*no, StepMove::Reworked { by })?;
+            continue;
+        }
+        let stands = standing(&step, walk.plan.step(*no).policy.on_fail);
+        if step.status.is_settled() {
+            walk.state.move_step(*no, StepMove::Reworked { by })?;
+        }
+        uncount(walk.state, stands)?;
+    }
+    walk.state.set_reworking(None)?;
+    recount_needs(walk.state, set)?;
+    walk.agenda.extend(set);
+    let waiting = walk.state.unsettled()?;
+    walk.agenda.extend(waiting);
+    Ok(())
+}
+
+/// What a resume starts again: all that is broken, every `always` step, and what descends from these.
+pub fn resume_set<S: RunState>(state: &mut S) -> Result<BTreeSet<StepNo>, S::Error> {
+    let plan = state.plan();
+    let mut set = BTreeSet::new();
+    for no in 0..plan.steps.len() as StepNo {
+        let policy = &plan.step(no).policy;
+        let broken = standing(&state.step(no)?, policy.on_fail) == Standing::Broken;
+        if (broken || policy.always) && !set.contains(&no) {
+            set.extend(plan.with_descendants(no));
+        }
+    }
+    Ok(set)
+}
+
+/// Resets these steps of a run that a person resumed or rewound (its epoch is already raised), and
+/// walks on from there.
+pub fn restart<S: RunState>(state: &mut S, set: &BTreeSet<StepNo>) -> Result<(), S::Error> {
+    for no in set {
+        let step = state.step(*no)?;
+        let stands = standing(&step, state.plan().step(*no).policy.on_fail);
+        if step.status.is_settled() {
+            state.move_step(*no, StepMove::Reset)?;
+        }
+        uncount(state, stands)?;
+    }
+    recount_needs(state, set)?;
+    super::advance(state, set.iter().copied())
+}
+
+/// The run has one settled step less.
+fn uncount<S: RunState>(state: &mut S, stood: Standing) -> Result<(), S::Error> {
+    let Tally { unsettled, broken } = state.run().tally;
+    match stood {
+        Standing::Open => Ok(()),
+        Standing::Met => state.set_tally(Tally { unsettled: unsettled + 1, broken }),
+        Standing::Broken => {
+            state.set_tally(Tally { unsettled: unsettled + 1, broken: broken.saturating_sub(1) })
+        }
+    }
+}
+
+fn recount_needs<S: RunState>(state: &mut S, set: &BTreeSet<StepNo>) -> Result<(), S::Error> {
+    let plan = state.plan();
+    for no in set {
+        let mut standings = Vec::new();
+        for need in &plan.step(*no).needs {
+            standings.push(standing(&state.step(*need)?, plan.step(*need).policy.on_fail));
+        }
+        let needs: Needs = count(standings.into_iter());
+        if state.step(*no)?.needs != needs {
+            state.set_needs(*no, needs)?;
+        }
+    }
+    Ok(())
+}

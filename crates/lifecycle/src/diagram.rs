@@ -1,0 +1,100 @@
+//! The reference page, drawn from the tables: a diagram and a grid for each lifecycle.
+
+use std::fmt::Write;
+
+use crate::table::{Lifecycle, To, Word};
+use crate::{Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
+
+/// The whole of docs/lifecycles.md.
+pub fn reference() -> String {
+    let mut page = String::from(
+        "# Lifecycles\n\
+         \n\
+         <!-- Drawn from the tables in crates/lifecycle by `cargo xtask gen`. A test fails when they differ. -->\n\
+         \n\
+         Every status changes in one place, in one way: somebody reports **what happened** (an event), and\n\
+         the entity's table says what that means. In each grid a row is an event, a column a status; the\n\
+         cell is the status that the event leads to, and `–` means that it is refused as illegal. An event\n\
+         whose conditions do not hold any more is refused as superseded, which is tested before the grid.\n\
+         A refused event changes nothing; `sprag explain` shows the last ones.\n",
+    );
+    section::<Run>(&mut page, "One execution of a pipeline with its inputs.");
+    section::<Step>(&mut page, "A node of the pipeline in one run. Only the walk over the run writes it.");
+    section::<Execution>(
+        &mut page,
+        "One attempt at a step. The executor owns it until it is published, the worker once it has\n\
+         received it; in between, one of them wins by the fence, a number that grows at each change of hands.",
+    );
+    section::<Environment>(&mut page, "Where a run works: a git worktree or a directory, on one host.");
+    section::<Thread>(&mut page, "A conversation with a coding agent, over several turns.");
+    section::<Gate>(&mut page, "A question to a person.");
+    section::<WorkerPresence>(&mut page, "Whoever claims from a queue.");
+    section::<Enforcement>(&mut page, "A rule matched an event, once per rule and event.");
+    page
+}
+
+fn section<L: Lifecycle>(page: &mut String, about: &str) {
+    let mut title = L::NAME.to_owned();
+    title[..1].make_ascii_uppercase();
+    write!(page, "\n## {title}\n\n{about}\n\n").expect("writing to a String");
+    diagram::<L>(page);
+    grid::<L>(page);
+}
+
+fn diagram<L: Lifecycle>(page: &mut String) {
+    page.push_str("```mermaid\nstateDiagram-v2\n");
+    writeln!(page, "    [*] --> {}", L::Status::ALL[0]).expect("writing to a String");
+    for rule in L::RULES {
+        for from in rule.from {
+            for (nth, to) in rule.to.targets().into_iter().enumerate() {
+                let when = match (rule.to, nth) {
+                    (To::Status(_), _) => "",
+                    (To::ByPath { .. }, 0) => " (directory there)",
+                    (To::ByPath { .. }, _) => " (directory gone)",
+                };
+                writeln!(page, "    {from} --> {to}: {}{when}", rule.event).expect("writing to a String");
+            }
+        }
+    }
+    for status in L::TERMINAL {
+        writeln!(page, "    {status} --> [*]").expect("writing to a String");
+    }
+    page.push_str("```\n\n");
+}
+
+fn grid<L: Lifecycle>(page: &mut String) {
+    let statuses: Vec<_> = L::Status::ALL.iter().map(|s| s.as_str()).collect();
+    writeln!(page, "| event | reported by | {} | superseded unless |", statuses.join(" | "))
+        .expect("writing to a String");
+    writeln!(page, "|---|---|{}---|", "---|".repeat(statuses.len())).expect("writing to a String");
+    for event in L::Event::ALL {
+        // One line per set of reporters: an executor and a worker may report one event on different terms.
+        let mut rules: Vec<_> = L::RULES.iter().filter(|rule| rule.event == *event).collect();
+        while let Some(first) = rules.first().copied() {
+            let (same, rest): (Vec<_>, Vec<_>) = rules
+                .into_iter()
+                .partition(|r| r.who == first.who && r.unless_superseded == first.unless_superseded);
+            rules = rest;
+            let cells: Vec<String> = L::Status::ALL
+                .iter()
+                .map(|status| match same.iter().find(|rule| rule.from.contains(status)).map(|rule| rule.to) {
+                    None => "–".to_owned(),
+                    Some(To::Status(to)) => to.to_string(),
+                    Some(To::ByPath { present, absent }) => {
+                        format!("{present} if the directory is there, else {absent}")
+                    }
+                })
+                .collect();
+            let who: Vec<_> = first.who.iter().map(|who| who.as_str()).collect();
+            let unless: Vec<_> = first.unless_superseded.iter().map(|p| p.as_str()).collect();
+            writeln!(
+                page,
+                "| {event} | {} | {} | {} |",
+                who.join(", "),
+                cells.join(" | "),
+                unless.join("; ")
+            )
+            .expect("writing to a String");
+        }
+    }
+}
