@@ -1,0 +1,33 @@
+//! The only writer of statuses.
+//!
+//! ```text
+//!   executor() worker() reaper() person()      who may ask for what: one handle each
+//!            │
+//!   ops: create, claim, finish, cancel, …      one transaction each; they report events
+//!            │
+//!   Session: evaluate the table, change rows, journal        (written once, for all stores)
+//!            │
+//!   Backend: memory │ SQLite                   rows, compare-and-set, ordered queries
+//! ```
+
+mod backend;
+mod error;
+mod memory;
+pub mod ops;
+mod outcome;
+mod rows;
+mod run_state;
+mod seams;
+mod session;
+
+pub use backend::{Backend, Candidate, QueueRow, Table};
+pub use error::{Error, Result};
+pub use memory::{REFUSALS_KEPT, Tables};
+pub use outcome::{NotApplied, Outcome};
+pub use rows::{
+    EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow,
+    Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow, WorkerRow,
+};
+pub use run_state::DEFAULT_QUEUE;
+pub use seams::{Clock, Entropy, Manual, Now, System, mix};
+pub use session::{Flushed, Session};

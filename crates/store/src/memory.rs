@@ -1,0 +1,454 @@
+//! The store in memory: for models, simulations, and to compare SQLite against.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus};
+
+use crate::backend::{Backend, Candidate, QueueRow, Table};
+use crate::error::{Error, Result};
+use crate::rows::{
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
+    Status, StepKey, StepRow, ThreadRow, TimerRow, WorkerRow,
+};
+use crate::seams::Now;
+use crate::session::Session;
+
+/// How many refused events are kept of each run.
+pub const REFUSALS_KEPT: usize = 16;
+
+/// Everything a store keeps.
+#[derive(Debug, Clone, Default)]
+pub struct Tables {
+    pub(crate) runs: BTreeMap<RunId, RunRow>,
+    pub(crate) steps: BTreeMap<StepKey, StepRow>,
+    pub(crate) executions: BTreeMap<ExecutionId, ExecutionRow>,
+    environments: BTreeMap<Id, EnvironmentRow>,
+    threads: BTreeMap<Id, ThreadRow>,
+    gates: BTreeMap<Id, GateRow>,
+    workers: BTreeMap<Id, WorkerRow>,
+    enforcements: BTreeMap<Id, EnforcementRow>,
+    plans: BTreeMap<i64, Arc<Plan>>,
+    journal: Vec<JournalEntry>,
+    outbox: BTreeMap<i64, OutboxRow>,
+    outbox_last: i64,
+    timers: BTreeSet<TimerRow>,
+    refusals: BTreeMap<Option<RunId>, VecDeque<Refusal>>,
+    queues: BTreeMap<Arc<str>, QueueRow>,
+    places: BTreeSet<(Arc<str>, RunId)>,
+}
+
+type Undo = Box<dyn FnOnce(&mut Tables)>;
+
+/// The tables inside a transaction.
+pub struct MemoryTx<'a> {
+    tables: &'a mut Tables,
+    now: Now,
+    random: &'a mut dyn FnMut() -> u64,
+    undo: Vec<Undo>,
+}
+
+impl Tables {
+    /// Runs one operation: all of it is kept, or nothing.
+    pub fn transact<T>(
+        &mut self,
+        now: Now,
+        random: &mut dyn FnMut() -> u64,
+        operation: impl FnOnce(&mut Session<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut tx = MemoryTx { tables: self, now, random, undo: Vec::new() };
+        let done = Session::new(&mut tx).and_then(|mut session| {
+            let answer = operation(&mut session)?;
+            session.flush()?;
+            Ok(answer)
+        });
+        if done.is_err() {
+            let undo = std::mem::take(&mut tx.undo);
+            for step in undo.into_iter().rev() {
+                step(tx.tables);
+            }
+        }
+        done
+    }
+
+    /// Looks without changing anything.
+    pub fn read<T>(&mut self, now: Now, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
+        look(&mut MemoryTx { tables: self, now, random: &mut || 0, undo: Vec::new() })
+    }
+
+    /// The runs, for checkers.
+    pub fn all_runs(&self) -> impl Iterator<Item = &RunRow> {
+        self.runs.values()
+    }
+
+    /// The steps, for checkers.
+    pub fn all_steps(&self) -> impl Iterator<Item = &StepRow> {
+        self.steps.values()
+    }
+
+    /// The executions, for checkers.
+    pub fn all_executions(&self) -> impl Iterator<Item = &ExecutionRow> {
+        self.executions.values()
+    }
+
+    /// The environments, for checkers.
+    pub fn all_environments(&self) -> impl Iterator<Item = &EnvironmentRow> {
+        self.environments.values()
+    }
+
+    /// The threads, for checkers.
+    pub fn all_threads(&self) -> impl Iterator<Item = &ThreadRow> {
+        self.threads.values()
+    }
+
+    /// The timers, for checkers.
+    pub fn all_timers(&self) -> impl Iterator<Item = &TimerRow> {
+        self.timers.iter()
+    }
+
+    /// The journal, for checkers.
+    pub fn all_entries(&self) -> &[JournalEntry] {
+        &self.journal
+    }
+
+    /// Forgets the history and keeps the state: two states that differ in their past alone are then equal.
+    pub fn forget_history(&mut self) {
+        self.journal.clear();
+        self.refusals.clear();
+        self.outbox.clear();
+        self.outbox_last = 0;
+    }
+}
+
+trait Kept: Row {
+    fn map(tables: &mut Tables) -> &mut BTreeMap<Self::Key, Self>;
+}
+
+macro_rules! kept {
+    ($($row:ty => $field:ident),+ $(,)?) => {$(
+        impl Kept for $row {
+            fn map(tables: &mut Tables) -> &mut BTreeMap<Self::Key, Self> {
+                &mut tables.$field
+            }
+        }
+    )+};
+}
+
+kept! {
+    RunRow => runs,
+    StepRow => steps,
+    ExecutionRow => executions,
+    EnvironmentRow => environments,
+    ThreadRow => threads,
+    GateRow => gates,
+    WorkerRow => workers,
+    EnforcementRow => enforcements,
+}
+
+impl<R: Kept> Table<R> for MemoryTx<'_> {
+    fn load(&mut self, key: R::Key) -> Result<Option<R>> {
+        Ok(R::map(self.tables).get(&key).cloned())
+    }
+
+    fn insert(&mut self, row: &R) -> Result<()> {
+        let key = row.key();
+        if R::map(self.tables).contains_key(&key) {
+            return Err(conflict::<R>(key));
+        }
+        R::map(self.tables).insert(key, row.clone());
+        self.undo.push(Box::new(move |tables| {
+            R::map(tables).remove(&key);
+        }));
+        Ok(())
+    }
+
+    fn update(&mut self, row: &R, was: (Status<R>, u32)) -> Result<bool> {
+        let key = row.key();
+        match R::map(self.tables).get_mut(&key) {
+            Some(kept) if (kept.status(), kept.version()) == was => {
+                let before = std::mem::replace(kept, row.clone());
+                self.undo.push(Box::new(move |tables| {
+                    R::map(tables).insert(key, before);
+                }));
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+fn conflict<R: Row>(key: R::Key) -> Error {
+    Error::Conflict { entity: <R::Life as sprag_lifecycle::Lifecycle>::NAME, id: format!("{key:?}") }
+}
+
+fn is_open(status: ExecutionStatus) -> bool {
+    matches!(status, ExecutionStatus::Scheduled | ExecutionStatus::Running)
+}
+
+impl Backend for MemoryTx<'_> {
+    fn now(&mut self) -> Now {
+        self.now
+    }
+
+    fn random(&mut self) -> u64 {
+        (self.random)()
+    }
+
+    fn last_seq(&mut self) -> Result<u64> {
+        Ok(self.tables.journal.last().map_or(0, |entry| entry.seq))
+    }
+
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<()> {
+        let before = self.tables.journal.len();
+        self.tables.journal.extend_from_slice(entries);
+        self.undo.push(Box::new(move |tables| tables.journal.truncate(before)));
+        Ok(())
+    }
+
+    fn plan(&mut self, hash: i64) -> Result<Option<Arc<Plan>>> {
+        Ok(self.tables.plans.get(&hash).cloned())
+    }
+
+    fn put_plan(&mut self, hash: i64, plan: &Arc<Plan>) -> Result<()> {
+        // Known by its content: keeping it when the operation fails does no harm.
+        self.tables.plans.insert(hash, Arc::clone(plan));
+        Ok(())
+    }
+
+    fn put_outbox(&mut self, row: &OutboxRow) -> Result<()> {
+        self.tables.outbox_last += 1;
+        let id = self.tables.outbox_last;
+        self.tables.outbox.insert(id, OutboxRow { id, ..row.clone() });
+        self.undo.push(Box::new(move |tables| {
+            tables.outbox.remove(&id);
+            tables.outbox_last = id - 1;
+        }));
+        Ok(())
+    }
+
+    fn outbox_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<OutboxRow>> {
+        let due = self.tables.outbox.values().filter(|row| row.not_before_ms <= now_ms);
+        Ok(due.take(limit).cloned().collect())
+    }
+
+    fn drop_outbox(&mut self, id: i64) -> Result<()> {
+        self.tables.outbox.remove(&id);
+        Ok(())
+    }
+
+    fn postpone_outbox(&mut self, id: i64, not_before_ms: i64, error: &str) -> Result<()> {
+        if let Some(row) = self.tables.outbox.get_mut(&id) {
+            row.attempts += 1;
+            row.not_before_ms = not_before_ms;
+            row.error = Some(error.into());
+        }
+        Ok(())
+    }
+
+    fn put_timer(&mut self, timer: &TimerRow) -> Result<()> {
+        let timer = *timer;
+        if self.tables.timers.insert(timer) {
+            self.undo.push(Box::new(move |tables| {
+                tables.timers.remove(&timer);
+            }));
+        }
+        Ok(())
+    }
+
+    fn drop_timer(&mut self, execution: ExecutionId) -> Result<()> {
+        let gone: Vec<TimerRow> =
+            self.tables.timers.iter().filter(|timer| timer.execution == execution).copied().collect();
+        for timer in gone {
+            self.tables.timers.remove(&timer);
+            self.undo.push(Box::new(move |tables| {
+                tables.timers.insert(timer);
+            }));
+        }
+        Ok(())
+    }
+
+    fn timers_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<TimerRow>> {
+        Ok(self
+            .tables
+            .timers
+            .iter()
+            .take_while(|timer| timer.due_ms <= now_ms)
+            .take(limit)
+            .copied()
+            .collect())
+    }
+
+    fn next_due(&mut self) -> Result<Option<i64>> {
+        let timer = self.tables.timers.first().map(|timer| timer.due_ms);
+        let running = self.tables.executions.values().filter(|row| row.status() == ExecutionStatus::Running);
+        let lease = running.map(|row| row.lease_until_ms).min();
+        let outbox = self.tables.outbox.values().map(|row| row.not_before_ms).min();
+        Ok([timer, lease, outbox].into_iter().flatten().min())
+    }
+
+    fn keep_refusal(&mut self, refusal: &Refusal) -> Result<()> {
+        let kept = self.tables.refusals.entry(refusal.place.run).or_default();
+        kept.push_back(refusal.clone());
+        if kept.len() > REFUSALS_KEPT {
+            kept.pop_front();
+        }
+        Ok(())
+    }
+
+    fn refusals(&mut self, run: RunId) -> Result<Vec<Refusal>> {
+        Ok(self.tables.refusals.get(&Some(run)).into_iter().flatten().cloned().collect())
+    }
+
+    fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>> {
+        let steps = self.tables.steps.range((run, 0)..=(run, StepNo::MAX));
+        let open = steps.filter(|(_, step)| !step.status().is_settled() || step.rework_pending);
+        Ok(open.map(|((_, no), _)| *no).collect())
+    }
+
+    fn steps(&mut self, run: RunId) -> Result<Vec<StepRow>> {
+        Ok(self.tables.steps.range((run, 0)..=(run, StepNo::MAX)).map(|(_, step)| step.clone()).collect())
+    }
+
+    fn executions(&mut self, run: RunId) -> Result<Vec<ExecutionRow>> {
+        let first = ExecutionId { run, step: 0, attempt: 0 };
+        let last = ExecutionId { run, step: StepNo::MAX, attempt: u32::MAX };
+        Ok(self.tables.executions.range(first..=last).map(|(_, row)| row.clone()).collect())
+    }
+
+    fn run_by_key(&mut self, key: &str) -> Result<Option<RunId>> {
+        Ok(self
+            .tables
+            .runs
+            .values()
+            .find(|run| run.idempotency_key.as_deref() == Some(key))
+            .map(|run| run.id))
+    }
+
+    fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>> {
+        let newest_first = self.tables.runs.values().rev();
+        let wanted = newest_first.filter(|run| {
+            before.is_none_or(|before| run.id < before)
+                && (statuses.is_empty() || statuses.contains(&run.status()))
+        });
+        Ok(wanted.take(limit).cloned().collect())
+    }
+
+    fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
+        let live = self.tables.runs.values().filter(|run| !run.status().is_terminal());
+        Ok(live.map(|run| run.id).filter(|id| after.is_none_or(|after| *id > after)).take(limit).collect())
+    }
+
+    fn pinned_runs(&mut self, worker: Id) -> Result<Vec<RunId>> {
+        let pinned = self.tables.runs.values().filter(|run| run.pin == Some(worker));
+        Ok(pinned.filter(|run| !run.status().is_terminal()).map(|run| run.id).collect())
+    }
+
+    fn claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
+        let waiting = self.tables.executions.values().filter(|row| {
+            row.status() == ExecutionStatus::Scheduled && &*row.queue == queue && row.pin.unwrap_or(0) == pin
+        });
+        let mut found: Vec<Candidate> = waiting
+            .map(|row| Candidate { rank: -row.priority, published_ms: row.published_ms, execution: row.id })
+            .collect();
+        found.sort_unstable();
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    fn in_flight(&mut self, queue: &str) -> Result<u32> {
+        let out = self.tables.executions.values().filter(|row| &*row.queue == queue && is_open(row.status()));
+        Ok(out.count() as u32)
+    }
+
+    fn queue(&mut self, name: &str) -> Result<Option<QueueRow>> {
+        Ok(self.tables.queues.get(name).cloned())
+    }
+
+    fn put_queue(&mut self, queue: &QueueRow) -> Result<()> {
+        self.tables.queues.insert(Arc::clone(&queue.name), queue.clone());
+        Ok(())
+    }
+
+    fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+        let mut waiting: Vec<(i32, i64, ExecutionId)> = self
+            .tables
+            .executions
+            .values()
+            .filter(|row| {
+                row.status() == ExecutionStatus::Requested
+                    && &*row.queue == queue
+                    && row.not_before_ms <= now_ms
+            })
+            .map(|row| (-row.priority, row.created_ms, row.id))
+            .collect();
+        waiting.sort_unstable();
+        Ok(waiting.into_iter().map(|(_, _, id)| id).take(limit).collect())
+    }
+
+    fn unclaimed_since(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+        let mut waiting: Vec<(i64, ExecutionId)> = self
+            .tables
+            .executions
+            .values()
+            .filter(|row| row.status() == ExecutionStatus::Scheduled && row.published_ms <= before_ms)
+            .map(|row| (row.published_ms, row.id))
+            .collect();
+        waiting.sort_unstable();
+        Ok(waiting.into_iter().map(|(_, id)| id).take(limit).collect())
+    }
+
+    fn lapsed(&mut self, now_ms: i64, limit: usize) -> Result<Vec<(ExecutionId, u32)>> {
+        let mut lapsed: Vec<(i64, ExecutionId, u32)> = self
+            .tables
+            .executions
+            .values()
+            .filter(|row| row.status() == ExecutionStatus::Running && row.lease_until_ms <= now_ms)
+            .map(|row| (row.lease_until_ms, row.id, row.fence))
+            .collect();
+        lapsed.sort_unstable();
+        Ok(lapsed.into_iter().map(|(_, id, fence)| (id, fence)).take(limit).collect())
+    }
+
+    fn held_by(&mut self, worker: Id) -> Result<Vec<ExecutionRow>> {
+        let held = self.tables.executions.values().filter(|row| row.owner == Some(worker));
+        Ok(held.filter(|row| row.status() == ExecutionStatus::Running).cloned().collect())
+    }
+
+    fn places(&mut self, group: &str) -> Result<Vec<RunId>> {
+        Ok(self.tables.places.iter().filter(|(name, _)| &**name == group).map(|(_, run)| *run).collect())
+    }
+
+    fn put_place(&mut self, group: &str, run: RunId) -> Result<()> {
+        self.tables.places.insert((group.into(), run));
+        Ok(())
+    }
+
+    fn drop_place(&mut self, group: &str, run: RunId) -> Result<()> {
+        self.tables.places.remove(&(group.into(), run));
+        Ok(())
+    }
+
+    fn queued(&mut self, group: &str, limit: usize) -> Result<Vec<RunId>> {
+        let mut waiting: Vec<(i32, RunId)> = self
+            .tables
+            .runs
+            .values()
+            .filter(|run| run.status() == RunStatus::Queued && run.group.as_deref() == Some(group))
+            .map(|run| (-run.priority, run.id))
+            .collect();
+        waiting.sort_unstable();
+        Ok(waiting.into_iter().map(|(_, id)| id).take(limit).collect())
+    }
+
+    fn workers(&mut self) -> Result<Vec<WorkerRow>> {
+        let there = self.tables.workers.values().filter(|worker| worker.status() != WorkerStatus::Offline);
+        Ok(there.cloned().collect())
+    }
+
+    fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
+        let from = self.tables.journal.partition_point(|entry| entry.seq <= since);
+        let wanted =
+            self.tables.journal[from..].iter().filter(|entry| run.is_none() || entry.place.run == run);
+        Ok(wanted.take(limit).cloned().collect())
+    }
+}

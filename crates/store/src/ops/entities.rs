@@ -1,0 +1,283 @@
+//! Workers, gates, environments, threads and enforcements: created here, moved by their tables.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{
+    Actor, Enforcement, EnforcementEvent, EnforcementStatus, Environment, EnvironmentEvent,
+    EnvironmentStatus, Gate, GateEvent, GateStatus, RunId, StepNo, Thread, ThreadEvent, ThreadStatus,
+    WorkerEvent, WorkerPresence, WorkerStatus,
+};
+
+use crate::error::Result;
+use crate::outcome::Outcome;
+use crate::rows::{
+    EnforcementRow, EnvironmentGiven, EnvironmentRow, GateGiven, GateRow, Id, Row, ThreadGiven, ThreadRow,
+    WorkerGiven, WorkerRow,
+};
+use crate::session::Session;
+
+/// A worker that presents itself.
+#[derive(Debug, Clone)]
+pub struct NewWorker {
+    /// Its number, drawn by itself.
+    pub id: Id,
+    /// What it calls itself.
+    pub name: Arc<str>,
+    /// Its process, in one text.
+    pub process: Arc<str>,
+    /// The queues it serves, separated by commas.
+    pub queues: Arc<str>,
+    /// How much it takes at once.
+    pub slots: u32,
+    /// How long it may be silent.
+    pub lease_ms: i64,
+}
+
+/// Registers a worker, new or come back.
+pub fn register_worker(session: &mut Session<'_>, new: &NewWorker) -> Result<Outcome<WorkerPresence>> {
+    let now = session.now();
+    let until = now.steady_ms + new.lease_ms;
+    if session.get::<WorkerRow>(new.id)?.is_none() {
+        let row = WorkerRow {
+            id: new.id,
+            status: WorkerStatus::Offline,
+            version: 1,
+            name: Arc::clone(&new.name),
+            process: Arc::clone(&new.process),
+            queues: Arc::clone(&new.queues),
+            slots: new.slots,
+            heartbeat_until_ms: until,
+            created_ms: now.wall_ms,
+        };
+        session.create_quietly(row);
+    }
+    worker_event(session, new.id, WorkerEvent::Registered, Actor::Worker, Some(until))
+}
+
+/// A worker leaves, or was told to finish what it has.
+pub fn worker_event(
+    session: &mut Session<'_>,
+    id: Id,
+    event: WorkerEvent,
+    actor: Actor,
+    heartbeat_until_ms: Option<i64>,
+) -> Result<Outcome<WorkerPresence>> {
+    let given = WorkerGiven { now_ms: session.now().steady_ms, process_gone: false };
+    session.apply::<WorkerRow>(id, event, actor, &given, |row, _| {
+        if let Some(until) = heartbeat_until_ms {
+            row.heartbeat_until_ms = until;
+        }
+    })
+}
+
+/// A worker shows that it is there; says whether the store still counts on it.
+pub fn heartbeat(session: &mut Session<'_>, id: Id, lease_ms: i64) -> Result<bool> {
+    let until = session.now().steady_ms + lease_ms;
+    match session.get::<WorkerRow>(id)? {
+        Some(row) if row.status() != WorkerStatus::Offline => {
+            session.note::<WorkerRow>(id, |row| row.heartbeat_until_ms = until)?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Asks a person a question.
+pub fn open_gate(
+    session: &mut Session<'_>,
+    id: Id,
+    (run, step): (RunId, StepNo),
+    question: Arc<str>,
+    timeout_ms: Option<i64>,
+) -> Result<()> {
+    let timeout_at_ms = timeout_ms.map_or(0, |ms| session.now().steady_ms + ms);
+    let row = GateRow {
+        id,
+        status: GateStatus::Open,
+        version: 1,
+        run,
+        step,
+        question,
+        answer: None,
+        timeout_at_ms,
+    };
+    session.create(row, "gate.opened", Actor::Advance);
+    Ok(())
+}
+
+/// Reports an event on a gate.
+pub fn gate_event(
+    session: &mut Session<'_>,
+    id: Id,
+    event: GateEvent,
+    actor: Actor,
+    answer: Option<Arc<str>>,
+) -> Result<Outcome<Gate>> {
+    let given = GateGiven { now_ms: session.now().steady_ms };
+    session.apply::<GateRow>(id, event, actor, &given, |row, _| {
+        if answer.is_some() {
+            row.answer = answer;
+        }
+    })
+}
+
+/// Notes an environment that is to be made, before anything is touched on disk.
+pub fn create_environment(
+    session: &mut Session<'_>,
+    id: Id,
+    run: Option<RunId>,
+    host: Arc<str>,
+    path: Arc<str>,
+) -> Result<()> {
+    let row = EnvironmentRow {
+        id,
+        status: EnvironmentStatus::Provisioning,
+        version: 1,
+        run,
+        host,
+        path,
+        managed: true,
+        cleanup_requested: false,
+        provision_attempt: 1,
+        destroy_attempt: 0,
+        users: 0,
+        owner: None,
+        reason: None,
+    };
+    session.create(row, "environment.created", Actor::Executor);
+    Ok(())
+}
+
+/// Reports an event on an environment.
+pub fn environment_event(
+    session: &mut Session<'_>,
+    id: Id,
+    event: EnvironmentEvent,
+    actor: Actor,
+    given: &EnvironmentGiven,
+) -> Result<Outcome<Environment>> {
+    session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
+        EnvironmentEvent::ProvisionRequested => {
+            row.cleanup_requested = false;
+            row.provision_attempt += 1;
+        }
+        EnvironmentEvent::DestroyDispatched => row.destroy_attempt += 1,
+        EnvironmentEvent::DestroySucceeded | EnvironmentEvent::CleanupCompleted => {
+            row.cleanup_requested = false
+        }
+        _ => {}
+    })
+}
+
+/// Asks for an environment to be removed.
+pub fn request_cleanup(session: &mut Session<'_>, id: Id) -> Result<bool> {
+    if session.get::<EnvironmentRow>(id)?.is_none() {
+        return Ok(false);
+    }
+    session.note::<EnvironmentRow>(id, |row| row.cleanup_requested = true)?;
+    Ok(true)
+}
+
+/// Begins or ends a live use of an environment; refused while it is being removed.
+pub fn use_environment(session: &mut Session<'_>, id: Id, begins: bool) -> Result<bool> {
+    match session.get::<EnvironmentRow>(id)? {
+        Some(row) if !begins || row.status() == EnvironmentStatus::Ready => {
+            session.note::<EnvironmentRow>(id, |row| {
+                row.users = if begins { row.users + 1 } else { row.users.saturating_sub(1) };
+            })?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Begins a conversation.
+pub fn create_thread(session: &mut Session<'_>, id: Id, environment: Option<Id>) -> Result<()> {
+    let row = ThreadRow {
+        id,
+        status: ThreadStatus::Created,
+        version: 1,
+        environment,
+        stop_requested: false,
+        archived: false,
+        deleted: false,
+        turn: 1,
+        turn_open: true,
+        runtime: 1,
+    };
+    session.create(row, "thread.created", Actor::Executor);
+    Ok(())
+}
+
+/// Reports an event on a thread.
+pub fn thread_event(
+    session: &mut Session<'_>,
+    id: Id,
+    event: ThreadEvent,
+    actor: Actor,
+    given: &ThreadGiven,
+) -> Result<Outcome<Thread>> {
+    session.apply::<ThreadRow>(id, event, actor, given, |row, _| {
+        if event.opens_turn() {
+            row.turn += 1;
+            row.turn_open = true;
+        }
+        if event.ends_turn() {
+            row.turn_open = false;
+            row.stop_requested = false;
+        }
+    })
+}
+
+/// A wish that outlives a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadIntent {
+    /// Stop the turn.
+    Stop,
+    /// Put it away.
+    Archive,
+    /// Remove it.
+    Delete,
+}
+
+/// Notes a wish on a thread; says whether the thread is there.
+pub fn thread_intent(session: &mut Session<'_>, id: Id, intent: ThreadIntent) -> Result<bool> {
+    if session.get::<ThreadRow>(id)?.is_none() {
+        return Ok(false);
+    }
+    session.note::<ThreadRow>(id, |row| match intent {
+        ThreadIntent::Stop => row.stop_requested = true,
+        ThreadIntent::Archive => row.archived = true,
+        ThreadIntent::Delete => row.deleted = true,
+    })?;
+    Ok(true)
+}
+
+/// Notes that a rule matched an event; `false` if it had done so before.
+pub fn create_enforcement(
+    session: &mut Session<'_>,
+    id: Id,
+    rule: Arc<str>,
+    event: Arc<str>,
+) -> Result<bool> {
+    if session.get::<EnforcementRow>(id)?.is_some() {
+        return Ok(false);
+    }
+    let row = EnforcementRow { id, status: EnforcementStatus::Created, version: 1, rule, event, run: None };
+    session.create(row, "enforcement.created", Actor::Executor);
+    Ok(true)
+}
+
+/// Reports an event on an enforcement.
+pub fn enforcement_event(
+    session: &mut Session<'_>,
+    id: Id,
+    event: EnforcementEvent,
+    run: Option<RunId>,
+) -> Result<Outcome<Enforcement>> {
+    session.apply::<EnforcementRow>(id, event, Actor::Executor, &(), |row, _| {
+        if run.is_some() {
+            row.run = run;
+        }
+    })
+}

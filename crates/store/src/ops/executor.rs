@@ -1,0 +1,95 @@
+//! What executors do before hand-off, and after nothing happened: schedule, revoke, heal.
+
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, heal};
+
+use crate::backend::QueueRow;
+use crate::error::Result;
+use crate::rows::{ExecutionRow, Row, RunRow, StepRow};
+use crate::run_state::HeldRun;
+use crate::session::Session;
+
+/// Hands over an execution whose time has come.
+pub fn schedule(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+    let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
+    held.session.clear_timer(id);
+    held.schedule(id)
+}
+
+/// Takes an execution back that nobody came for, and hands it over again.
+pub fn redispatch(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+    let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
+    if held.session.get::<ExecutionRow>(id)?.is_none_or(|row| row.status() != ExecutionStatus::Scheduled) {
+        return Ok(false);
+    }
+    if !held.revoke(id)? {
+        return Ok(false);
+    }
+    held.schedule(id)
+}
+
+/// Looks at a whole run: recounts, decides whatever is due, hands over what can be.
+pub fn heal_run(session: &mut Session<'_>, id: RunId) -> Result<()> {
+    let Some(mut held) = HeldRun::take(session, id)? else {
+        tracing::warn!(run = %id, "advance: there is no such run");
+        return Ok(());
+    };
+    match held.row()?.status() {
+        RunStatus::Queued => {
+            super::start_run(session, id)?;
+            return Ok(());
+        }
+        status if status.is_terminal() => return Ok(()),
+        _ => {}
+    }
+    heal(&mut held)?;
+    for execution in requested_of(held.session, id)? {
+        held.schedule(execution)?;
+    }
+    Ok(())
+}
+
+/// The run's present executions that wait to be handed over.
+fn requested_of(session: &mut Session<'_>, run: RunId) -> Result<Vec<ExecutionId>> {
+    let mut found = Vec::new();
+    for step in session.seen::<StepRow>().filter(|step| step.run == run).cloned().collect::<Vec<_>>() {
+        let id = ExecutionId { run, step: step.no, attempt: step.attempt };
+        if session.get::<ExecutionRow>(id)?.is_some_and(|row| row.status() == ExecutionStatus::Requested) {
+            found.push(id);
+        }
+    }
+    Ok(found)
+}
+
+/// Limits or holds a queue.
+pub fn set_queue(session: &mut Session<'_>, queue: &QueueRow) -> Result<()> {
+    session.db().put_queue(queue)
+}
+
+/// Hands over what waits in a queue that has places again.
+pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Result<usize> {
+    let now_ms = session.now().steady_ms;
+    let mut handed_over = 0;
+    for id in session.db().requested(queue, now_ms, limit)? {
+        if schedule(session, id)? {
+            handed_over += 1;
+        } else {
+            break;
+        }
+    }
+    Ok(handed_over)
+}
+
+/// Starts the runs of a group that have a place now.
+pub fn fill_group(session: &mut Session<'_>, group: &str) -> Result<Option<RunId>> {
+    for run in session.db().queued(group, 1)? {
+        if super::start_run(session, run)?.is_some_and(|outcome| outcome.is_applied()) {
+            return Ok(Some(run));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a run is over.
+pub fn is_over(session: &mut Session<'_>, run: RunId) -> Result<bool> {
+    Ok(session.get::<RunRow>(run)?.is_none_or(|run| run.status().is_terminal()))
+}

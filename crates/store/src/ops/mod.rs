@@ -1,0 +1,16 @@
+//! The operations: everything that anybody can do to a store, each one transaction.
+//!
+//! They are plain functions over a [`Session`], so that the model checker, the simulation, memory and
+//! SQLite all run exactly this code. Who may call which is a matter of the handles in `handle.rs`.
+
+mod entities;
+mod executor;
+mod reaper;
+mod runs;
+mod worker;
+
+pub use entities::*;
+pub use executor::*;
+pub use reaper::*;
+pub use runs::*;
+pub use worker::*;

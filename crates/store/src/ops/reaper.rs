@@ -1,0 +1,56 @@
+//! What the reaper says for the dead.
+
+use sprag_lifecycle::{Actor, Execution, ExecutionEvent, WorkerEvent, WorkerPresence, advance};
+
+use super::Lease;
+use crate::error::Result;
+use crate::outcome::Outcome;
+use crate::rows::{ExecutionGiven, ExecutionRow, Id, RunRow, WorkerGiven, WorkerRow};
+use crate::run_state::HeldRun;
+use crate::session::Session;
+
+/// How an owner was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// It was silent for longer than its lease.
+    LeaseLapsed,
+    /// Its process is gone, as seen on its own host.
+    ProcessGone,
+}
+
+/// Takes an execution from an owner that was lost. The store's clock decides whether a lease has lapsed.
+pub fn abandon(session: &mut Session<'_>, lease: Lease, lost: Lost) -> Result<Outcome<Execution>> {
+    let run_epoch = session.get::<RunRow>(lease.execution.run)?.map_or(0, |run| run.epoch);
+    let event = match lost {
+        Lost::LeaseLapsed => ExecutionEvent::LeaseExpired,
+        Lost::ProcessGone => ExecutionEvent::OwnerDied,
+    };
+    let given = ExecutionGiven {
+        fence: lease.fence,
+        run_epoch,
+        run_live: true,
+        owner_dead: lost == Lost::ProcessGone,
+        now_ms: session.now().steady_ms,
+    };
+    let outcome =
+        session.apply::<ExecutionRow>(lease.execution, event, Actor::Reaper, &given, |row, now| {
+            row.fence += 1;
+            row.ended_ms = Some(now.wall_ms);
+        })?;
+    if outcome.is_applied()
+        && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
+    {
+        advance(&mut held, [lease.execution.step])?;
+    }
+    Ok(outcome)
+}
+
+/// Notes that a worker is gone.
+pub fn worker_lost(session: &mut Session<'_>, worker: Id, lost: Lost) -> Result<Outcome<WorkerPresence>> {
+    let event = match lost {
+        Lost::LeaseLapsed => WorkerEvent::HeartbeatLapsed,
+        Lost::ProcessGone => WorkerEvent::Died,
+    };
+    let given = WorkerGiven { now_ms: session.now().steady_ms, process_gone: lost == Lost::ProcessGone };
+    session.apply::<WorkerRow>(worker, event, Actor::Reaper, &given, |_, _| {})
+}

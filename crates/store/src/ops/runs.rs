@@ -1,0 +1,226 @@
+//! What people do to runs: create, cancel, resume, rewind.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sprag_lifecycle::{
+    Actor, ExecutionStatus, Needs, Plan, Run, RunEvent, RunId, RunState, RunStatus, StepMove, StepNo,
+    StepStatus, Tally, advance, restart, resume_set,
+};
+
+use crate::error::{Error, Result};
+use crate::outcome::Outcome;
+use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
+use crate::run_state::{DEFAULT_QUEUE, HeldRun, report_run};
+use crate::session::Session;
+
+/// A run to be made.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Its name; the caller draws it, so that a repeated request is the same request.
+    pub id: RunId,
+    /// What it runs.
+    pub plan: Arc<Plan>,
+    /// The worker to which its default-queue executions are reserved.
+    pub pin: Option<Id>,
+    /// Added to the priority of its steps.
+    pub priority: i32,
+    /// The same key never makes a second run.
+    pub idempotency_key: Option<Arc<str>>,
+    /// The inputs, as JSON.
+    pub inputs: Arc<str>,
+    /// What else its steps must know, as JSON.
+    pub context: Arc<str>,
+}
+
+impl NewRun {
+    /// A run of `plan` with nothing special about it.
+    pub fn new(id: RunId, plan: Arc<Plan>) -> Self {
+        NewRun {
+            id,
+            plan,
+            pin: None,
+            priority: 0,
+            idempotency_key: None,
+            inputs: "{}".into(),
+            context: "{}".into(),
+        }
+    }
+}
+
+/// What became of a request for a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// It was made.
+    New(RunId),
+    /// Its key had made this one before.
+    Existing(RunId),
+    /// Another run has that name: draw another.
+    NameTaken,
+}
+
+/// The hash by which a plan's content is known (FNV-1a over its JSON).
+pub fn plan_hash(plan: &Plan) -> i64 {
+    let json = serde_json::to_string(plan).expect("a plan is plain data");
+    let hash = json.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash as i64
+}
+
+/// Makes a run and starts it, if its group has a place.
+pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
+    if let Some(key) = &new.idempotency_key
+        && let Some(existing) = session.db().run_by_key(key)?
+    {
+        return Ok(Created::Existing(existing));
+    }
+    if session.get::<RunRow>(new.id)?.is_some() {
+        return Ok(Created::NameTaken);
+    }
+    if session.db().plan(plan_hash)?.is_none() {
+        session.db().put_plan(plan_hash, &new.plan)?;
+    }
+    let steps = &new.plan.steps;
+    let row = RunRow {
+        id: new.id,
+        status: RunStatus::Queued,
+        version: 1,
+        epoch: 1,
+        open: false,
+        tally: Tally { unsettled: steps.len() as u32, broken: 0 },
+        reworking: None,
+        plan: plan_hash,
+        pipeline: new.plan.name.as_str().into(),
+        pin: new.pin,
+        priority: new.priority,
+        group: new.plan.concurrency.as_ref().map(|c| c.group.as_str().into()),
+        idempotency_key: new.idempotency_key.clone(),
+        inputs: Arc::clone(&new.inputs),
+        context: Arc::clone(&new.context),
+        reason: None,
+        created_ms: session.now().wall_ms,
+        started_ms: None,
+        ended_ms: None,
+    };
+    session.create(row, "run.created", Actor::Person);
+    for (no, step) in steps.iter().enumerate() {
+        session.create_quietly(StepRow {
+            run: new.id,
+            no: no as StepNo,
+            status: StepStatus::Waiting,
+            version: 1,
+            attempt: 1,
+            round: 0,
+            tries: 0,
+            losses: 0,
+            reworks: 0,
+            needs: Needs { open: step.needs.len() as u32, broken: 0 },
+            skipped_by_when: false,
+            rework_pending: false,
+            feedback: None,
+            started_ms: None,
+            ended_ms: None,
+        });
+    }
+    let _ = start_run(session, new.id)?;
+    Ok(Created::New(new.id))
+}
+
+/// Starts a queued run, if its group has a place; `None` if it has to wait.
+pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<Run>>> {
+    let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Some(Outcome::NotFound)) };
+    let run = held.row()?;
+    if run.status() == RunStatus::Queued
+        && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
+    {
+        if held.session.db().places(group)?.len() >= limits.limit as usize {
+            return Ok(None);
+        }
+        held.session.set_place(group, id, true);
+    }
+    let outcome = report_run(held.session, &run, RunEvent::Started, Actor::Executor)?;
+    if outcome.is_applied() {
+        let plan = held.plan();
+        let roots = (0..plan.steps.len() as StepNo).filter(|no| plan.step(*no).needs.is_empty());
+        advance(&mut held, roots)?;
+    }
+    Ok(Some(outcome))
+}
+
+/// Asks a run to end.
+pub fn cancel_run(session: &mut Session<'_>, id: RunId) -> Result<Outcome<Run>> {
+    let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };
+    let run = held.row()?;
+    if run.status() == RunStatus::Queued {
+        // Nothing has begun: its steps end with it.
+        for no in held.unsettled()? {
+            held.move_step(no, StepMove::Cancelled)?;
+        }
+        let broken = held.plan().steps.len() as u32;
+        held.set_tally(Tally { unsettled: 0, broken })?;
+    }
+    let outcome = report_run(held.session, &run, RunEvent::CancelRequested, Actor::Person)?;
+    if outcome.is_applied() {
+        let all = held.unsettled()?;
+        advance(&mut held, all)?;
+    }
+    Ok(outcome)
+}
+
+/// Tries again what failed or was cancelled, keeping what is done.
+pub fn resume_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
+    again(session, id, pin, RunEvent::Resumed, |held| resume_set(held))
+}
+
+/// Goes on from an earlier step: it and all that descends from it run again.
+pub fn rewind_run(session: &mut Session<'_>, id: RunId, to: StepNo, pin: Option<Id>) -> Result<Outcome<Run>> {
+    again(session, id, pin, RunEvent::Rewound, |held| {
+        let plan = held.plan();
+        match (to as usize) < plan.steps.len() {
+            true => Ok(plan.with_descendants(to)),
+            false => Err(Error::Refused(format!("run {id} has no step number {to}"))),
+        }
+    })
+}
+
+fn again(
+    session: &mut Session<'_>,
+    id: RunId,
+    pin: Option<Id>,
+    event: RunEvent,
+    set: impl FnOnce(&mut HeldRun<'_, '_>) -> Result<BTreeSet<StepNo>>,
+) -> Result<Outcome<Run>> {
+    let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };
+    let run = held.row()?;
+    let outcome = report_run(held.session, &run, event, Actor::Person)?;
+    if outcome.is_applied() {
+        held.session.note::<RunRow>(id, |row| row.pin = pin)?;
+        if let Some(group) = &run.group {
+            held.session.set_place(group, id, true);
+        }
+        held.epoch_raised = true;
+        let set = set(&mut held)?;
+        restart(&mut held, &set)?;
+    }
+    Ok(outcome)
+}
+
+/// Reserves a live run to another worker, or to none: whoever takes over a run whose process died.
+pub fn pin_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<bool> {
+    let Some(run) = session.get::<RunRow>(id)? else { return Ok(false) };
+    if run.status().is_terminal() {
+        return Ok(false);
+    }
+    session.note::<RunRow>(id, |row| row.pin = pin)?;
+    for execution in session.db().executions(id)? {
+        let open = matches!(
+            execution.status(),
+            ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled
+        );
+        if open && &*execution.queue == DEFAULT_QUEUE {
+            session.note::<ExecutionRow>(execution.id, |row| row.pin = pin)?;
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,287 @@
+//! What workers do: receive, renew, finish, give back. Every write carries the fence it was given.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{
+    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionPredicate, ExecutionStatus, Plan, PlanStep,
+    RunState, advance,
+};
+
+use crate::backend::Candidate;
+use crate::error::Result;
+use crate::outcome::Outcome;
+use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow};
+use crate::run_state::HeldRun;
+use crate::session::Session;
+
+/// The right to an execution: whoever shows this fence may write to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lease {
+    /// What was received.
+    pub execution: ExecutionId,
+    /// The fence that receiving it gave.
+    pub fence: u32,
+}
+
+/// Who claims, and on what terms.
+#[derive(Debug, Clone)]
+pub struct Claimer {
+    /// The worker.
+    pub worker: Id,
+    /// The queues it serves.
+    pub queues: Vec<Arc<str>>,
+    /// How long it may be silent.
+    pub lease_ms: i64,
+    /// What it calls this claim.
+    pub nonce: i64,
+}
+
+/// A received execution: what to do, and the right to do it.
+#[derive(Debug, Clone)]
+pub struct Assignment {
+    /// The right.
+    pub lease: Lease,
+    /// Until when it lasts unless renewed (steady, by the store's clock).
+    pub lease_until_ms: i64,
+    /// The run's plan.
+    pub plan: Arc<Plan>,
+    /// The run's inputs, as JSON.
+    pub inputs: Arc<str>,
+    /// The run's context, as JSON.
+    pub context: Arc<str>,
+    /// What the step that sent this one back had to say.
+    pub feedback: Option<Arc<str>>,
+}
+
+impl Assignment {
+    /// The step to work on.
+    pub fn step(&self) -> &PlanStep {
+        self.plan.step(self.lease.execution.step)
+    }
+}
+
+/// How an execution ended, as its worker tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// Well.
+    Completed {
+        /// What it produced, as JSON.
+        result: Option<Arc<str>>,
+    },
+    /// Badly.
+    Failed {
+        /// What is known of it, as JSON.
+        result: Option<Arc<str>>,
+        /// Whether another try makes sense.
+        retriable: bool,
+    },
+    /// It took too long and was ended.
+    TimedOut {
+        /// What is known of it, as JSON.
+        result: Option<Arc<str>>,
+    },
+    /// It was ended because somebody wanted so.
+    Cancelled,
+}
+
+/// What became of a worker's report.
+#[derive(Debug)]
+pub struct Finished {
+    /// Whether it stands.
+    pub outcome: Outcome<Execution>,
+    /// The next execution of the same run, received in the same transaction.
+    pub next: Option<Assignment>,
+}
+
+/// Receives up to `limit` executions: by priority, then first in, first out.
+pub fn claim(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Vec<Assignment>> {
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for queue in &claimer.queues {
+        for pin in [0, claimer.worker] {
+            candidates.extend(session.db().claimable(queue, pin, limit)?);
+        }
+    }
+    candidates.sort_unstable();
+    candidates.truncate(limit);
+    let mut got = Vec::with_capacity(candidates.len());
+    for candidate in candidates {
+        let Some(row) = session.get::<ExecutionRow>(candidate.execution)? else { continue };
+        let lease = Lease { execution: row.id, fence: row.fence };
+        if let Ok(assignment) = receive(session, claimer, lease)? {
+            got.push(assignment);
+        }
+    }
+    Ok(got)
+}
+
+/// Receives one execution that a message told of: the message's fence decides whether it is still meant.
+pub fn receive(
+    session: &mut Session<'_>,
+    claimer: &Claimer,
+    told: Lease,
+) -> Result<std::result::Result<Assignment, Outcome<Execution>>> {
+    let outcome = receive_row(session, claimer, told)?;
+    if !outcome.is_applied() {
+        return Ok(Err(outcome));
+    }
+    if let Some(mut held) = HeldRun::take(session, told.execution.run)? {
+        advance(&mut held, [told.execution.step])?;
+    }
+    Ok(Ok(assignment(session, told.execution)?))
+}
+
+/// Touches the execution's row alone: the run's is not needed to receive.
+fn receive_row(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -> Result<Outcome<Execution>> {
+    let given = given(session, told)?;
+    session.apply::<ExecutionRow>(
+        told.execution,
+        ExecutionEvent::HandoffReceived,
+        Actor::Worker,
+        &given,
+        |row, now| {
+            row.fence += 1;
+            row.owner = Some(claimer.worker);
+            row.lease_until_ms = now.steady_ms + claimer.lease_ms;
+            row.nonce = claimer.nonce;
+            row.started_ms = Some(now.wall_ms);
+        },
+    )
+}
+
+fn given(session: &mut Session<'_>, lease: Lease) -> Result<ExecutionGiven> {
+    let run_epoch = session.get::<RunRow>(lease.execution.run)?.map_or(0, |run| run.epoch);
+    Ok(ExecutionGiven {
+        fence: lease.fence,
+        run_epoch,
+        run_live: true,
+        owner_dead: false,
+        now_ms: session.now().steady_ms,
+    })
+}
+
+fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<Assignment> {
+    let missing = || crate::Error::Refused(format!("{id} is incomplete in the database"));
+    let row = session.get::<ExecutionRow>(id)?.ok_or_else(missing)?;
+    let run = session.get::<RunRow>(id.run)?.ok_or_else(missing)?;
+    let step = session.get::<StepRow>((id.run, id.step))?.ok_or_else(missing)?;
+    Ok(Assignment {
+        lease: Lease { execution: id, fence: row.fence },
+        lease_until_ms: row.lease_until_ms,
+        plan: session.plan(id.run, run.plan)?,
+        inputs: run.inputs,
+        context: run.context,
+        feedback: step.feedback,
+    })
+}
+
+/// Reports how an execution ended, advances its run and, if `next` asks for it, receives what follows.
+pub fn finish(
+    session: &mut Session<'_>,
+    lease: Lease,
+    ending: &Ending,
+    next: Option<&Claimer>,
+) -> Result<Finished> {
+    let (event, result, retriable) = match ending {
+        Ending::Completed { result } => (ExecutionEvent::Completed, result.clone(), true),
+        Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
+        Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
+        Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
+    };
+    let given = given(session, lease)?;
+    let outcome =
+        session.apply::<ExecutionRow>(lease.execution, event, Actor::Worker, &given, |row, now| {
+            row.result = result;
+            row.retriable = retriable;
+            row.ended_ms = Some(now.wall_ms);
+        })?;
+    if !outcome.is_applied() {
+        return Ok(Finished { outcome, next: None });
+    }
+    if let Some(mut held) = HeldRun::take(session, lease.execution.run)? {
+        advance(&mut held, [lease.execution.step])?;
+    }
+    let next = match next {
+        Some(claimer) => receive_next(session, claimer, lease)?,
+        None => None,
+    };
+    Ok(Finished { outcome, next })
+}
+
+/// Receives what this very operation has handed over, if it is for this worker.
+fn receive_next(session: &mut Session<'_>, claimer: &Claimer, last: Lease) -> Result<Option<Assignment>> {
+    let found = session
+        .seen::<ExecutionRow>()
+        .find(|row| {
+            row.id.run == last.execution.run
+                && row.status() == ExecutionStatus::Scheduled
+                && row.pin.is_none_or(|pin| pin == claimer.worker)
+                && claimer.queues.contains(&row.queue)
+        })
+        .map(|row| Lease { execution: row.id, fence: row.fence });
+    let Some(told) = found else { return Ok(None) };
+    Ok(receive(session, claimer, told)?.ok())
+}
+
+/// What became of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewal {
+    /// It lasts until then (steady, by the store's clock).
+    Held {
+        /// Until when.
+        until_ms: i64,
+        /// Somebody wants the execution to end.
+        cancel_requested: bool,
+    },
+    /// It was taken away: end the work, its result will be refused.
+    Lost,
+}
+
+/// Prolongs leases, each matched by its fence.
+pub fn renew(session: &mut Session<'_>, leases: &[Lease], lease_ms: i64) -> Result<Vec<Renewal>> {
+    let until_ms = session.now().steady_ms + lease_ms;
+    let mut renewals = Vec::with_capacity(leases.len());
+    for lease in leases {
+        renewals.push(match session.get::<ExecutionRow>(lease.execution)? {
+            Some(row) if row.status() == ExecutionStatus::Running && row.fence == lease.fence => {
+                session.note::<ExecutionRow>(lease.execution, |row| row.lease_until_ms = until_ms)?;
+                Renewal::Held { until_ms, cancel_requested: row.cancel_requested }
+            }
+            _ => Renewal::Lost,
+        });
+    }
+    Ok(renewals)
+}
+
+/// Gives an execution back unfinished; it goes to the queue again.
+pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execution>> {
+    let given = given(session, lease)?;
+    let outcome = session.apply::<ExecutionRow>(
+        lease.execution,
+        ExecutionEvent::Released,
+        Actor::Worker,
+        &given,
+        |row, _| {
+            row.fence += 1;
+            row.owner = None;
+            row.lease_until_ms = 0;
+            row.started_ms = None;
+            row.published_ms = 0;
+        },
+    )?;
+    if outcome.is_applied()
+        && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
+    {
+        let wanted =
+            held.session.get::<ExecutionRow>(lease.execution)?.is_some_and(|row| !row.cancel_requested);
+        if wanted {
+            held.schedule(lease.execution)?;
+        } else {
+            held.end_work(lease.execution.step)?;
+        }
+        advance(&mut held, [lease.execution.step])?;
+    }
+    Ok(outcome)
+}
+
+/// The predicate that a worker meets when its lease was taken away.
+pub const FENCED_OFF: ExecutionPredicate = ExecutionPredicate::MatchingFence;

@@ -1,0 +1,423 @@
+//! A run's rows as the walk sees them: reads go through the session, decisions through the writer.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{
+    Actor, ExecutionEvent, ExecutionId, ExecutionStatus, Needs, OnFail, Plan, RunEvent, RunId, RunNow,
+    RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow, StepStatus, Tally, Work, WorkEnd,
+};
+
+use crate::error::{Error, Result};
+use crate::outcome::Outcome;
+use crate::rows::{ExecutionGiven, ExecutionRow, Row, RunGiven, RunRow, StepRow, TimerRow};
+use crate::session::Session;
+
+/// Steps of the queue that every worker serves unless told otherwise; a run's pin applies to it alone.
+pub const DEFAULT_QUEUE: &str = "default";
+
+/// The run that an operation decides about. Holding it is holding the run's row.
+pub(crate) struct HeldRun<'s, 'a> {
+    pub(crate) session: &'s mut Session<'a>,
+    pub(crate) id: RunId,
+    plan: Arc<Plan>,
+    /// The run's epoch was raised in this operation.
+    pub(crate) epoch_raised: bool,
+}
+
+impl<'s, 'a> HeldRun<'s, 'a> {
+    /// Takes the run's row; none if there is no such run.
+    pub(crate) fn take(session: &'s mut Session<'a>, id: RunId) -> Result<Option<Self>> {
+        let Some(run) = session.get::<RunRow>(id)? else { return Ok(None) };
+        let plan = session.plan(id, run.plan)?;
+        Ok(Some(HeldRun { session, id, plan, epoch_raised: false }))
+    }
+
+    pub(crate) fn row(&mut self) -> Result<RunRow> {
+        self.session.get::<RunRow>(self.id)?.ok_or_else(|| Error::NoSuchRun(self.id.to_string()))
+    }
+
+    pub(crate) fn step_row(&mut self, no: StepNo) -> Result<StepRow> {
+        self.session.get::<StepRow>((self.id, no))?.ok_or_else(|| {
+            Error::Refused(format!("run {} has no step number {no}: the database is incomplete", self.id))
+        })
+    }
+
+    /// The present attempt's execution.
+    fn execution(&mut self, step: &StepRow) -> Result<Option<ExecutionRow>> {
+        let id = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
+        self.session.get::<ExecutionRow>(id)
+    }
+
+    fn given(&mut self, execution: &ExecutionRow) -> Result<ExecutionGiven> {
+        let run = self.row()?;
+        let always = self.plan.step(execution.id.step).policy.always;
+        Ok(ExecutionGiven {
+            fence: execution.fence,
+            run_epoch: run.epoch,
+            run_live: run.status().starts(always),
+            owner_dead: false,
+            now_ms: self.session.now().steady_ms,
+        })
+    }
+
+    fn executor_event(&mut self, id: ExecutionId, event: ExecutionEvent) -> Result<bool> {
+        let Some(row) = self.session.get::<ExecutionRow>(id)? else { return Ok(false) };
+        let given = self.given(&row)?;
+        let outcome =
+            self.session.apply::<ExecutionRow>(id, event, Actor::Executor, &given, |row, now| {
+                if event.raises_fence() {
+                    row.fence += 1;
+                }
+                match event {
+                    ExecutionEvent::HandoffPublished => row.published_ms = now.steady_ms.max(1),
+                    ExecutionEvent::HandoffRevoked => row.published_ms = 0,
+                    ExecutionEvent::Cancelled | ExecutionEvent::SchedulingFailed => {
+                        row.ended_ms = Some(now.wall_ms)
+                    }
+                    _ => {}
+                }
+            })?;
+        Ok(outcome.is_applied())
+    }
+
+    /// Hands a requested execution over, if its time has come and its queue has a place.
+    pub(crate) fn schedule(&mut self, id: ExecutionId) -> Result<bool> {
+        let Some(row) = self.session.get::<ExecutionRow>(id)? else { return Ok(false) };
+        let now_ms = self.session.now().steady_ms;
+        if row.status() != ExecutionStatus::Requested || row.cancel_requested {
+            return Ok(false);
+        }
+        if row.not_before_ms > now_ms {
+            self.session.set_timer(TimerRow { due_ms: row.not_before_ms, execution: id });
+            return Ok(false);
+        }
+        if !self.executor_event(id, ExecutionEvent::SchedulingStarted)? {
+            return Ok(false);
+        }
+        if !self.has_place(&row.queue)? {
+            self.executor_event(id, ExecutionEvent::SchedulingDeferred)?;
+            return Ok(false);
+        }
+        self.executor_event(id, ExecutionEvent::HandoffPublished)
+    }
+
+    /// Takes an execution back from the queue; says whether no worker had been faster.
+    pub(crate) fn revoke(&mut self, id: ExecutionId) -> Result<bool> {
+        self.executor_event(id, ExecutionEvent::HandoffRevoked)
+    }
+
+    fn has_place(&mut self, queue: &Arc<str>) -> Result<bool> {
+        let Some(settings) = self.session.db().queue(queue)? else { return Ok(true) };
+        let Some(limit) = settings.limit else { return Ok(!settings.held) };
+        // What this very operation has handed over or ended is not in the database yet.
+        let mut out = i64::from(self.session.db().in_flight(queue)?);
+        let seen: Vec<(ExecutionId, bool)> = self
+            .session
+            .seen::<ExecutionRow>()
+            .filter(|row| row.queue == *queue)
+            .map(|row| (row.id, is_out(row.status())))
+            .collect();
+        for (id, now_out) in seen {
+            let was_out = crate::backend::Table::<ExecutionRow>::load(self.session.db(), id)?
+                .is_some_and(|row| is_out(row.status()));
+            out += i64::from(now_out) - i64::from(was_out);
+        }
+        Ok(!settings.held && out < i64::from(limit))
+    }
+
+    /// What the step's table looks at.
+    fn step_facts(&mut self, no: StepNo, step: &StepRow, to: StepMove) -> Result<StepFacts> {
+        let run = self.row()?;
+        let plan = Arc::clone(&self.plan);
+        let policy = &plan.step(no).policy;
+        let work_ended = match step.status() {
+            StepStatus::Pending | StepStatus::Running => {
+                self.execution(step)?.is_none_or(|row| row.status().is_terminal())
+            }
+            _ => true,
+        };
+        let rounds_left = match to {
+            StepMove::Reworked { by } => match plan.step(by).policy.on_fail {
+                OnFail::Rework { max, .. } => by == no || self.step_row(by)?.reworks <= max,
+                OnFail::Fail | OnFail::Continue => false,
+            },
+            _ => true,
+        };
+        Ok(StepFacts {
+            needs_met: step.needs.open == 0 && (policy.always || step.needs.broken == 0),
+            run_live: run.status().starts(policy.always),
+            run_running: run.status() == RunStatus::Running,
+            attempt_matches: true,
+            attempts_left: match to {
+                StepMove::Retried { lost: true } => step.losses + 1 < policy.losses,
+                StepMove::Retried { lost: false } => step.tries + 1 < policy.attempts,
+                _ => true,
+            },
+            not_wanted: step.needs.broken > 0 || matches!(to, StepMove::Skipped { by_when: true }),
+            work_ended,
+            rounds_left,
+            epoch_raised: self.epoch_raised,
+        })
+    }
+}
+
+fn is_out(status: ExecutionStatus) -> bool {
+    matches!(status, ExecutionStatus::Scheduled | ExecutionStatus::Running)
+}
+
+/// What an execution means for its step.
+fn work_of(row: &ExecutionRow) -> Work {
+    match row.status() {
+        ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled => {
+            Work::Unreceived
+        }
+        ExecutionStatus::Running => Work::Live { ending: row.cancel_requested },
+        ExecutionStatus::Completed => Work::Ended(WorkEnd::Succeeded),
+        ExecutionStatus::Failed if row.owner.is_none() => Work::Ended(WorkEnd::Unschedulable),
+        ExecutionStatus::Failed | ExecutionStatus::TimedOut => {
+            Work::Ended(WorkEnd::Failed { retriable: row.retriable })
+        }
+        ExecutionStatus::Cancelled => Work::Ended(WorkEnd::Cancelled),
+        // Somebody wanted it to end, and it has.
+        ExecutionStatus::Abandoned if row.cancel_requested => Work::Ended(WorkEnd::Cancelled),
+        ExecutionStatus::Abandoned => Work::Ended(WorkEnd::Lost),
+    }
+}
+
+impl RunState for HeldRun<'_, '_> {
+    type Error = Error;
+
+    fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
+    }
+
+    fn run(&self) -> RunNow {
+        let row = self.session.peek_run(self.id).expect("the run's row is held");
+        RunNow { status: row.status(), open: row.open, tally: row.tally, reworking: row.reworking }
+    }
+
+    fn step(&mut self, no: StepNo) -> Result<StepNow> {
+        let row = self.step_row(no)?;
+        let work = match row.status() {
+            StepStatus::Pending | StepStatus::Running => {
+                self.execution(&row)?.as_ref().map_or(Work::None, work_of)
+            }
+            _ => Work::None,
+        };
+        Ok(StepNow {
+            status: row.status(),
+            tries: row.tries,
+            losses: row.losses,
+            reworks: row.reworks,
+            needs: row.needs,
+            skipped_by_when: row.skipped_by_when,
+            rework_pending: row.rework_pending,
+            work,
+        })
+    }
+
+    fn unsettled(&mut self) -> Result<Vec<StepNo>> {
+        let mut all: std::collections::BTreeSet<StepNo> =
+            self.session.db().unsettled(self.id)?.into_iter().collect();
+        let id = self.id;
+        for step in self.session.seen::<StepRow>().filter(|step| step.run == id) {
+            if step.status().is_settled() && !step.rework_pending {
+                all.remove(&step.no);
+            } else {
+                all.insert(step.no);
+            }
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    fn wanted(&mut self, _no: StepNo) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<()> {
+        let step = self.step_row(no)?;
+        let facts = self.step_facts(no, &step, to)?;
+        let feedback = match to {
+            StepMove::Reworked { by } if matches!(self.plan.step(by).policy.on_fail, OnFail::Rework { step, .. } if step == no) =>
+            {
+                let by = self.step_row(by)?;
+                self.session
+                    .get::<ExecutionRow>(ExecutionId { run: self.id, step: by.no, attempt: by.attempt })?
+                    .and_then(|row| row.result)
+            }
+            _ => None,
+        };
+        let outcome = self.session.apply::<StepRow>(
+            (self.id, no),
+            to.event(),
+            Actor::Advance,
+            &facts,
+            |row, now| match to {
+                StepMove::Ready => {}
+                StepMove::Started => row.started_ms = Some(now.wall_ms),
+                StepMove::Succeeded | StepMove::Cancelled => row.ended_ms = Some(now.wall_ms),
+                StepMove::Skipped { by_when } => {
+                    row.skipped_by_when = by_when;
+                    row.ended_ms = Some(now.wall_ms);
+                }
+                StepMove::Retried { lost } => {
+                    row.attempt += 1;
+                    row.started_ms = None;
+                    if lost {
+                        row.losses += 1;
+                    } else {
+                        row.tries += 1;
+                        row.losses = 0;
+                    }
+                }
+                StepMove::Failed { rework } => {
+                    row.rework_pending = rework;
+                    row.reworks += u32::from(rework);
+                    row.ended_ms = Some(now.wall_ms);
+                }
+                StepMove::Reworked { .. } | StepMove::Reset => {
+                    row.attempt += 1;
+                    row.tries = 0;
+                    row.losses = 0;
+                    row.skipped_by_when = false;
+                    row.rework_pending = false;
+                    row.started_ms = None;
+                    row.ended_ms = None;
+                    if to.event() == StepEvent::Reworked {
+                        row.round += 1;
+                        row.feedback = feedback.or(row.feedback.take());
+                    } else {
+                        row.reworks = 0;
+                    }
+                }
+            },
+        )?;
+        decided(outcome.is_applied(), || {
+            format!("{} of step {no} of run {}: {outcome:?}", to.event(), self.id)
+        })
+    }
+
+    fn set_needs(&mut self, no: StepNo, needs: Needs) -> Result<()> {
+        self.session.note::<StepRow>((self.id, no), |row| row.needs = needs)
+    }
+
+    fn start_work(&mut self, no: StepNo) -> Result<()> {
+        let run = self.row()?;
+        let step = self.step_row(no)?;
+        let plan = Arc::clone(&self.plan);
+        let planned = plan.step(no);
+        let now = self.session.now();
+        // A lost worker is replaced at once; a failure waits for its backoff.
+        let wait_ms = if step.tries > 0 && step.losses == 0 && planned.policy.backoff.delay_ms > 0 {
+            let chance = self.session.random();
+            planned.policy.backoff.wait_ms(step.tries, chance) as i64
+        } else {
+            0
+        };
+        let id = ExecutionId { run: self.id, step: no, attempt: step.attempt };
+        let row = ExecutionRow {
+            id,
+            status: ExecutionStatus::Requested,
+            version: 1,
+            fence: 0,
+            epoch: run.epoch,
+            pin: if planned.queue == DEFAULT_QUEUE { run.pin } else { None },
+            queue: planned.queue.as_str().into(),
+            priority: planned.priority.saturating_add(run.priority),
+            cancel_requested: false,
+            not_before_ms: if wait_ms > 0 { now.steady_ms + wait_ms } else { 0 },
+            published_ms: 0,
+            owner: None,
+            lease_until_ms: 0,
+            nonce: 0,
+            retriable: true,
+            result: None,
+            created_ms: now.wall_ms,
+            started_ms: None,
+            ended_ms: None,
+        };
+        self.session.create(row, "execution.requested", Actor::Executor);
+        self.schedule(id)?;
+        Ok(())
+    }
+
+    fn end_work(&mut self, no: StepNo) -> Result<()> {
+        let step = self.step_row(no)?;
+        let Some(row) = self.execution(&step)? else { return Ok(()) };
+        match row.status() {
+            ExecutionStatus::Running => {
+                self.session.note::<ExecutionRow>(row.id, |row| row.cancel_requested = true)?;
+            }
+            ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled => {
+                if row.status() == ExecutionStatus::Scheduled {
+                    self.revoke(row.id)?;
+                }
+                self.session.clear_timer(row.id);
+                self.executor_event(row.id, ExecutionEvent::Cancelled)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn move_run(&mut self, event: RunEvent) -> Result<()> {
+        let run = self.row()?;
+        let outcome = report_run(self.session, &run, event, Actor::Advance)?;
+        decided(outcome.is_applied(), || format!("{event} of run {}: {outcome:?}", self.id))
+    }
+
+    fn set_tally(&mut self, tally: Tally) -> Result<()> {
+        self.session.note::<RunRow>(self.id, |row| row.tally = tally)
+    }
+
+    fn set_reworking(&mut self, by: Option<StepNo>) -> Result<()> {
+        self.session.note::<RunRow>(self.id, |row| row.reworking = by)
+    }
+
+    fn drop_rework(&mut self, no: StepNo) -> Result<()> {
+        self.session.note::<StepRow>((self.id, no), |row| row.rework_pending = false)
+    }
+}
+
+/// Reports an event on a run, with what every such event brings with it.
+pub(crate) fn report_run(
+    session: &mut Session<'_>,
+    run: &RunRow,
+    event: RunEvent,
+    actor: Actor,
+) -> Result<Outcome<sprag_lifecycle::Run>> {
+    let given = RunGiven { epoch: run.epoch, queue_wait_over: event == RunEvent::QueueExpired };
+    let outcome = session.apply::<RunRow>(run.id, event, actor, &given, |row, now| match event {
+        RunEvent::Started => row.started_ms = Some(now.wall_ms),
+        RunEvent::Resumed | RunEvent::Rewound => {
+            row.epoch += 1;
+            row.ended_ms = None;
+            row.reworking = None;
+        }
+        _ => {}
+    })?;
+    if let Outcome::Applied { to, .. } = outcome
+        && to.is_terminal()
+    {
+        let ended = session.now().wall_ms;
+        session.note::<RunRow>(run.id, |row| {
+            row.ended_ms = Some(ended);
+            row.reworking = None;
+        })?;
+        if let Some(group) = &run.group {
+            session.set_place(group, run.id, false);
+        }
+        session.after_commit("run.ended", run.id);
+    }
+    Ok(outcome)
+}
+
+/// The walk derives its decisions from the very rows that the tables check: a refusal is a bug in one
+/// of the two, and nothing of the operation may then be written.
+fn decided(applied: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if applied {
+        Ok(())
+    } else {
+        Err(Error::Refused(format!("the walk and the tables disagree on {}", what())))
+    }
+}

@@ -1,0 +1,415 @@
+//! One operation's unit of work: rows are read once, changed in memory, and written back together.
+//!
+//! ```text
+//!   operation ──▶ Session ──load once──▶ Backend          (inside one transaction)
+//!                   │ apply(event): evaluate, change, journal
+//!                   └──flush: one compare-and-set per changed row, then journal, outbox, timers
+//! ```
+//!
+//! An operation that fails has written nothing. One that is refused by a table writes the refusal only.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sprag_lifecycle::{Actor, ExecutionId, Lifecycle, Plan, RunId, Verdict, Word, evaluate};
+
+use crate::backend::{Backend, Table};
+use crate::error::{Error, Result};
+use crate::outcome::Outcome;
+use crate::rows::{
+    EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, JournalEntry, OutboxRow, Place, Refusal,
+    Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
+};
+use crate::seams::Now;
+
+/// A row in the session, and what it was when it was read.
+#[derive(Debug)]
+struct Slot<R: Row> {
+    row: R,
+    /// Status and version in the database; none for a row that is new.
+    was: Option<(Status<R>, u32)>,
+    dirty: bool,
+}
+
+/// The rows of one kind that an operation has touched.
+#[derive(Debug)]
+pub(crate) struct Cache<R: Row>(BTreeMap<R::Key, Slot<R>>);
+
+impl<R: Row> Default for Cache<R> {
+    fn default() -> Self {
+        Cache(BTreeMap::new())
+    }
+}
+
+/// Where the session keeps rows of a kind.
+pub(crate) trait Holds<R: Row> {
+    fn cache(&mut self) -> &mut Cache<R>;
+    /// The cache and the database at once.
+    fn split(&mut self) -> (&mut Cache<R>, &mut dyn Table<R>);
+}
+
+/// An operation's view of the database.
+pub struct Session<'a> {
+    db: &'a mut dyn Backend,
+    now: Now,
+    seq: u64,
+    journal: Vec<JournalEntry>,
+    refusals: Vec<Refusal>,
+    outbox: Vec<OutboxRow>,
+    timers: Vec<TimerRow>,
+    spent_timers: Vec<ExecutionId>,
+    places: Vec<(Arc<str>, RunId, bool)>,
+    runs: Cache<RunRow>,
+    steps: Cache<StepRow>,
+    executions: Cache<ExecutionRow>,
+    environments: Cache<EnvironmentRow>,
+    threads: Cache<ThreadRow>,
+    gates: Cache<GateRow>,
+    workers: Cache<WorkerRow>,
+    enforcements: Cache<EnforcementRow>,
+}
+
+macro_rules! holds {
+    ($($row:ty => $field:ident),+ $(,)?) => {$(
+        impl Holds<$row> for Session<'_> {
+            fn cache(&mut self) -> &mut Cache<$row> {
+                &mut self.$field
+            }
+
+            fn split(&mut self) -> (&mut Cache<$row>, &mut dyn Table<$row>) {
+                (&mut self.$field, self.db)
+            }
+        }
+    )+};
+}
+
+holds! {
+    RunRow => runs,
+    StepRow => steps,
+    ExecutionRow => executions,
+    EnvironmentRow => environments,
+    ThreadRow => threads,
+    GateRow => gates,
+    WorkerRow => workers,
+    EnforcementRow => enforcements,
+}
+
+/// The only maker of the token that lets a row's status be set.
+const WRITER: WriterOnly = WriterOnly(());
+
+impl<'a> Session<'a> {
+    /// Begins an operation inside the backend's transaction.
+    pub fn new(db: &'a mut dyn Backend) -> Result<Self> {
+        Ok(Session {
+            now: db.now(),
+            seq: db.last_seq()?,
+            db,
+            journal: Vec::new(),
+            refusals: Vec::new(),
+            outbox: Vec::new(),
+            timers: Vec::new(),
+            spent_timers: Vec::new(),
+            places: Vec::new(),
+            runs: Cache::default(),
+            steps: Cache::default(),
+            executions: Cache::default(),
+            environments: Cache::default(),
+            threads: Cache::default(),
+            gates: Cache::default(),
+            workers: Cache::default(),
+            enforcements: Cache::default(),
+        })
+    }
+
+    /// The moment of this operation.
+    pub fn now(&self) -> Now {
+        self.now
+    }
+
+    /// Any number.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.db.random()
+    }
+
+    /// The database, for queries. It does not see what this session has changed.
+    pub fn db(&mut self) -> &mut dyn Backend {
+        self.db
+    }
+
+    /// The run's plan.
+    pub(crate) fn plan(&mut self, run: RunId, hash: i64) -> Result<Arc<Plan>> {
+        self.db
+            .plan(hash)?
+            .ok_or_else(|| Error::Refused(format!("run {run} has no plan: the database is incomplete")))
+    }
+
+    /// A copy of the row.
+    pub(crate) fn get<R: Row>(&mut self, key: R::Key) -> Result<Option<R>>
+    where
+        Self: Holds<R>,
+    {
+        let (cache, db) = self.split();
+        if let Some(slot) = cache.0.get(&key) {
+            return Ok(Some(slot.row.clone()));
+        }
+        let Some(row) = db.load(key)? else { return Ok(None) };
+        let was = Some((row.status(), row.version()));
+        cache.0.insert(key, Slot { row: row.clone(), was, dirty: false });
+        Ok(Some(row))
+    }
+
+    /// The rows of a kind that this operation has seen, in order.
+    pub(crate) fn seen<R: Row>(&mut self) -> impl Iterator<Item = &R>
+    where
+        Self: Holds<R>,
+    {
+        self.cache().0.values().map(|slot| &slot.row)
+    }
+
+    /// Adds a row and the journal entry of its creation.
+    pub(crate) fn create<R: Row>(&mut self, row: R, event: &'static str, actor: Actor)
+    where
+        Self: Holds<R>,
+    {
+        self.record(R::Life::NAME, row.place(), event, None, row.status().as_str(), actor);
+        self.create_quietly(row);
+    }
+
+    /// Adds a row whose creation follows from another's: a run's steps come with the run.
+    pub(crate) fn create_quietly<R: Row>(&mut self, row: R)
+    where
+        Self: Holds<R>,
+    {
+        let before = self.cache().0.insert(row.key(), Slot { row, was: None, dirty: true });
+        debug_assert!(before.is_none(), "a row is created once");
+    }
+
+    /// Changes facts of a row that are no status; every such write counts, so that a predicate that
+    /// read them before fails its compare-and-set.
+    pub(crate) fn note<R: Row>(&mut self, key: R::Key, change: impl FnOnce(&mut R)) -> Result<()>
+    where
+        Self: Holds<R>,
+    {
+        if self.get(key)?.is_some()
+            && let Some(slot) = self.cache().0.get_mut(&key)
+        {
+            let status = slot.row.status();
+            change(&mut slot.row);
+            debug_assert_eq!(status, slot.row.status(), "only the writer moves a status");
+            mark(slot);
+        }
+        Ok(())
+    }
+
+    /// Reports an event: the table decides, the row changes with `change`, the journal is told.
+    pub(crate) fn apply<R: Row>(
+        &mut self,
+        key: R::Key,
+        event: Event<R>,
+        actor: Actor,
+        given: &R::Given,
+        change: impl FnOnce(&mut R, Now),
+    ) -> Result<Outcome<R::Life>>
+    where
+        Self: Holds<R>,
+    {
+        let Some(row) = self.get(key)? else {
+            tracing::info!(entity = R::Life::NAME, ?key, event = event.as_str(), "refused: not found");
+            return Ok(Outcome::NotFound);
+        };
+        let from = row.status();
+        match evaluate::<R::Life>(from, event, actor, &row.facts(given)) {
+            Verdict::Apply(to) => {
+                let now = self.now;
+                let slot = self.cache().0.get_mut(&key).expect("it was just read");
+                change(&mut slot.row, now);
+                slot.row.set_status(to, WRITER);
+                mark(slot);
+                let place = slot.row.place();
+                let seq = self.record(
+                    R::Life::NAME,
+                    place,
+                    event.as_str(),
+                    Some(from.as_str()),
+                    to.as_str(),
+                    actor,
+                );
+                Ok(Outcome::Applied { from, to, seq })
+            }
+            Verdict::Superseded(predicate) => {
+                self.refuse(&row, event, actor, "superseded", predicate.to_string());
+                Ok(Outcome::Superseded(predicate))
+            }
+            Verdict::NoCell => {
+                self.refuse(&row, event, actor, "illegal", format!("it is {from}"));
+                Ok(Outcome::Illegal { status: from, wrong_actor: false })
+            }
+            Verdict::WrongActor => {
+                self.refuse(&row, event, actor, "illegal", format!("it is {from}, and not the {actor}'s"));
+                Ok(Outcome::Illegal { status: from, wrong_actor: true })
+            }
+        }
+    }
+
+    fn record(
+        &mut self,
+        entity: &'static str,
+        place: Place,
+        event: &'static str,
+        from: Option<&'static str>,
+        to: &'static str,
+        actor: Actor,
+    ) -> u64 {
+        self.seq += 1;
+        let at_ms = self.now.wall_ms;
+        self.journal.push(JournalEntry { seq: self.seq, at_ms, entity, place, event, from, to, actor });
+        self.seq
+    }
+
+    fn refuse<R: Row>(
+        &mut self,
+        row: &R,
+        event: Event<R>,
+        actor: Actor,
+        reason: &'static str,
+        detail: String,
+    ) {
+        let refusal = Refusal {
+            at_ms: self.now.wall_ms,
+            entity: R::Life::NAME,
+            place: row.place(),
+            event: event.as_str(),
+            actor,
+            reason,
+            detail,
+        };
+        tracing::info!(
+            entity = refusal.entity,
+            id = ?row.key(),
+            run = refusal.place.run.map(tracing::field::display),
+            event = refusal.event,
+            reason,
+            detail = %refusal.detail,
+            "refused"
+        );
+        self.refusals.push(refusal);
+    }
+
+    /// Leaves something to be done after the commit.
+    pub(crate) fn after_commit(&mut self, kind: &str, run: RunId) {
+        let not_before_ms = self.now.steady_ms;
+        self.outbox.push(OutboxRow {
+            id: 0,
+            kind: kind.into(),
+            run,
+            payload: "{}".into(),
+            attempts: 0,
+            not_before_ms,
+            error: None,
+        });
+    }
+
+    /// Sets an attempt's timer.
+    pub(crate) fn set_timer(&mut self, timer: TimerRow) {
+        self.timers.push(timer);
+    }
+
+    /// Removes an attempt's timer, if it has one.
+    pub(crate) fn clear_timer(&mut self, execution: ExecutionId) {
+        self.timers.retain(|timer| timer.execution != execution);
+        self.spent_timers.push(execution);
+    }
+
+    /// Gives a run a place in its group, or takes it back.
+    pub(crate) fn set_place(&mut self, group: &Arc<str>, run: RunId, held: bool) {
+        self.places.push((Arc::clone(group), run, held));
+    }
+
+    /// How many transitions this operation has applied.
+    pub fn applied(&self) -> usize {
+        self.journal.len()
+    }
+
+    /// What was applied so far, in order.
+    pub fn entries(&self) -> &[JournalEntry] {
+        &self.journal
+    }
+
+    /// Writes everything back. A row that somebody else changed meanwhile is a conflict: nothing of
+    /// this operation may then stay.
+    pub fn flush(mut self) -> Result<Flushed> {
+        self.flush_kind::<RunRow>()?;
+        self.flush_kind::<StepRow>()?;
+        self.flush_kind::<ExecutionRow>()?;
+        self.flush_kind::<EnvironmentRow>()?;
+        self.flush_kind::<ThreadRow>()?;
+        self.flush_kind::<GateRow>()?;
+        self.flush_kind::<WorkerRow>()?;
+        self.flush_kind::<EnforcementRow>()?;
+        self.db.append(&self.journal)?;
+        for row in &self.outbox {
+            self.db.put_outbox(row)?;
+        }
+        for execution in &self.spent_timers {
+            self.db.drop_timer(*execution)?;
+        }
+        for timer in &self.timers {
+            self.db.put_timer(timer)?;
+        }
+        for (group, run, held) in &self.places {
+            match held {
+                true => self.db.put_place(group, *run)?,
+                false => self.db.drop_place(group, *run)?,
+            }
+        }
+        for refusal in &self.refusals {
+            self.db.keep_refusal(refusal)?;
+        }
+        Ok(Flushed { transitions: self.journal.len(), refusals: self.refusals.len(), last_seq: self.seq })
+    }
+
+    fn flush_kind<R: Row>(&mut self) -> Result<()>
+    where
+        Self: Holds<R>,
+    {
+        let (cache, db) = self.split();
+        for slot in cache.0.values().filter(|slot| slot.dirty) {
+            match slot.was {
+                None => db.insert(&slot.row)?,
+                Some(was) => {
+                    if !db.update(&slot.row, was)? {
+                        let id = format!("{:?}", slot.row.key());
+                        return Err(Error::Conflict { entity: R::Life::NAME, id });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mark<R: Row>(slot: &mut Slot<R>) {
+    // One write of the row, however often the operation changed it: the version counts writes.
+    if !slot.dirty {
+        slot.dirty = true;
+        slot.row.touch(WRITER);
+    }
+}
+
+/// What a session wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flushed {
+    /// Journal entries.
+    pub transitions: usize,
+    /// Refused events.
+    pub refusals: usize,
+    /// The last journal entry's number.
+    pub last_seq: u64,
+}
+
+impl Session<'_> {
+    /// The run's row, if this operation has read it.
+    pub(crate) fn peek_run(&self, id: RunId) -> Option<&RunRow> {
+        self.runs.0.get(&id).map(|slot| &slot.row)
+    }
+}
