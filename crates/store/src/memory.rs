@@ -101,6 +101,11 @@ impl Tables {
         self.threads.values()
     }
 
+    /// The plan that a run was made with, for checkers.
+    pub fn plan_of(&self, run: &RunRow) -> Option<Arc<Plan>> {
+        self.plans.get(&run.plan).cloned()
+    }
+
     /// The timers, for checkers.
     pub fn all_timers(&self) -> impl Iterator<Item = &TimerRow> {
         self.timers.iter()

@@ -1,0 +1,270 @@
+//! The invariants. Every layer that explores the engine calls [`state`] and [`change`], and nothing else
+//! decides what is right.
+
+use std::collections::BTreeMap;
+
+use sprag_lifecycle::{
+    ExecutionEvent, ExecutionStatus, OnFail, Plan, RunEvent, RunId, RunStatus, Standing, StepEvent, StepNow,
+    StepStatus, Tally, Word, standing,
+};
+use sprag_store::{JournalEntry, Row, RunRow, StepRow, Tables};
+
+/// A broken invariant: its number in the list, and what was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Violation {
+    /// The invariant.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub seen: String,
+}
+
+fn violated<T>(invariant: &'static str, seen: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation { invariant, seen: seen.into() })
+}
+
+fn ensure(holds: bool, invariant: &'static str, seen: impl FnOnce() -> String) -> Result<(), Violation> {
+    if holds { Ok(()) } else { violated(invariant, seen()) }
+}
+
+/// How a step stands, read off its row.
+fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
+    let now = StepNow {
+        status: step.status(),
+        tries: step.tries,
+        losses: step.losses,
+        reworks: step.reworks,
+        needs: step.needs,
+        skipped_by_when: step.skipped_by_when,
+        rework_pending: step.rework_pending,
+        work: sprag_lifecycle::Work::None,
+    };
+    standing(&now, plan.step(step.no).policy.on_fail)
+}
+
+/// What must hold in every state.
+pub fn state(tables: &Tables) -> Result<(), Violation> {
+    for run in tables.all_runs() {
+        let plan = tables.plan_of(run).expect("every run has its plan");
+        let steps: BTreeMap<u32, &StepRow> =
+            tables.all_steps().filter(|step| step.run == run.id).map(|step| (step.no, step)).collect();
+        let standings: Vec<Standing> = steps.values().map(|step| standing_of(&plan, step)).collect();
+        order(&plan, &steps, &standings)?;
+        counts(run, &plan, &steps, &standings)?;
+        endings(run, tables, &steps)?;
+    }
+    executions(tables)
+}
+
+/// I1: a step leaves waiting only when its needs are met; an `always` step when they are settled.
+fn order(plan: &Plan, steps: &BTreeMap<u32, &StepRow>, standings: &[Standing]) -> Result<(), Violation> {
+    for step in steps.values() {
+        let begun = matches!(
+            step.status(),
+            StepStatus::Pending | StepStatus::Running | StepStatus::Done | StepStatus::Failed
+        );
+        if !begun {
+            continue;
+        }
+        let planned = plan.step(step.no);
+        for need in &planned.needs {
+            let stands = standings[*need as usize];
+            let fine = stands == Standing::Met || (planned.policy.always && stands == Standing::Broken);
+            ensure(fine, "I1 order", || {
+                format!("step {} is {} while its need {need} stands {stands:?}", step.no, step.status())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// The counts that the incremental walk keeps equal what a full count gives.
+fn counts(
+    run: &RunRow,
+    plan: &Plan,
+    steps: &BTreeMap<u32, &StepRow>,
+    standings: &[Standing],
+) -> Result<(), Violation> {
+    let count = |what| standings.iter().filter(|stands| **stands == what).count() as u32;
+    let tally = Tally { unsettled: count(Standing::Open), broken: count(Standing::Broken) };
+    ensure(run.tally == tally, "the run's tally", || format!("{:?}, counted {tally:?}", run.tally))?;
+    for step in steps.values() {
+        let needs = &plan.step(step.no).needs;
+        let of = |what| needs.iter().filter(|need| standings[**need as usize] == what).count() as u32;
+        let (open, broken) = (of(Standing::Open), of(Standing::Broken));
+        ensure((step.needs.open, step.needs.broken) == (open, broken), "a step's count of needs", || {
+            format!("step {} keeps {:?}, counted {open} open and {broken} broken", step.no, step.needs)
+        })?;
+    }
+    Ok(())
+}
+
+/// I3, I16: an ended run has no open step and no live work; a completed one has every step met.
+fn endings(run: &RunRow, tables: &Tables, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
+    if !run.status().is_terminal() {
+        return Ok(());
+    }
+    ensure(run.tally.unsettled == 0, "I3 completion", || format!("{} with {:?}", run.status(), run.tally))?;
+    if run.status() == RunStatus::Completed {
+        ensure(run.tally.broken == 0, "I3 completion", || format!("completed with {:?}", run.tally))?;
+    }
+    ensure(steps.values().all(|step| step.status().is_settled()), "I3 completion", || {
+        format!("{} with an unsettled step", run.status())
+    })?;
+    let live = tables.all_executions().find(|row| row.id.run == run.id && !row.status().is_terminal());
+    ensure(live.is_none(), "I16 everything released", || format!("{} with {:?}", run.status(), live))?;
+    ensure(run.reworking.is_none(), "I16 everything released", || "ended in the middle of a rework".into())
+}
+
+/// At most one live execution per step, of the step's present attempt.
+fn executions(tables: &Tables) -> Result<(), Violation> {
+    let mut live = BTreeMap::new();
+    for row in tables.all_executions().filter(|row| !row.status().is_terminal()) {
+        let key = (row.id.run, row.id.step);
+        ensure(live.insert(key, row.id).is_none(), "I6 one live attempt", || format!("two of {key:?}"))?;
+        let step = tables.all_steps().find(|step| (step.run, step.no) == key);
+        let fits = step.is_some_and(|step| {
+            step.attempt == row.id.attempt
+                && matches!(step.status(), StepStatus::Pending | StepStatus::Running)
+        });
+        ensure(fits, "I13 no work without a step", || format!("{row:?} of {step:?}"))?;
+        if row.status() == ExecutionStatus::Running {
+            ensure(row.owner.is_some() && row.lease_until_ms > 0, "I10 an owner and a deadline", || {
+                format!("{row:?}")
+            })?;
+        }
+        if row.status() == ExecutionStatus::Requested && row.not_before_ms > 0 {
+            let timed = tables.all_timers().any(|timer| timer.execution == row.id);
+            ensure(timed || row.cancel_requested, "I17 timers derive from rows", || format!("{row:?}"))?;
+        }
+    }
+    // I10: a step that may be worked on has work, which somebody acts on.
+    for step in tables.all_steps() {
+        if matches!(step.status(), StepStatus::Pending | StepStatus::Running) {
+            let has = tables
+                .all_executions()
+                .any(|row| (row.id.run, row.id.step, row.id.attempt) == (step.run, step.no, step.attempt));
+            ensure(has, "I10 every open state has somebody who acts", || format!("{step:?} has no work"))?;
+        }
+    }
+    Ok(())
+}
+
+/// What must hold of every change: `entries` are the journal entries that one transaction wrote.
+pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
+    journal_tells_all(before, after, entries)?;
+    for old in before.all_executions() {
+        let Some(new) = after.all_executions().find(|row| row.id == old.id) else {
+            return violated("no row disappears", format!("{:?}", old.id));
+        };
+        ensure(new.fence >= old.fence, "I26 fences grow", || format!("{old:?} became {new:?}"))?;
+        let handed = entries.iter().filter(|e| e.place == old.place() && raises_fence(e)).count() as u32;
+        ensure(new.fence == old.fence + handed, "I26 fences grow", || format!("{old:?} became {new:?}"))?;
+        if old.status().is_terminal() {
+            ensure(new == old, "I2 terminal states absorb", || format!("{old:?} became {new:?}"))?;
+        }
+    }
+    for old in before.all_steps() {
+        let Some(new) = after.all_steps().find(|row| row.key() == old.key()) else {
+            return violated("no row disappears", format!("{:?}", old.key()));
+        };
+        ensure(new.attempt >= old.attempt && new.round >= old.round, "attempts grow", || {
+            format!("{old:?} became {new:?}")
+        })?;
+    }
+    for entry in entries {
+        cancelled_work_is_not_begun(before, after, entry)?;
+        terminal_runs_stay(entry)?;
+    }
+    Ok(())
+}
+
+fn raises_fence(entry: &JournalEntry) -> bool {
+    entry.entity == "execution"
+        && ExecutionEvent::parse(entry.event).is_some_and(ExecutionEvent::raises_fence)
+}
+
+/// I27, P10: following the entries from the old statuses gives exactly the new ones.
+fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
+    let statuses = |tables: &Tables| -> BTreeMap<(&'static str, RunId, u32, u32), &'static str> {
+        let runs = tables.all_runs().map(|row| (("run", row.id, 0, 0), row.status().as_str()));
+        let steps = tables.all_steps().map(|row| (("step", row.run, row.no, 0), row.status().as_str()));
+        let executions = tables
+            .all_executions()
+            .map(|row| (("execution", row.id.run, row.id.step, row.id.attempt), row.status().as_str()));
+        runs.chain(steps).chain(executions).collect()
+    };
+    let mut told = statuses(before);
+    for entry in entries {
+        let Some(run) = entry.place.run else { continue };
+        let attempt = if entry.entity == "execution" { entry.place.attempt.unwrap_or(0) } else { 0 };
+        let key = (entry.entity, run, entry.place.step.unwrap_or(0), attempt);
+        let was = told.insert(key, entry.to);
+        // A run's steps come with the run, so their first entry may find nothing.
+        let fits = was == entry.from || (was.is_none() && entry.entity == "step");
+        ensure(fits, "I27 an event for each transition", || format!("{entry:?} after {was:?}"))?;
+        ensure(entry.from != Some(entry.to), "no cell maps a status to itself", || format!("{entry:?}"))?;
+    }
+    let now = statuses(after);
+    for (key, status) in &now {
+        let fits = told.get(key).map_or(*status == StepStatus::Waiting.as_str(), |told| told == status);
+        ensure(fits, "I27 an event for each transition", || {
+            format!("{key:?} is {status}, told {:?}", told.get(key))
+        })?;
+    }
+    Ok(())
+}
+
+/// I15, O05: once a cancel is recorded, no claim of what it ends commits.
+fn cancelled_work_is_not_begun(
+    before: &Tables,
+    after: &Tables,
+    entry: &JournalEntry,
+) -> Result<(), Violation> {
+    if entry.event != ExecutionEvent::HandoffReceived.as_str() {
+        return Ok(());
+    }
+    let run = after.all_runs().find(|run| Some(run.id) == entry.place.run).expect("an execution has a run");
+    let step = entry.place.step.expect("an execution has a step");
+    let always = after.plan_of(run).expect("every run has its plan").step(step).policy.always;
+    ensure(run.status().starts(always), "I15 nothing is claimed after a cancel", || {
+        format!("{entry:?} in {run:?}")
+    })?;
+    let asked = before
+        .all_executions()
+        .find(|row| row.place() == entry.place)
+        .is_some_and(|row| row.cancel_requested);
+    ensure(!asked, "I15 nothing is claimed after a cancel", || format!("{entry:?}"))
+}
+
+/// P15: what has ended stays so unless somebody says otherwise.
+fn terminal_runs_stay(entry: &JournalEntry) -> Result<(), Violation> {
+    let Some(from) = entry.from else { return Ok(()) };
+    let explicit = match entry.entity {
+        "run" => {
+            !RunStatus::parse(from).is_some_and(RunStatus::is_terminal)
+                || [RunEvent::Resumed.as_str(), RunEvent::Rewound.as_str()].contains(&entry.event)
+        }
+        "step" => {
+            !StepStatus::parse(from).is_some_and(StepStatus::is_settled)
+                || [StepEvent::Reworked.as_str(), StepEvent::Reset.as_str()].contains(&entry.event)
+        }
+        _ => !ExecutionStatus::parse(from).is_some_and(ExecutionStatus::is_terminal),
+    };
+    ensure(explicit, "P15 terminal statuses do not revert", || format!("{entry:?}"))
+}
+
+/// Whether a step's rounds stayed within what its plan allows.
+pub fn bounded(tables: &Tables) -> Result<(), Violation> {
+    for run in tables.all_runs() {
+        let plan = tables.plan_of(run).expect("every run has its plan");
+        for step in tables.all_steps().filter(|step| step.run == run.id) {
+            let policy = &plan.step(step.no).policy;
+            if let OnFail::Rework { max, .. } = policy.on_fail {
+                ensure(step.reworks <= max, "P13 at most N rounds", || format!("{step:?}"))?;
+            }
+            ensure(step.tries < policy.attempts.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
+            ensure(step.losses < policy.losses.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
+        }
+    }
+    Ok(())
+}

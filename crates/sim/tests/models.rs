@@ -1,0 +1,108 @@
+//! Exhaustive exploration, at bounds that every test run can afford.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{OnFail, Plan, Policy};
+use sprag_sim::model::{Budget, Pipelines, plan, retrying, reworking};
+use stateright::{Checker, Model};
+
+const NONE: Budget = Budget {
+    failures: 0,
+    crashes: 0,
+    expiries: 0,
+    lost_replies: 0,
+    releases: 0,
+    redispatches: 0,
+    cancels: 0,
+    resumes: 0,
+    rewinds: 0,
+};
+
+/// Explores everything, prints how much that was, and fails on the first violation with its trace.
+fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
+    let model = Pipelines { plan, workers: 3, budget, quiet_every: 8 };
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    for property in ["the invariants hold", "looking changes nothing", "without further faults the run ends"]
+    {
+        if let Some(path) = checker.discovery(property) {
+            let last = path.last_state();
+            let acts = path.clone().into_actions();
+            panic!("{name}: not true that {property}\nafter {acts:#?}\n{last:#?}");
+        }
+    }
+    assert!(checker.discovery("a run completes").is_some(), "{name}: nothing ever completes");
+    checker.unique_state_count()
+}
+
+fn nightly() -> bool {
+    std::env::var_os("SPRAG_NIGHTLY").is_some()
+}
+
+#[test]
+fn sequence_with_every_fault() {
+    let plan = plan(&[&[], &[0], &[1]], |_| retrying(2));
+    let more = u8::from(nightly());
+    explore(
+        "sequence",
+        plan,
+        Budget {
+            failures: 1,
+            crashes: 1,
+            expiries: 1 + more,
+            lost_replies: 1,
+            releases: 1,
+            redispatches: 1,
+            cancels: 1,
+            ..NONE
+        },
+    );
+}
+
+#[test]
+fn sequence_resumed_and_rewound() {
+    let plan = plan(&[&[], &[0], &[1]], |_| Policy::default());
+    explore(
+        "sequence, resumed",
+        plan,
+        Budget { failures: 1, expiries: 1, cancels: 1, resumes: 1, rewinds: 1, ..NONE },
+    );
+}
+
+#[test]
+fn join_with_an_always_step() {
+    let plan = plan(&[&[], &[], &[0, 1]], |no| Policy { always: no == 2, ..retrying(2) });
+    explore("join", plan, Budget { failures: 2, crashes: 1, expiries: 1, cancels: 1, ..NONE });
+}
+
+#[test]
+fn fan_out_that_tolerates_a_failure() {
+    let plan = plan(&[&[], &[0], &[0]], |no| Policy {
+        on_fail: if no == 1 { OnFail::Continue } else { OnFail::Fail },
+        ..Policy::default()
+    });
+    explore(
+        "fan-out",
+        plan,
+        Budget {
+            failures: 2,
+            crashes: 1,
+            expiries: 1,
+            releases: 1,
+            redispatches: 1,
+            cancels: 1,
+            resumes: 1,
+            ..NONE
+        },
+    );
+}
+
+#[test]
+fn diamond_reworked() {
+    let plan = plan(&[&[], &[0], &[0], &[1, 2]], |no| match no {
+        1 => reworking(0, 1),
+        3 => reworking(0, 2),
+        _ => Policy::default(),
+    });
+    explore("diamond, reworked", plan, Budget { failures: 2, expiries: 1, cancels: 1, ..NONE });
+}
