@@ -12,6 +12,7 @@
 
 mod backend;
 mod error;
+mod handle;
 mod memory;
 pub mod ops;
 mod outcome;
@@ -19,9 +20,12 @@ mod rows;
 mod run_state;
 mod seams;
 mod session;
+mod sqlite;
+mod wake;
 
 pub use backend::{Backend, Candidate, QueueRow, Table};
 pub use error::{Error, Result};
+pub use handle::{Claims, Executor, Holder, Person, Reaper, Store};
 pub use memory::{REFUSALS_KEPT, Tables};
 pub use outcome::{NotApplied, Outcome};
 pub use rows::{
@@ -31,3 +35,5 @@ pub use rows::{
 pub use run_state::DEFAULT_QUEUE;
 pub use seams::{Clock, Entropy, Manual, Now, System, mix};
 pub use session::{Flushed, Session};
+pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
+pub use wake::{Subscription, Topic};

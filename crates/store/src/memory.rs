@@ -13,6 +13,7 @@ use crate::rows::{
 };
 use crate::seams::Now;
 use crate::session::Session;
+use crate::wake::Topic;
 
 /// How many refused events are kept of each run.
 pub const REFUSALS_KEPT: usize = 16;
@@ -56,10 +57,21 @@ impl Tables {
         random: &mut dyn FnMut() -> u64,
         operation: impl FnOnce(&mut Session<'_>) -> Result<T>,
     ) -> Result<T> {
+        self.transact_telling(now, random, &mut BTreeSet::new(), operation)
+    }
+
+    /// Runs one operation, and says who may want to know of it.
+    pub(crate) fn transact_telling<T>(
+        &mut self,
+        now: Now,
+        random: &mut dyn FnMut() -> u64,
+        topics: &mut BTreeSet<Topic>,
+        operation: impl FnOnce(&mut Session<'_>) -> Result<T>,
+    ) -> Result<T> {
         let mut tx = MemoryTx { tables: self, now, random, undo: Vec::new() };
         let done = Session::new(&mut tx).and_then(|mut session| {
             let answer = operation(&mut session)?;
-            session.flush()?;
+            topics.extend(session.flush()?.topics);
             Ok(answer)
         });
         if done.is_err() {

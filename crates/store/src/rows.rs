@@ -118,6 +118,10 @@ pub struct RunRow {
     pub context: Arc<str>,
     /// Why it ended as it did.
     pub reason: Option<Arc<str>>,
+    /// Its first journal entry.
+    pub first_seq: u64,
+    /// The last journal entry when this row was last written.
+    pub last_seq: u64,
     /// When it was made.
     pub created_ms: i64,
     /// When it started.

@@ -8,10 +8,10 @@
 //!
 //! An operation that fails has written nothing. One that is refused by a table writes the refusal only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sprag_lifecycle::{Actor, ExecutionId, Lifecycle, Plan, RunId, Verdict, Word, evaluate};
+use sprag_lifecycle::{Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, Verdict, Word, evaluate};
 
 use crate::backend::{Backend, Table};
 use crate::error::{Error, Result};
@@ -21,6 +21,7 @@ use crate::rows::{
     Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
 };
 use crate::seams::Now;
+use crate::wake::Topic;
 
 /// A row in the session, and what it was when it was read.
 #[derive(Debug)]
@@ -338,6 +339,14 @@ impl<'a> Session<'a> {
     /// Writes everything back. A row that somebody else changed meanwhile is a conflict: nothing of
     /// this operation may then stay.
     pub fn flush(mut self) -> Result<Flushed> {
+        let first_seq = self.journal.first().map_or(self.seq, |entry| entry.seq);
+        for slot in self.runs.0.values_mut().filter(|slot| slot.dirty) {
+            slot.row.last_seq = self.seq;
+            if slot.was.is_none() {
+                slot.row.first_seq = first_seq;
+            }
+        }
+        let topics = self.topics();
         self.flush_kind::<RunRow>()?;
         self.flush_kind::<StepRow>()?;
         self.flush_kind::<ExecutionRow>()?;
@@ -365,7 +374,23 @@ impl<'a> Session<'a> {
         for refusal in &self.refusals {
             self.db.keep_refusal(refusal)?;
         }
-        Ok(Flushed { transitions: self.journal.len(), refusals: self.refusals.len(), last_seq: self.seq })
+        Ok(Flushed { transitions: self.journal.len(), refusals: self.refusals.len(), topics })
+    }
+
+    /// Who may want to know of what this operation has changed.
+    fn topics(&self) -> BTreeSet<Topic> {
+        let mut topics = BTreeSet::new();
+        if !self.journal.is_empty() {
+            topics.insert(Topic::Journal);
+        }
+        topics.extend(self.runs.0.values().filter(|slot| slot.dirty).map(|slot| Topic::Run(slot.row.id)));
+        for row in self.executions.0.values().filter(|slot| slot.dirty).map(|slot| &slot.row) {
+            topics.insert(Topic::Run(row.id.run));
+            if row.status() == ExecutionStatus::Scheduled {
+                topics.insert(Topic::Queue(Arc::clone(&row.queue), row.pin.unwrap_or(0)));
+            }
+        }
+        topics
     }
 
     fn flush_kind<R: Row>(&mut self) -> Result<()>
@@ -397,14 +422,14 @@ fn mark<R: Row>(slot: &mut Slot<R>) {
 }
 
 /// What a session wrote.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flushed {
     /// Journal entries.
     pub transitions: usize,
     /// Refused events.
     pub refusals: usize,
-    /// The last journal entry's number.
-    pub last_seq: u64,
+    /// Who may want to know.
+    pub topics: BTreeSet<Topic>,
 }
 
 impl Session<'_> {

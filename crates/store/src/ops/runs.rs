@@ -99,6 +99,8 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
         inputs: Arc::clone(&new.inputs),
         context: Arc::clone(&new.context),
         reason: None,
+        first_seq: 0,
+        last_seq: 0,
         created_ms: session.now().wall_ms,
         started_ms: None,
         ended_ms: None,

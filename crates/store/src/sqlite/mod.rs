@@ -1,0 +1,184 @@
+//! SQLite: one file, one writer thread per process, any number of processes.
+//!
+//! ```text
+//!   callers ──jobs (bounded)──▶ writer thread: BEGIN IMMEDIATE, all that waits, COMMIT ──▶ answers
+//!   readers ──▶ their own connections, never blocked by the writer
+//! ```
+//!
+//! A commit is on disk before anybody is answered (WAL, `synchronous=FULL`). Operations that wait share
+//! a commit; each runs in a savepoint, so that one that fails takes nothing with it.
+
+mod open;
+mod rows;
+mod tx;
+mod writer;
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
+
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::seams::{Clock, Entropy, Now};
+use crate::wake::Hub;
+
+pub(crate) use writer::Job;
+
+/// The file's name in the data directory.
+pub const FILE_NAME: &str = "sprag.db";
+/// The newest schema that this program knows.
+pub const SCHEMA_VERSION: i64 = open::MIGRATIONS.len() as i64;
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct SqliteOptions {
+    /// How long to wait for another process's transaction.
+    pub busy_timeout: Duration,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        SqliteOptions { busy_timeout: Duration::from_secs(10) }
+    }
+}
+
+/// The store's clock: never jumps while the machine runs, the same for all its processes.
+///
+/// The first process after a start of the machine writes down which wall-clock time belongs to which
+/// time since the start; from then on only the latter is looked at.
+#[derive(Clone)]
+pub(crate) struct SqliteClock {
+    clock: Arc<dyn Clock>,
+    /// Added to the time since the machine's start.
+    offset_ms: i64,
+}
+
+impl SqliteClock {
+    fn now(&self) -> Now {
+        Now { wall_ms: self.clock.wall_ms(), steady_ms: self.clock.boot_ms() + self.offset_ms }
+    }
+}
+
+/// A SQLite file as a store.
+pub(crate) struct Sqlite {
+    path: PathBuf,
+    options: SqliteOptions,
+    clock: SqliteClock,
+    entropy: Arc<dyn Entropy>,
+    jobs: tokio::sync::mpsc::Sender<Box<dyn Job>>,
+    readers: Mutex<Vec<Connection>>,
+    writer: Mutex<Option<std::thread::JoinHandle<()>>>,
+    pub(crate) hub: Arc<Hub>,
+}
+
+impl Sqlite {
+    /// Opens the file in `folder`, making both if they are not there.
+    pub(crate) fn open(
+        folder: &Path,
+        options: SqliteOptions,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Self> {
+        let path = open::prepare_folder(folder)?;
+        let conn = open::connect(&path, options)?;
+        open::migrate(&conn, &path)?;
+        let clock = open::anchor_clock(&conn, &path, clock)?;
+        let bells = folder.join("bell");
+        let unwritable =
+            |error: std::io::Error| Error::Open { path: bells.clone(), reason: error.to_string() };
+        crate::wake::probe(&bells).map_err(unwritable)?;
+        let hub = Hub::shared(&bells).map_err(unwritable)?;
+        let (jobs, queue) = tokio::sync::mpsc::channel(writer::QUEUE_BOUND);
+        let thread = writer::Writer {
+            conn,
+            path: path.clone(),
+            clock: clock.clone(),
+            entropy: Arc::clone(&entropy),
+            hub: Arc::clone(&hub),
+            options,
+        };
+        let handle = std::thread::Builder::new()
+            .name("sprag-writer".into())
+            .spawn(move || thread.run(queue))
+            .map_err(|error| Error::Open { path: path.clone(), reason: error.to_string() })?;
+        Ok(Sqlite {
+            path,
+            options,
+            clock,
+            entropy,
+            jobs,
+            readers: Mutex::default(),
+            writer: Mutex::new(Some(handle)),
+            hub,
+        })
+    }
+
+    /// Gives the writer a job; waits while its queue is full.
+    pub(crate) async fn submit(&self, job: Box<dyn Job>) -> Result<()> {
+        self.jobs.send(job).await.map_err(|_| Error::Closed)
+    }
+
+    /// Looks at one consistent state of the file, beside the writer.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
+        let idle = self.readers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
+        let conn = match idle {
+            Some(conn) => conn,
+            None => open::connect(&self.path, self.options)?,
+        };
+        let sql = |done: rusqlite::Result<()>| done.map_err(|error| translate(&self.path, "reading", &error));
+        sql(conn.execute_batch("BEGIN DEFERRED"))?;
+        let answer = look(&mut tx::SqliteTx {
+            conn: &conn,
+            memo: Rc::new(RefCell::default()),
+            clock: &self.clock,
+            entropy: &*self.entropy,
+            path: &self.path,
+        });
+        sql(conn.execute_batch("COMMIT"))?;
+        self.readers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(conn);
+        answer
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        self.clock.now()
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        self.entropy.next_u64()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        // Closing the queue lets the writer finish what was accepted, then end.
+        let (closed, _) = tokio::sync::mpsc::channel(1);
+        drop(std::mem::replace(&mut self.jobs, closed));
+        let handle = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(handle) = handle {
+            let _ = handle.join();
+        }
+    }
+}
+
+/// What SQLite's error means to a person.
+fn translate(path: &Path, action: &'static str, error: &rusqlite::Error) -> Error {
+    let path = path.to_owned();
+    let reason = error.to_string();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => Error::Full { path },
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt { path, reason },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked { path, waited_ms: 0 },
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            Error::Open { path, reason }
+        }
+        _ => Error::Io { action, path, reason },
+    }
+}

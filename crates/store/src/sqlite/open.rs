@@ -1,0 +1,187 @@
+//! Opening a file: is it ours, is it safe here, is its schema one that we know.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::{FILE_NAME, SCHEMA_VERSION, SqliteClock, SqliteOptions, translate};
+use crate::error::{Error, Result};
+use crate::seams::Clock;
+
+/// Each takes the schema one version further, in one transaction.
+pub(super) const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+
+/// "SPRG": tells our files from other programs'.
+const APPLICATION_ID: i64 = 0x5350_5247;
+
+/// The folder, made and looked at; the file's path in it.
+pub(super) fn prepare_folder(folder: &Path) -> Result<PathBuf> {
+    let fail = |error: std::io::Error| Error::Open { path: folder.to_owned(), reason: error.to_string() };
+    std::fs::create_dir_all(folder).map_err(fail)?;
+    let stat = rustix::fs::statfs(folder).map_err(|error| fail(error.into()))?;
+    if let Some(kind) = network_file_system(stat.f_type as i64) {
+        return Err(Error::NetworkFileSystem { path: folder.to_owned(), kind });
+    }
+    Ok(folder.join(FILE_NAME))
+}
+
+/// File systems that are shared with other machines, by the number that the kernel gives them.
+fn network_file_system(magic: i64) -> Option<&'static str> {
+    Some(match magic & 0xffff_ffff {
+        0x6969 => "NFS",
+        0x517b => "SMB",
+        0xff53_4d42 => "CIFS",
+        0xfe53_4d42 => "SMB2",
+        0x5346_414f => "AFS",
+        0x00c3_6400 => "Ceph",
+        0x0bd0_0bd0 => "Lustre",
+        0x0102_1997 => "9P",
+        0x7461_636f => "OCFS2",
+        0x0116_1970 => "GFS2",
+        _ => return None,
+    })
+}
+
+/// A connection with the settings that everything relies on.
+pub(super) fn connect(path: &Path, options: SqliteOptions) -> Result<Connection> {
+    let fail = |error: rusqlite::Error| translate(path, "opening", &error);
+    let mut conn = Connection::open(path).map_err(fail)?;
+    let limit_ms = i32::try_from(options.busy_timeout.as_millis()).unwrap_or(i32::MAX);
+    // SQLite's own waits grow to 100 ms; ours stay short, for many processes share one file.
+    conn.busy_handler(Some(move |tries: i32| wait_for_lock(tries, limit_ms))).map_err(fail)?;
+    let mode: String =
+        conn.query_row("PRAGMA journal_mode = WAL", [], |columns| columns.get(0)).map_err(fail)?;
+    if !mode.eq_ignore_ascii_case("wal") {
+        let reason = format!("write-ahead logging is not possible here (journal mode {mode})");
+        return Err(Error::Open { path: path.to_owned(), reason });
+    }
+    conn.execute_batch(
+        "PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -16000; \
+         PRAGMA wal_autocheckpoint = 4000; PRAGMA journal_size_limit = 67108864;",
+    )
+    .map_err(fail)?;
+    conn.set_prepared_statement_cache_capacity(128);
+    Ok(conn)
+}
+
+/// Waits a little for another process's transaction; says whether to try again.
+fn wait_for_lock(tries: i32, limit_ms: i32) -> bool {
+    const LONGEST_US: u64 = 2_000;
+    // Told apart by process, so that those who wait do not all come back at once.
+    let spread = u64::from(std::process::id() % 7) * 20;
+    let wait_us = (100u64 << tries.clamp(0, 5)).min(LONGEST_US) + spread;
+    if i64::from(tries) * wait_us as i64 / 1000 > i64::from(limit_ms) {
+        return false;
+    }
+    std::thread::park_timeout(Duration::from_micros(wait_us));
+    true
+}
+
+/// Brings the schema to the newest version, or says why not. A crash in between leaves the old one.
+pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
+    let fail = |error: rusqlite::Error| translate(path, "opening", &error);
+    let number = |pragma: &str| -> Result<i64> {
+        conn.query_row(&format!("PRAGMA {pragma}"), [], |columns| columns.get(0)).map_err(fail)
+    };
+    loop {
+        let found = number("user_version")?;
+        if found > SCHEMA_VERSION {
+            return Err(Error::Newer { path: path.to_owned(), found, known: SCHEMA_VERSION });
+        }
+        if found == SCHEMA_VERSION {
+            return match number("application_id")? {
+                APPLICATION_ID => Ok(()),
+                _ => Err(foreign(path)),
+            };
+        }
+        conn.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
+        let step = (|| {
+            // Another process may have been faster.
+            if number("user_version")? != found {
+                return Ok(());
+            }
+            let tables: i64 = conn
+                .query_row("SELECT count(*) FROM sqlite_schema", [], |columns| columns.get(0))
+                .map_err(fail)?;
+            if found == 0 && tables > 0 {
+                return Err(foreign(path));
+            }
+            conn.execute_batch(MIGRATIONS[found as usize]).map_err(fail)?;
+            conn.execute_batch(&format!(
+                "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {};",
+                found + 1
+            ))
+            .map_err(fail)
+        })();
+        match step {
+            Ok(()) => conn.execute_batch("COMMIT").map_err(fail)?,
+            Err(error) => {
+                let _ = conn.execute_batch("ROLLBACK");
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn foreign(path: &Path) -> Error {
+    Error::Corrupt { path: path.to_owned(), reason: "another program's tables are in it".into() }
+}
+
+/// Agrees with all processes of this machine on what time it is.
+pub(super) fn anchor_clock(conn: &Connection, path: &Path, clock: Arc<dyn Clock>) -> Result<SqliteClock> {
+    let fail = |error: rusqlite::Error| translate(path, "opening", &error);
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = boot.trim();
+    let anchored = || -> Result<Option<i64>> {
+        use rusqlite::OptionalExtension;
+        let value: Option<String> = conn
+            .query_row("SELECT value FROM meta WHERE name = 'clock'", [], |columns| columns.get(0))
+            .optional()
+            .map_err(fail)?;
+        Ok(value.and_then(|value| {
+            let (offset, of_boot) = value.split_once(' ')?;
+            (of_boot == boot).then(|| offset.parse().ok()).flatten()
+        }))
+    };
+    let offset_ms = match anchored()? {
+        Some(offset) => offset,
+        None => {
+            // The first process since the machine started; of two, the first to write decides.
+            conn.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
+            let offset = match anchored() {
+                Ok(Some(offset)) => Ok(offset),
+                Ok(None) => {
+                    let offset = clock.wall_ms() - clock.boot_ms();
+                    conn.execute(
+                        "INSERT INTO meta (name, value) VALUES ('clock', ?1) \
+                         ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                        [format!("{offset} {boot}")],
+                    )
+                    .map_err(fail)
+                    .map(|_| offset)
+                }
+                Err(error) => Err(error),
+            };
+            let end = if offset.is_ok() { "COMMIT" } else { "ROLLBACK" };
+            conn.execute_batch(end).map_err(fail)?;
+            offset?
+        }
+    };
+    Ok(SqliteClock { clock, offset_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_known_by_their_number() {
+        assert_eq!(network_file_system(0x6969), Some("NFS"));
+        assert_eq!(network_file_system(0xff53_4d42_u32 as i32 as i64), Some("CIFS"));
+        for local in [0xef53, 0x0102_1994, 0x9123_683e, 0x5846_5342, 0x794c_7630] {
+            assert_eq!(network_file_system(local), None, "{local:#x}");
+        }
+    }
+}

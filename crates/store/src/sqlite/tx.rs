@@ -1,0 +1,619 @@
+//! SQLite inside a transaction: the rows by compare-and-set, the queries in order.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row as Columns, params};
+use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word};
+
+use super::rows::{ReadError, Stored};
+use super::{SqliteClock, translate};
+use crate::backend::{Backend, Candidate, QueueRow, Table};
+use crate::error::{Error, Result};
+use crate::memory::REFUSALS_KEPT;
+use crate::rows::{
+    ExecutionRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status, StepRow, TimerRow, WorkerRow,
+};
+use crate::seams::{Entropy, Now};
+
+/// What a connection remembers between transactions: rows that never change.
+#[derive(Debug, Default)]
+pub(super) struct Memo {
+    plans: BTreeMap<i64, Arc<Plan>>,
+    sentences: BTreeMap<Sentence, i64>,
+    by_id: BTreeMap<i64, Sentence>,
+    /// Sentences were said that are not remembered yet.
+    pub(super) has_news: bool,
+}
+
+/// What a journal entry says, apart from of whom and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Sentence {
+    entity: &'static str,
+    event: &'static str,
+    from: Option<&'static str>,
+    to: &'static str,
+    actor: Actor,
+}
+
+/// A connection, and what it remembers.
+pub(super) struct SqliteTx<'c> {
+    pub(super) conn: &'c Connection,
+    pub(super) memo: Rc<RefCell<Memo>>,
+    pub(super) clock: &'c SqliteClock,
+    pub(super) entropy: &'c dyn Entropy,
+    pub(super) path: &'c Path,
+}
+
+impl SqliteTx<'_> {
+    fn sql<T>(&self, action: &'static str, done: rusqlite::Result<T>) -> Result<T> {
+        done.map_err(|error| translate(self.path, action, &error))
+    }
+
+    fn read<T>(&self, done: std::result::Result<T, ReadError>) -> Result<T> {
+        done.map_err(|error| match error {
+            ReadError::Sql(error) => translate(self.path, "reading", &error),
+            ReadError::Row(error) => error,
+        })
+    }
+
+    /// Runs a query for whole rows.
+    fn rows<R: Stored>(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<R>> {
+        let found = (|| {
+            let mut statement = self.conn.prepare_cached(sql)?;
+            let mut rows = statement.query(params)?;
+            let mut found = Vec::new();
+            while let Some(columns) = rows.next()? {
+                found.push(R::read(columns)?);
+            }
+            Ok(found)
+        })();
+        self.read(found)
+    }
+
+    /// Runs a query for a few columns.
+    fn list<T>(
+        &self,
+        sql: &str,
+        params: &[&dyn rusqlite::ToSql],
+        read: impl Fn(&Columns<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let found = (|| {
+            let mut statement = self.conn.prepare_cached(sql)?;
+            statement.query_map(params, |columns| read(columns))?.collect()
+        })();
+        self.sql("reading", found)
+    }
+
+    fn run(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<usize> {
+        self.sql("writing", self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)))
+    }
+
+    /// Everything about a table's rows but the condition.
+    fn select<R: Stored>(condition: &str) -> String {
+        let columns = R::LOAD.split_once(" WHERE ").map_or(R::LOAD, |(columns, _)| columns);
+        format!("{columns} {condition}")
+    }
+
+    fn sentence_id(&self, sentence: Sentence) -> Result<i64> {
+        if let Some(id) = self.memo.borrow().sentences.get(&sentence) {
+            return Ok(*id);
+        }
+        let Sentence { entity, event, from, to, actor } = sentence;
+        let values = params![entity, event, from.unwrap_or(""), to, actor.as_str()];
+        self.run(
+            "INSERT OR IGNORE INTO sentences (entity, event, was, became, actor) VALUES (?1, ?2, ?3, ?4, ?5)",
+            values,
+        )?;
+        let id = self.sql(
+            "reading",
+            self.conn.query_row(
+                "SELECT id FROM sentences \
+                 WHERE entity = ?1 AND event = ?2 AND was = ?3 AND became = ?4 AND actor = ?5",
+                values,
+                |columns| columns.get(0),
+            ),
+        )?;
+        // Not remembered yet: if this transaction is undone, the sentence goes with it.
+        self.memo.borrow_mut().has_news = true;
+        Ok(id)
+    }
+
+    /// Remembers the sentences that are in the file for good.
+    pub(super) fn learn_sentences(&self) -> Result<()> {
+        let known: Vec<(i64, Option<Sentence>)> = self.list(
+            "SELECT id, entity, event, was, became, actor FROM sentences ORDER BY id",
+            &[],
+            |columns| {
+                let text = |at: usize| columns.get::<_, String>(at).map(intern);
+                let was = text(3)?;
+                let actor = Actor::parse(text(5)?);
+                let sentence = actor.map(|actor| {
+                    Ok::<_, rusqlite::Error>(Sentence {
+                        entity: text(1)?,
+                        event: text(2)?,
+                        from: (!was.is_empty()).then_some(was),
+                        to: text(4)?,
+                        actor,
+                    })
+                });
+                Ok((columns.get(0)?, sentence.transpose()?))
+            },
+        )?;
+        let mut memo = self.memo.borrow_mut();
+        for (id, sentence) in known {
+            if let Some(sentence) = sentence {
+                memo.sentences.insert(sentence, id);
+                memo.by_id.insert(id, sentence);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The journal's words are few and live as long as the program, so each is kept once.
+fn intern(text: String) -> &'static str {
+    static WORDS: std::sync::Mutex<std::collections::BTreeSet<&'static str>> =
+        std::sync::Mutex::new(std::collections::BTreeSet::new());
+    let mut words = WORDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    match words.get(text.as_str()) {
+        Some(word) => word,
+        None => {
+            let word: &'static str = Box::leak(text.into_boxed_str());
+            words.insert(word);
+            word
+        }
+    }
+}
+
+impl<R: Stored> Table<R> for SqliteTx<'_> {
+    fn load(&mut self, key: R::Key) -> Result<Option<R>> {
+        let found =
+            self.conn.prepare_cached(R::LOAD).map_err(ReadError::Sql).and_then(|mut s| R::load(&mut s, key));
+        self.read(found)
+    }
+
+    fn insert(&mut self, row: &R) -> Result<()> {
+        let done = self.conn.prepare_cached(R::INSERT).and_then(|mut s| R::insert(&mut s, row));
+        self.sql("writing", done).map(drop)
+    }
+
+    fn update(&mut self, row: &R, was: (Status<R>, u32)) -> Result<bool> {
+        let done = self.conn.prepare_cached(R::UPDATE).and_then(|mut s| R::update(&mut s, row, was));
+        Ok(self.sql("writing", done)? == 1)
+    }
+}
+
+fn execution_id(columns: &Columns<'_>, first: usize) -> rusqlite::Result<ExecutionId> {
+    Ok(ExecutionId {
+        run: RunId::from_i64(columns.get(first)?),
+        step: columns.get(first + 1)?,
+        attempt: columns.get(first + 2)?,
+    })
+}
+
+fn run_id(columns: &Columns<'_>) -> rusqlite::Result<RunId> {
+    columns.get(0).map(RunId::from_i64)
+}
+
+impl Backend for SqliteTx<'_> {
+    fn now(&mut self) -> Now {
+        self.clock.now()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.entropy.next_u64()
+    }
+
+    fn last_seq(&mut self) -> Result<u64> {
+        let last = self
+            .conn
+            .prepare_cached("SELECT coalesce(max(seq), 0) FROM journal")
+            .and_then(|mut statement| statement.query_row([], |columns| columns.get::<_, i64>(0)));
+        self.sql("reading", last).map(|seq| seq as u64)
+    }
+
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<()> {
+        for entry in entries {
+            let sentence = self.sentence_id(Sentence {
+                entity: entry.entity,
+                event: entry.event,
+                from: entry.from,
+                to: entry.to,
+                actor: entry.actor,
+            })?;
+            let Place { run, step, attempt, id } = entry.place;
+            self.run(
+                "INSERT INTO journal (seq, at_ms, sentence, run, step, attempt, entity) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                params![entry.seq as i64, entry.at_ms, sentence, run.map(RunId::to_i64), step, attempt, id],
+            )?;
+        }
+        Ok(())
+    }
+
+    fn plan(&mut self, hash: i64) -> Result<Option<Arc<Plan>>> {
+        if let Some(plan) = self.memo.borrow().plans.get(&hash) {
+            return Ok(Some(Arc::clone(plan)));
+        }
+        let body: Option<String> = self.sql(
+            "reading",
+            self.conn
+                .query_row("SELECT body FROM plans WHERE hash = ?1", [hash], |columns| columns.get(0))
+                .optional(),
+        )?;
+        let Some(body) = body else { return Ok(None) };
+        let plan: Arc<Plan> = serde_json::from_str(&body).map(Arc::new).map_err(|error| Error::Corrupt {
+            path: self.path.to_owned(),
+            reason: format!("plan {hash}: {error}"),
+        })?;
+        self.memo.borrow_mut().plans.insert(hash, Arc::clone(&plan));
+        Ok(Some(plan))
+    }
+
+    fn put_plan(&mut self, hash: i64, plan: &Arc<Plan>) -> Result<()> {
+        let body = serde_json::to_string(&**plan).expect("a plan is plain data");
+        self.run("INSERT OR IGNORE INTO plans (hash, body) VALUES (?1, ?2)", params![hash, body]).map(drop)
+    }
+
+    fn put_outbox(&mut self, row: &OutboxRow) -> Result<()> {
+        self.run(
+            "INSERT INTO outbox (kind, run, payload, attempts, not_before_ms, error) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![
+                &*row.kind,
+                row.run.to_i64(),
+                &*row.payload,
+                row.attempts,
+                row.not_before_ms,
+                row.error.as_deref()
+            ],
+        )
+        .map(drop)
+    }
+
+    fn outbox_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<OutboxRow>> {
+        self.list(
+            "SELECT id, kind, run, payload, attempts, not_before_ms, error FROM outbox \
+             WHERE not_before_ms <= ?1 ORDER BY id LIMIT ?2",
+            params![now_ms, limit as i64],
+            |columns| {
+                Ok(OutboxRow {
+                    id: columns.get(0)?,
+                    kind: columns.get(1)?,
+                    run: RunId::from_i64(columns.get(2)?),
+                    payload: columns.get(3)?,
+                    attempts: columns.get(4)?,
+                    not_before_ms: columns.get(5)?,
+                    error: columns.get(6)?,
+                })
+            },
+        )
+    }
+
+    fn drop_outbox(&mut self, id: i64) -> Result<()> {
+        self.run("DELETE FROM outbox WHERE id = ?1", params![id]).map(drop)
+    }
+
+    fn postpone_outbox(&mut self, id: i64, not_before_ms: i64, error: &str) -> Result<()> {
+        self.run(
+            "UPDATE outbox SET attempts = attempts + 1, not_before_ms = ?2, error = ?3 WHERE id = ?1",
+            params![id, not_before_ms, error],
+        )
+        .map(drop)
+    }
+
+    fn put_timer(&mut self, timer: &TimerRow) -> Result<()> {
+        let ExecutionId { run, step, attempt } = timer.execution;
+        self.run(
+            "INSERT OR IGNORE INTO timers (due_ms, run, step, attempt) VALUES (?1, ?2, ?3, ?4)",
+            params![timer.due_ms, run.to_i64(), step, attempt],
+        )
+        .map(drop)
+    }
+
+    fn drop_timer(&mut self, execution: ExecutionId) -> Result<()> {
+        self.run(
+            "DELETE FROM timers WHERE run = ?1 AND step = ?2 AND attempt = ?3",
+            params![execution.run.to_i64(), execution.step, execution.attempt],
+        )
+        .map(drop)
+    }
+
+    fn timers_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<TimerRow>> {
+        self.list(
+            "SELECT due_ms, run, step, attempt FROM timers WHERE due_ms <= ?1 \
+             ORDER BY due_ms, run, step, attempt LIMIT ?2",
+            params![now_ms, limit as i64],
+            |columns| Ok(TimerRow { due_ms: columns.get(0)?, execution: execution_id(columns, 1)? }),
+        )
+    }
+
+    fn next_due(&mut self) -> Result<Option<i64>> {
+        let due = self
+            .conn
+            .prepare_cached(
+                "SELECT min(due) FROM ( \
+                     SELECT min(due_ms) AS due FROM timers \
+                     UNION ALL SELECT min(lease_until_ms) FROM executions WHERE status = 'running' \
+                     UNION ALL SELECT min(not_before_ms) FROM outbox)",
+            )
+            .and_then(|mut statement| statement.query_row([], |columns| columns.get(0)));
+        self.sql("reading", due)
+    }
+
+    fn keep_refusal(&mut self, refusal: &Refusal) -> Result<()> {
+        let run = refusal.place.run.map_or(0, RunId::to_i64);
+        self.run(
+            "INSERT INTO refusals (run, at_ms, entity, step, attempt, number, event, actor, reason, detail) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            params![
+                run,
+                refusal.at_ms,
+                refusal.entity,
+                refusal.place.step,
+                refusal.place.attempt,
+                refusal.place.id,
+                refusal.event,
+                refusal.actor.as_str(),
+                refusal.reason,
+                refusal.detail
+            ],
+        )?;
+        self.run(
+            "DELETE FROM refusals WHERE run = ?1 AND id <= \
+                 (SELECT id FROM refusals WHERE run = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)",
+            params![run, REFUSALS_KEPT as i64],
+        )
+        .map(drop)
+    }
+
+    fn refusals(&mut self, run: RunId) -> Result<Vec<Refusal>> {
+        self.list(
+            "SELECT at_ms, entity, step, attempt, number, event, actor, reason, detail FROM refusals \
+             WHERE run = ?1 ORDER BY id",
+            params![run.to_i64()],
+            |columns| {
+                let text = |at: usize| columns.get::<_, String>(at).map(intern);
+                Ok(Refusal {
+                    at_ms: columns.get(0)?,
+                    entity: text(1)?,
+                    place: Place {
+                        run: Some(run),
+                        step: columns.get(2)?,
+                        attempt: columns.get(3)?,
+                        id: columns.get(4)?,
+                    },
+                    event: text(5)?,
+                    actor: Actor::parse(text(6)?).unwrap_or(Actor::Person),
+                    reason: text(7)?,
+                    detail: columns.get(8)?,
+                })
+            },
+        )
+    }
+
+    fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>> {
+        self.list(
+            "SELECT no FROM steps WHERE run = ?1 \
+             AND (status NOT IN ('done', 'failed', 'skipped', 'cancelled') OR rework_pending) ORDER BY no",
+            params![run.to_i64()],
+            |columns| columns.get(0),
+        )
+    }
+
+    fn steps(&mut self, run: RunId) -> Result<Vec<StepRow>> {
+        self.rows(&Self::select::<StepRow>("WHERE run = ?1 ORDER BY no"), params![run.to_i64()])
+    }
+
+    fn executions(&mut self, run: RunId) -> Result<Vec<ExecutionRow>> {
+        self.rows(
+            &Self::select::<ExecutionRow>("WHERE run = ?1 ORDER BY step, attempt"),
+            params![run.to_i64()],
+        )
+    }
+
+    fn run_by_key(&mut self, key: &str) -> Result<Option<RunId>> {
+        let found = self
+            .conn
+            .prepare_cached("SELECT id FROM runs WHERE idempotency_key = ?1")
+            .and_then(|mut statement| statement.query_row([key], run_id).optional());
+        self.sql("reading", found)
+    }
+
+    fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>> {
+        let words: Vec<String> = statuses.iter().map(|status| format!("'{status}'")).collect();
+        let wanted =
+            if words.is_empty() { String::new() } else { format!("AND status IN ({})", words.join(", ")) };
+        self.rows(
+            &Self::select::<RunRow>(&format!("WHERE id < ?1 {wanted} ORDER BY id DESC LIMIT ?2")),
+            params![before.map_or(i64::MAX, RunId::to_i64), limit as i64],
+        )
+    }
+
+    fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE status IN ('queued', 'running', 'failing', 'cancelling') AND id > ?1 \
+             ORDER BY id LIMIT ?2",
+            params![after.map_or(-1, RunId::to_i64), limit as i64],
+            run_id,
+        )
+    }
+
+    fn pinned_runs(&mut self, worker: Id) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE pin = ?1 AND pin <> 0 \
+             AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY id",
+            params![worker],
+            run_id,
+        )
+    }
+
+    fn claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
+        self.list(
+            "SELECT priority, published_ms, run, step, attempt FROM executions \
+             WHERE status = 'scheduled' AND queue = ?1 AND pin = ?2 \
+             ORDER BY priority DESC, published_ms, run, step, attempt LIMIT ?3",
+            params![queue, pin, limit as i64],
+            |columns| {
+                Ok(Candidate {
+                    rank: -columns.get::<_, i32>(0)?,
+                    published_ms: columns.get(1)?,
+                    execution: execution_id(columns, 2)?,
+                })
+            },
+        )
+    }
+
+    fn in_flight(&mut self, queue: &str) -> Result<u32> {
+        let count = self
+            .conn
+            .prepare_cached(
+                "SELECT (SELECT count(*) FROM executions WHERE status = 'scheduled' AND queue = ?1) \
+                      + (SELECT count(*) FROM executions WHERE status = 'running' AND queue = ?1)",
+            )
+            .and_then(|mut statement| statement.query_row([queue], |columns| columns.get(0)));
+        self.sql("reading", count)
+    }
+
+    fn queue(&mut self, name: &str) -> Result<Option<QueueRow>> {
+        let found = self
+            .conn
+            .prepare_cached("SELECT name, maximum, held FROM queues WHERE name = ?1")
+            .and_then(|mut statement| {
+                statement
+                    .query_row([name], |columns| {
+                        Ok(QueueRow { name: columns.get(0)?, limit: columns.get(1)?, held: columns.get(2)? })
+                    })
+                    .optional()
+            });
+        self.sql("reading", found)
+    }
+
+    fn put_queue(&mut self, queue: &QueueRow) -> Result<()> {
+        self.run(
+            "INSERT INTO queues (name, maximum, held) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (name) DO UPDATE SET maximum = excluded.maximum, held = excluded.held",
+            params![&*queue.name, queue.limit, queue.held],
+        )
+        .map(drop)
+    }
+
+    fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+        self.list(
+            "SELECT run, step, attempt FROM executions \
+             WHERE status = 'requested' AND queue = ?1 AND not_before_ms <= ?2 \
+             ORDER BY priority DESC, created_ms, run, step, attempt LIMIT ?3",
+            params![queue, now_ms, limit as i64],
+            |columns| execution_id(columns, 0),
+        )
+    }
+
+    fn unclaimed_since(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+        self.list(
+            "SELECT run, step, attempt FROM executions WHERE status = 'scheduled' AND published_ms <= ?1 \
+             ORDER BY published_ms, run, step, attempt LIMIT ?2",
+            params![before_ms, limit as i64],
+            |columns| execution_id(columns, 0),
+        )
+    }
+
+    fn lapsed(&mut self, now_ms: i64, limit: usize) -> Result<Vec<(ExecutionId, u32)>> {
+        self.list(
+            "SELECT run, step, attempt, fence FROM executions \
+             WHERE status = 'running' AND lease_until_ms <= ?1 \
+             ORDER BY lease_until_ms, run, step, attempt LIMIT ?2",
+            params![now_ms, limit as i64],
+            |columns| Ok((execution_id(columns, 0)?, columns.get(3)?)),
+        )
+    }
+
+    fn held_by(&mut self, worker: Id) -> Result<Vec<ExecutionRow>> {
+        self.rows(
+            &Self::select::<ExecutionRow>(
+                "WHERE status = 'running' AND owner = ?1 ORDER BY run, step, attempt",
+            ),
+            params![worker],
+        )
+    }
+
+    fn places(&mut self, group: &str) -> Result<Vec<RunId>> {
+        self.list("SELECT run FROM places WHERE grp = ?1 ORDER BY run", params![group], run_id)
+    }
+
+    fn put_place(&mut self, group: &str, run: RunId) -> Result<()> {
+        self.run("INSERT OR IGNORE INTO places (grp, run) VALUES (?1, ?2)", params![group, run.to_i64()])
+            .map(drop)
+    }
+
+    fn drop_place(&mut self, group: &str, run: RunId) -> Result<()> {
+        self.run("DELETE FROM places WHERE grp = ?1 AND run = ?2", params![group, run.to_i64()]).map(drop)
+    }
+
+    fn queued(&mut self, group: &str, limit: usize) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE status = 'queued' AND grp = ?1 ORDER BY priority DESC, id LIMIT ?2",
+            params![group, limit as i64],
+            run_id,
+        )
+    }
+
+    fn workers(&mut self) -> Result<Vec<WorkerRow>> {
+        self.rows(&Self::select::<WorkerRow>("WHERE status <> 'offline' ORDER BY id"), &[])
+    }
+
+    fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
+        // A run's entries lie between its first and, once it has ended, its last.
+        let (from, to) = match run {
+            None => (since as i64, i64::MAX),
+            Some(id) => match Table::<RunRow>::load(self, id)? {
+                None => return Ok(Vec::new()),
+                Some(row) => {
+                    let ended = crate::rows::Row::status(&row).is_terminal();
+                    let last = if ended { row.last_seq as i64 } else { i64::MAX };
+                    ((since as i64).max(row.first_seq as i64 - 1), last)
+                }
+            },
+        };
+        let wanted = run.map(RunId::to_i64);
+        type Raw = (i64, i64, i64, Option<i64>, Option<u32>, Option<u32>, Option<i64>);
+        let raw: Vec<Raw> = self.list(
+            "SELECT seq, at_ms, sentence, run, step, attempt, entity FROM journal \
+             WHERE seq > ?1 AND seq <= ?2 AND (?3 IS NULL OR run = ?3) ORDER BY seq LIMIT ?4",
+            params![from, to, wanted, limit as i64],
+            |columns| {
+                Ok((
+                    columns.get(0)?,
+                    columns.get(1)?,
+                    columns.get(2)?,
+                    columns.get(3)?,
+                    columns.get(4)?,
+                    columns.get(5)?,
+                    columns.get(6)?,
+                ))
+            },
+        )?;
+        let unknown = raw.iter().any(|entry| !self.memo.borrow().by_id.contains_key(&entry.2));
+        if unknown {
+            self.learn_sentences()?;
+        }
+        let memo = self.memo.borrow();
+        let told = raw.into_iter().filter_map(|(seq, at_ms, sentence, run, step, attempt, id)| {
+            let sentence = memo.by_id.get(&sentence)?;
+            Some(JournalEntry {
+                seq: seq as u64,
+                at_ms,
+                entity: sentence.entity,
+                place: Place { run: run.map(RunId::from_i64), step, attempt, id },
+                event: sentence.event,
+                from: sentence.from,
+                to: sentence.to,
+                actor: sentence.actor,
+            })
+        });
+        Ok(told.collect())
+    }
+}
