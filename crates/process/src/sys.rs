@@ -57,17 +57,22 @@ pub(crate) fn take_signals(fd: &OwnedFd) -> Vec<i32> {
 
 /// Gives a child the signal handling every program expects: nothing blocked, nothing ignored.
 ///
-/// Only calls what is allowed between fork and exec.
+/// Only calls what is allowed between fork and exec. Past the C library, which keeps two signals to
+/// itself and would leave them ignored if somebody above us ignored them.
 pub(crate) fn reset_signals() -> io::Result<()> {
-    // SAFETY: the calls are async-signal-safe and write only to the local set.
+    const SIGNALS: libc::c_int = 64;
+    /// The kernel's set of 64 signals, and more than its struct for one of them.
+    const SET_BYTES: usize = 8;
+    let zeroes = [0_u64; 8];
+    // SAFETY: all zeroes are the default action and the empty set; the kernel only reads from them, and
+    // a null pointer says that the former value is not wanted. KILL and STOP refuse, and need no reset.
     unsafe {
-        for signal in 1..=libc::SIGRTMAX() {
-            // KILL, STOP and the two that the C library keeps to itself refuse; they need no reset.
-            libc::signal(signal, libc::SIG_DFL);
+        let nothing = std::ptr::null_mut::<u64>();
+        for signal in 1..=SIGNALS {
+            libc::syscall(libc::SYS_rt_sigaction, signal, zeroes.as_ptr(), nothing, SET_BYTES);
         }
-        let mut none: libc::sigset_t = zeroed();
-        libc::sigemptyset(&mut none);
-        match libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) {
+        let set = libc::SIG_SETMASK;
+        match libc::syscall(libc::SYS_rt_sigprocmask, set, zeroes.as_ptr(), nothing, SET_BYTES) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }

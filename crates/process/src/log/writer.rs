@@ -52,7 +52,7 @@ impl LogWriter {
     /// Adds output of the command.
     pub(crate) fn add(&mut self, stream: Stream, piece: Piece) {
         let output_bytes = piece.text.len() as u64 + u64::from(!piece.partial);
-        if self.dropped_bytes > 0 {
+        if self.is_full() {
             self.dropped_bytes += output_bytes;
             return;
         }
@@ -67,6 +67,16 @@ impl LogWriter {
         }
         self.written_bytes += line.len() as u64;
         self.put(line.as_bytes());
+    }
+
+    /// Whether the limit is reached: nothing more of the command's output will be written.
+    pub(crate) fn is_full(&self) -> bool {
+        self.dropped_bytes > 0
+    }
+
+    /// Counts output that was not even offered, because the log is full.
+    pub(crate) fn drop_bytes(&mut self, bytes: usize) {
+        self.dropped_bytes += bytes as u64;
     }
 
     /// Adds a remark of the supervisor, which no limit cuts.
@@ -185,12 +195,12 @@ mod tests {
             log.add(Stream::Out, piece(&"x".repeat(99)));
         }
         let (dropped, error) = log.finish();
-        assert_eq!((dropped, error), (9200, None));
+        assert_eq!((dropped, error), (9300, None));
         let texts: Vec<String> =
             LogReader::open(&path).read_all().expect("a log").into_iter().map(|entry| entry.text).collect();
-        assert_eq!(texts.len(), 8 + 2);
-        assert_eq!(texts[8], "sprag: log limit of 1 KiB reached, further output is dropped");
-        assert_eq!(texts[9], "sprag: log limit of 1 KiB reached, 9200 more bytes were dropped");
+        assert_eq!(texts.len(), 7 + 2);
+        assert_eq!(texts[7], "sprag: log limit of 1 KiB reached, further output is dropped");
+        assert_eq!(texts[8], "sprag: log limit of 1 KiB reached, 9300 more bytes were dropped");
     }
 
     #[test]

@@ -100,6 +100,10 @@ impl Output {
         {
             capture.add(bytes);
         }
+        // A flood beyond the limit costs no more than reading it.
+        if sinks.log.is_full() {
+            return sinks.log.drop_bytes(bytes.len());
+        }
         let mut clean = Vec::with_capacity(bytes.len());
         self.masker.push(&sinks.secrets, bytes, &mut clean);
         let (stream, log) = (self.stream, &mut sinks.log);
