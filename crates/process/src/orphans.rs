@@ -1,7 +1,7 @@
 //! Ends what is left of a tree whose supervisor was killed: found by environment and owner lock.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     fs,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::Path,
@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::{
     Error, clock, lock, sys,
-    table::{self, Stat},
+    table::{self, Stat, signal_group},
 };
 
 /// Between two looks at the process table, unless a process is seen to end earlier.
@@ -47,8 +47,8 @@ pub fn end_orphans(
     let give_up_at_ms = began_ms.saturating_add(millis(deadline));
     let markers: Vec<Vec<u8>> =
         markers.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect();
-    let mut search = Search { markers, owner_lock, known: HashMap::new() };
-    let mut told = std::collections::HashSet::new();
+    let mut search = Search { markers, owner_lock, known: HashMap::new(), whole_groups: HashSet::new() };
+    let (mut told, mut killed) = (HashSet::new(), HashSet::new());
     loop {
         let living = search.living()?;
         if living.is_empty() {
@@ -58,8 +58,13 @@ pub fn end_orphans(
         if now_ms >= give_up_at_ms {
             return Err(Error::OrphansRemain { pids: living.iter().map(|stat| stat.pid).collect() });
         }
+        let mut found_new = false;
+        if now_ms >= kill_at_ms {
+            search.whole_groups.iter().for_each(|&group| signal_group(group, Signal::KILL));
+        }
         for stat in &living {
             if now_ms >= kill_at_ms {
+                found_new |= killed.insert((stat.pid, stat.start_time));
                 stat.signal(Signal::KILL);
             } else if told.insert((stat.pid, stat.start_time)) {
                 stat.signal(Signal::TERM);
@@ -68,8 +73,11 @@ pub fn end_orphans(
                 }
             }
         }
-        let next_ms = if now_ms < kill_at_ms { kill_at_ms } else { give_up_at_ms };
-        wait_for_an_end(&living, next_ms.saturating_sub(now_ms).min(LOOK_AGAIN_MS));
+        // Whoever forks faster than the table is read must not win by our waiting.
+        if !found_new {
+            let next_ms = if now_ms < kill_at_ms { kill_at_ms } else { give_up_at_ms };
+            wait_for_an_end(&living, next_ms.saturating_sub(now_ms).min(LOOK_AGAIN_MS));
+        }
     }
 }
 
@@ -85,6 +93,8 @@ struct Search<'a> {
     owner_lock: Option<&'a Path>,
     /// All that were found, by number and start: a child stays ours when the parent it was found by is gone.
     known: HashMap<(i32, u64), Stat>,
+    /// Process groups of which all living members were found: these can be ended in one step.
+    whole_groups: HashSet<i32>,
 }
 
 impl Search<'_> {
@@ -107,10 +117,13 @@ impl Search<'_> {
         for stat in roots.into_iter().chain(family).filter(|stat| !spared.contains(&stat.pid)) {
             self.known.insert((stat.pid, stat.start_time), stat);
         }
-        let (gone, living): (Vec<Stat>, Vec<Stat>) = table
-            .into_iter()
-            .filter(|stat| self.known.contains_key(&(stat.pid, stat.start_time)))
-            .partition(Stat::is_gone);
+        let (ours, others): (Vec<Stat>, Vec<Stat>) =
+            table.iter().partition(|stat| self.known.contains_key(&(stat.pid, stat.start_time)));
+        self.whole_groups = ours.iter().map(|stat| stat.pgrp).collect();
+        for stat in others {
+            self.whole_groups.remove(&stat.pgrp);
+        }
+        let (gone, living): (Vec<Stat>, Vec<Stat>) = ours.into_iter().partition(Stat::is_gone);
         gone.iter().filter(|stat| stat.ppid == me).for_each(reap);
         Ok(living)
     }

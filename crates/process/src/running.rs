@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{getpid, set_child_subreaper};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
@@ -182,6 +182,10 @@ impl Running {
         let text = format!("{line}\n");
         // Shorter than a pipe's atomic size: it is written as a whole or not at all.
         let written = rustix::io::retry_on_intr(|| rustix::io::write(self.pipe.as_fd(), text.as_bytes()));
+        // A supervisor that somebody stopped watches over nothing; it is our child, so the number is its.
+        if let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id as i32)) {
+            let _ = kill_process(pid, Signal::CONT);
+        }
         written.map(drop).map_err(|error| pipe_error("could not send a command")(error.into()))
     }
 }

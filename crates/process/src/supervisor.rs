@@ -14,10 +14,10 @@ use std::{fmt::Display, process::ExitCode};
 use rustix::{process::set_child_subreaper, stdio, thread::set_name};
 
 use crate::{
-    Ended, RefusalKind,
+    Ended, Reason, RefusalKind, clock,
     lock::{self, OwnerLock},
     log::{CaptureWriter, LogWriter, Secrets},
-    order::{Envelope, Order},
+    order::{Command, Envelope, Order},
     report::Report,
     sys,
 };
@@ -56,13 +56,17 @@ fn supervise() -> Result<(), Refusal> {
 
     let mut inbox = Inbox::default();
     let line = inbox.first_line().map_err(refuse(RefusalKind::Order, "could not read the order"))?;
-    let Envelope { order, lease_until_ms } =
+    let Envelope { order, mut lease_until_ms } =
         serde_json::from_str(&line).map_err(refuse(RefusalKind::Order, "could not understand the order"))?;
     drop(line);
 
     let owner_lock = take_lock(&order)?;
     let sinks = open_sinks(&order)?;
-    match child::start(&order) {
+    let outcome = match too_late(&mut inbox, &mut lease_until_ms) {
+        Some(reason) => Err(reason),
+        None => child::start(&order),
+    };
+    match outcome {
         Ok(child) => {
             report(&Report::Started(child.started));
             let ended = Watch::new(child, &order, lease_until_ms, inbox, signals, sinks).run();
@@ -77,6 +81,20 @@ fn supervise() -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// Whether the worker lost the step, or changed its mind, before the command even started.
+fn too_late(inbox: &mut Inbox, lease_until_ms: &mut Option<u64>) -> Option<Reason> {
+    for command in inbox.take_commands() {
+        match command {
+            Command::RenewUntil(until_ms) => *lease_until_ms = (*lease_until_ms).max(Some(until_ms)),
+            Command::Cancel | Command::Kill => return Some(Reason::Cancelled),
+        }
+    }
+    if !inbox.is_open() {
+        return Some(Reason::ParentGone);
+    }
+    lease_until_ms.is_some_and(|until_ms| until_ms <= clock::now_ms()).then_some(Reason::LeaseLost)
 }
 
 fn take_lock(order: &Order) -> Result<Option<OwnerLock>, Refusal> {

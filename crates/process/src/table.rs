@@ -8,7 +8,7 @@ use std::{
 
 use rustix::{
     io::Errno,
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal},
 };
 
 /// The part of `/proc/PID/stat` that matters here.
@@ -68,11 +68,27 @@ impl Stat {
     /// Sends to this very process: not to one that got its number since. Says whether it was there.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let Some(pid) = Pid::from_raw(self.pid) else { return false };
-        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
+        let handle = pidfd_open(pid, PidfdFlags::empty());
         match Stat::of(self.pid) {
-            Ok(Some(now)) if now.start_time == self.start_time => pidfd_send_signal(handle, signal).is_ok(),
+            Ok(Some(now)) if now.start_time == self.start_time => match handle {
+                Ok(handle) => pidfd_send_signal(handle, signal).is_ok(),
+                Err(Errno::SRCH) => false,
+                // An old kernel, or a sandbox without pidfds: the number was right a moment ago.
+                Err(_) => kill_process(pid, signal).is_ok(),
+            },
             _ => false,
         }
+    }
+}
+
+/// Sends to all members of a group in one step, in which none of them can fork.
+pub(crate) fn signal_group(group: i32, signal: Signal) {
+    // 0 and 1 would mean our own group, or everybody.
+    if group > 1
+        && let Some(group) = Pid::from_raw(group)
+    {
+        // An empty group is what we want.
+        let _ = kill_process_group(group, signal);
     }
 }
 

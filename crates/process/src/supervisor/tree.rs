@@ -5,11 +5,11 @@
 
 use std::collections::HashSet;
 
-use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process_group};
+use rustix::process::{Signal, getpgrp, getpid};
 
 use crate::{
     Reason,
-    table::{self, Stat},
+    table::{self, Stat, signal_group},
 };
 
 /// The table is not read in one instant: processes may fork while it is read. Those who do are found
@@ -70,8 +70,7 @@ impl Ending {
             signal_group(self.main_pid, Signal::KILL);
             return false;
         };
-        // To a group, the kernel sends in one step in which no member can fork. All members of a group
-        // below us are below us: the command started in a session of its own.
+        // All members of a group below us are below us: the command started in a session of its own.
         let own_group = getpgrp().as_raw_pid();
         let groups: HashSet<i32> =
             living.iter().map(|stat| stat.pgrp).filter(|&group| group != own_group).collect();
@@ -118,14 +117,4 @@ fn living() -> std::io::Result<Vec<Stat>> {
     let mut family = table::descendants(&table::all()?, &root);
     family.retain(|stat| !stat.is_gone());
     Ok(family)
-}
-
-fn signal_group(group: i32, signal: Signal) {
-    // 0 and 1 would mean our own group, or everybody.
-    if group > 1
-        && let Some(group) = Pid::from_raw(group)
-    {
-        // An empty group is what we want.
-        let _ = kill_process_group(group, signal);
-    }
 }

@@ -118,8 +118,7 @@ impl Watch {
         for command in self.inbox.take_commands() {
             match command {
                 Command::RenewUntil(until_ms) => {
-                    self.lease_until_ms =
-                        Some(self.lease_until_ms.map_or(until_ms, |former| former.max(until_ms)));
+                    self.lease_until_ms = self.lease_until_ms.max(Some(until_ms));
                 }
                 Command::Cancel => self.end(Reason::Cancelled, now_ms, self.grace_ms),
                 Command::Kill => {

@@ -8,7 +8,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::common::{Bench, SOON, eventually, is_running, signal, start, supervisor, wait};
+use crate::common::{Bench, SOON, eventually, is_running, run, signal, start, supervisor, wait};
 
 const DAEMON: &str = "(setsid sh -c 'trap \"\" TERM; echo $$ >daemon; while :; do sleep 1000; done' &)";
 
@@ -144,6 +144,57 @@ async fn orphans_must_carry_all_markers() {
     }
     running.kill().expect("it listens");
     wait(&mut running).await;
+}
+
+/// Whoever dies, and whenever: what is left is found and ended, and the next attempt may start.
+#[tokio::test]
+async fn o09_killed_at_any_moment_nothing_is_left() {
+    for round in 0..24_u64 {
+        let bench = Bench::new();
+        let mut order = bench.order(&format!("{DAEMON}; (setsid sleep 1000 &); sleep 1000"));
+        order.owner_lock = Some(bench.path("owner"));
+        let mut running = start(order.clone()).await;
+        let supervisor_pid = running.supervisor_pid().expect("it runs") as i32;
+        // Sooner or later within the first moments of the tree.
+        let moment = tokio::time::timeout(Duration::from_millis(round / 3 * 2), running.wait()).await;
+        assert!(moment.is_err(), "it does not end by itself");
+        match round % 3 {
+            0 => drop(running),
+            1 => {
+                signal(supervisor_pid, libc::SIGKILL);
+                assert_eq!(wait(&mut running).await.reason, Reason::SupervisorLost);
+            }
+            _ => {
+                signal(supervisor_pid, libc::SIGKILL);
+                drop(running);
+            }
+        }
+        eventually("the supervisor is gone", || !is_running(supervisor_pid)).await;
+        end(&bench.markers(), SOON).await.expect("all are ended");
+        bench.assert_no_process_is_left();
+        order.argv = vec!["true".into()];
+        assert!(run(order).await.success(), "round {round}: the next attempt starts");
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_supervisor_is_woken_by_the_next_command() {
+    let bench = Bench::new();
+    let mut running = start(bench.order("sleep 1000")).await;
+    signal(running.supervisor_pid().expect("it runs") as i32, libc::SIGSTOP);
+    running.cancel().expect("there is room in the pipe");
+    assert_eq!(wait(&mut running).await.reason, Reason::Cancelled);
+}
+
+#[tokio::test]
+async fn a_command_is_not_started_for_a_worker_without_a_lease() {
+    let bench = Bench::new();
+    let mut order = bench.order("echo started >proof");
+    order.lease_ms = Some(0);
+    let mut running = start(order).await;
+    assert_eq!(running.started(), None);
+    assert_eq!(wait(&mut running).await.reason, Reason::LeaseLost);
+    assert!(!bench.path("proof").exists());
 }
 
 async fn end(markers: &[(&str, &str)], deadline: Duration) -> Result<usize, Error> {
