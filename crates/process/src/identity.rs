@@ -159,6 +159,23 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_nobody_waited_for_is_dead() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
+        let pid = child.id() as i32;
+        let stat = Stat::of(pid).expect("/proc").expect("a process");
+        let id = ProcessId { pid, start_time_ticks: stat.start_time, ..current().expect("this process") };
+        assert_eq!(is_alive(&id), Liveness::Alive);
+        child.kill().expect("ours");
+        let looks = (0..2_000).find(|_| {
+            crate::sys::pause(5);
+            is_alive(&id) == Liveness::Dead
+        });
+        assert!(looks.is_some(), "it is a zombie, and that is dead");
+        child.wait().expect("ours");
+        assert_eq!(is_alive(&id), Liveness::Dead);
+    }
+
+    #[test]
     fn a_reused_number_is_not_the_same_process() {
         let me = current().expect("this process");
         let with_machine = format!("{}{MACHINE_ID_MARK}01234567", me.host);

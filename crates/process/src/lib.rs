@@ -21,6 +21,25 @@
 //!   well, by whoever recovers the step, with [`end_orphans`].
 //! - While any process of an attempt lives, its owner lock is held, and no other attempt starts there.
 //!   (A process that closes all files it inherited keeps no lock: the markers in its environment find it.)
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), sprag_process::Error> {
+//! use std::{path::Path, time::Duration};
+//!
+//! let mut order = sprag_process::Order::new(["cargo", "test"], "step.log");
+//! order.lease_ms = Some(30_000);
+//! let mut running = sprag_process::spawn(order, Path::new("sprag")).await?;
+//! let mut heartbeat = tokio::time::interval(Duration::from_secs(10));
+//! let ended = loop {
+//!     tokio::select! {
+//!         ended = running.wait() => break ended?,
+//!         _ = heartbeat.tick() => running.renew(Duration::from_secs(30))?,
+//!     }
+//! };
+//! assert!(ended.success());
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("sprag-process needs Linux: it ends process trees with child subreapers, /proc and pidfds");

@@ -50,7 +50,11 @@ pub fn end_orphans(
     let mut search = Search { markers, owner_lock, known: HashMap::new(), whole_groups: HashSet::new() };
     let (mut told, mut killed) = (HashSet::new(), HashSet::new());
     loop {
-        let living = search.living()?;
+        // The table is not read in one instant: after one that shows none, another must show none too.
+        let mut living = search.living()?;
+        if living.is_empty() {
+            living = search.living()?;
+        }
         if living.is_empty() {
             return Ok(OrphansEnded { processes: search.known.len() });
         }

@@ -16,7 +16,7 @@ pub struct LogReader {
 
 impl LogReader {
     /// A reader at the beginning of the log; the file need not be there yet.
-    pub fn open(path: impl AsRef<Path>) -> Self {
+    pub fn new(path: impl AsRef<Path>) -> Self {
         LogReader::at(path, 0)
     }
 
@@ -68,7 +68,7 @@ mod tests {
     fn following_gives_each_entry_once_and_only_when_complete() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
-        let mut reader = LogReader::open(&path);
+        let mut reader = LogReader::new(&path);
         assert!(reader.read_all().expect("no file yet").is_empty());
         let mut file = File::create(&path).expect("a file");
         file.write_all(b"2026-01-31T10:00:00.123Z out one\n2026-01-31T10:00:00.124Z err tw")

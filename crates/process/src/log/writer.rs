@@ -197,7 +197,7 @@ mod tests {
         let (dropped, error) = log.finish();
         assert_eq!((dropped, error), (9300, None));
         let texts: Vec<String> =
-            LogReader::open(&path).read_all().expect("a log").into_iter().map(|entry| entry.text).collect();
+            LogReader::new(&path).read_all().expect("a log").into_iter().map(|entry| entry.text).collect();
         assert_eq!(texts.len(), 7 + 2);
         assert_eq!(texts[7], "sprag: log limit of 1 KiB reached, further output is dropped");
         assert_eq!(texts[8], "sprag: log limit of 1 KiB reached, 9300 more bytes were dropped");
@@ -221,7 +221,7 @@ mod tests {
         let mut log = LogWriter::open(&path, 1 << 20).expect("a file");
         log.add(Stream::Err, piece("next"));
         log.finish();
-        let entries = LogReader::open(&path).read_all().expect("a log");
+        let entries = LogReader::new(&path).read_all().expect("a log");
         assert_eq!(entries.len(), 1);
         assert_eq!((entries[0].stream, entries[0].text.as_str()), (Stream::Err, "next"));
     }

@@ -158,9 +158,7 @@ impl Watch {
         self.ending = Some(ending);
         if exited && terminated > 0 {
             self.leftovers = terminated;
-            self.sinks
-                .log
-                .note(&format!("sprag: the command left {terminated} processes behind; they are ended"));
+            self.sinks.log.note(&format!("sprag: processes the command left behind are ended: {terminated}"));
         }
     }
 

@@ -58,7 +58,7 @@ impl Bench {
     }
 
     pub(crate) fn log(&self) -> Vec<LogEntry> {
-        LogReader::open(self.path("log")).read_all().expect("a log")
+        LogReader::new(self.path("log")).read_all().expect("a log")
     }
 
     /// What one stream wrote, with its pieces joined.
