@@ -47,7 +47,7 @@ async fn o09_a_killed_worker_takes_its_tree_along() {
 async fn o13_a_stopped_worker_finds_its_tree_ended() {
     let bench = Bench::new();
     let mut order = bench.order(&format!("{DAEMON}; sleep 1000"));
-    order.lease_ms = Some(500);
+    order.lease_ms = Some(1_500);
     let (mut worker, supervisor) = worker(&bench, &order).await;
     bench.pid("daemon").await;
     let worker_pid = worker.id().expect("it runs") as i32;

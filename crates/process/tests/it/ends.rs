@@ -130,7 +130,6 @@ async fn o13_a_lease_that_is_not_renewed_ends_the_tree() {
     order.lease_ms = Some(150);
     let ended = run(order).await;
     assert_eq!(ended.reason, Reason::LeaseLost);
-    assert!(ended.usage.wall_ms >= 100);
     bench.assert_no_process_is_left();
 }
 
@@ -138,13 +137,11 @@ async fn o13_a_lease_that_is_not_renewed_ends_the_tree() {
 async fn a_renewed_lease_lasts() {
     let bench = Bench::new();
     let mut order = bench.order("while [ ! -e go ]; do sleep 0.02; done");
-    order.lease_ms = Some(400);
+    order.lease_ms = Some(1_500);
     let mut running = start(order).await;
-    let mut ticks = tokio::time::interval(Duration::from_millis(50));
-    for _ in 0..16 {
-        ticks.tick().await;
-        running.renew(Duration::from_secs(20)).expect("it listens");
-    }
+    running.renew(Duration::from_secs(60)).expect("it listens");
+    let beyond = tokio::time::timeout(Duration::from_millis(1_700), running.wait()).await;
+    assert!(beyond.is_err(), "it goes on");
     std::fs::write(bench.path("go"), "").expect("a file");
     assert!(wait(&mut running).await.success());
 }
