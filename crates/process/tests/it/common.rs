@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use sprag_process::{Ended, LogEntry, LogReader, Order, Running, Stream, spawn};
+use sprag_process::{Ended, LogEntry, LogReader, Order, Running, Stream, end_orphans, spawn};
 use tempfile::TempDir;
 
 /// For conditions that take milliseconds on a quiet machine; tests share it with compilers.
@@ -87,6 +87,13 @@ impl Bench {
             })
             .filter(|&pid| is_running(pid))
             .collect()
+    }
+}
+
+/// A test that fails must not leave its processes to the next.
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = end_orphans(&self.markers(), None, Duration::ZERO, Duration::from_secs(5));
     }
 }
 
