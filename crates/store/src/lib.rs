@@ -37,3 +37,12 @@ pub use seams::{Clock, Entropy, Manual, Now, System, mix};
 pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
 pub use wake::{Subscription, Topic};
+
+/// For tests that play somebody else's write behind a session's back.
+#[doc(hidden)]
+pub mod testing {
+    /// The token that lets a row be touched.
+    pub fn writer_token() -> crate::rows::WriterOnly {
+        crate::rows::WriterOnly(())
+    }
+}

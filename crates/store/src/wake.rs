@@ -236,5 +236,7 @@ fn is_of_a_run(path: &Path) -> bool {
 /// Whether a bell can be made here at all: a folder that cannot be written to is an error at once.
 pub(crate) fn probe(folder: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(folder)?;
-    File::create(folder.join("journal")).map(drop)
+    let path = folder.join(format!("probe.{}", std::process::id()));
+    File::create(&path)?;
+    std::fs::remove_file(&path)
 }

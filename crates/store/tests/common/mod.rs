@@ -1,0 +1,157 @@
+//! What the store's tests share: plans, stores of every kind, and the common moves.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, RunId, StepNo};
+use sprag_store::ops::{Assignment, Claimer, Created, Ending, Finished, NewRun};
+use sprag_store::{Backend, JournalEntry, Manual, Result, Row, SqliteOptions, Store};
+
+/// A step called after its place.
+pub fn step(no: usize, needs: &[StepNo], policy: Policy) -> PlanStep {
+    PlanStep {
+        id: format!("s{no}"),
+        needs: needs.to_vec(),
+        policy,
+        queue: "default".into(),
+        priority: 0,
+        spec: "{}".into(),
+    }
+}
+
+/// A plan with these needs and one policy for all.
+pub fn graph(needs: &[&[StepNo]], policy: impl Fn(usize) -> Policy) -> Arc<Plan> {
+    let steps = needs.iter().enumerate().map(|(no, needs)| step(no, needs, policy(no)));
+    Arc::new(Plan::new("test", steps.collect()).unwrap())
+}
+
+/// `n` steps, one after the other.
+pub fn sequence(n: usize) -> Arc<Plan> {
+    let steps = (0..n).map(|no| {
+        let needs: Vec<StepNo> = no.checked_sub(1).map(|before| before as StepNo).into_iter().collect();
+        step(no, &needs, Policy::default())
+    });
+    Arc::new(Plan::new("sequence", steps.collect()).unwrap())
+}
+
+/// A policy with `attempts` tries.
+pub fn tries(attempts: u32) -> Policy {
+    Policy { attempts, ..Policy::default() }
+}
+
+/// A policy that tolerates failure.
+pub fn tolerant() -> Policy {
+    Policy { on_fail: OnFail::Continue, ..Policy::default() }
+}
+
+/// A worker that serves the default queue.
+pub fn claimer(worker: i64) -> Claimer {
+    Claimer { worker, queues: vec!["default".into()], lease_ms: 60_000, nonce: 0 }
+}
+
+/// Work that went well.
+pub fn well() -> Ending {
+    Ending::Completed { result: None }
+}
+
+/// Work that went badly.
+pub fn badly() -> Ending {
+    Ending::Failed { result: Some("{\"exit_code\":1}".into()), retriable: true }
+}
+
+/// A store of each kind, with a clock that moves only when told.
+pub struct Stores {
+    /// The stores, by name.
+    pub all: Vec<(&'static str, Store)>,
+    /// Their clock.
+    pub clock: Arc<Manual>,
+    _folder: tempfile::TempDir,
+}
+
+impl Stores {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Arc::new(Manual::new(1_800_000_000_000, 7));
+        let sqlite = Store::open_with(
+            folder.path(),
+            SqliteOptions::default(),
+            clock.clone(),
+            Arc::new(Manual::new(0, 1)),
+        );
+        let memory = Store::in_memory(clock.clone(), Arc::new(Manual::new(0, 1)));
+        Stores { all: vec![("memory", memory), ("sqlite", sqlite.unwrap())], clock, _folder: folder }
+    }
+}
+
+/// Runs the same test on every store.
+pub fn on_every_store<F: Future<Output = ()>>(test: impl Fn(Store, Arc<Manual>) -> F) {
+    let stores = Stores::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for (name, store) in &stores.all {
+        println!("on {name}");
+        runtime.block_on(test(store.clone(), stores.clock.clone()));
+    }
+}
+
+/// Makes a run.
+pub async fn create(store: &Store, plan: &Arc<Plan>) -> RunId {
+    match store.person().create_run(store.person().new_run(Arc::clone(plan))).await.unwrap() {
+        Created::New(id) => id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Makes a run of this name.
+pub fn named(n: i64, plan: &Arc<Plan>) -> NewRun {
+    NewRun::new(RunId::from_i64(n), Arc::clone(plan))
+}
+
+/// Receives one execution, which must be there.
+pub async fn claim(store: &Store, worker: i64) -> Assignment {
+    store.claims().claim(claimer(worker), 1).await.unwrap().pop().expect("something can be claimed")
+}
+
+/// Reports an end.
+pub async fn finish(store: &Store, assignment: &Assignment, ending: Ending) -> Finished {
+    store.worker(assignment.lease).finish(ending, None).await.unwrap()
+}
+
+/// The statuses of a run's steps, in order.
+pub fn steps(store: &Store, run: RunId) -> Vec<String> {
+    look(store, |db| db.steps(run)).iter().map(|step| step.status().to_string()).collect()
+}
+
+/// A run's status.
+pub fn status(store: &Store, run: RunId) -> String {
+    use sprag_store::{RunRow, Table};
+    look(store, |db| Table::<RunRow>::load(db, run)).expect("the run is there").status().to_string()
+}
+
+/// Looks at a store.
+pub fn look<T>(store: &Store, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> T {
+    store.read(look).unwrap()
+}
+
+/// The whole journal.
+pub fn journal(store: &Store) -> Vec<JournalEntry> {
+    look(store, |db| db.journal(0, None, 1_000_000))
+}
+
+/// The journal, a line each.
+pub fn story(store: &Store) -> Vec<String> {
+    journal(store)
+        .iter()
+        .map(|e| {
+            format!(
+                "{} {:?} {} {} -> {} by {}",
+                e.entity,
+                e.place,
+                e.event,
+                e.from.unwrap_or("nothing"),
+                e.to,
+                e.actor
+            )
+        })
+        .collect()
+}

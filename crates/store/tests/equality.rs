@@ -1,0 +1,147 @@
+//! The same random histories on memory and on SQLite leave the same traces.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use sprag_lifecycle::{Backoff, OnFail, Plan, Policy, RunId, StepNo};
+use sprag_store::ops::{Ending, Lease};
+use sprag_store::{Manual, Row, Store, mix};
+
+const SEEDS: u64 = 200;
+const NIGHTLY_SEEDS: u64 = 5_000;
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        (mix(self.0) % n as u64) as usize
+    }
+}
+
+fn random_plan(chance: &mut Chance) -> Arc<Plan> {
+    let n = 1 + chance.below(6);
+    let steps = (0..n).map(|no| {
+        let needs: Vec<StepNo> = (0..no as StepNo).filter(|_| chance.below(2) == 0).collect();
+        let on_fail = match chance.below(5) {
+            0 => OnFail::Continue,
+            1 if !needs.is_empty() => OnFail::Rework { step: needs[0], max: 1 },
+            _ => OnFail::Fail,
+        };
+        let policy = Policy {
+            attempts: 1 + chance.below(3) as u32,
+            backoff: Backoff { delay_ms: [0, 10][chance.below(2)], ..Backoff::default() },
+            on_fail,
+            always: chance.below(5) == 0,
+            at_most_once: chance.below(6) == 0,
+            ..Policy::default()
+        };
+        step(no, &needs, policy)
+    });
+    Arc::new(Plan::new("random", steps.collect()).unwrap())
+}
+
+/// Plays one random history; what it is depends on the seed alone.
+async fn play(store: &Store, clock: &Manual, seed: u64) -> Vec<String> {
+    let mut chance = Chance(seed);
+    let runs: Vec<RunId> = (0..1 + chance.below(3) as i64).map(|n| RunId::from_i64(1000 + n)).collect();
+    for run in &runs {
+        let mut new = named(run.to_i64(), &random_plan(&mut chance));
+        new.priority = chance.below(3) as i32;
+        store.person().create_run(new).await.unwrap();
+    }
+    let mut held: Vec<Lease> = Vec::new();
+    let mut answers = Vec::new();
+    for _ in 0..60 {
+        let run = runs[chance.below(runs.len())];
+        let lease = (!held.is_empty()).then(|| held[chance.below(held.len())]);
+        match (chance.below(12), lease) {
+            (0..=3, _) => {
+                let worker = chance.below(3) as i64 + 1;
+                let got = store.claims().claim(claimer(worker), 1 + chance.below(2)).await.unwrap();
+                held.extend(got.iter().map(|assignment| assignment.lease));
+                answers.push(format!("claimed {:?}", got.iter().map(|a| a.lease).collect::<Vec<_>>()));
+            }
+            (4..=6, Some(lease)) => {
+                let ending = match chance.below(5) {
+                    0 => badly(),
+                    1 => Ending::TimedOut { result: None },
+                    _ => well(),
+                };
+                let next = (chance.below(2) == 0).then(|| claimer(1));
+                let finished = store.worker(lease).finish(ending, next).await.unwrap();
+                held.extend(finished.next.as_ref().map(|assignment| assignment.lease));
+                answers.push(format!("finished {:?} {:?}", finished.outcome, finished.next.map(|a| a.lease)));
+            }
+            (7, Some(lease)) => {
+                answers.push(format!("released {:?}", store.worker(lease).release().await.unwrap()))
+            }
+            (8, Some(lease)) => {
+                answers.push(format!("owner died {:?}", store.reaper().owner_died(lease).await.unwrap()));
+            }
+            (8, None) => {
+                answers.push(format!("cancelled {:?}", store.person().cancel_run(run).await.unwrap()))
+            }
+            (9, _) => {
+                answers.push(format!("resumed {:?}", store.person().resume_run(run, None).await.unwrap()))
+            }
+            (10, _) => {
+                clock.advance(10);
+                let due = store.read(|db| db.timers_due(i64::MAX, 10)).unwrap();
+                for timer in due {
+                    answers.push(format!(
+                        "timer {:?}",
+                        store.executor().schedule(timer.execution).await.unwrap()
+                    ));
+                }
+            }
+            _ => {
+                store.executor().heal_run(run).await.unwrap();
+                answers.push("healed".into());
+            }
+        }
+    }
+    answers.extend(story(store));
+    for run in &runs {
+        let (steps, executions, refusals) =
+            store.read(|db| Ok((db.steps(*run)?, db.executions(*run)?, db.refusals(*run)?))).unwrap();
+        answers.push(format!("{steps:?} {executions:?} {refusals:?}"));
+        answers.push(format!("{:?}", store.read(|db| db.runs(None, &[], 10)).unwrap()));
+        assert!(steps.iter().all(|step| step.version() > 0));
+    }
+    answers
+}
+
+#[test]
+fn the_same_history_leaves_the_same_trace_in_every_store() {
+    let seeds = if std::env::var_os("SPRAG_NIGHTLY").is_some() { NIGHTLY_SEEDS } else { SEEDS };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut transitions = 0;
+    for seed in 0..seeds {
+        let mut traces = Vec::new();
+        let stores = Stores::new();
+        for (name, store) in &stores.all {
+            let clock = Arc::new(Manual::new(1_800_000_000_000, seed));
+            let store = match *name {
+                "memory" => Store::in_memory(clock.clone(), Arc::new(Manual::new(0, seed))),
+                _ => {
+                    let folder = store.path().unwrap().parent().unwrap().join("again");
+                    let options = sprag_store::SqliteOptions::default();
+                    Store::open_with(&folder, options, clock.clone(), Arc::new(Manual::new(0, seed))).unwrap()
+                }
+            };
+            traces.push((*name, runtime.block_on(play(&store, &clock, seed))));
+        }
+        let (_, expected) = &traces[0];
+        transitions += expected.len();
+        for (name, trace) in &traces[1..] {
+            for (at, (left, right)) in expected.iter().zip(trace).enumerate() {
+                assert_eq!(left, right, "seed {seed}: {name} differs from memory at line {at}");
+            }
+            assert_eq!(expected.len(), trace.len(), "seed {seed}: {name}");
+        }
+    }
+    println!("{seeds} seeds, {transitions} lines of trace, all equal");
+}
