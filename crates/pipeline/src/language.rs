@@ -1,0 +1,171 @@
+//! The one table of the language: every key that a pipeline file may hold, its form and whether it is acted on.
+
+use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
+use crate::form::{Key, Record, Rule, State, Word};
+
+const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
+    Key { name, form, state: State::Ready, required: false, about }
+}
+
+const fn required(name: &'static str, form: Form, about: &'static str) -> Key {
+    Key { name, form, state: State::Ready, required: true, about }
+}
+
+/// A key of the language that nothing acts on yet: refused with its place.
+const fn later(name: &'static str, about: &'static str) -> Key {
+    Key { name, form: Any, state: State::Later, required: false, about }
+}
+
+const fn word(name: &'static str) -> Word {
+    Word { name, state: State::Ready }
+}
+
+const fn later_word(name: &'static str) -> Word {
+    Word { name, state: State::Later }
+}
+
+/// The whole file.
+#[rustfmt::skip]
+pub(crate) static PIPELINE: Record = Record {
+    what: "a pipeline",
+    keys: &[
+        key("name",        Text(Rule::Name),                             "The pipeline's name; the file's name without its ending if left out."),
+        key("inputs",      Table(Rule::Identifier, &INPUT_FORM),         "What a run is given: each with a type, and perhaps a default."),
+        key("env",         ENV,                                          "Environment variables of every step."),
+        key("defaults",    Form::Record(&DEFAULTS),                      "What each step has unless it says otherwise."),
+        key("concurrency", Form::Record(&CONCURRENCY),                   "How many runs of a group may be live at once."),
+        required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it says otherwise."),
+        later("environment", "Where a run works: a worktree or a directory."),
+        later("on",          "What starts runs: a schedule, a webhook, a git ref, another run."),
+    ],
+};
+
+/// A step.
+#[rustfmt::skip]
+pub(crate) static STEP: Record = Record {
+    what: "a step",
+    keys: &[
+        required("id",      Text(Rule::Id),                              "The step's name in its pipeline."),
+        key("run",          Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]),
+                                                                         "A command: text for a shell, or a list of a program and its arguments."),
+        key("call",         Either(&[Text(Rule::Name), Form::Record(&CALL)]),
+                                                                         "A handler that the embedding program registered."),
+        key("needs",        Either(&[Text(Rule::Id), List(&Text(Rule::Id), 0)]),
+                                                                         "The steps that come before; the one written before it if left out; `[]` for none."),
+        key("timeout",      Duration,                                    "The longest that one attempt may take."),
+        key("retry",        Form::Record(&RETRY),                        "How often a failing step is tried, and how long to wait in between."),
+        key("on_fail",      Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&REWORK)]),
+                                                                         "What failure means once the tries are used up."),
+        key("env",          ENV,                                         "Environment variables, added to those of the pipeline."),
+        key("dir",          Text(Rule::Filled),                          "The working directory, relative to where the run works."),
+        key("shell",        SHELL,                                       "What runs the command text: a shell's name, or a program and its arguments."),
+        key("queue",        Text(Rule::Name),                            "The queue in which the step waits for a worker."),
+        key("priority",     PRIORITY,                                    "Higher is claimed first; 0 if left out."),
+        key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs are settled."),
+        key("at_most_once", Boolean,                                     "Never started again by itself when its worker is lost."),
+        later("agent",        "A turn of a coding agent."),
+        later("task",         "Work that is claimed from outside."),
+        later("gate",         "A question to a person."),
+        later("wait",         "A wait for a time or a signal."),
+        later("pipeline",     "A child run."),
+        later("land",         "Rebase or merge, check again, move the branch."),
+        later("when",         "A condition for the step to run at all."),
+        later("check",        "What must hold after the work for it to count as done."),
+        later("matrix",       "One step for each combination of values."),
+        later("foreach",      "One step for each item of a list."),
+        later("max_parallel", "How many items of a fan-out run at once."),
+        later("fail_fast",    "Whether one failing item ends its siblings."),
+        later("outputs",      "What the step hands on: files, or what it printed."),
+        later("secrets",      "Secrets that the step may see, masked in its logs."),
+    ],
+};
+
+/// The kinds of a step: exactly one of these keys is on each.
+pub(crate) const KINDS: &[&str] = &["run", "call", "agent", "task", "gate", "wait", "pipeline", "land"];
+
+const ENV: Form = Table(Rule::Variable, &Scalar);
+const PRIORITY: Form = Integer(-1000, 1000);
+const SHELL: Form = Either(&[
+    Form::Word(&[word("sh"), word("bash"), word("dash"), word("zsh"), word("ksh")]),
+    List(&Text(Rule::Filled), 1),
+]);
+
+/// What each step has unless it says otherwise.
+#[rustfmt::skip]
+pub(crate) static DEFAULTS: Record = Record {
+    what: "`defaults`",
+    keys: &[
+        key("timeout",  Duration,             "The longest that one attempt may take."),
+        key("retry",    Form::Record(&RETRY), "How often a failing step is tried; a step's own `retry` replaces it key by key."),
+        key("dir",      Text(Rule::Filled),   "The working directory."),
+        key("shell",    SHELL,                "What runs command texts."),
+        key("queue",    Text(Rule::Name),     "The queue in which steps wait for a worker."),
+        key("priority", PRIORITY,             "Higher is claimed first."),
+    ],
+};
+
+/// How often, and how long in between.
+#[rustfmt::skip]
+pub(crate) static RETRY: Record = Record {
+    what: "`retry`",
+    keys: &[
+        key("attempts",   Integer(1, 1000),                 "How often the work may be tried in all; 1 if left out."),
+        key("backoff",    Form::Word(&[word("fixed"), word("linear"), word("exponential")]),
+                                                            "How the wait grows: always the same, by one delay each time, or doubled."),
+        key("delay",      Duration,                         "The first wait; none if left out."),
+        key("max_delay",  Duration,                         "No wait is longer."),
+        key("jitter",     Integer(0, 100),                  "Part of each wait, in percent, that is left to chance."),
+        key("exit_codes", List(&Integer(1, 255), 1),        "Only these exit codes are worth another try; all if left out."),
+    ],
+};
+
+/// Going back to an earlier step.
+#[rustfmt::skip]
+pub(crate) static REWORK: Record = Record {
+    what: "`on_fail`",
+    keys: &[
+        required("rework", Text(Rule::Id),   "The earlier step that is done again, with all that follows from it."),
+        key("max",         Integer(1, 1000), "How often; once if left out."),
+    ],
+};
+
+/// A handler and what it is given.
+#[rustfmt::skip]
+pub(crate) static CALL: Record = Record {
+    what: "`call`",
+    keys: &[
+        required("handler", Text(Rule::Name), "The name under which the handler was registered."),
+        key("with",         Any,              "What the handler is given, as JSON."),
+    ],
+};
+
+/// A limit shared by runs.
+#[rustfmt::skip]
+pub(crate) static CONCURRENCY: Record = Record {
+    what: "`concurrency`",
+    keys: &[
+        required("group",  Text(Rule::Filled), "The group's name; runs with the same group share the limit."),
+        key("limit",       Integer(1, 100_000), "How many may be live at once; 1 if left out."),
+        key("on_conflict", Form::Word(&[word("queue"), later_word("reject"), later_word("cancel_older")]),
+                                               "What becomes of a run that finds the group full."),
+    ],
+};
+
+static INPUT_FORM: Form = Either(&[Form::Word(TYPES), Form::Record(&INPUT)]);
+
+/// The types of inputs.
+const TYPES: &[Word] =
+    &[word("string"), word("integer"), word("number"), word("boolean"), word("list"), word("object")];
+
+/// What a run is given.
+#[rustfmt::skip]
+pub(crate) static INPUT: Record = Record {
+    what: "an input",
+    keys: &[
+        key("type",        Form::Word(TYPES), "The type of its values; `string` if left out."),
+        key("required",    Boolean,           "Whether a run must be given it."),
+        key("default",     Any,               "Its value where none is given."),
+        key("enum",        List(&Any, 1),     "The only values it may have."),
+        key("description", Text(Rule::Any),   "What it is for."),
+    ],
+};
