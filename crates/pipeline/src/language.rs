@@ -24,6 +24,11 @@ const fn later_word(name: &'static str) -> Word {
     Word { name, state: State::Later }
 }
 
+/// All tables.
+#[cfg(test)]
+pub(crate) static ALL: &[&Record] =
+    &[&PIPELINE, &STEP, &DEFAULTS, &RETRY, &REWORK, &CALL, &CONCURRENCY, &INPUT];
+
 /// The whole file.
 #[rustfmt::skip]
 pub(crate) static PIPELINE: Record = Record {

@@ -21,6 +21,7 @@ mod names;
 mod nearest;
 mod pipeline;
 mod render;
+mod schema;
 mod shell;
 mod source;
 mod spec;
@@ -34,6 +35,7 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use inputs::{Input, InputType};
 pub use pipeline::{ConcurrencyRule, OnConflict, Pipeline, Step};
 pub use render::{RenderError, render_step};
+pub use schema::schema;
 pub use spec::{Kind, Shell, StepSpec};
 
 use diagnostic::{Problem, Report};
