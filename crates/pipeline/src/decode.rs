@@ -44,7 +44,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
             let spec = StepSpec {
                 kind,
                 env: common.env(node, &mut uses),
-                dir: common.text(node, "dir").inspect(|dir| uses.push(Use::text(dir))).map(owned),
+                dir: common.dir(node, &mut uses),
                 timeout_ms: common.get(node, "timeout").and_then(duration_ms),
             };
             Some(Step {
@@ -81,9 +81,14 @@ impl<'n> Common<'n> {
         self.get(step, key).filter(|node| node.text().is_some())
     }
 
+    fn dir(&self, step: &'n Node, uses: &mut Vec<Use<'n>>) -> Option<String> {
+        let dir = self.text(step, "dir").filter(|_| is_process(step))?;
+        uses.push(Use::text(dir));
+        Some(owned(dir))
+    }
+
     fn env(&self, step: &'n Node, uses: &mut Vec<Use<'n>>) -> BTreeMap<String, String> {
-        // A handler is no process and has no variables, those of the pipeline included.
-        if step.get("call").is_some() {
+        if !is_process(step) {
             return BTreeMap::new();
         }
         let own = step.get("env").map(Node::entries).unwrap_or_default();
@@ -95,6 +100,11 @@ impl<'n> Common<'n> {
         })
         .collect()
     }
+}
+
+/// A handler is no process: it has no directory and no variables, those of the pipeline included.
+fn is_process(step: &Node) -> bool {
+    step.get("call").is_none()
 }
 
 fn owned(node: &Node) -> String {

@@ -174,3 +174,90 @@ pub(crate) static INPUT: Record = Record {
         key("description", Text(Rule::Any),   "What it is for."),
     ],
 };
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const EVERY_KEY: &str = include_str!("../tests/data/every_key.yaml");
+
+    /// All that a run is made of, as text.
+    fn outcome(file: &Value) -> Option<String> {
+        let pipeline = crate::parse("p.yaml", &file.to_string()).ok()?.pipeline;
+        let plan = pipeline.plan(&BTreeMap::from([("issue".to_owned(), json!(7))])).ok()?;
+        let inputs = pipeline.inputs.iter().map(|input| {
+            format!(
+                "{} {:?} {} {:?} {:?} {:?}",
+                input.name, input.kind, input.required, input.default, input.allowed, input.description
+            )
+        });
+        Some(format!("{} {}", serde_json::to_string(&plan).ok()?, inputs.collect::<Vec<_>>().join("\n")))
+    }
+
+    /// The file without each of its keys, one at a time.
+    fn without_each_key(json: &Value) -> Vec<(String, Value)> {
+        let mut found = Vec::new();
+        match json {
+            Value::Array(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    for (key, less) in without_each_key(item) {
+                        let mut copy = items.clone();
+                        copy[at] = less;
+                        found.push((key, Value::Array(copy)));
+                    }
+                }
+            }
+            Value::Object(entries) => {
+                for (name, value) in entries {
+                    let mut copy = entries.clone();
+                    copy.remove(name);
+                    found.push((name.clone(), copy.into()));
+                    for (key, less) in without_each_key(value) {
+                        let mut copy = entries.clone();
+                        copy.insert(name.clone(), less);
+                        found.push((format!("{name}.{key}"), copy.into()));
+                    }
+                }
+            }
+            _ => {}
+        }
+        found
+    }
+
+    #[test]
+    fn p18_every_key_that_is_ready_is_acted_on() {
+        let mut report = crate::diagnostic::Report::new(crate::source::Source::new("f", EVERY_KEY));
+        let file = crate::yaml::read(&mut report).unwrap().json();
+        let whole = outcome(&file).unwrap();
+        for (key, less) in without_each_key(&file) {
+            // Its only supported value so far is the default.
+            if key != "concurrency.on_conflict" {
+                assert_ne!(outcome(&less).as_ref(), Some(&whole), "{key} makes no difference");
+            }
+        }
+    }
+
+    #[test]
+    fn p18_every_other_key_is_refused_with_its_place() {
+        let refused = |text: &str, place: (usize, usize), key: &str| {
+            let wrong = crate::parse("p.yaml", text).map(|_| ()).unwrap_err();
+            let told = wrong.iter().any(|d| {
+                (d.line, d.column) == (Some(place.0), Some(place.1))
+                    && d.message == format!("`{key}` is not supported yet")
+            });
+            assert!(told, "{wrong}");
+        };
+        let later = |record: &'static Record| record.keys.iter().filter(|key| key.state == State::Later);
+        for key in later(&PIPELINE) {
+            refused(&format!("steps: [{{id: a, run: x}}]\n{}: {{}}\n", key.name), (2, 1), key.name);
+        }
+        for key in later(&STEP) {
+            refused(&format!("steps:\n  - id: a\n    run: x\n    {}: 1\n", key.name), (4, 5), key.name);
+        }
+        assert!(ALL.iter().skip(2).all(|record| later(record).count() == 0));
+    }
+}

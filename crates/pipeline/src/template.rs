@@ -9,6 +9,9 @@ use serde_json::Value;
 /// Steps of evaluation that one expression may take: a template is not a program.
 const FUEL: u64 = 50_000;
 
+/// Values that one text may hold, so that a file at its largest is still checked at once.
+const MAX_VALUES: usize = 200;
+
 /// A part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece<'t> {
@@ -51,6 +54,11 @@ pub(crate) fn split(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
                 let part = rest[at..at + length + 4].to_owned();
                 let message = format!("not an expression: {}", describe(&error));
                 return Err(Malformed { part, message, help: RAW_HELP });
+            }
+            if pieces.len() >= 2 * MAX_VALUES {
+                let part = rest[at..at + length + 4].to_owned();
+                let message = format!("more than {MAX_VALUES} values in one text");
+                return Err(Malformed { part, message, help: "move the text to a file, or split it" });
             }
             pieces.push(Piece::Value(expression));
             rest = &inside[length + 2..];
