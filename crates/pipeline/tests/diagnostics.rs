@@ -196,7 +196,7 @@ fn each_kind_of_error_has_its_place() {
             "1:38 `reject` is not supported yet",
         ),
         ("a: [1, 2", "1:4 not YAML: unclosed bracket '['"),
-        (&bomb, "7:21 the file grows past 400000 values here"),
+        (&bomb, "7:15 the file grows past 400000 values here"),
     ] {
         let found = refused(source);
         let first = found.iter().next().unwrap();
