@@ -12,8 +12,8 @@ use crate::yaml::{MapKey, Node, Scalar, ScalarKind, Yaml, quoted};
 pub(crate) enum Form {
     /// Text that keeps a rule.
     Text(Rule),
-    /// A span of time with its unit.
-    Duration,
+    /// A span of time with its unit, at least so many milliseconds.
+    Duration(u64),
     /// A whole number within bounds, both included.
     Integer(i64, i64),
     /// `true` or `false`.
@@ -60,9 +60,13 @@ pub(crate) struct Key {
 }
 
 /// Whether a key or word is acted on. What is not acted on is refused, never ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
+    /// Acted on.
     Ready,
+    /// Understood here, and not acted on by the rest: refused, but for tests of this crate.
+    Understood,
+    /// A word of the language, no more.
     Later,
 }
 
@@ -148,8 +152,14 @@ impl Form {
                 }
                 None => self.refuse(node, what, report),
             },
-            Form::Duration => match node.text().map(duration::parse_ms) {
-                Some(Ok(_)) => true,
+            Form::Duration(min_ms) => match node.text().map(duration::parse_ms) {
+                Some(Ok(ms)) if ms >= *min_ms => true,
+                Some(Ok(_)) => {
+                    report.error(
+                        Problem::at(node.span, format!("{what} cannot be zero")).expected(duration::EXPECTED),
+                    );
+                    false
+                }
                 Some(Err(why)) => {
                     let message = format!("{what}: {why}: {}", quoted(node.text().unwrap_or_default()));
                     report.error(Problem::at(node.span, message).expected(duration::EXPECTED));
@@ -210,7 +220,7 @@ impl Form {
         match self {
             Form::Any => "a value".into(),
             Form::Text(rule) => rule.expected().into(),
-            Form::Duration => duration::EXPECTED.into(),
+            Form::Duration(_) => duration::EXPECTED.into(),
             Form::Integer(min, max) => format!("a whole number from {min} to {max}"),
             Form::Boolean => "true or false".into(),
             Form::Word(words) => one_of(words.iter().filter(|w| w.state == State::Ready).map(|w| w.name)),
@@ -234,7 +244,7 @@ impl Form {
             Form::Any => true,
             Form::Integer(..) => node.integer().is_some(),
             Form::Boolean => node.boolean().is_some(),
-            Form::Text(_) | Form::Duration | Form::Word(_) => node.text().is_some(),
+            Form::Text(_) | Form::Duration(_) | Form::Word(_) => node.text().is_some(),
             Form::Scalar => matches!(node.yaml, Yaml::Scalar(_)),
             Form::Either(forms) => forms.iter().any(|form| form.fits(node)),
         }
@@ -243,8 +253,8 @@ impl Form {
     fn check_word(&self, words: &[Word], node: &Node, what: &str, report: &mut Report) -> bool {
         let Some(text) = node.text() else { return self.refuse(node, what, report) };
         match words.iter().find(|word| word.name == text).map(|word| word.state) {
-            Some(State::Ready) => true,
-            Some(State::Later) => {
+            Some(state) if report.accepts(state) => true,
+            Some(_) => {
                 report.error(
                     Problem::at(node.span, format!("`{text}` is not supported yet"))
                         .expected(self.expected()),
@@ -284,7 +294,9 @@ impl Form {
     fn remedy(&self, node: &Node) -> Option<String> {
         let Yaml::Scalar(scalar) = &node.yaml else { return None };
         match (self, scalar.kind) {
-            (Form::Duration, ScalarKind::Integer(n)) => Some(format!("give a unit: `{n}s` for {n} seconds")),
+            (Form::Duration(_), ScalarKind::Integer(n)) => {
+                Some(format!("give a unit: `{n}s` for {n} seconds"))
+            }
             (Form::Boolean, ScalarKind::Text) => match scalar.text.to_lowercase().as_str() {
                 "yes" | "on" | "y" => Some("write `true`".into()),
                 "no" | "off" | "n" => Some("write `false`".into()),
@@ -311,7 +323,7 @@ fn check_record(
     let mut right = true;
     for (name, value) in entries {
         right &= match record.key(&name.text) {
-            Some(Key { state: State::Later, .. }) => {
+            Some(key) if !report.accepts(key.state) => {
                 let message = format!("`{}` is not supported yet", name.text);
                 report.error(
                     Problem::at(name.span, message).help("remove it: this version would not act on it"),

@@ -11,7 +11,12 @@ const fn required(name: &'static str, form: Form, about: &'static str) -> Key {
     Key { name, form, state: State::Ready, required: true, about }
 }
 
-/// A key of the language that nothing acts on yet: refused with its place.
+/// A key that is understood here and that nothing acts on yet: refused with its place.
+const fn understood(name: &'static str, form: Form, about: &'static str) -> Key {
+    Key { name, form, state: State::Understood, required: false, about }
+}
+
+/// A key of the language that is not even understood yet: refused with its place.
 const fn later(name: &'static str, about: &'static str) -> Key {
     Key { name, form: Any, state: State::Later, required: false, about }
 }
@@ -20,8 +25,8 @@ const fn word(name: &'static str) -> Word {
     Word { name, state: State::Ready }
 }
 
-const fn later_word(name: &'static str) -> Word {
-    Word { name, state: State::Later }
+const fn understood_word(name: &'static str) -> Word {
+    Word { name, state: State::Understood }
 }
 
 /// All tables.
@@ -57,7 +62,7 @@ pub(crate) static STEP: Record = Record {
                                                                          "A handler that the embedding program registered."),
         key("needs",        Either(&[Text(Rule::Id), List(&Text(Rule::Id), 0)]),
                                                                          "The steps that come before; the one written before it if left out; `[]` for none."),
-        key("timeout",      Duration,                                    "The longest that one attempt may take."),
+        key("timeout",      TIMEOUT,                                     "The longest that one attempt may take."),
         key("retry",        Form::Record(&RETRY),                        "How often a failing step is tried, and how long to wait in between."),
         key("on_fail",      Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&REWORK)]),
                                                                          "What failure means once the tries are used up."),
@@ -68,20 +73,23 @@ pub(crate) static STEP: Record = Record {
         key("priority",     PRIORITY,                                    "Higher is claimed first; 0 if left out."),
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs are settled."),
         key("at_most_once", Boolean,                                     "Never started again by itself when its worker is lost."),
-        later("agent",        "A turn of a coding agent."),
-        later("task",         "Work that is claimed from outside."),
-        later("gate",         "A question to a person."),
-        later("wait",         "A wait for a time or a signal."),
-        later("pipeline",     "A child run."),
-        later("land",         "Rebase or merge, check again, move the branch."),
-        later("when",         "A condition for the step to run at all."),
-        later("check",        "What must hold after the work for it to count as done."),
-        later("matrix",       "One step for each combination of values."),
-        later("foreach",      "One step for each item of a list."),
-        later("max_parallel", "How many items of a fan-out run at once."),
-        later("fail_fast",    "Whether one failing item ends its siblings."),
-        later("outputs",      "What the step hands on: files, or what it printed."),
-        later("secrets",      "Secrets that the step may see, masked in its logs."),
+        understood("task",    Form::Record(&TASK),                       "Work that is claimed from outside, by an agent or a person."),
+        understood("gate",    Form::Record(&GATE),                       "A question to a person."),
+        understood("wait",    Either(&[TIMEOUT, Form::Record(&WAIT)]),   "A wait for a time or a signal."),
+        understood("pipeline", Either(&[Text(Rule::Filled), Form::Record(&CHILD)]),
+                                                                         "A child run: the path of its pipeline file, and its inputs."),
+        understood("when",    Text(Rule::Filled),                        "An expression; the step is skipped where it is false."),
+        understood("check",   Either(&[Form::Record(&CHECK), List(&Form::Record(&CHECK), 1)]),
+                                                                         "What must hold after the work for it to count as done."),
+        understood("matrix",  Table(Rule::Identifier, &List(&Any, 1)),   "One step for each combination of these values."),
+        understood("foreach", Either(&[Text(Rule::Filled), List(&Any, 0)]),
+                                                                         "One step for each item of a list, or of a template's value."),
+        understood("max_parallel", Integer(1, 100_000),                  "How many items of a fan-out run at once."),
+        understood("fail_fast", Boolean,                                 "Whether one failing item ends its siblings."),
+        understood("outputs", Table(Rule::Identifier, &OUTPUT_FORM),     "What the step hands on: files, or what it printed."),
+        understood("secrets", List(&Text(Rule::Variable), 1),            "Secrets that the step sees as variables, masked in its logs."),
+        later("agent", "A turn of a coding agent."),
+        later("land",  "Rebase or merge, check again, move the branch."),
     ],
 };
 
@@ -89,6 +97,7 @@ pub(crate) static STEP: Record = Record {
 pub(crate) const KINDS: &[&str] = &["run", "call", "agent", "task", "gate", "wait", "pipeline", "land"];
 
 const ENV: Form = Table(Rule::Variable, &Scalar);
+const TIMEOUT: Form = Duration(1);
 const PRIORITY: Form = Integer(-1000, 1000);
 const SHELL: Form = Either(&[
     Form::Word(&[word("sh"), word("bash"), word("dash"), word("zsh"), word("ksh")]),
@@ -100,7 +109,7 @@ const SHELL: Form = Either(&[
 pub(crate) static DEFAULTS: Record = Record {
     what: "`defaults`",
     keys: &[
-        key("timeout",  Duration,             "The longest that one attempt may take."),
+        key("timeout",  TIMEOUT,              "The longest that one attempt may take."),
         key("retry",    Form::Record(&RETRY), "How often a failing step is tried; a step's own `retry` replaces it key by key."),
         key("dir",      Text(Rule::Filled),   "The working directory."),
         key("shell",    SHELL,                "What runs command texts."),
@@ -117,8 +126,8 @@ pub(crate) static RETRY: Record = Record {
         key("attempts",   Integer(1, 1000),                 "How often the work may be tried in all; 1 if left out."),
         key("backoff",    Form::Word(&[word("fixed"), word("linear"), word("exponential")]),
                                                             "How the wait grows: always the same, by one delay each time, or doubled."),
-        key("delay",      Duration,                         "The first wait; none if left out."),
-        key("max_delay",  Duration,                         "No wait is longer."),
+        key("delay",      Duration(0),                      "The first wait; none if left out."),
+        key("max_delay",  TIMEOUT,                          "No wait is longer."),
         key("jitter",     Integer(0, 100),                  "Part of each wait, in percent, that is left to chance."),
         key("exit_codes", List(&Integer(1, 255), 1),        "Only these exit codes are worth another try; all if left out."),
     ],
@@ -144,6 +153,78 @@ pub(crate) static CALL: Record = Record {
     ],
 };
 
+/// Work that is claimed from outside.
+#[rustfmt::skip]
+pub(crate) static TASK: Record = Record {
+    what: "`task`",
+    keys: &[
+        required("prompt", Text(Rule::Filled), "What is to be done."),
+        key("queue",       Text(Rule::Name),   "The queue from which it is claimed."),
+        key("with",        Any,                "More for who claims it, as JSON."),
+    ],
+};
+
+/// A question to a person.
+#[rustfmt::skip]
+pub(crate) static GATE: Record = Record {
+    what: "`gate`",
+    keys: &[
+        required("ask", Text(Rule::Filled),           "The question."),
+        key("choices",  List(&Text(Rule::Filled), 1), "The answers to choose from; the first lets the run go on; `[yes, no]` if left out."),
+        key("timeout",  TIMEOUT,                      "How long to wait for an answer."),
+    ],
+};
+
+/// A wait: exactly one of `for`, `until` and `signal`.
+#[rustfmt::skip]
+pub(crate) static WAIT: Record = Record {
+    what: "`wait`",
+    keys: &[
+        key("for",     TIMEOUT,            "How long."),
+        key("until",   Text(Rule::Filled), "A time such as 2030-01-31T08:00:00Z."),
+        key("signal",  Text(Rule::Name),   "The name of a signal."),
+        key("timeout", TIMEOUT,            "How long to wait for the signal."),
+    ],
+};
+
+/// A child run.
+#[rustfmt::skip]
+pub(crate) static CHILD: Record = Record {
+    what: "`pipeline`",
+    keys: &[
+        required("file", Text(Rule::Filled),            "The path of the pipeline file, relative to this one."),
+        key("inputs",    Table(Rule::Identifier, &Any), "What the child run is given."),
+    ],
+};
+
+/// What must hold after the work: exactly one of `run`, `file` and `output`.
+#[rustfmt::skip]
+pub(crate) static CHECK: Record = Record {
+    what: "`check`",
+    keys: &[
+        key("run",       Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]), "A command that must succeed."),
+        key("file",      Text(Rule::Filled),     "A file that must be there."),
+        key("not_empty", Boolean,                "Whether the file must hold something."),
+        key("output",    Text(Rule::Identifier), "An output that must fit a JSON schema."),
+        key("schema",    Any,                    "The JSON schema of the output."),
+    ],
+};
+
+static OUTPUT_FORM: Form = Either(&[Text(Rule::Filled), Form::Record(&OUTPUT)]);
+
+const FORMATS: Form = Form::Word(&[word("text"), word("json")]);
+
+/// What a step hands on: exactly one of `file` and `stdout`.
+#[rustfmt::skip]
+pub(crate) static OUTPUT: Record = Record {
+    what: "an output",
+    keys: &[
+        key("file",   Text(Rule::Filled), "A file that the step writes."),
+        key("as",     FORMATS,            "How the file is read; as a file to be kept if left out."),
+        key("stdout", FORMATS,            "How what the step printed is read."),
+    ],
+};
+
 /// A limit shared by runs.
 #[rustfmt::skip]
 pub(crate) static CONCURRENCY: Record = Record {
@@ -151,7 +232,7 @@ pub(crate) static CONCURRENCY: Record = Record {
     keys: &[
         required("group",  Text(Rule::Filled), "The group's name; runs with the same group share the limit."),
         key("limit",       Integer(1, 100_000), "How many may be live at once; 1 if left out."),
-        key("on_conflict", Form::Word(&[word("queue"), later_word("reject"), later_word("cancel_older")]),
+        key("on_conflict", Form::Word(&[word("queue"), understood_word("reject"), understood_word("cancel_older")]),
                                                "What becomes of a run that finds the group full."),
     ],
 };
@@ -251,7 +332,7 @@ mod tests {
             });
             assert!(told, "{wrong}");
         };
-        let later = |record: &'static Record| record.keys.iter().filter(|key| key.state == State::Later);
+        let later = |record: &'static Record| record.keys.iter().filter(|key| key.state != State::Ready);
         for key in later(&PIPELINE) {
             refused(&format!("steps: [{{id: a, run: x}}]\n{}: {{}}\n", key.name), (2, 1), key.name);
         }

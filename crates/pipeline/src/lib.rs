@@ -13,12 +13,15 @@
 mod decode;
 mod diagnostic;
 mod duration;
+mod fan_out;
 mod form;
 mod graph;
 mod inputs;
+mod kinds;
 mod language;
 mod names;
 mod nearest;
+mod parts;
 mod pipeline;
 mod render;
 mod schema;
@@ -29,14 +32,13 @@ mod template;
 mod yaml;
 
 use std::path::Path;
-use std::sync::Arc;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use inputs::{Input, InputType};
 pub use pipeline::{ConcurrencyRule, OnConflict, Pipeline, Step};
-pub use render::{RenderError, render_step};
+pub use render::{RenderError, render_step, when_holds};
 pub use schema::schema;
-pub use spec::{Kind, Shell, StepSpec};
+pub use spec::{Check, FanOut, Format, Kind, Output, Over, Shell, StepSpec, Wait};
 
 use diagnostic::{Problem, Report};
 use form::Rule;
@@ -53,16 +55,16 @@ pub struct Loaded {
 
 /// The pipeline in the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, Diagnostics> {
-    read(Source::read(path)?)
+    read(Report::new(Source::read(path)?))
 }
 
 /// The pipeline in a text; `name_for_messages` stands for the file's path.
 pub fn parse(name_for_messages: &str, source: &str) -> Result<Loaded, Diagnostics> {
-    read(Source::new(name_for_messages, source))
+    read(Report::new(Source::new(name_for_messages, source)))
 }
 
-fn read(source: Arc<Source>) -> Result<Loaded, Diagnostics> {
-    let mut report = Report::new(source.clone());
+fn read(mut report: Report) -> Result<Loaded, Diagnostics> {
+    let source = report.source.clone();
     source.check_characters(&mut report);
     if report.has_errors() {
         return Err(report.finish());
@@ -89,4 +91,10 @@ fn default_name(file: &str) -> String {
         stem.chars().map(|c| if Rule::Name.keeps(&format!("a{c}")) { c } else { '-' }).collect();
     let name: String = fitting.trim_start_matches(['-', '.', '_']).chars().take(64).collect();
     if name.is_empty() { "pipeline".into() } else { name }
+}
+
+/// The pipeline in a text that may use what is understood and not acted on yet.
+#[cfg(test)]
+pub(crate) fn parse_understood(source: &str) -> Result<Loaded, Diagnostics> {
+    read(Report::accepting_understood(Source::new("p.yaml", source)))
 }

@@ -89,6 +89,10 @@ impl Pipeline {
                     None
                 }
             });
+        // With all inputs there, what the loader has checked is enough.
+        if inputs.len() < self.inputs.len() {
+            self.check_values(&context, &mut report);
+        }
         let steps = self.steps.iter().map(|step| PlanStep {
             id: step.id.clone(),
             needs: step.needs.clone(),
@@ -107,6 +111,26 @@ impl Pipeline {
             Err(why) => {
                 report.error(Problem::nowhere(why.to_string()));
                 Err(report.finish())
+            }
+        }
+    }
+
+    /// Reports the templates that have no value for want of an input, before any step has run.
+    fn check_values(&self, context: &Value, report: &mut Report) {
+        for step in &self.steps {
+            for expression in step.spec.expressions() {
+                let names = template::names(&expression);
+                let of_inputs =
+                    !names.is_empty() && names.iter().all(|name| name.split('.').next() == Some("inputs"));
+                if let Some(why) = of_inputs.then(|| template::evaluate(&expression, context).err()).flatten()
+                {
+                    let message = format!(
+                        "step `{}` uses `{{{{ {expression} }}}}`, which has no value in this run: {why}",
+                        step.id
+                    );
+                    report
+                        .error(Problem::nowhere(message).help("give the input, or use the filter `default`"));
+                }
             }
         }
     }

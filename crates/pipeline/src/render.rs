@@ -6,7 +6,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::shell::{self, Spot};
-use crate::spec::{Kind, Shell, StepSpec};
+use crate::spec::{Check, Kind, Output, Shell, StepSpec, Wait};
 use crate::template::{self, Piece};
 
 /// Linux passes no single argument or variable of 128 KiB; a little is left for the variable's name.
@@ -34,37 +34,144 @@ impl std::error::Error for RenderError {}
 /// A value never becomes part of a shell command: the command gets the expansion of a variable
 /// `SPRAG_VALUE_n`, and the value is put into the step's environment.
 pub fn render_step(spec: &StepSpec, context: &Value) -> Result<StepSpec, RenderError> {
-    let mut env = BTreeMap::new();
+    let mut renderer = Renderer { context: context.clone(), env: BTreeMap::new(), values: 0 };
     for (name, template) in &spec.env {
-        env.insert(name.clone(), text(template, context, || format!("`env` {name}"))?);
+        let value = renderer.text(template, || format!("`env` {name}"))?;
+        renderer.env.insert(name.clone(), value);
     }
     // The other parts may name the step's own variables, which are known now.
-    let mut context = context.clone();
-    if let Value::Object(names) = &mut context {
-        names.insert("env".into(), serde_json::json!(env));
+    if let Value::Object(names) = &mut renderer.context {
+        names.insert("env".into(), serde_json::json!(renderer.env));
     }
-    let dir = spec.dir.as_ref().map(|dir| text(dir, &context, || "`dir`".into())).transpose()?;
-    let kind = match &spec.kind {
-        Kind::Run { command, shell } => {
-            let command = command_text(command, shell, &context, &mut env)?;
-            Kind::Run { command, shell: shell.clone() }
-        }
-        Kind::Exec { argv } => {
-            let argv = argv
-                .iter()
-                .enumerate()
-                .map(|(n, arg)| text(arg, &context, || format!("argument {n} of `run`")));
-            Kind::Exec { argv: argv.collect::<Result<_, _>>()? }
-        }
-        Kind::Call { handler, with } => Kind::Call { handler: handler.clone(), with: fill(with, &context)? },
-    };
-    Ok(StepSpec { kind, env, dir, ..spec.clone() })
+    let dir = spec.dir.as_ref().map(|dir| renderer.text(dir, || "`dir`".into())).transpose()?;
+    let kind = renderer.kind(&spec.kind)?;
+    let checks = spec.checks.iter().map(|check| renderer.check(check)).collect::<Result<_, _>>()?;
+    let outputs =
+        spec.outputs.iter().map(|(name, output)| Ok((name.clone(), renderer.output(name, output)?)));
+    let outputs = outputs.collect::<Result<_, _>>()?;
+    Ok(StepSpec { kind, env: renderer.env, dir, checks, outputs, ..spec.clone() })
 }
 
-/// The template as text that an operating system can pass on.
-fn text(template: &str, context: &Value, place: impl Fn() -> String) -> Result<String, RenderError> {
-    let filled = template::text(template, context).and_then(passable);
-    filled.map_err(|why| RenderError { place: place(), why })
+/// Whether the step is to run at all; `context` is that of [`render_step`].
+pub fn when_holds(spec: &StepSpec, context: &Value) -> Result<bool, RenderError> {
+    let holds = spec.when.as_ref().map_or(Ok(true), |when| template::holds(when, context));
+    holds.map_err(|why| RenderError { place: "`when`".into(), why })
+}
+
+struct Renderer {
+    context: Value,
+    env: BTreeMap<String, String>,
+    /// How many values have gone to variables.
+    values: usize,
+}
+
+impl Renderer {
+    fn kind(&mut self, kind: &Kind) -> Result<Kind, RenderError> {
+        Ok(match kind {
+            Kind::Run { command, shell } => {
+                Kind::Run { command: self.command(command, shell)?, shell: shell.clone() }
+            }
+            Kind::Exec { argv } => {
+                let argv = argv
+                    .iter()
+                    .enumerate()
+                    .map(|(n, arg)| self.text(arg, || format!("argument {n} of `run`")));
+                Kind::Exec { argv: argv.collect::<Result<_, _>>()? }
+            }
+            Kind::Call { handler, with } => {
+                Kind::Call { handler: handler.clone(), with: self.json(with, "`with`")? }
+            }
+            Kind::Task { prompt, with } => {
+                Kind::Task { prompt: self.free_text(prompt, "the prompt")?, with: self.json(with, "`with`")? }
+            }
+            Kind::Gate { ask, choices } => {
+                Kind::Gate { ask: self.free_text(ask, "the question")?, choices: choices.clone() }
+            }
+            Kind::Wait(Wait::Until { time }) => {
+                Kind::Wait(Wait::Until { time: self.free_text(time, "`until`")? })
+            }
+            Kind::Wait(wait) => Kind::Wait(wait.clone()),
+            Kind::Pipeline { file, inputs } => {
+                let given =
+                    inputs.iter().map(|(name, value)| Ok((name.clone(), self.json(value, "`inputs`")?)));
+                let inputs = given.collect::<Result<_, _>>()?;
+                Kind::Pipeline { file: self.text(file, || "`file`".into())?, inputs }
+            }
+        })
+    }
+
+    fn check(&mut self, check: &Check) -> Result<Check, RenderError> {
+        Ok(match check {
+            Check::Command(kind) => Check::Command(self.kind(kind)?),
+            Check::File { path, not_empty } => {
+                Check::File { path: self.text(path, || "`check`".into())?, not_empty: *not_empty }
+            }
+            Check::Schema { .. } => check.clone(),
+        })
+    }
+
+    fn output(&self, name: &str, output: &Output) -> Result<Output, RenderError> {
+        Ok(match output {
+            Output::File { path, format } => {
+                Output::File { path: self.text(path, || format!("output `{name}`"))?, format: *format }
+            }
+            Output::Stdout { .. } => output.clone(),
+        })
+    }
+
+    /// The template as text that an operating system can pass on.
+    fn text(&self, template: &str, place: impl Fn() -> String) -> Result<String, RenderError> {
+        let filled = template::text(template, &self.context).and_then(passable);
+        filled.map_err(|why| RenderError { place: place(), why })
+    }
+
+    /// The template as text for people and agents, of any length.
+    fn free_text(&self, template: &str, place: &str) -> Result<String, RenderError> {
+        template::text(template, &self.context).map_err(|why| RenderError { place: place.into(), why })
+    }
+
+    fn command(&mut self, command: &str, shell: &Shell) -> Result<String, RenderError> {
+        let error = |why: String| RenderError { place: "the command".into(), why };
+        let pieces = template::split(command).map_err(|malformed| error(malformed.message))?;
+        let spots = check_command(&pieces, shell).map_err(|(_, refusal)| error(refusal.message.into()))?;
+        let mut spots = spots.into_iter();
+        let mut filled = String::with_capacity(command.len());
+        for piece in &pieces {
+            match piece {
+                Piece::Literal(literal) => filled.push_str(literal),
+                Piece::Value(expression) => {
+                    let value = template::evaluate(expression, &self.context).and_then(template::as_text);
+                    let value = value
+                        .and_then(passable)
+                        .map_err(|why| error(format!("`{{{{ {expression} }}}}`: {why}")))?;
+                    self.values += 1;
+                    let variable = format!("SPRAG_VALUE_{}", self.values);
+                    match spots.next() {
+                        Some(Spot::Quoted) => filled.push_str(&format!("${{{variable}}}")),
+                        _ => filled.push_str(&format!("\"${{{variable}}}\"")),
+                    }
+                    self.env.insert(variable, value);
+                }
+            }
+        }
+        Ok(filled)
+    }
+
+    /// JSON with the templates in its texts filled in, each lone one keeping its type.
+    fn json(&self, json: &Value, place: &str) -> Result<Value, RenderError> {
+        Ok(match json {
+            Value::String(template) => template::value(template, &self.context)
+                .map_err(|why| RenderError { place: place.into(), why })?,
+            Value::Array(items) => {
+                items.iter().map(|item| self.json(item, place)).collect::<Result<_, _>>()?
+            }
+            Value::Object(entries) => {
+                let filled = entries.iter().map(|(key, value)| Ok((key.clone(), self.json(value, place)?)));
+                Value::Object(filled.collect::<Result<_, _>>()?)
+            }
+            other => other.clone(),
+        })
+    }
 }
 
 fn passable(text: String) -> Result<String, String> {
@@ -78,38 +185,6 @@ fn passable(text: String) -> Result<String, String> {
         ));
     }
     Ok(text)
-}
-
-fn command_text(
-    command: &str,
-    shell: &Shell,
-    context: &Value,
-    env: &mut BTreeMap<String, String>,
-) -> Result<String, RenderError> {
-    let error = |why: String| RenderError { place: "the command".into(), why };
-    let pieces = template::split(command).map_err(|malformed| error(malformed.message))?;
-    let spots = check_command(&pieces, shell).map_err(|(_, refusal)| error(refusal.message.into()))?;
-    let mut spots = spots.into_iter();
-    let mut filled = String::with_capacity(command.len());
-    let mut count = 0;
-    for piece in &pieces {
-        match piece {
-            Piece::Literal(literal) => filled.push_str(literal),
-            Piece::Value(expression) => {
-                let value =
-                    template::evaluate(expression, context).and_then(template::as_text).and_then(passable);
-                let value = value.map_err(|why| error(format!("`{{{{ {expression} }}}}`: {why}")))?;
-                count += 1;
-                let variable = format!("SPRAG_VALUE_{count}");
-                match spots.next() {
-                    Some(Spot::Quoted) => filled.push_str(&format!("${{{variable}}}")),
-                    _ => filled.push_str(&format!("\"${{{variable}}}\"")),
-                }
-                env.insert(variable, value);
-            }
-        }
-    }
-    Ok(filled)
 }
 
 /// The spots of the values in a command for this shell; only a shell whose quoting is known can have any.
@@ -131,20 +206,5 @@ pub(crate) fn find_evaluated_argument(argv: &[&str]) -> Option<usize> {
         let has_value =
             template::split(argv[*n]).is_ok_and(|p| p.iter().any(|p| matches!(p, Piece::Value(_))));
         has_value && shell::is_evaluated_again(argv[..=*n].iter().copied())
-    })
-}
-
-/// A handler's JSON with the templates in its texts filled in, each lone one keeping its type.
-fn fill(json: &Value, context: &Value) -> Result<Value, RenderError> {
-    Ok(match json {
-        Value::String(template) => {
-            template::value(template, context).map_err(|why| RenderError { place: "`with`".into(), why })?
-        }
-        Value::Array(items) => items.iter().map(|item| fill(item, context)).collect::<Result<_, _>>()?,
-        Value::Object(entries) => {
-            let filled = entries.iter().map(|(key, value)| Ok((key.clone(), fill(value, context)?)));
-            Value::Object(filled.collect::<Result<_, _>>()?)
-        }
-        other => other.clone(),
     })
 }

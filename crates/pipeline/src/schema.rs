@@ -46,7 +46,7 @@ fn form(of: &'static Form) -> Value {
     match of {
         Form::Any => json!({}),
         Form::Text(rule) => text(*rule),
-        Form::Duration => {
+        Form::Duration(_) => {
             json!({ "type": "string", "pattern": duration::PATTERN, "examples": ["30s", "5m", "1h30m"] })
         }
         Form::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),

@@ -147,6 +147,20 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
+/// The expression of a condition, which may stand in braces or not.
+pub(crate) fn condition(text: &str) -> Result<&str, String> {
+    let text = text.trim();
+    let inside = text.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).unwrap_or(text).trim();
+    compile(inside).map(|_| inside).map_err(|error| describe(&error))
+}
+
+/// Whether a condition holds.
+pub(crate) fn holds(text: &str, context: &Value) -> Result<bool, String> {
+    let context = minijinja::Value::from(minijinja::value::Serde(context));
+    let value = compile(condition(text)?).and_then(|e| e.eval(context)).map_err(|error| describe(&error))?;
+    if value.is_undefined() { Err("it is undefined".into()) } else { Ok(value.is_true()) }
+}
+
 /// The names that an expression takes from outside, with their dots: `inputs.issue`.
 pub(crate) fn names(expression: &str) -> Vec<String> {
     let mut names: Vec<String> =

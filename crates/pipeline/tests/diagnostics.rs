@@ -189,7 +189,7 @@ fn each_kind_of_error_has_its_place() {
         ),
         (
             "concurrency: {group: 'g-{{ run.id }}'}\nsteps: [{id: a, run: x}]",
-            "1:28 `run` is not known yet when this is filled in",
+            "1:28 `run` is not known when this is filled in",
         ),
         (
             "concurrency: {group: g, on_conflict: reject}\nsteps: [{id: a, run: x}]",
@@ -243,6 +243,10 @@ fn suspicious_files_are_warned_of() {
     );
     let warnings: Vec<String> = loaded.unwrap().warnings.iter().map(|w| w.message.clone()).collect();
     assert_eq!(warnings, ["nothing uses the input `a`", "`a` is named twice"]);
+    let forgotten = "steps:\n  - {id: a, run: x}\n  - {id: b, run: x, needs: a}\n  - {id: c, run: x, needs: a}\n  - {id: d, run: x, needs: a}\n  - {id: end, run: x, needs: [b, c], retry: {delay: 1s}}\n";
+    let warnings: Vec<String> =
+        parse("p.yaml", forgotten).unwrap().warnings.iter().map(|w| w.message.clone()).collect();
+    assert_eq!(warnings, ["no step needs `d`", "`retry` without `attempts` tries once"]);
 }
 
 #[test]
@@ -298,4 +302,14 @@ fn inputs_are_checked_where_they_are_given() {
     ] {
         assert_eq!(texts(given), expected.map_err(str::to_owned), "{given:?}");
     }
+}
+
+#[test]
+fn a_template_without_its_input_is_refused_before_the_run_begins() {
+    let source = "inputs: {a: string, b: string}\nsteps:\n  - id: s\n    run: echo {{ inputs.a | default('x') }} {{ inputs.b }} {{ run.id }}\n";
+    let pipeline = parse("p.yaml", source).unwrap().pipeline;
+    let wrong = pipeline.plan(&BTreeMap::new()).unwrap_err();
+    let messages: Vec<&str> = wrong.iter().map(|d| d.message.as_str()).collect();
+    assert_eq!(messages, ["step `s` uses `{{ inputs.b }}`, which has no value in this run: it is undefined"]);
+    assert!(pipeline.plan(&BTreeMap::from([("b".into(), json!("v"))])).is_ok());
 }
