@@ -13,6 +13,7 @@
 mod decode;
 mod diagnostic;
 mod duration;
+mod evaluators;
 mod fan_out;
 mod form;
 mod graph;

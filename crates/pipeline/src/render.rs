@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::evaluators;
 use crate::shell::{self, Spot};
 use crate::spec::{Check, Kind, Output, Shell, StepSpec, Wait};
 use crate::template::{self, Piece};
@@ -205,6 +206,6 @@ pub(crate) fn find_evaluated_argument(argv: &[&str]) -> Option<usize> {
     (0..argv.len()).find(|n| {
         let has_value =
             template::split(argv[*n]).is_ok_and(|p| p.iter().any(|p| matches!(p, Piece::Value(_))));
-        has_value && shell::is_evaluated_again(argv[..=*n].iter().copied())
+        has_value && evaluators::is_evaluated_again(argv[..=*n].iter().copied())
     })
 }

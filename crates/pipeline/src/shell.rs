@@ -4,7 +4,7 @@
 //! the variable's expansion, which a shell does not parse again. So even where this reading of the shell's
 //! quoting errs, a value cannot become a command: at worst it is split into words.
 
-use crate::spec::base_name;
+use crate::evaluators::{is_evaluated_again, names_an_interpreter};
 use crate::template::Piece;
 
 /// How a value is written at its place.
@@ -31,12 +31,20 @@ const AFTER_BACKSLASH: Refusal = Refusal {
     message: "a value cannot follow a backslash",
     help: "remove the backslash: a value needs no escaping",
 };
+const IN_EXPANSION: Refusal = Refusal {
+    message: "a value cannot stand inside `${ }`, parts of which a shell evaluates",
+    help: "use the template: {{ inputs.x | default('y') }}",
+};
+const IN_DOUBLE_BRACKETS: Refusal = Refusal {
+    message: "a value cannot stand inside `[[ ]]`, which evaluates numbers as arithmetic",
+    help: "use `[ ]`, which compares the same and evaluates nothing",
+};
 const IN_ARITHMETIC: Refusal = Refusal {
     message: "a value cannot stand inside shell arithmetic, which would evaluate it",
     help: "compute it in the template: {{ inputs.n + 1 }}",
 };
 pub(crate) const EVALUATED_AGAIN: Refusal = Refusal {
-    message: "a value cannot be part of a program that is evaluated again, as by `eval`, `sh -c` or `ssh`",
+    message: "a value cannot stand where it is evaluated, as by `eval`, `sh -c`, `ssh` or `declare`",
     help: "pass it through `env:` and use the variable inside the program",
 };
 pub(crate) const NOT_A_POSIX_SHELL: Refusal = Refusal {
@@ -73,6 +81,8 @@ enum Context {
     Double,
     Backtick,
     Comment,
+    /// `${ }`, and whether it stands inside double quotes.
+    Expansion(bool),
     /// `(( ))` or `$(( ))`, with how many parentheses are open inside.
     Arithmetic(u32),
 }
@@ -93,6 +103,8 @@ struct Reader {
     before: [char; 2],
     /// The words of the simple command so far, the last perhaps unfinished.
     words: Vec<String>,
+    /// Between `[[` and `]]`.
+    in_double_brackets: bool,
     /// Whether the line so far starts an interpreter, which would read a here-document as a program.
     line_interprets: bool,
     /// A here-document whose delimiter is being read, and whether that has begun.
@@ -119,6 +131,12 @@ impl Reader {
         }
         if self.contexts.iter().any(|context| matches!(context, Context::Arithmetic(_))) {
             return Err(IN_ARITHMETIC);
+        }
+        if self.contexts.iter().any(|context| matches!(context, Context::Expansion(_))) {
+            return Err(IN_EXPANSION);
+        }
+        if self.in_double_brackets || self.words.last().is_some_and(|word| word == "[[") {
+            return Err(IN_DOUBLE_BRACKETS);
         }
         // The value is part of the last word, even if it is the first of it.
         let (done, begun) = self.words.split_at(self.words.len().saturating_sub(1));
@@ -173,7 +191,18 @@ impl Reader {
                 '"' => self.leave(),
                 '`' => self.backtick(),
                 '(' if last == '$' => self.substitution(),
+                '{' if last == '$' => self.contexts.push(Context::Expansion(true)),
                 _ => self.word(c),
+            },
+            Context::Expansion(quoted) => match c {
+                '\\' => self.escaped = true,
+                '}' => self.leave(),
+                '"' => self.contexts.push(Context::Double),
+                '\'' if !quoted => self.contexts.push(Context::Single),
+                '`' => self.backtick(),
+                '(' if last == '$' => self.substitution(),
+                '{' if last == '$' => self.contexts.push(Context::Expansion(quoted)),
+                _ => {}
             },
             Context::Arithmetic(open) => self.arithmetic(c, open),
             Context::Command | Context::Group | Context::Backtick => self.command(c, last, earlier),
@@ -198,6 +227,7 @@ impl Reader {
                 self.contexts.push(Context::Arithmetic(0));
             }
             '(' if last == '$' => self.substitution(),
+            '{' if last == '$' => self.contexts.push(Context::Expansion(false)),
             '(' => {
                 self.contexts.push(Context::Group);
                 self.words.push(String::new());
@@ -258,11 +288,20 @@ impl Reader {
             }
         }
         if !quoted && (c == ' ' || c == '\t') {
+            self.word_ends();
             self.words.push(String::new());
         } else if let Some(word) = self.words.last_mut() {
             word.push(c);
         } else {
             self.words.push(c.to_string());
+        }
+    }
+
+    fn word_ends(&mut self) {
+        match self.words.last().map(String::as_str) {
+            Some("[[") => self.in_double_brackets = true,
+            Some("]]") => self.in_double_brackets = false,
+            _ => {}
         }
     }
 
@@ -274,6 +313,7 @@ impl Reader {
 
     fn command_ends(&mut self, by: char) {
         self.document_announced();
+        self.word_ends();
         self.line_interprets |= names_an_interpreter(&self.words);
         self.words.clear();
         if by == '\n' {
@@ -302,50 +342,6 @@ impl Reader {
     }
 }
 
-/// What evaluates its arguments, whatever they are.
-const EVALUATORS: [&str; 4] = ["eval", "ssh", "trap", "watch"];
-/// What evaluates the argument after a flag with `c`.
-const SHELLS: [&str; 7] = ["sh", "bash", "dash", "zsh", "ksh", "fish", "su"];
-/// What evaluates the argument after a flag that ends in one of `c`, `e`, `E`, `r`, `p`.
-const LANGUAGES: [&str; 8] = ["python", "python2", "python3", "perl", "ruby", "node", "php", "psql"];
-
-/// Whether the last of these words is a program for an interpreter, not data for a command.
-pub(crate) fn is_evaluated_again<'a>(words: impl Iterator<Item = &'a str>) -> bool {
-    let mut interpreter: Option<&[&str]> = None;
-    let mut program_next = false;
-    let mut last_is_program = false;
-    for word in words.filter(|word| !word.is_empty()) {
-        let name = base_name(word);
-        if EVALUATORS.contains(&name) {
-            return true;
-        }
-        let flag = word.starts_with('-') && !word.starts_with("--");
-        let takes_program = match interpreter {
-            Some(kind) if kind == SHELLS => flag && word.contains('c') || word == "--command",
-            Some(_) => {
-                flag && word.ends_with(['c', 'e', 'E', 'r', 'p']) || word == "--eval" || word == "--command"
-            }
-            None => false,
-        };
-        last_is_program = program_next && !word.starts_with('-');
-        program_next = takes_program || program_next && word.starts_with('-');
-        if SHELLS.contains(&name) {
-            interpreter = Some(&SHELLS);
-        } else if LANGUAGES.contains(&name) {
-            interpreter = Some(&LANGUAGES);
-        }
-    }
-    last_is_program
-}
-
-/// Whether any of these words is a program that evaluates what it reads.
-fn names_an_interpreter(words: &[String]) -> bool {
-    let names = words.iter().map(|word| base_name(word));
-    names
-        .into_iter()
-        .any(|name| EVALUATORS.contains(&name) || SHELLS.contains(&name) || LANGUAGES.contains(&name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -372,7 +368,10 @@ mod tests {
             ("(cd a; echo {{ x }}) && echo $((1 + 2)) {{ x }}", vec![Bare, Bare]),
             ("sh -c 'echo \"$1\"' sh {{ x }}", vec![Bare]),
             ("bash -e script.sh {{ x }}; python3 tool.py {{ x }}", vec![Bare, Bare]),
-            ("echo ${y:-{{ x }}} ${#y}", vec![Bare]),
+            ("echo ${y:-'}'} ${#y} \"${y:-'}\" {{ x }}", vec![Bare]),
+            ("if [[ $a == b ]]; then echo {{ x }}; fi", vec![Bare]),
+            ("if [ {{ x }} = b ] && [ -n \"{{ x }}\" ]; then :; fi", vec![Bare, Quoted]),
+            ("local a={{ x }} b=\"{{ x }}\"; export C={{ x }}", vec![Bare, Quoted, Bare]),
         ] {
             assert_eq!(check(command), Ok(expected), "{command}");
         }
@@ -388,6 +387,18 @@ mod tests {
             ("echo $(( {{ x }} + 1 ))", IN_ARITHMETIC),
             ("echo \"$(( (1) + {{ x }} ))\"", IN_ARITHMETIC),
             ("(( n = {{ x }} ))", IN_ARITHMETIC),
+            ("echo ${y:{{ x }}}", IN_EXPANSION),
+            ("echo \"${y[{{ x }}]}\"", IN_EXPANSION),
+            ("[[ {{ x }} -eq 0 ]]", IN_DOUBLE_BRACKETS),
+            ("if [[ -n $y && \"{{ x }}\" -eq 0 ]]; then :; fi", IN_DOUBLE_BRACKETS),
+            ("y[{{ x }}]=1", EVALUATED_AGAIN),
+            ("unset {{ x }}", EVALUATED_AGAIN),
+            ("read -r \"{{ x }}\"", EVALUATED_AGAIN),
+            ("declare \"{{ x }}=1\"", EVALUATED_AGAIN),
+            ("declare -i n={{ x }}", EVALUATED_AGAIN),
+            ("let n={{ x }}", EVALUATED_AGAIN),
+            ("printf -v {{ x }} %s y", EVALUATED_AGAIN),
+            ("[ -v {{ x }} ]", EVALUATED_AGAIN),
             ("eval \"echo {{ x }}\"", EVALUATED_AGAIN),
             ("eval echo {{ x }}", EVALUATED_AGAIN),
             ("sh -c \"echo {{ x }}\"", EVALUATED_AGAIN),

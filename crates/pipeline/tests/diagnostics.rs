@@ -177,7 +177,7 @@ fn each_kind_of_error_has_its_place() {
         ),
         (
             "steps:\n  - id: a\n    run: [sh, -c, 'echo {{ run.id }}']\n",
-            "3:19 a value cannot be part of a program that is evaluated again, as by `eval`, `sh -c` or `ssh`",
+            "3:19 a value cannot stand where it is evaluated, as by `eval`, `sh -c`, `ssh` or `declare`",
         ),
         (
             "inputs: {a: {type: integer, default: x}}\nsteps: [{id: a, run: x}]",

@@ -27,7 +27,7 @@ const HOSTILE: [&str; 16] = [
 ];
 
 /// Commands that print the value and nothing else, each with the value in another place.
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 11] = [
     "printf %s {{ inputs.x }}",
     "printf %s \"{{ inputs.x }}\"",
     "printf %s \"\"{{ inputs.x }}\"\"",
@@ -35,6 +35,8 @@ const COMMANDS: [&str; 9] = [
     "v={{ inputs.x }}; printf %s \"$v\"",
     "cat <<EOF | sed '$ s/.$//' \n{{ inputs.x }}.\nEOF",
     "# {{ inputs.x }}\nprintf %s {{ inputs.x }}",
+    "if [ {{ inputs.x }} = \"{{ inputs.x }}\" ]; then printf %s {{ inputs.x }}; fi",
+    "export V={{ inputs.x }}; printf %s \"$V\"",
     "f() { printf %s \"$1\"; }; f {{ inputs.x }}",
     "case {{ inputs.x }} in *) printf %s \"{{ inputs.x }}\" ;; esac",
 ];
