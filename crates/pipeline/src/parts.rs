@@ -257,4 +257,19 @@ mod tests {
         let loaded = parse_understood("steps:\n- id: a\n  gate: {ask: x}\n  retry: {attempts: 2}\n").unwrap();
         assert_eq!(loaded.warnings.len(), 1, "{}", loaded.warnings);
     }
+
+    #[test]
+    fn broken_files_of_the_whole_language_never_panic() {
+        let whole = "steps:\n- {id: a, run: x, outputs: {l: {stdout: json}}}\n- id: b\n  run: 'echo {{ item }}'\n  foreach: '{{ steps.a.outputs.l }}'\n  when: steps.a.status == 'done'\n  check: [{file: f, not_empty: true}, {run: make}]\n- {id: c, gate: {ask: x, choices: [y, n]}}\n- {id: d, wait: {signal: s, timeout: 1s}}\n- {id: e, pipeline: {file: f, inputs: {a: 1}}}\n- {id: f, task: {prompt: p, queue: q}}\n";
+        assert!(parse_understood(whole).is_ok(), "{}", parse_understood(whole).unwrap_err());
+        // Each character left out, and each replaced by one that means something to YAML or templates.
+        for (at, character) in whole.char_indices() {
+            let (before, after) = (&whole[..at], &whole[at + character.len_utf8()..]);
+            for put in ["", "{", "}", "[", "'", ":", "\n", "*", "é"] {
+                if let Err(wrong) = parse_understood(&format!("{before}{put}{after}")) {
+                    assert!(!wrong.to_string().is_empty());
+                }
+            }
+        }
+    }
 }

@@ -8,7 +8,10 @@ use serde_json::Value;
 use crate::template::{self, Piece};
 
 /// A step's work. Texts may hold templates until [`crate::render_step`] has filled them in.
+///
+/// A worker refuses a spec with a part that it does not know: it would not act on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StepSpec {
     /// The work itself.
     pub kind: Kind,

@@ -16,6 +16,8 @@ const MAX_DEPTH: usize = 32;
 /// Nodes after aliases are expanded; a file at its largest without aliases stays below.
 const MAX_NODES: usize = 400_000;
 
+const QUOTE_TEMPLATES: &str = "a text that begins with `{{` needs quotes: \"{{ inputs.x }}\"";
+
 /// A value and where it was written.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
@@ -145,9 +147,10 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
             Ok((event, span)) => (event, Span::from(span.byte_range().unwrap_or_default())),
             Err(error) => {
                 let at = error.marker().byte_offset().unwrap_or(source.text.len());
-                builder
-                    .report
-                    .error(Problem::at(Span { start: at, end: at }, format!("not YAML: {}", error.info())));
+                let problem = Problem::at(Span { start: at, end: at }, format!("not YAML: {}", error.info()));
+                let line = source.line(source.place(at).line);
+                let bare = [": {{", "- {{", "[{{", ", {{"].iter().any(|bare| line.contains(bare));
+                builder.report.error(if bare { problem.help(QUOTE_TEMPLATES) } else { problem });
                 return None;
             }
         };
@@ -264,6 +267,13 @@ impl Builder<'_> {
                 }
                 None => {
                     let Yaml::Scalar(scalar) = node.yaml else {
+                        let source = &self.report.source.text;
+                        if source[..node.span.start].ends_with('{')
+                            && source[node.span.start..].starts_with('{')
+                        {
+                            let whole = Span { start: node.span.start - 1, end: node.span.end };
+                            return Err(Problem::at(whole, "YAML takes this for a map").help(QUOTE_TEMPLATES));
+                        }
                         return Err(
                             Problem::at(node.span, "a key must be a word").expected("a key, such as `run:`")
                         );

@@ -195,6 +195,8 @@ fn each_kind_of_error_has_its_place() {
             "concurrency: {group: g, on_conflict: reject}\nsteps: [{id: a, run: x}]",
             "1:38 `reject` is not supported yet",
         ),
+        ("steps:\n  - id: a\n    run: x\n    dir: {{ run.id }}\n", "4:10 YAML takes this for a map"),
+        ("steps:\n  - id: a\n    run: {{ run.id }} x\n", "3:10 YAML takes this for a map"),
         ("a: [1, 2", "1:4 not YAML: unclosed bracket '['"),
         (&bomb, "7:15 the file grows past 400000 values here"),
     ] {
@@ -203,6 +205,16 @@ fn each_kind_of_error_has_its_place() {
         let place = |n: Option<usize>| n.map_or("-".to_owned(), |n| n.to_string());
         let text = format!("{}:{} {}", place(first.line), place(first.column), first.message);
         assert_eq!(text, expected, "\n{source}\n{found}");
+    }
+}
+
+#[test]
+fn nothing_in_a_message_acts_on_the_terminal() {
+    let name = "a\u{1b}[2J\u{202e}\u{7}";
+    let source = format!("steps:\n  - id: \"\\u001b[2J\"\n    run: x # \u{202e}\n    {name}: 1\n");
+    for text in [source.as_str(), &source.replace(['\u{1b}', '\u{7}'], "")] {
+        let found = parse("p\u{1b}[2J.yaml", text).map(|_| ()).unwrap_err().to_string();
+        assert!(!found.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'), "{found:?}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! An input cannot become a command: hostile values through every place that a value may stand, in real shells.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::json;
 use sprag_pipeline::{Kind, StepSpec, parse, render_step};
@@ -54,8 +54,13 @@ fn output(spec: &StepSpec, value: &str) -> (String, bool) {
         render_step(spec, &json!({ "inputs": { "x": value }, "run": { "id": "r", "name": "n" } })).unwrap();
     let argv = rendered.argv().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let done =
-        Command::new(&argv[0]).args(&argv[1..]).envs(&rendered.env).current_dir(&dir).output().unwrap();
+    let done = Command::new(&argv[0])
+        .args(&argv[1..])
+        .envs(&rendered.env)
+        .current_dir(&dir)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let clean = std::fs::read_dir(&dir).unwrap().next().is_none();
     (String::from_utf8_lossy(&done.stdout).into_owned(), clean)
 }
@@ -77,6 +82,74 @@ fn a_value_is_data_wherever_it_stands() {
             }
         }
     }
+}
+
+/// Random commands out of all that quoting is made of: whatever the loader accepts, no value becomes a command.
+#[test]
+fn no_accepted_command_runs_a_value() {
+    const PARTS: [&str; 32] = [
+        "{{ inputs.x }}",
+        "{{ inputs.x }}",
+        "{{ inputs.x }}",
+        "echo ",
+        "echo ",
+        " ",
+        "\"",
+        "\"",
+        "'",
+        "'",
+        "$(echo ",
+        ")",
+        "`",
+        "\\",
+        "; ",
+        "\n",
+        "# ",
+        "cat <<EOF\n",
+        "cat <<'EOF'\n",
+        "\nEOF\n",
+        "${y:-",
+        "${y:",
+        "}",
+        "$((",
+        "((",
+        "))",
+        "[ ",
+        " ]",
+        "[[ ",
+        " -eq 0 ]]",
+        "y[",
+        "]=1",
+    ];
+    let values = [
+        "a[$(touch owned)]",
+        "$(touch owned)`touch owned`;touch owned;\"$(touch owned)\";'$(touch owned)';\ntouch owned\n'\ntouch owned\n\"\ntouch owned\n",
+        "EOF\ntouch owned\n",
+    ];
+    let mut chance = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |bound: usize| {
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
+        (chance % bound as u64) as usize
+    };
+    let mut run = 0;
+    for _ in 0..2000 {
+        let command: String = (0..3 + below(9)).map(|_| PARTS[below(PARTS.len())]).collect();
+        if !command.contains("inputs.x") {
+            continue;
+        }
+        for shell in ["sh", "bash"] {
+            let step = json!({ "id": "a", "run": command, "shell": shell });
+            let file = json!({ "inputs": { "x": "string" }, "steps": [step] });
+            let Ok(loaded) = parse("p.yaml", &file.to_string()) else { continue };
+            let value = values[below(values.len())];
+            let (_, clean) = output(&loaded.pipeline.steps[0].spec, value);
+            assert!(clean, "{shell}: {value:?} became a command in:\n{command}");
+            run += 1;
+        }
+    }
+    assert!(run > 300, "{run} commands were accepted and run");
 }
 
 #[test]
