@@ -1,0 +1,224 @@
+//! From a checked tree to a typed pipeline. Goes on after an error, so that all are told at once.
+//!
+//! The form of every value has been checked and reported before; what has the wrong form is passed over here.
+
+use std::collections::BTreeMap;
+
+use sprag_lifecycle::{Backoff, Growth, OnFail, Policy};
+
+use crate::diagnostic::{Problem, Report};
+use crate::duration;
+use crate::form::Form;
+use crate::graph::{self, Graph, Named, Vertex};
+use crate::inputs::Input;
+use crate::kinds;
+use crate::language::PIPELINE;
+use crate::names::{self, Place, Scope, StepNames, Uses};
+use crate::parts;
+use crate::pipeline::{ConcurrencyRule, OnConflict, Pipeline, Step};
+use crate::spec::StepSpec;
+use crate::yaml::{Node, Scalar, Yaml};
+
+/// Ten times what has been asked for; the checks of a graph grow faster than the graph.
+const MAX_STEPS: usize = 10_000;
+const DEFAULT_QUEUE: &str = "default";
+
+/// The pipeline in the tree; none if anything is wrong with it, which is reported.
+pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
+    Form::Record(&PIPELINE).check(root, "a pipeline file", report);
+    let name = root.get("name").and_then(Node::text).unwrap_or(default_name);
+    let declared = root.get("inputs").map(Node::entries).unwrap_or_default();
+    let inputs: Vec<Input> =
+        declared.iter().map(|(key, node)| Input::decode(&key.text, key.span, node, report)).collect();
+    let mut uses = Uses::default();
+    let concurrency = root.get("concurrency").and_then(|node| concurrency(node, &mut uses));
+    let common = Common { defaults: root.get("defaults"), env: root.get("env") };
+    if let Some(env) = common.env {
+        env.entries().iter().for_each(|(_, value)| uses.add(value, Place::Variable));
+    }
+    let written = root.get("steps").map(Node::items).unwrap_or_default();
+    if let (Some(steps), true) = (root.get("steps"), written.len() > MAX_STEPS) {
+        let message = format!("{} steps are more than a pipeline may have, {MAX_STEPS}", written.len());
+        report.error(Problem::at(steps.span, message).help("split it into several pipelines"));
+        return None;
+    }
+    let vertices: Vec<Vertex> = written.iter().map(vertex).collect();
+    let graph = graph::resolve(&vertices, report);
+    let mut steps = Vec::with_capacity(written.len());
+    for (no, node) in written.iter().enumerate() {
+        uses.step = Some(no);
+        steps.extend(step(node, &vertices[no], &graph, no, &common, &mut uses, report));
+    }
+    let known: Vec<StepNames<'_>> =
+        written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
+    names::check(&uses, &Scope { inputs: &inputs, steps: &known, graph: &graph }, report);
+    warn_of_loose_ends(&vertices, &graph, written, report);
+    let pipeline =
+        Pipeline { name: name.to_owned(), inputs, concurrency, steps, source: report.source.clone() };
+    (!report.has_errors()).then_some(pipeline)
+}
+
+/// The step, if it can be understood.
+fn step<'n>(
+    node: &'n Node,
+    vertex: &Vertex,
+    graph: &Graph,
+    no: usize,
+    common: &Common<'n>,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> Option<Step> {
+    let kind = kinds::kind(node, common, uses, report);
+    let inner = |key: &str| ["task", "gate", "wait"].iter().find_map(|kind| node.get(kind)?.get(key));
+    let spec = StepSpec {
+        env: common.env(node, uses),
+        dir: common.dir(node, uses),
+        timeout_ms: inner("timeout").or_else(|| common.get(node, "timeout")).and_then(duration_ms),
+        secrets: texts(node.get("secrets")),
+        when: parts::when(node, uses),
+        outputs: parts::outputs(node, uses, report),
+        checks: parts::checks(node, common, uses, report),
+        fan_out: parts::fan_out(node, uses, report),
+        ..StepSpec::new(kind?)
+    };
+    let queue = inner("queue").or_else(|| common.get(node, "queue"));
+    Some(Step {
+        id: vertex.id.as_ref()?.name.clone(),
+        needs: graph.needs[no].clone(),
+        policy: policy(node, common.defaults, graph.rework[no], report),
+        queue: queue.and_then(Node::text).unwrap_or(DEFAULT_QUEUE).to_owned(),
+        priority: common.get(node, "priority").and_then(Node::integer).unwrap_or(0) as i32,
+        spec,
+    })
+}
+
+/// Where several steps are joined at the end, one that nobody waits for was probably forgotten there.
+fn warn_of_loose_ends(vertices: &[Vertex], graph: &Graph, written: &[Node], report: &mut Report) {
+    let Some(last) = graph.needs.len().checked_sub(1).filter(|last| graph.needs[*last].len() > 1) else {
+        return;
+    };
+    let mut needed = vec![false; vertices.len()];
+    graph.needs.iter().flatten().for_each(|need| needed[*need as usize] = true);
+    for no in (0..last).filter(|no| !needed[*no] && written[*no].get("always").is_none()) {
+        if let (Some(id), Some(end)) = (&vertices[no].id, &vertices[last].id) {
+            let problem = Problem::at(id.span, format!("no step needs `{}`", id.name));
+            report.warn(problem.help(format!("should `{}` need it?", end.name)));
+        }
+    }
+}
+
+/// What steps share.
+pub(crate) struct Common<'n> {
+    defaults: Option<&'n Node>,
+    env: Option<&'n Node>,
+}
+
+impl<'n> Common<'n> {
+    /// The step's own value, or the default.
+    pub(crate) fn get(&self, step: &'n Node, key: &str) -> Option<&'n Node> {
+        step.get(key).or_else(|| self.defaults?.get(key))
+    }
+
+    fn dir(&self, step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
+        let dir = self.get(step, "dir").filter(|_| is_process(step))?;
+        uses.add(dir, Place::Text);
+        dir.text().map(str::to_owned)
+    }
+
+    fn env(&self, step: &'n Node, uses: &mut Uses<'n>) -> BTreeMap<String, String> {
+        if !is_process(step) {
+            return BTreeMap::new();
+        }
+        let own = step.get("env").map(Node::entries).unwrap_or_default();
+        own.iter().for_each(|(_, value)| uses.add(value, Place::Variable));
+        let all = self.env.map(Node::entries).unwrap_or_default().iter().chain(own);
+        all.filter_map(|(key, value)| match &value.yaml {
+            Yaml::Scalar(Scalar { text, .. }) => Some((key.text.clone(), text.clone())),
+            _ => None,
+        })
+        .collect()
+    }
+}
+
+/// Other work than a command has no directory and no variables, those of the pipeline included.
+fn is_process(step: &Node) -> bool {
+    step.get("run").is_some()
+}
+
+pub(crate) fn duration_ms(node: &Node) -> Option<u64> {
+    node.text().and_then(|text| duration::parse_ms(text).ok())
+}
+
+/// The texts of a list.
+pub(crate) fn texts(list: Option<&Node>) -> Vec<String> {
+    let items = list.map(Node::items).unwrap_or_default();
+    items.iter().filter_map(Node::text).map(str::to_owned).collect()
+}
+
+fn named(node: &Node) -> Option<Named> {
+    node.text().map(|name| Named { name: name.to_owned(), span: node.span })
+}
+
+fn vertex(step: &Node) -> Vertex {
+    let needs = step.get("needs").map(|node| match node.text() {
+        Some(_) => named(node).into_iter().collect(),
+        None => node.items().iter().filter_map(named).collect(),
+    });
+    let rework = step.get("on_fail").and_then(|node| node.get("rework")).and_then(named);
+    Vertex { id: step.get("id").and_then(named), needs, rework }
+}
+
+fn policy(step: &Node, defaults: Option<&Node>, rework: Option<u32>, report: &mut Report) -> Policy {
+    let own = step.get("retry");
+    let common = defaults.and_then(|defaults| defaults.get("retry"));
+    let retry = |key: &str| own.and_then(|retry| retry.get(key)).or_else(|| common?.get(key));
+    if let Some(own) = own.filter(|_| retry("attempts").is_none()) {
+        let problem = Problem::at(own.span, "`retry` without `attempts` tries once");
+        report.warn(problem.help("add `attempts: 3`, or remove `retry`"));
+    }
+    let flag = |key: &str| step.get(key).and_then(Node::boolean).unwrap_or(false);
+    let integer = |node: Option<&Node>| node.and_then(Node::integer);
+    let on_fail = match (step.get("on_fail"), rework) {
+        (Some(node), _) if node.text() == Some("continue") => OnFail::Continue,
+        (Some(node), Some(step)) => {
+            OnFail::Rework { step, max: integer(node.get("max")).unwrap_or(1) as u32 }
+        }
+        _ => OnFail::Fail,
+    };
+    Policy {
+        attempts: integer(retry("attempts")).unwrap_or(1) as u32,
+        backoff: Backoff {
+            growth: match retry("backoff").and_then(Node::text) {
+                Some("linear") => Growth::Linear,
+                Some("exponential") => Growth::Exponential,
+                _ => Growth::Fixed,
+            },
+            delay_ms: retry("delay").and_then(duration_ms).unwrap_or(0),
+            max_delay_ms: retry("max_delay").and_then(duration_ms).unwrap_or(0),
+            jitter_percent: integer(retry("jitter")).unwrap_or(0) as u8,
+        },
+        on_fail,
+        always: flag("always"),
+        at_most_once: flag("at_most_once"),
+        retry_exit_codes: retry("exit_codes")
+            .map(Node::items)
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|code| integer(Some(code)))
+            .map(|code| code as i32)
+            .collect(),
+        ..Policy::default()
+    }
+}
+
+fn concurrency<'n>(node: &'n Node, uses: &mut Uses<'n>) -> Option<ConcurrencyRule> {
+    let group = node.get("group").filter(|group| group.text().is_some())?;
+    uses.add(group, Place::Group);
+    let on_conflict = match node.get("on_conflict").and_then(Node::text) {
+        Some("reject") => OnConflict::Reject,
+        Some("cancel_older") => OnConflict::CancelOlder,
+        _ => OnConflict::Queue,
+    };
+    let limit = node.get("limit").and_then(Node::integer).unwrap_or(1) as u32;
+    Some(ConcurrencyRule { group: group.text()?.to_owned(), limit, on_conflict, span: group.span })
+}

@@ -1,0 +1,292 @@
+//! What is wrong with a pipeline file, and where: for people as a picture of the line, for programs as JSON.
+
+use std::fmt;
+use std::sync::Arc;
+
+use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
+use serde::Serialize;
+
+use crate::form::State;
+use crate::source::{Source, Span};
+
+/// A file of nonsense is wrong in ten thousand places; nobody reads past these.
+const MAX_KEPT: usize = 50;
+/// How much of a very long line is shown around the mark, in characters: one line can be the whole file.
+const MAX_SHOWN_CHARS: usize = 240;
+
+/// Whether the file can be used all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The file is refused.
+    Error,
+    /// The file is legal, and probably not what was meant.
+    Warning,
+}
+
+/// One thing to say about a pipeline file, or about the inputs given to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// Whether the file can be used all the same.
+    pub severity: Severity,
+    /// The file, as it was named by who asked.
+    pub file: String,
+    /// The line, from 1; none where no place in the file is to blame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<usize>,
+    /// The column in characters, from 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+    /// The line on which the marked stretch ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_line: Option<usize>,
+    /// The column after the marked stretch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_column: Option<usize>,
+    /// What is wrong.
+    pub message: String,
+    /// What would have been right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// The valid name that was probably meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nearest: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+}
+
+/// All that was found, in the order of the file.
+#[derive(Debug, Clone, Default)]
+pub struct Diagnostics {
+    items: Vec<Diagnostic>,
+    left_out: usize,
+    source: Option<Arc<Source>>,
+}
+
+impl Diagnostics {
+    pub(crate) fn without_source(file: &str, problem: Problem) -> Diagnostics {
+        let mut report = Report::new(Source::new(file, ""));
+        report.error(problem);
+        report.finish()
+    }
+
+    /// Each of them, in the order of the file.
+    pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
+        self.items.iter()
+    }
+
+    /// How many are kept.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// How many more were found than are kept.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// The text for people: each with its line and a mark under the place.
+    pub fn render(&self, colour: bool) -> String {
+        let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
+        let mut text: Vec<String> = self.items.iter().map(|item| self.picture(item, &renderer)).collect();
+        if self.left_out > 0 {
+            text.push(format!("… and {} more", self.left_out));
+        }
+        text.join("\n\n")
+    }
+
+    fn picture(&self, item: &Diagnostic, renderer: &Renderer) -> String {
+        let level = match item.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let title = level.primary_title(item.message.as_str());
+        let file = printable(&item.file);
+        let mut group = match (&self.source, item.line, item.column) {
+            (Some(source), Some(line), Some(column)) => {
+                let end = if item.end_line == Some(line) { item.end_column } else { None };
+                let label = item.expected.as_ref().map(|expected| format!("expected {expected}"));
+                let text = source.line(line);
+                let (shown, mark) = crop(text, column - 1, end.map(|end| end - 1));
+                let snippet = Snippet::source(shown).line_start(line);
+                let snippet = snippet.annotation(AnnotationKind::Primary.span(mark).label(label));
+                if shown.len() == text.len() {
+                    title.element(snippet.path(file))
+                } else {
+                    // The renderer would count columns from where the line was cut.
+                    title.element(Origin::path(format!("{file}:{line}:{column}"))).element(snippet)
+                }
+            }
+            _ => {
+                let group = title.element(Origin::path(file));
+                match &item.expected {
+                    Some(expected) => group.element(Level::NOTE.message(format!("expected {expected}"))),
+                    None => group,
+                }
+            }
+        };
+        if let Some(nearest) = &item.nearest {
+            group = group.element(Level::HELP.message(format!("did you mean `{nearest}`?")));
+        }
+        if let Some(help) = &item.help {
+            group = group.element(Level::HELP.message(help.as_str()));
+        }
+        renderer.render(&[group])
+    }
+}
+
+/// The part of a line around a mark, and the mark's place in it in bytes.
+fn crop(line: &str, from: usize, to: Option<usize>) -> (&str, std::ops::Range<usize>) {
+    let byte = |column: usize| line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
+    let (mark_start, mark_end) = (byte(from), to.map_or(line.len(), byte));
+    if line.len() <= MAX_SHOWN_CHARS {
+        return (line, mark_start..mark_end.max(mark_start));
+    }
+    let first = from.saturating_sub(MAX_SHOWN_CHARS / 2);
+    let (start, end) = (byte(first), byte(first + MAX_SHOWN_CHARS));
+    (&line[start..end], mark_start - start..mark_end.clamp(mark_start, end) - start)
+}
+
+/// A file's name as it can be shown on a terminal.
+fn printable(name: &str) -> String {
+    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+impl fmt::Display for Diagnostics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for Diagnostics {}
+
+impl Serialize for Diagnostics {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.items.serialize(serializer)
+    }
+}
+
+impl<'a> IntoIterator for &'a Diagnostics {
+    type Item = &'a Diagnostic;
+    type IntoIter = std::slice::Iter<'a, Diagnostic>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// A diagnostic before its place is counted out in lines and columns.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    span: Option<Span>,
+    message: String,
+    expected: Option<String>,
+    nearest: Option<String>,
+    help: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn at(span: Span, message: impl Into<String>) -> Problem {
+        Problem { span: Some(span), ..Problem::nowhere(message) }
+    }
+
+    pub(crate) fn nowhere(message: impl Into<String>) -> Problem {
+        Problem { span: None, message: message.into(), expected: None, nearest: None, help: None }
+    }
+
+    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Problem {
+        self.expected = Some(expected.into());
+        self
+    }
+
+    pub(crate) fn nearest(mut self, nearest: Option<&str>) -> Problem {
+        self.nearest = nearest.map(str::to_owned);
+        self
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Problem {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+/// Gathers what is found about one source.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) source: Arc<Source>,
+    found: Vec<(usize, Diagnostic)>,
+    errors: usize,
+    warnings: usize,
+    left_out: usize,
+    accepted: State,
+}
+
+impl Report {
+    pub(crate) fn new(source: Arc<Source>) -> Report {
+        Report { source, found: Vec::new(), errors: 0, warnings: 0, left_out: 0, accepted: State::Ready }
+    }
+
+    /// Accepts what is understood and not acted on yet, too.
+    #[cfg(test)]
+    pub(crate) fn accepting_understood(source: Arc<Source>) -> Report {
+        Report { accepted: State::Understood, ..Report::new(source) }
+    }
+
+    /// Whether a key or word in this state may be used.
+    pub(crate) fn accepts(&self, state: State) -> bool {
+        state <= self.accepted
+    }
+
+    pub(crate) fn error(&mut self, problem: Problem) {
+        self.errors += 1;
+        self.add(Severity::Error, self.errors, problem);
+    }
+
+    pub(crate) fn warn(&mut self, problem: Problem) {
+        self.warnings += 1;
+        self.add(Severity::Warning, self.warnings, problem);
+    }
+
+    pub(crate) fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// Whether more would only be counted: no need to look for the nearest name any more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.errors >= MAX_KEPT
+    }
+
+    fn add(&mut self, severity: Severity, count: usize, problem: Problem) {
+        if count > MAX_KEPT {
+            self.left_out += 1;
+            return;
+        }
+        let start = problem.span.map(|span| self.source.place(span.start));
+        let end = problem.span.map(|span| self.source.place(span.end));
+        let diagnostic = Diagnostic {
+            severity,
+            file: self.source.name.clone(),
+            line: start.map(|place| place.line),
+            column: start.map(|place| place.column),
+            end_line: end.map(|place| place.line),
+            end_column: end.map(|place| place.column),
+            message: problem.message,
+            expected: problem.expected,
+            nearest: problem.nearest,
+            help: problem.help,
+        };
+        self.found.push((problem.span.map_or(0, |span| span.start), diagnostic));
+    }
+
+    pub(crate) fn finish(mut self) -> Diagnostics {
+        self.found.sort_by_key(|(at, _)| *at);
+        let items = self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect();
+        Diagnostics { items, left_out: self.left_out, source: Some(self.source) }
+    }
+}

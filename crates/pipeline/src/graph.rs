@@ -1,0 +1,191 @@
+//! Which step comes before which: names to numbers, and no circles.
+
+use std::collections::{HashMap, HashSet};
+
+use sprag_lifecycle::StepNo;
+
+use crate::diagnostic::{Problem, Report};
+use crate::nearest::nearest;
+use crate::source::Span;
+use crate::yaml::quoted;
+
+/// A name that the author wrote, and where.
+#[derive(Debug, Clone)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) span: Span,
+}
+
+/// A step as the graph sees it.
+#[derive(Debug)]
+pub(crate) struct Vertex {
+    /// None where the author's id is unusable, which is reported elsewhere.
+    pub(crate) id: Option<Named>,
+    /// None where the author left `needs` out.
+    pub(crate) needs: Option<Vec<Named>>,
+    /// The step that a failure goes back to.
+    pub(crate) rework: Option<Named>,
+}
+
+/// The resolved graph: for each step its needs, and the step it sends back.
+#[derive(Debug, Default)]
+pub(crate) struct Graph {
+    pub(crate) needs: Vec<Vec<StepNo>>,
+    pub(crate) rework: Vec<Option<StepNo>>,
+}
+
+/// Resolves names and reports unknown ones, duplicates, circles, and rework of unrelated steps.
+pub(crate) fn resolve(vertices: &[Vertex], report: &mut Report) -> Graph {
+    let mut numbers: HashMap<&str, StepNo> = HashMap::new();
+    for (no, id) in vertices.iter().enumerate().filter_map(|(no, vertex)| Some((no, vertex.id.as_ref()?))) {
+        if let Some(first) = numbers.get(id.name.as_str()) {
+            let line =
+                vertices[*first as usize].id.as_ref().map_or(0, |id| report.source.place(id.span.start).line);
+            let message = format!("two steps have the id {}; the first is on line {line}", quoted(&id.name));
+            report.error(Problem::at(id.span, message).help("give one of them another id"));
+        } else {
+            numbers.insert(&id.name, no as StepNo);
+        }
+    }
+    let mut graph = Graph::default();
+    for (no, vertex) in vertices.iter().enumerate() {
+        let needs = match &vertex.needs {
+            None => no.checked_sub(1).map(|before| before as StepNo).into_iter().collect(),
+            Some(named) => {
+                let mut needs = Vec::with_capacity(named.len());
+                let mut seen = HashSet::with_capacity(named.len());
+                for need in named {
+                    match find(&numbers, need, "needs", vertices, report) {
+                        Some(found) if !seen.insert(found) => {
+                            report.warn(Problem::at(
+                                need.span,
+                                format!("{} is named twice", quoted(&need.name)),
+                            ));
+                        }
+                        Some(found) => needs.push(found),
+                        None => {}
+                    }
+                }
+                needs
+            }
+        };
+        graph.needs.push(needs);
+        graph
+            .rework
+            .push(vertex.rework.as_ref().and_then(|to| find(&numbers, to, "reworks", vertices, report)));
+    }
+    let circle = find_circle(&graph.needs);
+    match circle {
+        Some(circle) => report_circle(&circle, vertices, report),
+        None => check_rework(&graph, vertices, report),
+    }
+    graph
+}
+
+fn find(
+    numbers: &HashMap<&str, StepNo>,
+    wanted: &Named,
+    verb: &str,
+    vertices: &[Vertex],
+    report: &mut Report,
+) -> Option<StepNo> {
+    let found = numbers.get(wanted.name.as_str()).copied();
+    if found.is_none() {
+        let names = vertices.iter().filter_map(|vertex| Some(vertex.id.as_ref()?.name.as_str()));
+        let near = if report.is_full() { None } else { nearest(&wanted.name, names) };
+        let message = format!("this step {verb} {}, and there is no such step", quoted(&wanted.name));
+        report.error(Problem::at(wanted.span, message).expected("the id of another step").nearest(near));
+    }
+    found
+}
+
+/// One circle, each step needing the one after it, the first repeated at the end.
+fn find_circle(needs: &[Vec<StepNo>]) -> Option<Vec<usize>> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Mark {
+        New,
+        OnPath,
+        Clear,
+    }
+    let mut marks = vec![Mark::New; needs.len()];
+    // The path is kept on the heap: a chain as long as the file must not overflow the stack.
+    let mut path: Vec<(usize, usize)> = Vec::new();
+    for root in 0..needs.len() {
+        if marks[root] == Mark::New {
+            marks[root] = Mark::OnPath;
+            path.push((root, 0));
+        }
+        while let Some((at, next)) = path.last_mut() {
+            let Some(need) = needs[*at].get(*next).map(|no| *no as usize) else {
+                marks[*at] = Mark::Clear;
+                path.pop();
+                continue;
+            };
+            *next += 1;
+            match marks[need] {
+                Mark::Clear => {}
+                Mark::New => {
+                    marks[need] = Mark::OnPath;
+                    path.push((need, 0));
+                }
+                Mark::OnPath => {
+                    let steps = path.iter().map(|(step, _)| *step).skip_while(|step| *step != need);
+                    return Some(steps.chain([need]).collect());
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Points at a need that the author wrote: some of the circle may be steps that need the one before them.
+fn report_circle(circle: &[usize], vertices: &[Vertex], report: &mut Report) {
+    const MAX_NAMED: usize = 12;
+    let id = |no: usize| vertices[no].id.as_ref().map_or("?", |id| id.name.as_str());
+    let mut names: Vec<&str> = circle.iter().map(|no| id(*no)).collect();
+    if names.len() > MAX_NAMED {
+        names.splice(MAX_NAMED / 2..names.len() - MAX_NAMED / 2, ["…"]);
+    }
+    let written = circle.windows(2).find_map(|pair| {
+        let needs = vertices[pair[0]].needs.as_ref()?;
+        needs.iter().find(|need| need.name == id(pair[1])).map(|need| need.span)
+    });
+    let message = format!("the steps need each other in a circle: {}", names.join(" → "));
+    let problem = written.map_or_else(|| Problem::nowhere(&message), |span| Problem::at(span, &message));
+    let implied = circle.windows(2).any(|pair| vertices[pair[0]].needs.is_none());
+    report.error(if implied {
+        problem.help("a step without `needs` needs the one written before it; `needs: []` needs none")
+    } else {
+        problem.help("remove one of these needs")
+    });
+}
+
+fn check_rework(graph: &Graph, vertices: &[Vertex], report: &mut Report) {
+    for (no, target) in graph.rework.iter().enumerate() {
+        let (Some(target), Some(named)) = (*target, &vertices[no].rework) else { continue };
+        if target as usize == no || !comes_before(graph, target, no) {
+            let message = format!("a failure here cannot go back to {}", quoted(&named.name));
+            report.error(
+                Problem::at(named.span, message)
+                    .expected("a step that this one needs, directly or through others"),
+            );
+        }
+    }
+}
+
+/// Whether `step` needs `earlier`, directly or through others.
+pub(crate) fn comes_before(graph: &Graph, earlier: StepNo, step: usize) -> bool {
+    let mut seen = vec![false; graph.needs.len()];
+    let mut todo = vec![step];
+    while let Some(next) = todo.pop() {
+        for need in &graph.needs[next] {
+            if *need == earlier {
+                return true;
+            }
+            if !std::mem::replace(&mut seen[*need as usize], true) {
+                todo.push(*need as usize);
+            }
+        }
+    }
+    false
+}

@@ -1,0 +1,175 @@
+//! What a step does: exactly one of the kinds, and nothing beside it that this kind would not act on.
+
+use serde_json::Value;
+
+use crate::decode::{Common, duration_ms, texts};
+use crate::diagnostic::{Problem, Report};
+use crate::language::{KINDS, STEP};
+use crate::names::{Place, Uses};
+use crate::render::MAX_TEXT_BYTES;
+use crate::spec::{Kind, Shell, Wait};
+use crate::yaml::{MapKey, Node, Yaml};
+
+/// The keys that mean nothing to a kind; found on its step, they are refused.
+#[rustfmt::skip]
+const IN_VAIN: &[(&str, &[&str])] = &[
+    ("call",     &["shell", "dir", "env", "secrets"]),
+    ("task",     &["shell", "dir", "env", "secrets"]),
+    ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
+    ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
+    ("pipeline", &["shell", "dir", "env", "secrets", "queue"]),
+];
+
+/// The step's kind, if it has exactly one.
+pub(crate) fn kind<'n>(
+    step: &'n Node,
+    common: &Common<'n>,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> Option<Kind> {
+    let mut kinds = step.entries().iter().filter(|(key, _)| KINDS.contains(&key.text.as_str()));
+    let Some((key, node)) = kinds.next() else {
+        // An unknown key is probably the kind mistyped, and has been reported.
+        let only_known = step.entries().iter().all(|(key, _)| STEP.key(&key.text).is_some());
+        if only_known && matches!(step.yaml, Yaml::Map(_)) {
+            let ready =
+                KINDS.iter().filter(|kind| STEP.key(kind).is_some_and(|key| report.accepts(key.state)));
+            let expected = format!("one of {}", ready.copied().collect::<Vec<_>>().join(", "));
+            report.error(Problem::at(step.span, "this step does nothing").expected(expected));
+        }
+        return None;
+    };
+    if let Some((other, _)) = kinds.next() {
+        let message = format!("a step does one thing, and this one has `{}` and `{}`", key.text, other.text);
+        report.error(Problem::at(other.span, message).help("make two steps of it"));
+        return None;
+    }
+    refuse_what_is_in_vain(step, key, node, report);
+    match key.text.as_str() {
+        "run" => command(node, common.get(step, "shell"), uses, report),
+        "call" => {
+            let handler = node.text().or_else(|| node.get("handler")?.text())?.to_owned();
+            Some(Kind::Call { handler, with: json(node.get("with"), uses) })
+        }
+        "task" => {
+            let prompt = node.get("prompt")?;
+            uses.add(prompt, Place::Text);
+            Some(Kind::Task { prompt: prompt.text()?.to_owned(), with: json(node.get("with"), uses) })
+        }
+        "gate" => {
+            let ask = node.get("ask")?;
+            uses.add(ask, Place::Text);
+            let choices = match node.get("choices") {
+                None => vec!["yes".into(), "no".into()],
+                choices => texts(choices),
+            };
+            Some(Kind::Gate { ask: ask.text()?.to_owned(), choices })
+        }
+        "wait" => wait(node, uses, report),
+        "pipeline" => {
+            let file = if node.text().is_some() { node } else { node.get("file")? };
+            uses.add(file, Place::Text);
+            let inputs = node.get("inputs").map(Node::entries).unwrap_or_default();
+            let inputs = inputs.iter().map(|(key, value)| (key.text.clone(), json(Some(value), uses)));
+            Some(Kind::Pipeline { inputs: inputs.collect(), file: file.text()?.to_owned() })
+        }
+        _ => None,
+    }
+}
+
+fn refuse_what_is_in_vain(step: &Node, kind: &MapKey, node: &Node, report: &mut Report) {
+    let in_vain = match IN_VAIN.iter().find(|(name, _)| *name == kind.text) {
+        Some((_, keys)) => *keys,
+        None if kind.text == "run" && matches!(node.yaml, Yaml::List(_)) => &["shell"],
+        None => &[],
+    };
+    for (found, _) in step.entries().iter().filter(|(found, _)| in_vain.contains(&found.text.as_str())) {
+        let kind = if kind.text == "run" { "`run` without a shell" } else { &format!("`{}`", kind.text) };
+        let message = format!("`{}` means nothing to a {kind}", found.text);
+        report.error(Problem::at(found.span, message).help("remove it"));
+    }
+    let retry = step.entries().iter().find(|(key, _)| key.text == "retry");
+    if let (Some((retry, _)), "gate" | "wait") = (retry, kind.text.as_str()) {
+        let message = format!("a `{}` is not tried again: no answer is not a failure", kind.text);
+        report.warn(Problem::at(retry.span, message).help("remove `retry`"));
+    }
+}
+
+/// JSON whose texts may hold templates.
+fn json<'n>(node: Option<&'n Node>, uses: &mut Uses<'n>) -> Value {
+    let Some(node) = node else { return Value::Null };
+    uses.add(node, Place::Text);
+    node.json()
+}
+
+/// A command: text for a shell, or a program and its arguments.
+pub(crate) fn command<'n>(
+    node: &'n Node,
+    shell: Option<&'n Node>,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> Option<Kind> {
+    let longest = node.items().iter().chain([node]).filter_map(Node::text).map(str::len).max().unwrap_or(0);
+    if longest > MAX_TEXT_BYTES {
+        let message = format!("a command of {longest} bytes cannot be started: {MAX_TEXT_BYTES} is the most");
+        report.error(Problem::at(node.span, message).help("move it to a script file and run that"));
+    }
+    let Some(command) = node.text() else {
+        uses.add(node, Place::Argv);
+        if node.items().first().and_then(Node::text).is_some_and(|program| program.trim().is_empty()) {
+            report.error(Problem::at(node.items()[0].span, "the program's name is empty"));
+        }
+        return Some(Kind::Exec { argv: texts(Some(node)) });
+    };
+    let shell = match shell.map(|node| (node.text(), node)) {
+        None => Shell::default(),
+        Some((Some(name), _)) => Shell::named(name),
+        Some((None, list)) => Shell(texts(Some(list))),
+    };
+    uses.add(node, Place::Command(shell.clone()));
+    Some(Kind::Run { command: command.to_owned(), shell })
+}
+
+fn wait<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Kind> {
+    if node.text().is_some() {
+        return Some(Kind::Wait(Wait::For { ms: duration_ms(node)? }));
+    }
+    let (key, value) = one_of(node, &["for", "until", "signal"], report)?;
+    if key != "signal" && node.get("timeout").is_some() {
+        report.error(
+            Problem::at(node.span, format!("`timeout` means nothing to a wait with `{key}`"))
+                .help("remove it"),
+        );
+    }
+    Some(Kind::Wait(match key {
+        "for" => Wait::For { ms: duration_ms(value)? },
+        "until" => {
+            uses.add(value, Place::Text);
+            Wait::Until { time: value.text()?.to_owned() }
+        }
+        _ => Wait::Signal { name: value.text()?.to_owned() },
+    }))
+}
+
+/// The one of these keys that a map has; none or several are reported.
+pub(crate) fn one_of<'n>(
+    node: &'n Node,
+    keys: &[&'static str],
+    report: &mut Report,
+) -> Option<(&'static str, &'n Node)> {
+    let mut found = keys.iter().filter_map(|key| Some((*key, node.get(key)?)));
+    match (found.next(), found.next()) {
+        (Some(only), None) => Some(only),
+        (first, _) => {
+            if matches!(node.yaml, Yaml::Map(_)) {
+                let message = if first.is_some() {
+                    "only one of these keys can be here"
+                } else {
+                    "a key is missing here"
+                };
+                report.error(Problem::at(node.span, message).expected(format!("one of {}", keys.join(", "))));
+            }
+            None
+        }
+    }
+}

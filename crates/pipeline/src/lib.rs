@@ -1,0 +1,101 @@
+//! Pipeline files: YAML in, a checked graph of typed steps out, and good words about what is wrong.
+//!
+//! ```text
+//!   file ── source ── yaml ── form + language ── decode ── Pipeline ── plan ──▶ lifecycle::Plan
+//!            bytes    tree     one table of       graph,     typed      inputs    (frozen in the run)
+//!            bounded  with     keys; also the     names                 checked
+//!                     places   JSON schema                                   StepSpec ── render_step ──▶ worker
+//! ```
+//!
+//! Everything that is wrong is gathered into [`Diagnostics`], each with its place in the file. A key that
+//! nothing acts on is refused, never ignored.
+
+mod decode;
+mod diagnostic;
+mod duration;
+mod evaluators;
+mod fan_out;
+mod form;
+mod graph;
+mod inputs;
+mod kinds;
+mod language;
+mod names;
+mod nearest;
+mod parts;
+mod pipeline;
+mod render;
+mod schema;
+mod shell;
+mod source;
+mod spec;
+mod template;
+mod yaml;
+
+use std::path::Path;
+
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use inputs::{Input, InputType};
+pub use pipeline::{ConcurrencyRule, OnConflict, Pipeline, Step};
+pub use render::{RenderError, render_step, when_holds};
+pub use schema::schema;
+pub use spec::{Check, FanOut, Format, Kind, Output, Over, Shell, StepSpec, Wait};
+
+use diagnostic::{Problem, Report};
+use form::Rule;
+use source::Source;
+
+/// A pipeline that can be used, and what is suspicious about it.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The pipeline.
+    pub pipeline: Pipeline,
+    /// What is legal and probably not what was meant.
+    pub warnings: Diagnostics,
+}
+
+/// The pipeline in the file at `path`.
+pub fn load(path: &Path) -> Result<Loaded, Diagnostics> {
+    read(Report::new(Source::read(path)?))
+}
+
+/// The pipeline in a text; `name_for_messages` stands for the file's path.
+pub fn parse(name_for_messages: &str, source: &str) -> Result<Loaded, Diagnostics> {
+    read(Report::new(Source::new(name_for_messages, source)))
+}
+
+fn read(mut report: Report) -> Result<Loaded, Diagnostics> {
+    let source = report.source.clone();
+    source.check_characters(&mut report);
+    if report.has_errors() {
+        return Err(report.finish());
+    }
+    let pipeline = match yaml::read(&mut report) {
+        Some(root) => decode::decode(&root, &default_name(&source.name), &mut report),
+        None if report.has_errors() => None,
+        None => {
+            let problem = Problem::nowhere("the file is empty").expected("a pipeline with `steps:`");
+            report.error(problem);
+            None
+        }
+    };
+    match pipeline {
+        Some(pipeline) if !report.has_errors() => Ok(Loaded { pipeline, warnings: report.finish() }),
+        _ => Err(report.finish()),
+    }
+}
+
+/// The file's name without its ending, made into a name that a pipeline may have.
+fn default_name(file: &str) -> String {
+    let stem = Path::new(file).file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+    let fitting: String =
+        stem.chars().map(|c| if Rule::Name.keeps(&format!("a{c}")) { c } else { '-' }).collect();
+    let name: String = fitting.trim_start_matches(['-', '.', '_']).chars().take(64).collect();
+    if name.is_empty() { "pipeline".into() } else { name }
+}
+
+/// The pipeline in a text that may use what is understood and not acted on yet.
+#[cfg(test)]
+pub(crate) fn parse_understood(source: &str) -> Result<Loaded, Diagnostics> {
+    read(Report::accepting_understood(Source::new("p.yaml", source)))
+}

@@ -1,0 +1,275 @@
+//! What a step may have beside its kind: a condition, outputs, checks, and a fan-out.
+
+use std::collections::BTreeMap;
+
+use crate::decode::Common;
+use crate::diagnostic::{Problem, Report};
+use crate::kinds::{command, one_of};
+use crate::names::{Place, Uses};
+use crate::spec::{Check, FanOut, Format, Output, Over};
+use crate::yaml::Node;
+
+pub(crate) fn when<'n>(step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
+    let when = step.get("when")?;
+    uses.add(when, Place::Condition);
+    when.text().map(str::to_owned)
+}
+
+pub(crate) fn outputs<'n>(
+    step: &'n Node,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> BTreeMap<String, Output> {
+    let written = step.get("outputs").map(Node::entries).unwrap_or_default();
+    written.iter().filter_map(|(name, node)| Some((name.text.clone(), output(node, uses, report)?))).collect()
+}
+
+fn output<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Output> {
+    let format = |node: &Node| if node.text() == Some("json") { Format::Json } else { Format::Text };
+    if let Some(path) = node.text() {
+        uses.add(node, Place::Text);
+        return Some(Output::File { path: path.to_owned(), format: None });
+    }
+    let (key, value) = one_of(node, &["file", "stdout"], report)?;
+    if key == "file" {
+        uses.add(value, Place::Text);
+        return Some(Output::File { path: value.text()?.to_owned(), format: node.get("as").map(format) });
+    }
+    if let Some(wrong) = node.get("as") {
+        let problem = Problem::at(wrong.span, "`as` means nothing to `stdout`");
+        report.error(problem.help("write `stdout: json` or `stdout: text`"));
+    }
+    Some(Output::Stdout { format: format(value) })
+}
+
+pub(crate) fn checks<'n>(
+    step: &'n Node,
+    common: &Common<'n>,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> Vec<Check> {
+    let Some(written) = step.get("check") else { return Vec::new() };
+    let each = if written.entries().is_empty() { written.items() } else { std::slice::from_ref(written) };
+    each.iter().filter_map(|node| check(node, step, common, uses, report)).collect()
+}
+
+fn check<'n>(
+    node: &'n Node,
+    step: &'n Node,
+    common: &Common<'n>,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> Option<Check> {
+    let (key, value) = one_of(node, &["run", "file", "output"], report)?;
+    for (extra, owner) in [("not_empty", "file"), ("schema", "output")] {
+        if let Some(wrong) = node.get(extra).filter(|_| key != owner) {
+            let problem = Problem::at(wrong.span, format!("`{extra}` means nothing without `{owner}`"));
+            report.error(problem.help("remove it"));
+        }
+    }
+    match key {
+        "run" => command(value, common.get(step, "shell"), uses, report).map(Check::Command),
+        "file" => {
+            uses.add(value, Place::Text);
+            let not_empty = node.get("not_empty").and_then(Node::boolean).unwrap_or(false);
+            Some(Check::File { path: value.text()?.to_owned(), not_empty })
+        }
+        _ => {
+            let name = value.text()?;
+            if step.get("outputs").and_then(|outputs| outputs.get(name)).is_none() {
+                let problem = Problem::at(value.span, format!("the step has no output `{name}`"));
+                report.error(problem.help("declare it under `outputs:`"));
+            }
+            let Some(schema) = node.get("schema") else {
+                let problem = Problem::at(node.span, "a check of an output needs the key `schema`");
+                report.error(problem.expected("a JSON schema"));
+                return None;
+            };
+            Some(Check::Schema { output: name.to_owned(), schema: schema.json() })
+        }
+    }
+}
+
+pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<FanOut> {
+    let key = |name: &str| step.entries().iter().find(|(key, _)| key.text == name);
+    let over = match (key("matrix"), key("foreach")) {
+        (Some(_), Some((second, _))) => {
+            let problem = Problem::at(second.span, "a step has `matrix` or `foreach`, not both");
+            report.error(problem.help("put the list into the matrix: `matrix: { item: [ … ] }`"));
+            return None;
+        }
+        (Some((_, axes)), None) => {
+            let axes = axes.entries().iter();
+            Over::Matrix(
+                axes.map(|(name, values)| {
+                    (name.text.clone(), values.items().iter().map(Node::json).collect())
+                })
+                .collect(),
+            )
+        }
+        (None, Some((_, list))) => {
+            uses.add(list, Place::Items);
+            Over::Each(list.json())
+        }
+        (None, None) => {
+            for name in ["max_parallel", "fail_fast"] {
+                if let Some((found, _)) = key(name) {
+                    let problem =
+                        Problem::at(found.span, format!("`{name}` means nothing without a fan-out"));
+                    report.error(problem.help("add `matrix` or `foreach`, or remove it"));
+                }
+            }
+            return None;
+        }
+    };
+    let max_parallel = step.get("max_parallel").and_then(Node::integer).map(|n| n as u32);
+    let fail_fast = step.get("fail_fast").and_then(Node::boolean).unwrap_or(false);
+    Some(FanOut { over, max_parallel, fail_fast })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::parse_understood;
+
+    /// The spec of the last step, as JSON.
+    fn spec(source: &str) -> Value {
+        let loaded = parse_understood(source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
+        serde_json::to_value(&loaded.pipeline.steps.last().unwrap().spec).unwrap()
+    }
+
+    #[test]
+    fn every_part_of_a_step_is_decoded() {
+        for (step, expected) in [
+            (
+                "run: x\n  outputs: {a: plan.md}",
+                json!({ "outputs": { "a": { "file": { "path": "plan.md", "format": null } } } }),
+            ),
+            (
+                "run: x\n  outputs: {a: {file: f, as: json}, b: {stdout: json}}",
+                json!({ "outputs": { "a": { "file": { "path": "f", "format": "json" } }, "b": { "stdout": { "format": "json" } } } }),
+            ),
+            (
+                "run: x\n  check: {file: f, not_empty: true}",
+                json!({ "checks": [{ "file": { "path": "f", "not_empty": true } }] }),
+            ),
+            (
+                "run: x\n  outputs: {o: {stdout: json}}\n  check: [{run: [make, test]}, {output: o, schema: {type: array}}]",
+                json!({
+                    "outputs": { "o": { "stdout": { "format": "json" } } },
+                    "checks": [
+                        { "command": { "exec": { "argv": ["make", "test"] } } },
+                        { "schema": { "output": "o", "schema": { "type": "array" } } },
+                    ],
+                }),
+            ),
+            ("run: x\n  when: run.name != 'x'", json!({ "when": "run.name != 'x'" })),
+            ("run: x\n  secrets: [TOKEN]", json!({ "secrets": ["TOKEN"] })),
+            (
+                "run: echo {{ matrix.os }}\n  matrix: {os: [l, m], v: [1]}\n  max_parallel: 2\n  fail_fast: true",
+                json!({ "fan_out": { "over": { "matrix": { "os": ["l", "m"], "v": [1] } }, "max_parallel": 2, "fail_fast": true } }),
+            ),
+            (
+                "run: echo {{ item.name }}\n  foreach: '{{ steps.first.outputs.list }}'",
+                json!({ "fan_out": { "over": { "each": "{{ steps.first.outputs.list }}" }, "fail_fast": false } }),
+            ),
+        ] {
+            let first = "- id: first\n  run: x\n  outputs: {list: {stdout: json}}\n";
+            let mut found = spec(&format!("steps:\n{first}- id: a\n  {step}\n"));
+            found.as_object_mut().unwrap().remove("kind");
+            assert_eq!(found, expected, "{step}");
+        }
+    }
+
+    #[test]
+    fn every_kind_is_decoded() {
+        for (step, expected) in [
+            (
+                "task: {prompt: Review it}",
+                json!({ "kind": { "task": { "prompt": "Review it", "with": null } } }),
+            ),
+            (
+                "gate: {ask: Land it?, choices: [yes, no], timeout: 1s}",
+                json!({ "kind": { "gate": { "ask": "Land it?", "choices": ["yes", "no"] } }, "timeout_ms": 1000 }),
+            ),
+            ("wait: 5m", json!({ "kind": { "wait": { "for": { "ms": 300_000 } } } })),
+            (
+                "wait: {until: '2030-01-01T00:00:00Z'}",
+                json!({ "kind": { "wait": { "until": { "time": "2030-01-01T00:00:00Z" } } } }),
+            ),
+            (
+                "wait: {signal: deployed, timeout: 1s}",
+                json!({ "kind": { "wait": { "signal": { "name": "deployed" } } }, "timeout_ms": 1000 }),
+            ),
+            (
+                "pipeline: child.yaml",
+                json!({ "kind": { "pipeline": { "file": "child.yaml", "inputs": {} } } }),
+            ),
+            (
+                "pipeline: {file: child.yaml, inputs: {n: '{{ run.id }}'}}",
+                json!({ "kind": { "pipeline": { "file": "child.yaml", "inputs": { "n": "{{ run.id }}" } } } }),
+            ),
+        ] {
+            assert_eq!(spec(&format!("steps:\n- id: a\n  {step}\n")), expected, "{step}");
+        }
+        let loaded =
+            parse_understood("defaults: {queue: q}\nsteps:\n- {id: a, task: {prompt: x, queue: people}}")
+                .unwrap();
+        assert_eq!(loaded.pipeline.steps[0].queue, "people");
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        for (step, expected) in [
+            ("run: x\n  outputs: {a: {file: f, stdout: json}}", "4:16 only one of these keys can be here"),
+            ("run: x\n  outputs: {a: {as: json}}", "4:16 a key is missing here"),
+            ("run: x\n  outputs: {a: {stdout: json, as: json}}", "4:35 `as` means nothing to `stdout`"),
+            ("run: x\n  check: {output: o, schema: {}}", "4:19 the step has no output `o`"),
+            ("run: x\n  check: {run: x, not_empty: true}", "4:30 `not_empty` means nothing without `file`"),
+            ("run: x\n  max_parallel: 2", "4:3 `max_parallel` means nothing without a fan-out"),
+            ("run: x\n  matrix: {a: [1]}\n  foreach: [1]", "5:3 a step has `matrix` or `foreach`, not both"),
+            ("run: echo {{ item }}", "3:16 `item` is not known when this is filled in"),
+            ("run: echo {{ matrix.oz }}\n  matrix: {os: [1]}", "3:16 the matrix has no `oz`"),
+            ("run: echo {{ steps.nope.status }}", "3:16 there is no step `nope`"),
+            ("run: echo {{ steps.a.status }}", "3:16 of step `a` there is no `status`"),
+            ("run: echo {{ steps.z.status }}", "3:16 step `z` may not have ended when this one starts"),
+            ("needs: z\n  run: echo {{ steps.z.outputs.x }}", "4:16 step `z` has no output `x`"),
+            ("needs: z\n  run: echo {{ steps.z.otputs }}", "4:16 of step `z` there is no `otputs`"),
+            ("run: x\n  when: inputs.x ==", "4:9 not an expression"),
+            ("run: x\n  when: inputs.x == 1", "4:9 the pipeline has no input `x`"),
+            ("gate: {ask: x}\n  env: {A: b}", "4:3 `env` means nothing to a `gate`"),
+            ("wait: {for: 1s, until: x}", "3:9 only one of these keys can be here"),
+            ("wait: 0s", "3:9 `wait` cannot be zero"),
+            ("agent: {use: x}", "3:3 `agent` is not supported yet"),
+        ] {
+            let source = format!("steps:\n- id: a\n  {step}\n- id: z\n  needs: []\n  run: x\n");
+            let wrong = parse_understood(&source).map(|_| ()).unwrap_err();
+            let first = wrong.iter().next().unwrap();
+            let found =
+                format!("{}:{} {}", first.line.unwrap_or(0), first.column.unwrap_or(0), first.message);
+            assert!(found.starts_with(expected), "{step}\n{wrong}");
+        }
+    }
+
+    #[test]
+    fn retry_on_a_gate_is_warned_of() {
+        let loaded = parse_understood("steps:\n- id: a\n  gate: {ask: x}\n  retry: {attempts: 2}\n").unwrap();
+        assert_eq!(loaded.warnings.len(), 1, "{}", loaded.warnings);
+    }
+
+    #[test]
+    fn broken_files_of_the_whole_language_never_panic() {
+        let whole = "steps:\n- {id: a, run: x, outputs: {l: {stdout: json}}}\n- id: b\n  run: 'echo {{ item }}'\n  foreach: '{{ steps.a.outputs.l }}'\n  when: steps.a.status == 'done'\n  check: [{file: f, not_empty: true}, {run: make}]\n- {id: c, gate: {ask: x, choices: [y, n]}}\n- {id: d, wait: {signal: s, timeout: 1s}}\n- {id: e, pipeline: {file: f, inputs: {a: 1}}}\n- {id: f, task: {prompt: p, queue: q}}\n";
+        assert!(parse_understood(whole).is_ok(), "{}", parse_understood(whole).unwrap_err());
+        // Each character left out, and each replaced by one that means something to YAML or templates.
+        for (at, character) in whole.char_indices() {
+            let (before, after) = (&whole[..at], &whole[at + character.len_utf8()..]);
+            for put in ["", "{", "}", "[", "'", ":", "\n", "*", "é"] {
+                if let Err(wrong) = parse_understood(&format!("{before}{put}{after}")) {
+                    assert!(!wrong.to_string().is_empty());
+                }
+            }
+        }
+    }
+}

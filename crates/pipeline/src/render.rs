@@ -1,0 +1,211 @@
+//! Filling in a step's templates at the moment it is started, when all that it may name is known.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::evaluators;
+use crate::shell::{self, Spot};
+use crate::spec::{Check, Kind, Output, Shell, StepSpec, Wait};
+use crate::template::{self, Piece};
+
+/// Linux passes no single argument or variable of 128 KiB; a little is left for the variable's name.
+pub(crate) const MAX_TEXT_BYTES: usize = 120 * 1024;
+
+/// Why a step cannot be started: one of its templates has no value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RenderError {
+    /// The part of the step, such as "the command" or "`env` X".
+    pub place: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for RenderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cannot be filled in: {}", self.place, self.why)
+    }
+}
+
+impl std::error::Error for RenderError {}
+
+/// The step with its templates filled in from `context`: `{"inputs": {…}, "run": {"id": …, "name": …}}`.
+///
+/// A value never becomes part of a shell command: the command gets the expansion of a variable
+/// `SPRAG_VALUE_n`, and the value is put into the step's environment.
+pub fn render_step(spec: &StepSpec, context: &Value) -> Result<StepSpec, RenderError> {
+    let mut renderer = Renderer { context: context.clone(), env: BTreeMap::new(), values: 0 };
+    for (name, template) in &spec.env {
+        let value = renderer.text(template, || format!("`env` {name}"))?;
+        renderer.env.insert(name.clone(), value);
+    }
+    // The other parts may name the step's own variables, which are known now.
+    if let Value::Object(names) = &mut renderer.context {
+        names.insert("env".into(), serde_json::json!(renderer.env));
+    }
+    let dir = spec.dir.as_ref().map(|dir| renderer.text(dir, || "`dir`".into())).transpose()?;
+    let kind = renderer.kind(&spec.kind)?;
+    let checks = spec.checks.iter().map(|check| renderer.check(check)).collect::<Result<_, _>>()?;
+    let outputs =
+        spec.outputs.iter().map(|(name, output)| Ok((name.clone(), renderer.output(name, output)?)));
+    let outputs = outputs.collect::<Result<_, _>>()?;
+    Ok(StepSpec { kind, env: renderer.env, dir, checks, outputs, ..spec.clone() })
+}
+
+/// Whether the step is to run at all; `context` is that of [`render_step`].
+pub fn when_holds(spec: &StepSpec, context: &Value) -> Result<bool, RenderError> {
+    let holds = spec.when.as_ref().map_or(Ok(true), |when| template::holds(when, context));
+    holds.map_err(|why| RenderError { place: "`when`".into(), why })
+}
+
+struct Renderer {
+    context: Value,
+    env: BTreeMap<String, String>,
+    /// How many values have gone to variables.
+    values: usize,
+}
+
+impl Renderer {
+    fn kind(&mut self, kind: &Kind) -> Result<Kind, RenderError> {
+        Ok(match kind {
+            Kind::Run { command, shell } => {
+                Kind::Run { command: self.command(command, shell)?, shell: shell.clone() }
+            }
+            Kind::Exec { argv } => {
+                let argv = argv
+                    .iter()
+                    .enumerate()
+                    .map(|(n, arg)| self.text(arg, || format!("argument {n} of `run`")));
+                Kind::Exec { argv: argv.collect::<Result<_, _>>()? }
+            }
+            Kind::Call { handler, with } => {
+                Kind::Call { handler: handler.clone(), with: self.json(with, "`with`")? }
+            }
+            Kind::Task { prompt, with } => {
+                Kind::Task { prompt: self.free_text(prompt, "the prompt")?, with: self.json(with, "`with`")? }
+            }
+            Kind::Gate { ask, choices } => {
+                Kind::Gate { ask: self.free_text(ask, "the question")?, choices: choices.clone() }
+            }
+            Kind::Wait(Wait::Until { time }) => {
+                Kind::Wait(Wait::Until { time: self.free_text(time, "`until`")? })
+            }
+            Kind::Wait(wait) => Kind::Wait(wait.clone()),
+            Kind::Pipeline { file, inputs } => {
+                let given =
+                    inputs.iter().map(|(name, value)| Ok((name.clone(), self.json(value, "`inputs`")?)));
+                let inputs = given.collect::<Result<_, _>>()?;
+                Kind::Pipeline { file: self.text(file, || "`file`".into())?, inputs }
+            }
+        })
+    }
+
+    fn check(&mut self, check: &Check) -> Result<Check, RenderError> {
+        Ok(match check {
+            Check::Command(kind) => Check::Command(self.kind(kind)?),
+            Check::File { path, not_empty } => {
+                Check::File { path: self.text(path, || "`check`".into())?, not_empty: *not_empty }
+            }
+            Check::Schema { .. } => check.clone(),
+        })
+    }
+
+    fn output(&self, name: &str, output: &Output) -> Result<Output, RenderError> {
+        Ok(match output {
+            Output::File { path, format } => {
+                Output::File { path: self.text(path, || format!("output `{name}`"))?, format: *format }
+            }
+            Output::Stdout { .. } => output.clone(),
+        })
+    }
+
+    /// The template as text that an operating system can pass on.
+    fn text(&self, template: &str, place: impl Fn() -> String) -> Result<String, RenderError> {
+        let filled = template::text(template, &self.context).and_then(passable);
+        filled.map_err(|why| RenderError { place: place(), why })
+    }
+
+    /// The template as text for people and agents, of any length.
+    fn free_text(&self, template: &str, place: &str) -> Result<String, RenderError> {
+        template::text(template, &self.context).map_err(|why| RenderError { place: place.into(), why })
+    }
+
+    fn command(&mut self, command: &str, shell: &Shell) -> Result<String, RenderError> {
+        let error = |why: String| RenderError { place: "the command".into(), why };
+        let pieces = template::split(command).map_err(|malformed| error(malformed.message))?;
+        let spots = check_command(&pieces, shell).map_err(|(_, refusal)| error(refusal.message.into()))?;
+        let mut spots = spots.into_iter();
+        let mut filled = String::with_capacity(command.len());
+        for piece in &pieces {
+            match piece {
+                Piece::Literal(literal) => filled.push_str(literal),
+                Piece::Value(expression) => {
+                    let value = template::evaluate(expression, &self.context).and_then(template::as_text);
+                    let value = value
+                        .and_then(passable)
+                        .map_err(|why| error(format!("`{{{{ {expression} }}}}`: {why}")))?;
+                    self.values += 1;
+                    let variable = format!("SPRAG_VALUE_{}", self.values);
+                    match spots.next() {
+                        Some(Spot::Quoted) => filled.push_str(&format!("${{{variable}}}")),
+                        _ => filled.push_str(&format!("\"${{{variable}}}\"")),
+                    }
+                    self.env.insert(variable, value);
+                }
+            }
+        }
+        Ok(filled)
+    }
+
+    /// JSON with the templates in its texts filled in, each lone one keeping its type.
+    fn json(&self, json: &Value, place: &str) -> Result<Value, RenderError> {
+        Ok(match json {
+            Value::String(template) => template::value(template, &self.context)
+                .map_err(|why| RenderError { place: place.into(), why })?,
+            Value::Array(items) => {
+                items.iter().map(|item| self.json(item, place)).collect::<Result<_, _>>()?
+            }
+            Value::Object(entries) => {
+                let filled = entries.iter().map(|(key, value)| Ok((key.clone(), self.json(value, place)?)));
+                Value::Object(filled.collect::<Result<_, _>>()?)
+            }
+            other => other.clone(),
+        })
+    }
+}
+
+fn passable(text: String) -> Result<String, String> {
+    if text.contains('\0') {
+        return Err("the value holds a zero byte".into());
+    }
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(format!(
+            "the value has {} bytes, more than {MAX_TEXT_BYTES}: pass it in a file",
+            text.len()
+        ));
+    }
+    Ok(text)
+}
+
+/// The spots of the values in a command for this shell; only a shell whose quoting is known can have any.
+pub(crate) fn check_command(
+    pieces: &[Piece<'_>],
+    shell: &Shell,
+) -> Result<Vec<Spot>, (usize, shell::Refusal)> {
+    let has_values = pieces.iter().any(|piece| matches!(piece, Piece::Value(_)));
+    match has_values {
+        true if !shell.is_posix() => Err((0, shell::NOT_A_POSIX_SHELL)),
+        true => shell::spots(pieces),
+        false => Ok(Vec::new()),
+    }
+}
+
+/// The first argument with a value that the program before it would evaluate.
+pub(crate) fn find_evaluated_argument(argv: &[&str]) -> Option<usize> {
+    (0..argv.len()).find(|n| {
+        let has_value =
+            template::split(argv[*n]).is_ok_and(|p| p.iter().any(|p| matches!(p, Piece::Value(_))));
+        has_value && evaluators::is_evaluated_again(argv[..=*n].iter().copied())
+    })
+}

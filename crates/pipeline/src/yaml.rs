@@ -1,0 +1,397 @@
+//! YAML text as a tree whose every node knows its place; bounded in depth and size.
+//!
+//! Built from the parser's events rather than through serde: serde stops at the first error and knows no
+//! places for keys, and a pipeline's author wants all errors at once.
+
+use std::collections::{HashMap, HashSet};
+
+use granit_parser::{Event, Parser, ScalarStyle, Tag};
+use serde_json::Value;
+
+use crate::diagnostic::{Problem, Report};
+use crate::source::Span;
+
+/// Deeper than any key of the language, with room for the JSON given to a handler.
+const MAX_DEPTH: usize = 32;
+/// Nodes after aliases are expanded; a file at its largest without aliases stays below.
+const MAX_NODES: usize = 400_000;
+
+const QUOTE_TEMPLATES: &str = "a text that begins with `{{` needs quotes: \"{{ inputs.x }}\"";
+
+/// A value and where it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) span: Span,
+    pub(crate) yaml: Yaml,
+    /// How many nodes it holds, itself included.
+    size: usize,
+    /// How many levels it has, itself included.
+    height: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Yaml {
+    Scalar(Scalar),
+    List(Vec<Node>),
+    Map(Vec<(MapKey, Node)>),
+}
+
+/// A scalar as it was written and what YAML 1.2 takes it for.
+#[derive(Debug, Clone)]
+pub(crate) struct Scalar {
+    pub(crate) text: String,
+    pub(crate) kind: ScalarKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum ScalarKind {
+    Null,
+    Boolean(bool),
+    Integer(i64),
+    Number(f64),
+    Text,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct MapKey {
+    pub(crate) text: String,
+    pub(crate) span: Span,
+}
+
+impl Node {
+    fn new(span: Span, yaml: Yaml) -> Node {
+        let (size, height) = match &yaml {
+            Yaml::Scalar(_) => (0, 0),
+            Yaml::List(items) => totals(items.iter()),
+            Yaml::Map(entries) => totals(entries.iter().map(|(_, node)| node)),
+        };
+        Node { span, yaml, size: size + 1, height: height + 1 }
+    }
+
+    /// What it is, for "expected …, found …".
+    pub(crate) fn describe(&self) -> &'static str {
+        match &self.yaml {
+            Yaml::List(_) => "a list",
+            Yaml::Map(_) => "a map",
+            Yaml::Scalar(scalar) => match scalar.kind {
+                ScalarKind::Null => "nothing",
+                ScalarKind::Boolean(_) => "a boolean",
+                ScalarKind::Integer(_) => "an integer",
+                ScalarKind::Number(_) => "a number",
+                ScalarKind::Text => "text",
+            },
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        self.entries().iter().find(|(k, _)| k.text == key).map(|(_, node)| node)
+    }
+
+    /// The entries of a map; none of anything else.
+    pub(crate) fn entries(&self) -> &[(MapKey, Node)] {
+        if let Yaml::Map(entries) = &self.yaml { entries } else { &[] }
+    }
+
+    /// The items of a list; none of anything else.
+    pub(crate) fn items(&self) -> &[Node] {
+        if let Yaml::List(items) = &self.yaml { items } else { &[] }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.yaml {
+            Yaml::Scalar(Scalar { text, kind: ScalarKind::Text }) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn integer(&self) -> Option<i64> {
+        match &self.yaml {
+            Yaml::Scalar(Scalar { kind: ScalarKind::Integer(n), .. }) => Some(*n),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn boolean(&self) -> Option<bool> {
+        match &self.yaml {
+            Yaml::Scalar(Scalar { kind: ScalarKind::Boolean(b), .. }) => Some(*b),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        match &self.yaml {
+            Yaml::Scalar(scalar) => match scalar.kind {
+                ScalarKind::Null => Value::Null,
+                ScalarKind::Boolean(b) => Value::Bool(b),
+                ScalarKind::Integer(n) => Value::from(n),
+                ScalarKind::Number(n) => Value::from(n),
+                ScalarKind::Text => Value::String(scalar.text.clone()),
+            },
+            Yaml::List(items) => items.iter().map(Node::json).collect(),
+            Yaml::Map(entries) => entries.iter().map(|(key, node)| (key.text.clone(), node.json())).collect(),
+        }
+    }
+}
+
+fn totals<'a>(children: impl Iterator<Item = &'a Node>) -> (usize, usize) {
+    children.fold((0, 0), |(size, height), child| (size + child.size, height.max(child.height)))
+}
+
+/// The tree of the one document in the report's source; none if it cannot be read, which is reported.
+pub(crate) fn read(report: &mut Report) -> Option<Node> {
+    let source = report.source.clone();
+    let mut builder = Builder { report, open: Vec::new(), anchors: HashMap::new(), nodes: 0, root: None };
+    let mut documents = 0;
+    for next in Parser::new_from_str(&source.text) {
+        let (event, span) = match next {
+            Ok((event, span)) => (event, Span::from(span.byte_range().unwrap_or_default())),
+            Err(error) => {
+                let at = error.marker().byte_offset().unwrap_or(source.text.len());
+                let problem = Problem::at(Span { start: at, end: at }, format!("not YAML: {}", error.info()));
+                let line = source.line(source.place(at).line);
+                let bare = [": {{", "- {{", "[{{", ", {{"].iter().any(|bare| line.contains(bare));
+                builder.report.error(if bare { problem.help(QUOTE_TEMPLATES) } else { problem });
+                return None;
+            }
+        };
+        if matches!(event, Event::DocumentStart(..)) {
+            documents += 1;
+            if documents > 1 {
+                let problem = Problem::at(span, "a second document begins here");
+                builder.report.error(problem.expected("one pipeline in a file"));
+                return None;
+            }
+        }
+        if let Err(problem) = builder.event(event, span) {
+            builder.report.error(problem);
+            return None;
+        }
+    }
+    builder.root
+}
+
+struct Builder<'r> {
+    report: &'r mut Report,
+    open: Vec<Frame>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+    root: Option<Node>,
+}
+
+/// A collection whose end has not come yet.
+struct Frame {
+    span: Span,
+    anchor: usize,
+    inside: Inside,
+}
+
+enum Inside {
+    List(Vec<Node>),
+    Map { entries: Vec<(MapKey, Node)>, seen: HashSet<String>, key: Option<MapKey> },
+}
+
+impl Builder<'_> {
+    fn event(&mut self, event: Event<'_>, span: Span) -> Result<(), Problem> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let forced_text = refuse_tag(tag.as_deref(), span)?;
+                let plain = style == ScalarStyle::Plain && !forced_text;
+                let kind = if plain { resolve(&text) } else { ScalarKind::Text };
+                let scalar = Scalar { text: text.into_owned(), kind };
+                self.add(anchor, Node::new(trimmed(span, self.report), Yaml::Scalar(scalar)))
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                refuse_tag(tag.as_deref(), span)?;
+                self.begin(span, anchor, Inside::List(Vec::new()))
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                refuse_tag(tag.as_deref(), span)?;
+                self.begin(span, anchor, Inside::Map { entries: Vec::new(), seen: HashSet::new(), key: None })
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(frame) = self.open.pop() else { return Ok(()) };
+                let whole =
+                    trimmed(Span { start: frame.span.start, end: span.end.max(frame.span.end) }, self.report);
+                let yaml = match frame.inside {
+                    Inside::List(items) => Yaml::List(items),
+                    Inside::Map { entries, .. } => Yaml::Map(entries),
+                };
+                self.add(frame.anchor, Node::new(whole, yaml))
+            }
+            Event::Alias(id) => match self.anchors.get(&id) {
+                Some(node) if self.nodes + node.size > MAX_NODES => Err(too_many(span)),
+                Some(node) => {
+                    let copy = Node { span, ..node.clone() };
+                    self.nodes += copy.size - 1;
+                    self.add(0, copy)
+                }
+                None => Err(Problem::at(span, "this alias stands inside what it refers to")),
+            },
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, span: Span, anchor: usize, inside: Inside) -> Result<(), Problem> {
+        if self.open.len() >= MAX_DEPTH {
+            return Err(too_deep(span));
+        }
+        self.open.push(Frame { span, anchor, inside });
+        Ok(())
+    }
+
+    /// Puts a finished node where it belongs.
+    fn add(&mut self, anchor: usize, node: Node) -> Result<(), Problem> {
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            return Err(too_many(node.span));
+        }
+        // An alias brings its own levels along, which `begin` has not seen.
+        if self.open.len() + node.height > MAX_DEPTH + 1 {
+            return Err(too_deep(node.span));
+        }
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+            self.nodes += node.size;
+        }
+        match self.open.last_mut().map(|frame| &mut frame.inside) {
+            None => self.root = Some(node),
+            Some(Inside::List(items)) => items.push(node),
+            Some(Inside::Map { entries, seen, key }) => match key.take() {
+                Some(name) => {
+                    if seen.insert(name.text.clone()) {
+                        entries.push((name, node));
+                    } else {
+                        let message = format!("the key {} is written twice", quoted(&name.text));
+                        self.report.error(Problem::at(name.span, message).help("remove one of them"));
+                    }
+                }
+                None => {
+                    let Yaml::Scalar(scalar) = node.yaml else {
+                        let source = &self.report.source.text;
+                        if source[..node.span.start].ends_with('{')
+                            && source[node.span.start..].starts_with('{')
+                        {
+                            let whole = Span { start: node.span.start - 1, end: node.span.end };
+                            return Err(Problem::at(whole, "YAML takes this for a map").help(QUOTE_TEMPLATES));
+                        }
+                        return Err(
+                            Problem::at(node.span, "a key must be a word").expected("a key, such as `run:`")
+                        );
+                    };
+                    *key = Some(MapKey { text: scalar.text, span: node.span });
+                }
+            },
+        }
+        Ok(())
+    }
+}
+
+fn too_many(span: Span) -> Problem {
+    Problem::at(span, format!("the file grows past {MAX_NODES} values here")).help("use fewer aliases")
+}
+
+fn too_deep(span: Span) -> Problem {
+    Problem::at(span, format!("nested more than {MAX_DEPTH} levels deep"))
+}
+
+/// Whether a tag asks for text; all tags but those that say what is so anyway are refused.
+fn refuse_tag(tag: Option<&Tag>, span: Span) -> Result<bool, Problem> {
+    match tag.map(|tag| tag.core_suffix()) {
+        None | Some(Some("seq" | "map")) => Ok(false),
+        Some(Some("str")) => Ok(true),
+        Some(_) => {
+            Err(Problem::at(span, "YAML tags are not supported").help("remove the word that begins with `!`"))
+        }
+    }
+}
+
+/// The span without the blank lines that a block takes along.
+fn trimmed(span: Span, report: &Report) -> Span {
+    let kept = report.source.slice(span).trim_end().len();
+    Span { start: span.start, end: span.start + kept }
+}
+
+/// What an unquoted scalar is, by the core schema of YAML 1.2: `yes`, `no`, `on` and `off` are text.
+fn resolve(text: &str) -> ScalarKind {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,
+        "true" | "True" | "TRUE" => return ScalarKind::Boolean(true),
+        "false" | "False" | "FALSE" => return ScalarKind::Boolean(false),
+        _ => {}
+    }
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let radix =
+        |prefix: &str, radix| text.strip_prefix(prefix).and_then(|d| i64::from_str_radix(d, radix).ok());
+    if digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+        let integer = digits.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+        if let Some(n) = integer.or_else(|| radix("0x", 16)).or_else(|| radix("0o", 8)) {
+            return ScalarKind::Integer(n);
+        }
+        let numeric = digits.bytes().all(|b| b.is_ascii_digit() || b".eE+-".contains(&b));
+        if let Some(n) = numeric.then(|| text.parse::<f64>().ok()).flatten().filter(|n| n.is_finite()) {
+            return ScalarKind::Number(n);
+        }
+    }
+    ScalarKind::Text
+}
+
+/// Text of the file in a message: in backticks, with what a terminal would act on made visible.
+pub(crate) fn quoted(text: &str) -> String {
+    const MAX_CHARS: usize = 60;
+    let mut shown: String = text.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_CHARS).is_some() {
+        shown.push('…');
+    }
+    format!("`{}`", shown.replace("\\'", "'").replace("\\\"", "\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Source;
+
+    fn check(text: &str) -> Result<Value, String> {
+        let mut report = Report::new(Source::new("f", text));
+        let node = read(&mut report);
+        if report.has_errors() {
+            let first = report.finish();
+            let first = first.iter().next().unwrap().clone();
+            return Err(format!("{}:{} {}", first.line.unwrap(), first.column.unwrap(), first.message));
+        }
+        Ok(node.map_or(Value::Null, |node| node.json()))
+    }
+
+    #[test]
+    fn scalars_follow_the_core_schema() {
+        let text = "[1, -2, 0x10, 0o7, 1.5, 1e3, true, yes, no, on, ~, '1', .5, 1_000, 1.2.3, +3, \"a\\nb\", 99999999999999999999]";
+        let json =
+            r#"[1,-2,16,7,1.5,1000.0,true,"yes","no","on",null,"1",0.5,"1_000","1.2.3",3,"a\nb",1e20]"#;
+        assert_eq!(check(text), Ok(serde_json::from_str(json).unwrap()));
+    }
+
+    #[test]
+    fn what_cannot_be_a_pipeline_is_refused_with_its_place() {
+        let deep = format!("{}1{}", "[".repeat(40), "]".repeat(40));
+        let ladder: String =
+            (1..60).fold("a0: &a0 x\n".into(), |s, n| format!("{s}a{n}: &a{n} [*a{}]\n", n - 1));
+        let bomb = (1..12).fold("a0: &a0 x\n".to_owned(), |s, n| {
+            let ten = vec![format!("*a{}", n - 1); 10].join(", ");
+            format!("{s}a{n}: &a{n} [{ten}]\n")
+        });
+        for (text, error) in [
+            ("a: 1\nb: 2\na: 3", "3:1 the key `a` is written twice"),
+            ("a: [1, 2", "1:4 not YAML: "),
+            ("a: &x [*x]", "1:8 this alias stands inside what it refers to"),
+            ("a: *nope", "1:4 not YAML: "),
+            ("a: !secret x", "1:"),
+            ("? [a]\n: b", "1:3 a key must be a word"),
+            ("a: 1\n---\nb: 2", "2:1 a second document begins here"),
+            (&deep, "1:33 nested more than 32 levels deep"),
+            (&ladder, "33:12 nested more than 32 levels deep"),
+            (&bomb, "7:"),
+        ] {
+            let found = check(text).unwrap_err();
+            assert!(found.starts_with(error), "{text}\n{found}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What authors read when a file is wrong: the whole text, for one case of each kind.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use sprag_pipeline::{Diagnostics, load, parse};
+
+fn refused(source: &str) -> Diagnostics {
+    match parse("p.yaml", source) {
+        Ok(_) => panic!("accepted:\n{source}"),
+        Err(diagnostics) => diagnostics,
+    }
+}
+
+#[track_caller]
+fn check(source: &str, expected: &str) {
+    let text = refused(source).to_string();
+    assert_eq!(text.trim_end(), expected.trim_matches('\n'), "\n{text}\n");
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest() {
+    check(
+        "steps:\n  - id: a\n    rum: make\n",
+        r"
+error: a step has no key `rum`
+ --> p.yaml:3:5
+  |
+3 |     rum: make
+  |     ^^^ expected one of id, run, call, needs, timeout, retry, on_fail, env, dir, shell, queue, priority, always, at_most_once
+  |
+  = help: did you mean `run`?
+",
+    );
+}
+
+#[test]
+fn several_errors_are_told_at_once_in_the_order_of_the_file() {
+    check(
+        "steps:\n  - id: build\n    run: make\n    timeout: 30\n  - id: test\n    needs: [biuld]\n    run: make test\n    always: yes\n",
+        r"
+error: `timeout` cannot be `30`, an integer
+ --> p.yaml:4:14
+  |
+4 |     timeout: 30
+  |              ^^ expected a duration such as 500ms, 30s, 5m, 2h, 1d or 1h30m
+  |
+  = help: give a unit: `30s` for 30 seconds
+
+error: this step needs `biuld`, and there is no such step
+ --> p.yaml:6:13
+  |
+6 |     needs: [biuld]
+  |             ^^^^^ expected the id of another step
+  |
+  = help: did you mean `build`?
+
+error: `always` cannot be `yes`, text
+ --> p.yaml:8:13
+  |
+8 |     always: yes
+  |             ^^^ expected true or false
+  |
+  = help: write `true`
+",
+    );
+}
+
+#[test]
+fn a_circle_is_named_with_a_need_that_was_written() {
+    check(
+        "steps:\n  - id: a\n    run: x\n    needs: [c]\n  - id: b\n    run: x\n  - id: c\n    run: x\n",
+        r"
+error: the steps need each other in a circle: a → c → b → a
+ --> p.yaml:4:13
+  |
+4 |     needs: [c]
+  |             ^
+  |
+  = help: a step without `needs` needs the one written before it; `needs: []` needs none
+",
+    );
+}
+
+#[test]
+fn columns_count_characters() {
+    check(
+        "steps:\n  - { id: ä, run: \"日本 {{ inputs.x }}\" }\n",
+        r#"
+error: `id` cannot be `ä`
+ --> p.yaml:2:11
+  |
+2 |   - { id: ä, run: "日本 {{ inputs.x }}" }
+  |           ^ expected 1 to 64 letters, digits, `-` and `_`, beginning with a letter or digit
+
+error: the pipeline has no input `x`
+ --> p.yaml:2:26
+  |
+2 |   - { id: ä, run: "日本 {{ inputs.x }}" }
+  |                            ^^^^^^^^
+  |
+  = help: declare it under `inputs:`
+"#,
+    );
+}
+
+/// One line per case: what is wrong in the file, and the message with its place.
+#[test]
+fn each_kind_of_error_has_its_place() {
+    let bomb = (1..9).fold("a0: &a0 x\n".to_owned(), |text, n| {
+        let ten = vec![format!("*a{}", n - 1); 10].join(", ");
+        format!("{text}a{n}: &a{n} [{ten}]\n")
+    });
+    for (source, expected) in [
+        ("", "-:- the file is empty"),
+        ("# nothing\n", "-:- the file is empty"),
+        ("just text", "1:1 a pipeline file cannot be `just text`, text"),
+        ("[1]", "1:1 a pipeline file cannot be a list"),
+        ("name: x\n", "1:1 a pipeline needs the key `steps`"),
+        ("steps: []", "1:8 `steps` is an empty list"),
+        ("steps:\n", "1:6 `steps` cannot be nothing"),
+        ("steps:\n  - run: x\n", "2:5 a step needs the key `id`"),
+        ("steps:\n  - id: a\n", "2:5 this step does nothing"),
+        (
+            "steps:\n  - id: a\n    run: x\n    call: y\n",
+            "4:5 a step does one thing, and this one has `run` and `call`",
+        ),
+        (
+            "steps:\n  - id: a\n    run: x\n  - id: a\n    run: x\n",
+            "4:9 two steps have the id `a`; the first is on line 2",
+        ),
+        ("steps:\n  - id: a\n    id: b\n    run: x\n", "3:5 the key `id` is written twice"),
+        ("steps:\n  - id: ../x\n    run: x\n", "2:9 `id` cannot be `../x`"),
+        ("steps:\n  - id: \"a\\u001b[2J\"\n    run: x\n", "2:9 `id` cannot be `a\\u{1b}[2J`"),
+        ("steps:\n  - id: a\u{1b}\n    run: x\n", "2:10 control character U+001B in the file"),
+        ("steps:\n  - id: a\r    run: x\n", "2:10 control character U+000D in the file"),
+        ("steps:\n  - id: 7\n    run: x\n", "2:9 `id` cannot be `7`, an integer"),
+        (
+            "steps:\n  - id: a\n    run: x\n    needs: [a]\n",
+            "4:13 the steps need each other in a circle: a → a",
+        ),
+        (
+            "steps:\n  - id: a\n    run: x\n    on_fail: {rework: a}\n",
+            "4:23 a failure here cannot go back to `a`",
+        ),
+        ("steps:\n  - id: a\n    run: x\n    on_fail: retry\n", "4:14 `on_fail` cannot be `retry`"),
+        ("steps:\n  - id: a\n    run: x\n    retry: 3\n", "4:12 `retry` cannot be `3`, an integer"),
+        ("steps:\n  - id: a\n    run: x\n    retry: {attempts: 0}\n", "4:23 `attempts` cannot be `0`"),
+        (
+            "steps:\n  - id: a\n    run: x\n    timeout: 1.5h\n",
+            "4:14 `timeout`: this is not a duration: `1.5h`",
+        ),
+        (
+            "steps:\n  - id: a\n    run: x\n    env: {SPRAG_X: 1}\n",
+            "4:11 a name in `env` cannot be `SPRAG_X`",
+        ),
+        ("steps:\n  - id: a\n    run: x\n    env: {X: }\n", "4:12 `X` in `env` cannot be nothing"),
+        ("steps:\n  - id: a\n    call: x\n    shell: sh\n", "4:5 `shell` means nothing to a `call`"),
+        (
+            "steps:\n  - id: a\n    run: [x]\n    shell: sh\n",
+            "4:5 `shell` means nothing to a `run` without a shell",
+        ),
+        ("steps:\n  - id: a\n    run: ['']\n", "3:11 the program's name is empty"),
+        ("steps:\n  - id: a\n    run: echo {{ x\n", "3:15 `{{` without its `}}`"),
+        ("steps:\n  - id: a\n    run: echo {{ run.nmae }}\n", "3:18 a run has no `nmae`"),
+        (
+            "steps:\n  - id: a\n    run: echo {{ steps.b.outputs }}\n",
+            "3:18 `steps` in templates is not supported yet",
+        ),
+        (
+            "steps:\n  - id: a\n    run: echo '{{ run.id }}'\n",
+            "3:19 a value cannot stand inside single quotes",
+        ),
+        (
+            "steps:\n  - id: a\n    run: print({{ run.id }})\n    shell: [python3, -c]\n",
+            "3:19 a value cannot be part of a command for this shell, whose quoting is not known",
+        ),
+        (
+            "steps:\n  - id: a\n    run: [sh, -c, 'echo {{ run.id }}']\n",
+            "3:19 a value cannot stand where it is evaluated, as by `eval`, `sh -c`, `ssh` or `declare`",
+        ),
+        (
+            "inputs: {a: {type: integer, default: x}}\nsteps: [{id: a, run: x}]",
+            "1:38 the default of input `a` cannot be text",
+        ),
+        (
+            "inputs: {a: {required: true, default: x}}\nsteps: [{id: a, run: x}]",
+            "1:39 input `a` is required and has a default",
+        ),
+        (
+            "concurrency: {group: 'g-{{ run.id }}'}\nsteps: [{id: a, run: x}]",
+            "1:28 `run` is not known when this is filled in",
+        ),
+        (
+            "concurrency: {group: g, on_conflict: reject}\nsteps: [{id: a, run: x}]",
+            "1:38 `reject` is not supported yet",
+        ),
+        ("steps:\n  - id: a\n    run: x\n    dir: {{ run.id }}\n", "4:10 YAML takes this for a map"),
+        ("steps:\n  - id: a\n    run: {{ run.id }} x\n", "3:10 YAML takes this for a map"),
+        ("a: [1, 2", "1:4 not YAML: unclosed bracket '['"),
+        (&bomb, "7:15 the file grows past 400000 values here"),
+    ] {
+        let found = refused(source);
+        let first = found.iter().next().unwrap();
+        let place = |n: Option<usize>| n.map_or("-".to_owned(), |n| n.to_string());
+        let text = format!("{}:{} {}", place(first.line), place(first.column), first.message);
+        assert_eq!(text, expected, "\n{source}\n{found}");
+    }
+}
+
+#[test]
+fn nothing_in_a_message_acts_on_the_terminal() {
+    let name = "a\u{1b}[2J\u{202e}\u{7}";
+    let source = format!("steps:\n  - id: \"\\u001b[2J\"\n    run: x # \u{202e}\n    {name}: 1\n");
+    for text in [source.as_str(), &source.replace(['\u{1b}', '\u{7}'], "")] {
+        let found = parse("p\u{1b}[2J.yaml", text).map(|_| ()).unwrap_err().to_string();
+        assert!(!found.contains(|c: char| c.is_control() && c != '\n' || c == '\u{202e}'), "{found:?}");
+    }
+}
+
+#[test]
+fn programs_read_the_same_as_json() {
+    let found = refused("steps:\n  - id: a\n    rum: make\n    run: x\n");
+    let expected = json!([{
+        "severity": "error", "file": "p.yaml", "line": 3, "column": 5, "end_line": 3, "end_column": 8,
+        "message": "a step has no key `rum`",
+        "expected": "one of id, run, call, needs, timeout, retry, on_fail, env, dir, shell, queue, priority, always, at_most_once",
+        "nearest": "run",
+    }]);
+    assert_eq!(serde_json::to_value(&found).unwrap(), expected);
+}
+
+#[test]
+fn colour_is_asked_for() {
+    let found = refused("steps: []");
+    assert!(found.render(true).contains("\u{1b}["));
+    assert!(!found.render(false).contains('\u{1b}'));
+}
+
+#[test]
+fn a_file_of_nonsense_is_told_in_fifty() {
+    let found = refused(&format!("steps:\n{}", "  - {x: 1}\n".repeat(3000)));
+    assert_eq!((found.len(), found.left_out()), (50, 5950));
+    let one_line = format!("steps: [{}]", "{x: 1},".repeat(20_000));
+    let text = refused(&one_line).to_string();
+    assert!(text.len() < 100_000, "{}", text.len());
+    assert!(text.contains("--> p.yaml:1:9"), "{text}");
+}
+
+#[test]
+fn suspicious_files_are_warned_of() {
+    let loaded = parse(
+        "p.yaml",
+        "inputs: {a: string}\nsteps:\n  - {id: a, run: x}\n  - {id: b, run: x, needs: [a, a]}\n",
+    );
+    let warnings: Vec<String> = loaded.unwrap().warnings.iter().map(|w| w.message.clone()).collect();
+    assert_eq!(warnings, ["nothing uses the input `a`", "`a` is named twice"]);
+    let forgotten = "steps:\n  - {id: a, run: x}\n  - {id: b, run: x, needs: a}\n  - {id: c, run: x, needs: a}\n  - {id: d, run: x, needs: a}\n  - {id: end, run: x, needs: [b, c], retry: {delay: 1s}}\n";
+    let warnings: Vec<String> =
+        parse("p.yaml", forgotten).unwrap().warnings.iter().map(|w| w.message.clone()).collect();
+    assert_eq!(warnings, ["no step needs `d`", "`retry` without `attempts` tries once"]);
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let big = file("big.yaml", b"");
+    // Sparse: the size is stated, the bytes are nowhere.
+    std::fs::OpenOptions::new().write(true).open(&big).unwrap().set_len(100_000_000).unwrap();
+    for (path, expected) in [
+        (dir.path().join("missing.yaml"), "cannot read"),
+        (dir.path().to_owned(), "cannot read"),
+        (big, "the file is larger than 1 MiB"),
+        (file("latin.yaml", b"steps:\n  - id: caf\xe9\n"), "the file is not UTF-8 text from here on"),
+        ("/dev/zero".into(), "the file is larger than 1 MiB"),
+    ] {
+        let text = load(&path).map(|_| ()).unwrap_err();
+        let first = text.iter().next().unwrap();
+        assert!(first.message.starts_with(expected), "{text}");
+        assert_eq!(first.file, path.display().to_string());
+    }
+    let plain = file("my pipeline.v2.yaml", b"\xef\xbb\xbfsteps: [{id: a, run: x}]\r\n");
+    assert_eq!(load(&plain).unwrap().pipeline.name, "my-pipeline.v2");
+}
+
+#[test]
+fn inputs_are_checked_where_they_are_given() {
+    let source = "inputs:\n  issue: { type: integer, required: true }\n  mode: { enum: [quick, slow], default: quick }\n  tags: list\nsteps:\n  - id: a\n    run: echo {{ inputs.issue }} {{ inputs.mode }} {{ inputs.tags }}\n";
+    let pipeline = parse("p.yaml", source).unwrap().pipeline;
+    let texts = |given: &[(&str, &str)]| {
+        let given: BTreeMap<String, String> = given.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        let typed = pipeline.coerce(&given).and_then(|values| pipeline.complete(&values));
+        typed.map(|values| serde_json::to_value(values).unwrap()).map_err(|wrong| {
+            wrong.iter().map(|d| format!("{} near={:?}", d.message, d.nearest)).collect::<Vec<_>>().join("; ")
+        })
+    };
+    for (given, expected) in [
+        (&[("issue", "7")][..], Ok(json!({ "issue": 7, "mode": "quick" }))),
+        (
+            &[("issue", "7"), ("tags", "[1, \"x\"]")],
+            Ok(json!({ "issue": 7, "mode": "quick", "tags": [1, "x"] })),
+        ),
+        (&[], Err("input `issue` is required and was not given near=None")),
+        (&[("issue", "seven")], Err("input `issue` cannot be `seven` near=None")),
+        (&[("issue", "7.5")], Err("input `issue` cannot be `7.5` near=None")),
+        (&[("isue", "7")], Err("the pipeline has no input `isue` near=Some(\"issue\")")),
+        (&[("issue", "7"), ("mode", "quik")], Err("input `mode` cannot be `\"quik\"` near=Some(\"quick\")")),
+        (&[("issue", "7"), ("tags", "a,b")], Err("input `tags` cannot be `a,b` near=None")),
+    ] {
+        assert_eq!(texts(given), expected.map_err(str::to_owned), "{given:?}");
+    }
+}
+
+#[test]
+fn a_template_without_its_input_is_refused_before_the_run_begins() {
+    let source = "inputs: {a: string, b: string}\nsteps:\n  - id: s\n    run: echo {{ inputs.a | default('x') }} {{ inputs.b }} {{ run.id }}\n";
+    let pipeline = parse("p.yaml", source).unwrap().pipeline;
+    let wrong = pipeline.plan(&BTreeMap::new()).unwrap_err();
+    let messages: Vec<&str> = wrong.iter().map(|d| d.message.as_str()).collect();
+    assert_eq!(messages, ["step `s` uses `{{ inputs.b }}`, which has no value in this run: it is undefined"]);
+    assert!(pipeline.plan(&BTreeMap::from([("b".into(), json!("v"))])).is_ok());
+}

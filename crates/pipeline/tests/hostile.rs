@@ -1,0 +1,196 @@
+//! An input cannot become a command: hostile values through every place that a value may stand, in real shells.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use sprag_pipeline::{Kind, StepSpec, parse, render_step};
+
+/// Each would leave a file called `owned` behind if any shell read it as a command.
+const HOSTILE: [&str; 16] = [
+    "; touch owned",
+    "$(touch owned)",
+    "`touch owned`",
+    "' ; touch owned ; '",
+    "\" ; touch owned ; \"",
+    "\"'; touch owned; '\"",
+    "a\ntouch owned\n",
+    "| touch owned",
+    "&& touch owned",
+    "$HOME ${PATH} $((1+1)) * ? [a-z]",
+    "\\",
+    "\\\"; touch owned; \\\"",
+    "EOF\ntouch owned\n",
+    "}; touch owned; {",
+    "a[$(touch owned)]",
+    "-n --help {{ inputs.x }} {% raw %}",
+];
+
+/// Commands that print the value and nothing else, each with the value in another place.
+const COMMANDS: [&str; 11] = [
+    "printf %s {{ inputs.x }}",
+    "printf %s \"{{ inputs.x }}\"",
+    "printf %s \"\"{{ inputs.x }}\"\"",
+    "printf %s \"$(printf %s. {{ inputs.x }})\" | sed '$ s/.$//'",
+    "v={{ inputs.x }}; printf %s \"$v\"",
+    "cat <<EOF | sed '$ s/.$//' \n{{ inputs.x }}.\nEOF",
+    "# {{ inputs.x }}\nprintf %s {{ inputs.x }}",
+    "if [ {{ inputs.x }} = \"{{ inputs.x }}\" ]; then printf %s {{ inputs.x }}; fi",
+    "export V={{ inputs.x }}; printf %s \"$V\"",
+    "f() { printf %s \"$1\"; }; f {{ inputs.x }}",
+    "case {{ inputs.x }} in *) printf %s \"{{ inputs.x }}\" ;; esac",
+];
+
+fn spec(yaml_step: serde_json::Value) -> StepSpec {
+    let file = json!({ "inputs": { "x": "string" }, "steps": [yaml_step] });
+    let loaded = parse("p.yaml", &file.to_string()).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let plan = loaded.pipeline.plan(&BTreeMap::from([("x".into(), json!("v"))])).unwrap();
+    serde_json::from_str(&plan.steps[0].spec).unwrap()
+}
+
+/// What the rendered step prints, and whether its folder is still empty.
+fn output(spec: &StepSpec, value: &str) -> (String, bool) {
+    let rendered =
+        render_step(spec, &json!({ "inputs": { "x": value }, "run": { "id": "r", "name": "n" } })).unwrap();
+    let argv = rendered.argv().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let done = Command::new(&argv[0])
+        .args(&argv[1..])
+        .envs(&rendered.env)
+        .current_dir(&dir)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let clean = std::fs::read_dir(&dir).unwrap().next().is_none();
+    (String::from_utf8_lossy(&done.stdout).into_owned(), clean)
+}
+
+#[test]
+fn a_value_is_data_wherever_it_stands() {
+    for shell in ["sh", "bash"] {
+        for command in COMMANDS {
+            let spec = spec(json!({ "id": "a", "run": command, "shell": shell }));
+            for value in HOSTILE {
+                let (printed, clean) = output(&spec, value);
+                assert!(clean, "{shell}: {command}: {value:?} became a command");
+                // `$( )` and `sed` lose line ends by themselves.
+                assert_eq!(
+                    printed.trim_end_matches('\n'),
+                    value.trim_end_matches('\n'),
+                    "{shell}: {command}"
+                );
+            }
+        }
+    }
+}
+
+/// Random commands out of all that quoting is made of: whatever the loader accepts, no value becomes a command.
+#[test]
+fn no_accepted_command_runs_a_value() {
+    const PARTS: [&str; 32] = [
+        "{{ inputs.x }}",
+        "{{ inputs.x }}",
+        "{{ inputs.x }}",
+        "echo ",
+        "echo ",
+        " ",
+        "\"",
+        "\"",
+        "'",
+        "'",
+        "$(echo ",
+        ")",
+        "`",
+        "\\",
+        "; ",
+        "\n",
+        "# ",
+        "cat <<EOF\n",
+        "cat <<'EOF'\n",
+        "\nEOF\n",
+        "${y:-",
+        "${y:",
+        "}",
+        "$((",
+        "((",
+        "))",
+        "[ ",
+        " ]",
+        "[[ ",
+        " -eq 0 ]]",
+        "y[",
+        "]=1",
+    ];
+    let values = [
+        "a[$(touch owned)]",
+        "$(touch owned)`touch owned`;touch owned;\"$(touch owned)\";'$(touch owned)';\ntouch owned\n'\ntouch owned\n\"\ntouch owned\n",
+        "EOF\ntouch owned\n",
+    ];
+    let mut chance = 0x2545_f491_4f6c_dd1d_u64;
+    let mut below = |bound: usize| {
+        chance ^= chance << 13;
+        chance ^= chance >> 7;
+        chance ^= chance << 17;
+        (chance % bound as u64) as usize
+    };
+    let mut run = 0;
+    for _ in 0..2000 {
+        let command: String = (0..3 + below(9)).map(|_| PARTS[below(PARTS.len())]).collect();
+        if !command.contains("inputs.x") {
+            continue;
+        }
+        for shell in ["sh", "bash"] {
+            let step = json!({ "id": "a", "run": command, "shell": shell });
+            let file = json!({ "inputs": { "x": "string" }, "steps": [step] });
+            let Ok(loaded) = parse("p.yaml", &file.to_string()) else { continue };
+            let value = values[below(values.len())];
+            let (_, clean) = output(&loaded.pipeline.steps[0].spec, value);
+            assert!(clean, "{shell}: {value:?} became a command in:\n{command}");
+            run += 1;
+        }
+    }
+    assert!(run > 300, "{run} commands were accepted and run");
+}
+
+#[test]
+fn arguments_and_variables_pass_values_as_they_are() {
+    let argv = spec(json!({ "id": "a", "run": ["printf", "%s", "{{ inputs.x }}"] }));
+    let env = spec(json!({ "id": "a", "run": "printf %s \"$VALUE\"", "env": { "VALUE": "{{ inputs.x }}" } }));
+    for value in HOSTILE {
+        assert_eq!(output(&argv, value), (value.to_owned(), true));
+        assert_eq!(output(&env, value), (value.to_owned(), true));
+    }
+}
+
+#[test]
+fn the_command_never_holds_the_value() {
+    let spec = spec(json!({ "id": "a", "run": "echo {{ inputs.x }} \"<{{ inputs.x }}>\"" }));
+    let rendered = render_step(&spec, &json!({ "inputs": { "x": "secret words" } })).unwrap();
+    let Kind::Run { command, .. } = &rendered.kind else { panic!("{rendered:?}") };
+    assert_eq!(command, "echo \"${SPRAG_VALUE_1}\" \"<${SPRAG_VALUE_2}>\"");
+    assert_eq!(rendered.env["SPRAG_VALUE_1"], "secret words");
+}
+
+#[test]
+fn what_has_no_value_is_an_error_and_never_empty() {
+    let spec = spec(json!({ "id": "a", "run": "echo {{ inputs.x }}" }));
+    for (context, why) in [
+        (json!({ "inputs": {} }), "undefined"),
+        (json!({}), "undefined"),
+        (json!({ "inputs": { "x": null } }), "null"),
+        (json!({ "inputs": { "x": "a\0b" } }), "zero byte"),
+        (json!({ "inputs": { "x": "y".repeat(200_000) } }), "more than"),
+    ] {
+        let error = render_step(&spec, &context).unwrap_err().to_string();
+        assert!(error.starts_with("the command cannot be filled in: ") && error.contains(why), "{error}");
+    }
+}
+
+#[test]
+fn a_handler_gets_values_with_their_types() {
+    let with = json!({ "n": "{{ inputs.x }}", "text": "n={{ inputs.x }}", "deep": [{ "id": "{{ run.id }}" }], "k": 1 });
+    let spec = spec(json!({ "id": "a", "call": { "handler": "h", "with": with } }));
+    let rendered = render_step(&spec, &json!({ "inputs": { "x": [1, 2] }, "run": { "id": "r1" } })).unwrap();
+    let Kind::Call { with, .. } = rendered.kind else { panic!() };
+    assert_eq!(with, json!({ "n": [1, 2], "text": "n=[1,2]", "deep": [{ "id": "r1" }], "k": 1 }));
+}
