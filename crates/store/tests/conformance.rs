@@ -427,6 +427,13 @@ fn l04_a_write_between_load_and_cas_is_a_conflict_and_the_others_value_stands() 
     });
 }
 
+/// Lets wake-ups that are still on their way arrive: a commit may ring twice, here and by its bell.
+async fn settle(watching: &sprag_store::Subscription) {
+    for _ in 0..4 {
+        watching.wait(std::time::Duration::from_millis(30)).await;
+    }
+}
+
 #[test]
 fn l05_a_refused_event_leaves_the_row_as_it_was() {
     on_every_store(|store, _| async move {
@@ -437,6 +444,7 @@ fn l05_a_refused_event_leaves_the_row_as_it_was() {
         };
         let before = row(&store);
         let watching = store.subscribe(vec![sprag_store::Topic::Run(run), sprag_store::Topic::Journal]);
+        settle(&watching).await;
         for _ in 0..3 {
             assert!(
                 !store
@@ -478,6 +486,7 @@ fn l06_an_applied_event_notifies_once_and_only_after_the_commit() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;
         let watching = store.subscribe(vec![sprag_store::Topic::Run(run)]);
+        settle(&watching).await;
         let failed = store
             .write(move |session| {
                 let _ = ops::cancel_run(session, run)?;
