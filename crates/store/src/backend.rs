@@ -97,6 +97,8 @@ pub trait Backend:
     fn put_queue(&mut self, queue: &QueueRow) -> Result<()>;
     /// Executions of a queue that could be handed over if there were a place, first to go first.
     fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>>;
+    /// The queues in which something could be handed over if there were a place, in order.
+    fn crowded_queues(&mut self, now_ms: i64) -> Result<Vec<Arc<str>>>;
     /// Executions that have been in a queue's hands since before this moment, oldest first.
     fn unclaimed_since(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ExecutionId>>;
     /// Running executions whose lease has lapsed, longest first.
@@ -112,6 +114,9 @@ pub trait Backend:
     fn drop_place(&mut self, group: &str, run: RunId) -> Result<()>;
     /// Queued runs of a group, first to start first.
     fn queued(&mut self, group: &str, limit: usize) -> Result<Vec<RunId>>;
+
+    /// The groups in which runs wait for a place, in order.
+    fn crowded_groups(&mut self) -> Result<Vec<Arc<str>>>;
 
     /// Workers that are not offline, in order.
     fn workers(&mut self) -> Result<Vec<WorkerRow>>;

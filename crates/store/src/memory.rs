@@ -402,6 +402,13 @@ impl Backend for MemoryTx<'_> {
         Ok(waiting.into_iter().map(|(_, _, id)| id).take(limit).collect())
     }
 
+    fn crowded_queues(&mut self, now_ms: i64) -> Result<Vec<Arc<str>>> {
+        let waiting = self.tables.executions.values().filter(|row| {
+            row.status() == ExecutionStatus::Requested && row.not_before_ms <= now_ms && !row.cancel_requested
+        });
+        Ok(waiting.map(|row| Arc::clone(&row.queue)).collect::<BTreeSet<_>>().into_iter().collect())
+    }
+
     fn unclaimed_since(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
         let mut waiting: Vec<(i64, ExecutionId)> = self
             .tables
@@ -455,6 +462,11 @@ impl Backend for MemoryTx<'_> {
             .collect();
         waiting.sort_unstable();
         Ok(waiting.into_iter().map(|(_, id)| id).take(limit).collect())
+    }
+
+    fn crowded_groups(&mut self) -> Result<Vec<Arc<str>>> {
+        let queued = self.tables.runs.values().filter(|run| run.status() == RunStatus::Queued);
+        Ok(queued.filter_map(|run| run.group.clone()).collect::<BTreeSet<_>>().into_iter().collect())
     }
 
     fn workers(&mut self) -> Result<Vec<WorkerRow>> {

@@ -386,6 +386,12 @@ impl<'a> Session<'a> {
         topics.extend(self.runs.0.values().filter(|slot| slot.dirty).map(|slot| Topic::Run(slot.row.id)));
         for row in self.executions.0.values().filter(|slot| slot.dirty).map(|slot| &slot.row) {
             topics.insert(Topic::Run(row.id.run));
+            if row.cancel_requested
+                && row.status() == ExecutionStatus::Running
+                && let Some(owner) = row.owner
+            {
+                topics.insert(Topic::Worker(owner));
+            }
             if row.status() == ExecutionStatus::Scheduled {
                 topics.insert(Topic::Queue(Arc::clone(&row.queue), row.pin.unwrap_or(0)));
             }

@@ -32,6 +32,8 @@ pub enum Topic {
     Queue(Arc<str>, Id),
     /// A change to this run.
     Run(RunId),
+    /// Something that this worker holds is to end.
+    Worker(Id),
 }
 
 impl Topic {
@@ -40,6 +42,7 @@ impl Topic {
         match self {
             Topic::Journal => "journal".to_owned(),
             Topic::Run(run) => format!("run-{run}"),
+            Topic::Worker(worker) => format!("worker-{worker}"),
             Topic::Queue(queue, pin) => {
                 let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
                 let name: String = queue
@@ -222,15 +225,18 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        // A run's bell has one or two listeners and then never again; queues' and the journal's stay.
-        for path in self.files.iter().filter(|path| is_of_a_run(path)) {
+        // A run's and a worker's bells have their listeners and then never again; others' stay.
+        for path in self.files.iter().filter(|path| is_passing(path)) {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-fn is_of_a_run(path: &Path) -> bool {
-    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("run-"))
+fn is_passing(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("run-")
+        || name.starts_with("worker-")
+        || (name.starts_with("queue-") && !name.ends_with(".0"))
 }
 
 /// Whether a bell can be made here at all: a folder that cannot be written to is an error at once.

@@ -30,6 +30,8 @@ pub struct Claimer {
     pub worker: Id,
     /// The queues it serves.
     pub queues: Vec<Arc<str>>,
+    /// Takes only what is reserved to it.
+    pub reserved_only: bool,
     /// How long it may be silent.
     pub lease_ms: i64,
     /// What it calls this claim.
@@ -97,7 +99,8 @@ pub struct Finished {
 pub fn claim(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Vec<Assignment>> {
     let mut candidates: Vec<Candidate> = Vec::new();
     for queue in &claimer.queues {
-        for pin in [0, claimer.worker] {
+        let anyones = (!claimer.reserved_only).then_some(0);
+        for pin in anyones.into_iter().chain([claimer.worker]) {
             candidates.extend(session.db().claimable(queue, pin, limit)?);
         }
     }

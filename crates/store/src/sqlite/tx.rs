@@ -512,6 +512,15 @@ impl Backend for SqliteTx<'_> {
         )
     }
 
+    fn crowded_queues(&mut self, now_ms: i64) -> Result<Vec<Arc<str>>> {
+        self.list(
+            "SELECT DISTINCT queue FROM executions \
+             WHERE status = 'requested' AND not_before_ms <= ?1 AND NOT cancel_requested ORDER BY queue",
+            params![now_ms],
+            |columns| columns.get(0),
+        )
+    }
+
     fn unclaimed_since(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
         self.list(
             "SELECT run, step, attempt FROM executions WHERE status = 'scheduled' AND published_ms <= ?1 \
@@ -558,6 +567,14 @@ impl Backend for SqliteTx<'_> {
             "SELECT id FROM runs WHERE status = 'queued' AND grp = ?1 ORDER BY priority DESC, id LIMIT ?2",
             params![group, limit as i64],
             run_id,
+        )
+    }
+
+    fn crowded_groups(&mut self) -> Result<Vec<Arc<str>>> {
+        self.list(
+            "SELECT DISTINCT grp FROM runs WHERE status = 'queued' AND grp IS NOT NULL ORDER BY grp",
+            &[],
+            |columns| columns.get(0),
         )
     }
 

@@ -47,7 +47,7 @@ pub fn tolerant() -> Policy {
 
 /// A worker that serves the default queue.
 pub fn claimer(worker: i64) -> Claimer {
-    Claimer { worker, queues: vec!["default".into()], lease_ms: 60_000, nonce: 0 }
+    Claimer { worker, queues: vec!["default".into()], reserved_only: false, lease_ms: 60_000, nonce: 0 }
 }
 
 /// Work that went well.

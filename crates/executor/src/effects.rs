@@ -1,0 +1,55 @@
+//! Work after a commit: read from the outbox, each on its own, tried again until it is done.
+
+use std::pin::Pin;
+
+use sprag_lifecycle::RunId;
+use sprag_store::Result;
+
+use crate::Executor;
+
+/// What an effect's work returns: nothing, or why it failed.
+pub type EffectFuture<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), String>> + Send + 'a>>;
+
+/// Something to be done after a run has ended. It may be called again for the same run: after a crash
+/// between doing it and noting that, or because another effect of the run failed.
+pub trait Effect: Send + Sync + 'static {
+    /// What it is called in the log.
+    fn name(&self) -> &'static str;
+    /// Does it.
+    fn run_ended(&self, run: RunId) -> EffectFuture<'_>;
+}
+
+/// Effects that one sweep carries out at most.
+const BATCH: usize = 64;
+/// The first wait after a failure; it doubles up to [`LONGEST_WAIT_MS`].
+const FIRST_WAIT_MS: i64 = 1_000;
+/// No effect waits longer than this for its next try.
+const LONGEST_WAIT_MS: i64 = 300_000;
+
+impl Executor {
+    /// Carries out what is due in the outbox. One that fails blocks no other and undoes nothing.
+    pub(crate) async fn relay(&self) -> Result<usize> {
+        let now_ms = self.store.now().steady_ms;
+        let mut done = 0;
+        for row in self.store.read(|db| db.outbox_due(now_ms, BATCH))? {
+            if !self.cares_for(row.run) {
+                continue;
+            }
+            let mut failures = Vec::new();
+            for effect in &self.effects {
+                if let Err(error) = effect.run_ended(row.run).await {
+                    tracing::warn!(run = %row.run, effect = effect.name(), error, "effect failed; it is tried again");
+                    failures.push(format!("{}: {error}", effect.name()));
+                }
+            }
+            if failures.is_empty() {
+                self.store.executor().effect_done(row.id).await?;
+                done += 1;
+            } else {
+                let wait_ms = (FIRST_WAIT_MS << row.attempts.min(16)).min(LONGEST_WAIT_MS);
+                self.store.executor().effect_failed(row.id, now_ms + wait_ms, failures.join("; ")).await?;
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,131 @@
+//! One sweep: everything whose time has come, each in a transaction of its own.
+
+use sprag_store::ops::{Lease, Lost};
+use sprag_store::{Id, Result, WorkerRow};
+
+use crate::Executor;
+
+/// How much of each kind one sweep takes on; the rest comes with the next.
+const BATCH: usize = 256;
+
+/// What a sweep has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Swept {
+    /// Executions handed over because their time had come.
+    pub scheduled: usize,
+    /// Executions taken from owners that were lost.
+    pub abandoned: usize,
+    /// Executions handed over again because nobody came for them.
+    pub redispatched: usize,
+    /// Runs started because their group had a place.
+    pub started: usize,
+    /// Workers found to be gone.
+    pub workers_lost: usize,
+    /// Effects carried out.
+    pub effects: usize,
+}
+
+impl Executor {
+    /// Does everything whose time has come.
+    pub async fn sweep(&self) -> Result<Swept> {
+        let mut swept = Swept::default();
+        self.fire_timers(&mut swept).await?;
+        self.reap_leases(&mut swept).await?;
+        self.reap_workers(&mut swept).await?;
+        self.redispatch(&mut swept).await?;
+        self.fill(&mut swept).await?;
+        swept.effects = self.relay().await?;
+        Ok(swept)
+    }
+
+    async fn fire_timers(&self, swept: &mut Swept) -> Result<()> {
+        let now_ms = self.store.now().steady_ms;
+        for timer in self.store.read(|db| db.timers_due(now_ms, BATCH))? {
+            if self.cares_for(timer.execution.run) {
+                swept.scheduled += usize::from(self.store.executor().schedule(timer.execution).await?);
+            }
+        }
+        Ok(())
+    }
+
+    async fn reap_leases(&self, swept: &mut Swept) -> Result<()> {
+        let now_ms = self.store.now().steady_ms;
+        for (execution, fence) in self.store.read(|db| db.lapsed(now_ms, BATCH))? {
+            if self.cares_for(execution.run) {
+                let outcome = self.store.reaper().expire(Lease { execution, fence }).await?;
+                swept.abandoned += usize::from(outcome.is_applied());
+            }
+        }
+        Ok(())
+    }
+
+    /// Workers that are gone lose what they hold, and runs reserved to them go to anyone.
+    async fn reap_workers(&self, swept: &mut Swept) -> Result<()> {
+        if self.config.only.is_some() {
+            return Ok(());
+        }
+        let now_ms = self.store.now().steady_ms;
+        for worker in self.store.read(|db| db.workers())? {
+            let lost = if self.hosts.is_gone(&worker.process) {
+                Lost::ProcessGone
+            } else if worker.heartbeat_until_ms <= now_ms {
+                Lost::LeaseLapsed
+            } else {
+                continue;
+            };
+            self.take_from(&worker, lost, swept).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_from(&self, worker: &WorkerRow, lost: Lost, swept: &mut Swept) -> Result<()> {
+        tracing::info!(worker = worker.id, name = %worker.name, ?lost, "worker is gone");
+        if lost == Lost::ProcessGone {
+            swept.abandoned += self.abandon_all(worker.id).await?;
+        }
+        for run in self.store.read(|db| db.pinned_runs(worker.id))? {
+            self.store.executor().pin_run(run, None).await?;
+        }
+        swept.workers_lost +=
+            usize::from(self.store.reaper().worker_lost(worker.id, lost).await?.is_applied());
+        Ok(())
+    }
+
+    /// Takes everything from a worker whose process is known to be gone.
+    pub async fn abandon_all(&self, worker: Id) -> Result<usize> {
+        let mut abandoned = 0;
+        for row in self.store.read(|db| db.held_by(worker))? {
+            let lease = Lease { execution: row.id, fence: row.fence };
+            abandoned += usize::from(self.store.reaper().owner_died(lease).await?.is_applied());
+        }
+        Ok(abandoned)
+    }
+
+    async fn redispatch(&self, swept: &mut Swept) -> Result<()> {
+        let before_ms = self.store.now().steady_ms - self.config.dispatch_deadline.as_millis() as i64;
+        for execution in self.store.read(|db| db.unclaimed_since(before_ms, BATCH))? {
+            if self.cares_for(execution.run) && self.store.executor().redispatch(execution).await? {
+                tracing::info!(%execution, "nobody came for it: handed over again");
+                swept.redispatched += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over what has a place now, and starts the runs that have one.
+    async fn fill(&self, swept: &mut Swept) -> Result<()> {
+        let now_ms = self.store.now().steady_ms;
+        for queue in self.store.read(|db| db.crowded_queues(now_ms))? {
+            swept.scheduled += self.store.executor().fill_queue(queue, BATCH).await?;
+        }
+        for group in self.store.read(|db| db.crowded_groups())? {
+            for _ in 0..BATCH {
+                if self.store.executor().fill_group(group.clone()).await?.is_none() {
+                    break;
+                }
+                swept.started += 1;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! Durable, ordered, exactly-owned pipelines inside a program.
+//!
+//! Open an [`Engine`] on a folder, register handlers, submit pipelines, and watch them. Everything is on
+//! disk before anybody is told of it: a program that is killed at any moment goes on where it was.
+//!
+//! ```
+//! use serde_json::json;
+//! use sprag::{Engine, RunStatus};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # tokio::runtime::Runtime::new()?.block_on(async {
+//! # let folder = tempfile::tempdir()?;
+//! # let data = folder.path();
+//! let engine = Engine::builder(data)
+//!     .handler("double", |call: sprag::Call| async move {
+//!         let n = call.with["n"].as_i64().ok_or("n is missing")?;
+//!         Ok(json!(n * 2))
+//!     })
+//!     .start()
+//!     .await?;
+//!
+//! let pipeline = sprag::parse("sums.yaml", "
+//! steps:
+//!   - id: first
+//!     call: double
+//!     with: { n: 21 }
+//!   - id: second
+//!     call: double
+//!     with: { n: 4 }
+//! ")?;
+//! let run = engine.submit(&pipeline, &Default::default()).await?;
+//! assert_eq!(engine.wait(run).await?, RunStatus::Completed);
+//! assert_eq!(engine.output(run, "first")?, Some(json!(42)));
+//! engine.shutdown().await?;
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
+//! What is promised: transitions and events happen exactly once; a step's effects at least once, with at
+//! most one start per attempt. Use [`Call::idempotency_key`] for effects outside, and [`Call::fence`]
+//! where something can check that it only grows.
+
+mod engine;
+mod events;
+mod tidy;
+
+pub use engine::{Builder, Engine, Error};
+pub use events::Events;
+pub use sprag_executor::{Effect, EffectFuture};
+pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
+pub use sprag_pipeline::{Diagnostics, Loaded, Pipeline};
+pub use sprag_process::run_if_supervisor;
+pub use sprag_store::{JournalEntry, Row, Store};
+pub use sprag_worker::{Call, CallError, Files};
+
+/// Loads a pipeline file.
+pub fn load(path: &std::path::Path) -> Result<Pipeline, Diagnostics> {
+    sprag_pipeline::load(path).map(|loaded| loaded.pipeline)
+}
+
+/// Reads a pipeline from a text; `name` stands for the file in messages.
+pub fn parse(name: &str, source: &str) -> Result<Pipeline, Diagnostics> {
+    sprag_pipeline::parse(name, source).map(|loaded| loaded.pipeline)
+}

@@ -1,0 +1,34 @@
+//! After a run has ended: its lock files go, its logs stay.
+
+use sprag_executor::{Effect, EffectFuture};
+use sprag_lifecycle::RunId;
+use sprag_worker::Files;
+
+/// Removes what only a live run needs.
+pub(crate) struct RemoveLocks(pub(crate) Files);
+
+impl Effect for RemoveLocks {
+    fn name(&self) -> &'static str {
+        "remove lock files"
+    }
+
+    fn run_ended(&self, run: RunId) -> EffectFuture<'_> {
+        let folder = self.0.run(run);
+        Box::pin(async move {
+            let entries = match std::fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(format!("{}: {error}", folder.display())),
+            };
+            for path in entries.flatten().map(|entry| entry.path()) {
+                // A lock that is held belongs to processes that are still ending: the next sweep looks again.
+                if path.extension().is_some_and(|ending| ending == "lock")
+                    && !sprag_process::is_held(&path).map_err(|error| format!("{}: {error}", path.display()))?
+                {
+                    std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}

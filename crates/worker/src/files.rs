@@ -1,0 +1,38 @@
+//! Where a run's files lie in the data directory.
+//!
+//! ```text
+//!   runs/RUN/STEP.ATTEMPT.log    what the attempt printed
+//!   runs/RUN/STEP.lock           held by the processes of the step's present attempt
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use sprag_lifecycle::RunId;
+
+/// The data directory's layout. Step ids are checked when a pipeline is loaded; they hold no `/`.
+#[derive(Debug, Clone)]
+pub struct Files {
+    data: PathBuf,
+}
+
+impl Files {
+    /// The files under this data directory.
+    pub fn new(data: &Path) -> Self {
+        Files { data: data.to_owned() }
+    }
+
+    /// The run's folder.
+    pub fn run(&self, run: RunId) -> PathBuf {
+        self.data.join("runs").join(run.to_string())
+    }
+
+    /// What an attempt printed.
+    pub fn log(&self, run: RunId, step: &str, attempt: u32) -> PathBuf {
+        self.run(run).join(format!("{step}.{attempt}.log"))
+    }
+
+    /// Held by whoever works on the step.
+    pub fn lock(&self, run: RunId, step: &str) -> PathBuf {
+        self.run(run).join(format!("{step}.lock"))
+    }
+}

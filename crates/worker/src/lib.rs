@@ -1,0 +1,52 @@
+//! The worker: what happens after hand-off.
+//!
+//! ```text
+//!   queue ──claim──▶ Worker ──one task per slot──▶ Runner (a command's tree, a handler)
+//!                      │                              ▲ renewed, cancel, lost
+//!                      └──heartbeat: worker and leases┘
+//!   Runner's end ──▶ finish: reports, and receives the run's next step in the same commit
+//! ```
+//!
+//! A worker knows nothing of executors: it claims from a queue, holds what it got by a fence, and ends
+//! its work when the fence is taken away, by the store's word or by its own clock.
+
+mod command;
+mod control;
+mod files;
+mod handlers;
+mod slots;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sprag_store::Id;
+
+pub use command::Commands;
+pub use control::{Control, Signal};
+pub use files::Files;
+pub use handlers::{Call, CallError, CallFuture, Handlers};
+pub use slots::{Ended, Runner, RunnerFuture, Worker};
+
+/// How a worker behaves.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Its number in the store.
+    pub id: Id,
+    /// What it calls itself.
+    pub name: String,
+    /// The queues it serves.
+    pub queues: Vec<Arc<str>>,
+    /// Takes only what is reserved to it: the process that started a run works off that run alone.
+    pub reserved_only: bool,
+    /// How much it takes at once.
+    pub slots: usize,
+    /// How long it may be silent before its work is given to others.
+    pub lease: Duration,
+    /// How long commands have between being asked to end and being killed.
+    pub grace: Duration,
+    /// The program that runs as a step's supervisor: one that calls `sprag_process::run_if_supervisor`.
+    pub supervisor: PathBuf,
+    /// Where logs and locks go.
+    pub data: PathBuf,
+}
