@@ -94,6 +94,11 @@ fn default_name(file: &str) -> String {
     if name.is_empty() { "pipeline".into() } else { name }
 }
 
+/// A span of time as people write it: `500ms`, `30s`, `1h30m`.
+pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
+    duration::parse_ms(text).map(std::time::Duration::from_millis)
+}
+
 /// The pipeline in a text that may use what is understood and not acted on yet.
 #[cfg(test)]
 pub(crate) fn parse_understood(source: &str) -> Result<Loaded, Diagnostics> {

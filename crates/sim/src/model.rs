@@ -137,7 +137,13 @@ fn run_id() -> RunId {
 }
 
 fn claimer(worker: usize) -> Claimer {
-    Claimer { worker: worker as i64 + 1, queues: vec!["default".into()], reserved_only: false, lease_ms: LEASE_MS, nonce: 0 }
+    Claimer {
+        worker: worker as i64 + 1,
+        queues: vec!["default".into()],
+        reserved_only: false,
+        lease_ms: LEASE_MS,
+        nonce: 0,
+    }
 }
 
 impl World {

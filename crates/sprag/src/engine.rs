@@ -173,6 +173,16 @@ impl Builder {
     }
 }
 
+/// Ends all work of an engine at once; others may take it over.
+pub struct Abandoner(Worker);
+
+impl Abandoner {
+    /// Ends it.
+    pub fn abandon(&self) {
+        self.0.drop_all();
+    }
+}
+
 /// A running engine.
 pub struct Engine {
     store: Store,
@@ -220,7 +230,11 @@ impl Engine {
     }
 
     /// Starts a run of a pipeline. When this returns, the run is on disk.
-    pub async fn submit(&self, pipeline: &Pipeline, inputs: &BTreeMap<String, Value>) -> Result<RunId, Error> {
+    pub async fn submit(
+        &self,
+        pipeline: &Pipeline,
+        inputs: &BTreeMap<String, Value>,
+    ) -> Result<RunId, Error> {
         let inputs = pipeline.complete(inputs)?;
         let plan = pipeline.plan(&inputs)?;
         let mut new = self.store.person().new_run(Arc::new(plan));
@@ -236,7 +250,9 @@ impl Engine {
     async fn create(&self, new: NewRun) -> Result<RunId, Error> {
         match self.store.person().create_run(new).await? {
             Created::New(run) | Created::Existing(run) => Ok(run),
-            Created::NameTaken => Err(Error::Store(sprag_store::Error::Refused("the run's name is taken".into()))),
+            Created::NameTaken => {
+                Err(Error::Store(sprag_store::Error::Refused("the run's name is taken".into())))
+            }
         }
     }
 
@@ -283,9 +299,9 @@ impl Engine {
         Events::new(&self.store, run, since)
     }
 
-    /// Ends all work here at once; others may take it over.
-    pub fn abandon(&self) {
-        self.worker.drop_all();
+    /// Something with which to end all work even while the engine shuts down.
+    pub fn abandoner(&self) -> Abandoner {
+        Abandoner(self.worker.clone())
     }
 
     /// Takes no more work, finishes what it has, and closes the store.

@@ -45,7 +45,7 @@ mod engine;
 mod events;
 mod tidy;
 
-pub use engine::{Builder, Engine, Error};
+pub use engine::{Abandoner, Builder, Engine, Error};
 pub use events::Events;
 pub use sprag_executor::{Effect, EffectFuture};
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};

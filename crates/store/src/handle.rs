@@ -164,6 +164,14 @@ impl Store {
         (self.random() >> 2) as Id + 1
     }
 
+    /// Reads the whole file and says whether it is sound.
+    pub fn health(&self) -> Result<String> {
+        match &*self.inner {
+            Inner::Memory(_) => Ok("in memory".into()),
+            Inner::Sqlite(sqlite) => sqlite.health(),
+        }
+    }
+
     /// The file, if the store is one.
     pub fn path(&self) -> Option<&Path> {
         match &*self.inner {

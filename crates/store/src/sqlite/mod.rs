@@ -143,6 +143,28 @@ impl Sqlite {
         answer
     }
 
+    /// Reads the whole file; says in what state it is, or what is wrong with it.
+    pub(crate) fn health(&self) -> Result<String> {
+        let conn = open::connect(&self.path, self.options)?;
+        let ask = |question: &str| -> Result<String> {
+            conn.query_row(question, [], |columns| columns.get::<_, rusqlite::types::Value>(0))
+                .map(|answer| match answer {
+                    rusqlite::types::Value::Text(text) => text,
+                    rusqlite::types::Value::Integer(number) => number.to_string(),
+                    other => format!("{other:?}"),
+                })
+                .map_err(|error| translate(&self.path, "checking", &error))
+        };
+        match ask("PRAGMA quick_check(1)")?.as_str() {
+            "ok" => Ok(format!(
+                "SQLite {}, schema {SCHEMA_VERSION}, WAL with synchronous=FULL, {} KiB, sound",
+                rusqlite::version(),
+                ask("SELECT page_count * page_size / 1024 FROM pragma_page_count(), pragma_page_size()")?
+            )),
+            damage => Err(Error::Corrupt { path: self.path.clone(), reason: damage.to_owned() }),
+        }
+    }
+
     pub(crate) fn now(&self) -> Now {
         self.clock.now()
     }

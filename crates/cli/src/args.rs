@@ -1,0 +1,192 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::exit;
+
+/// Runs pipelines of commands: durably, in order, and never a step twice.
+#[derive(Debug, Parser)]
+#[command(name = "sprag", version, after_help = exit::HELP, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Where everything is kept [default: $XDG_DATA_HOME/sprag]
+    #[arg(long, global = true, env = "SPRAG_DATA", value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// Answers for programs, as JSON on stdout
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// When to use colours
+    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
+    pub(crate) color: Colour,
+    /// Tell more of what goes on (twice: even more)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// A run, by its id or the end of it.
+const RUN_HELP: &str = "The run: its id, or the last characters of it [default: the newest]";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a pipeline file and watch it
+    #[command(after_help = "\
+Examples:
+  sprag run examples/hello.yaml
+  sprag run release.yaml --input version=1.2.0
+  sprag run nightly.yaml --detach     leaves it to a `sprag worker`
+  sprag run ci.yaml --json            one JSON object per event, the result last")]
+    Run {
+        /// The pipeline file
+        file: PathBuf,
+        /// An input's value; repeat it for more
+        #[arg(long = "input", short = 'i', value_name = "KEY=VALUE")]
+        inputs: Vec<String>,
+        /// Leave the run to a worker, and return at once
+        #[arg(long)]
+        detach: bool,
+        /// The same key never starts a second run
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
+        /// How many steps to work on at once
+        #[arg(long, value_name = "N")]
+        slots: Option<usize>,
+    },
+    /// List runs, newest first
+    Ls {
+        /// Only runs in this status; repeat it for more
+        #[arg(long, value_name = "STATUS")]
+        status: Vec<String>,
+        /// How many
+        #[arg(long, short = 'n', default_value_t = 20)]
+        limit: usize,
+    },
+    /// Show a run and its steps
+    Status {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+    },
+    /// Show what steps printed
+    #[command(after_help = "\
+Examples:
+  sprag logs            everything the newest run printed
+  sprag logs RUN test   one step
+  sprag logs -f         as it is printed")]
+    Logs {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+        /// Only this step
+        step: Option<String>,
+        /// Go on until the run ends
+        #[arg(long, short)]
+        follow: bool,
+        /// Only this attempt [default: the last]
+        #[arg(long, value_name = "N")]
+        attempt: Option<u32>,
+    },
+    /// Wait until a run has ended; its outcome is the exit code
+    Wait {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+        /// Give up after this long (exit code 124), like 90s or 5m
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<String>,
+    },
+    /// End a run: what goes on is ended, what waits never starts
+    Cancel {
+        #[arg(help = "The run: its id, or the last characters of it")]
+        run: String,
+    },
+    /// Try again what failed, or one step and all that follows it
+    #[command(after_help = "\
+Examples:
+  sprag retry RUN               the failed steps, keeping what is done
+  sprag retry RUN --step test   `test` and everything after it, whatever became of them")]
+    Retry {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+        /// Go on from this step
+        #[arg(long, value_name = "STEP")]
+        step: Option<String>,
+        /// Leave the run to a worker, and return at once
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Go on with a run that failed, was cancelled, or whose process died
+    Resume {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+        /// Leave the run to a worker, and return at once
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Work off the runs that were left to workers, until stopped
+    #[command(after_help = "\
+Stop it with Ctrl-C or SIGTERM: it finishes the steps it has, then leaves. A second
+signal ends them; they are then tried again elsewhere.")]
+    Worker {
+        /// A queue to serve; repeat it for more
+        #[arg(long = "queue", value_name = "NAME", default_value = "default")]
+        queues: Vec<String>,
+        /// How many steps to work on at once
+        #[arg(long, value_name = "N")]
+        slots: Option<usize>,
+        /// What to call it
+        #[arg(long)]
+        name: Option<String>,
+        /// Leave once there is nothing left to do (exit code 4 if there never was)
+        #[arg(long)]
+        until_idle: bool,
+    },
+    /// Show the journal: everything that happened, in order
+    Events {
+        /// Only this run's
+        #[arg(long, value_name = "RUN")]
+        run: Option<String>,
+        /// Only what came after this number
+        #[arg(long, value_name = "SEQ", default_value_t = 0)]
+        since: u64,
+        /// Go on as it grows
+        #[arg(long, short)]
+        follow: bool,
+    },
+    /// Say why a run waits: for what, since when, until when, who has it
+    Explain {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+    },
+    /// Check a pipeline file without running it
+    Validate {
+        /// The pipeline files
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Print the JSON Schema of pipeline files, for editors
+    Schema,
+    /// Print the lifecycle tables: what every status means and what leads to it
+    Lifecycle {
+        /// Only this one: run, step, execution, environment, thread, gate, worker, enforcement
+        entity: Option<String>,
+    },
+    /// Check the data directory and this machine
+    Doctor,
+    /// Print a completion script for a shell
+    Completion {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}

@@ -1,0 +1,48 @@
+//! `sprag logs`: what steps printed.
+
+use std::time::Duration;
+
+use sprag_store::{Row, RunRow, Table, Topic};
+
+use crate::context::{Context, find_run};
+use crate::exit::{Exit, Failure};
+use crate::live::Tails;
+
+/// How often files are looked at while they grow.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(crate) async fn logs(
+    context: &Context,
+    run: Option<&str>,
+    step: Option<&str>,
+    follow: bool,
+    attempt: Option<u32>,
+) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, run)?;
+    let only = step.map(|step| known.step_no(step)).transpose()?;
+    let id = known.id();
+    let wake = store.subscribe(vec![Topic::Run(id)]);
+    let mut tails = Tails::new(context.files(), &known, context.json, only.is_none());
+    loop {
+        let (row, executions) = store.read(|db| Ok((Table::<RunRow>::load(db, id)?, db.executions(id)?)))?;
+        let over = row.is_none_or(|row| row.status().is_terminal());
+        for execution in &executions {
+            let last = executions.iter().rfind(|other| other.id.step == execution.id.step);
+            let wanted = match attempt {
+                Some(attempt) => execution.id.attempt == attempt,
+                None => follow || last.is_some_and(|last| last.id == execution.id),
+            };
+            if wanted && only.is_none_or(|only| only == execution.id.step) {
+                tails.print(execution.id)?;
+            }
+        }
+        if !follow || over {
+            return Ok(Exit::Ok);
+        }
+        tokio::select! {
+            () = wake.wait(LOOK) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(Exit::Ok),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! `sprag lifecycle` and `sprag doctor`: how things are meant to be, and how they are.
+
+use serde_json::json;
+use sprag_store::Row;
+
+use crate::context::{Context, this_program};
+use crate::exit::{Exit, Failure};
+use crate::show::line;
+
+pub(crate) fn lifecycle(entity: Option<&str>) -> Result<Exit, Failure> {
+    let page = sprag_lifecycle::reference();
+    let Some(entity) = entity else {
+        line(page.trim_end());
+        return Ok(Exit::Ok);
+    };
+    let section = page
+        .split("\n## ")
+        .find(|section| section.lines().next().is_some_and(|title| title.eq_ignore_ascii_case(entity)));
+    match section {
+        Some(section) => {
+            line(&format!("## {}", section.trim_end()));
+            Ok(Exit::Ok)
+        }
+        None => Err(Failure::usage(format!("{entity:?} has no lifecycle"))
+            .next("one of: run, step, execution, environment, thread, gate, worker, enforcement")),
+    }
+}
+
+struct Check {
+    name: &'static str,
+    ok: bool,
+    told: String,
+}
+
+pub(crate) async fn doctor(context: &Context) -> Result<Exit, Failure> {
+    let mut checks = Vec::new();
+    let store = match context.store() {
+        Ok(store) => {
+            checks.push(Check { name: "store", ok: true, told: format!("{} opens", context.data.display()) });
+            Some(store)
+        }
+        Err(failure) => {
+            checks.push(Check { name: "store", ok: false, told: failure.message });
+            None
+        }
+    };
+    if let Some(store) = &store {
+        let health = store.health();
+        let told = health.as_ref().map_or_else(ToString::to_string, Clone::clone);
+        checks.push(Check { name: "database", ok: health.is_ok(), told });
+        let (live, workers) = store.read(|db| Ok((db.live_runs(None, 10_000)?.len(), db.workers()?)))?;
+        checks.push(Check { name: "runs", ok: true, told: format!("{live} live") });
+        for worker in &workers {
+            let gone = worker
+                .process
+                .parse()
+                .is_ok_and(|id| sprag_process::is_alive(&id) == sprag_process::Liveness::Dead);
+            let told =
+                format!("{} ({}, {} slots, {})", worker.name, worker.queues, worker.slots, worker.status());
+            let told = if gone {
+                format!("{told}: its process is gone; any worker or resume clears it")
+            } else {
+                told
+            };
+            checks.push(Check { name: "worker", ok: !gone, told });
+        }
+    }
+    checks.push(space(context));
+    checks.push(supervisor(context).await);
+    let healthy = checks.iter().all(|check| check.ok);
+    if context.json {
+        let list: Vec<_> = checks
+            .iter()
+            .map(|check| json!({ "check": check.name, "ok": check.ok, "message": check.told }))
+            .collect();
+        line(&json!({ "healthy": healthy, "checks": list }).to_string());
+    } else {
+        for check in &checks {
+            let sign = if check.ok { context.style.green("✓") } else { context.style.red("✗") };
+            line(&format!("{sign} {:<11} {}", check.name, check.told));
+        }
+    }
+    Ok(if healthy { Exit::Ok } else { Exit::Error })
+}
+
+fn space(context: &Context) -> Check {
+    /// Less than this is worth a word.
+    const LITTLE_MIB: u64 = 256;
+    let folder = context.data.ancestors().find(|folder| folder.exists()).unwrap_or(&context.data);
+    match rustix::fs::statvfs(folder) {
+        Ok(stat) => {
+            let free_mib = stat.f_bavail * stat.f_frsize / (1 << 20);
+            Check { name: "disk", ok: free_mib >= LITTLE_MIB, told: format!("{free_mib} MiB free") }
+        }
+        Err(error) => Check { name: "disk", ok: false, told: format!("{}: {error}", folder.display()) },
+    }
+}
+
+/// Runs a command for real.
+async fn supervisor(context: &Context) -> Check {
+    let tried = async {
+        let log = context.data.join("doctor.log");
+        let order = sprag_process::Order::new(["true"], &log);
+        let mut running = sprag_process::spawn(order, &this_program().map_err(|f| f.message)?)
+            .await
+            .map_err(|error| error.to_string())?;
+        let ended = running.wait().await.map_err(|error| error.to_string())?;
+        let _ = std::fs::remove_file(&log);
+        if ended.success() {
+            Ok(ended.usage.wall_ms)
+        } else {
+            Err(format!("`true` ended with {:?}", ended.reason))
+        }
+    };
+    match tried.await {
+        Ok(ms) => Check { name: "commands", ok: true, told: format!("run under a supervisor ({ms} ms)") },
+        Err(told) => Check { name: "commands", ok: false, told },
+    }
+}

@@ -1,0 +1,60 @@
+//! One file per command.
+
+mod events;
+mod explain;
+mod logs;
+mod ls;
+mod machine;
+mod run;
+mod status;
+mod validate;
+mod wait;
+mod worker;
+
+pub(crate) use events::Names;
+
+use clap::CommandFactory;
+
+use crate::args::{Args, Command};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::show::line;
+
+/// Does what the command line says.
+pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
+    let context = Context::new(&args)?;
+    match args.command {
+        Command::Run { file, inputs, detach, idempotency_key, slots } => {
+            run::start(&context, &file, &inputs, run::Options { detach, idempotency_key, slots }).await
+        }
+        Command::Retry { run, step, detach } => {
+            run::retry(&context, run.as_deref(), step.as_deref(), detach).await
+        }
+        Command::Resume { run, detach } => run::resume(&context, run.as_deref(), detach).await,
+        Command::Cancel { run } => run::cancel(&context, &run).await,
+        Command::Ls { status, limit } => ls::ls(&context, &status, limit),
+        Command::Status { run } => status::status(&context, run.as_deref()),
+        Command::Logs { run, step, follow, attempt } => {
+            logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
+        }
+        Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
+        Command::Worker { queues, slots, name, until_idle } => {
+            worker::worker(&context, queues, slots, name, until_idle).await
+        }
+        Command::Events { run, since, follow } => {
+            events::events(&context, run.as_deref(), since, follow).await
+        }
+        Command::Explain { run } => explain::explain(&context, run.as_deref()),
+        Command::Validate { files } => validate::validate(&context, &files),
+        Command::Schema => {
+            line(&format!("{:#}", sprag_pipeline::schema()));
+            Ok(Exit::Ok)
+        }
+        Command::Lifecycle { entity } => machine::lifecycle(entity.as_deref()),
+        Command::Doctor => machine::doctor(&context).await,
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Args::command(), "sprag", &mut std::io::stdout());
+            Ok(Exit::Ok)
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! `sprag run`, `retry`, `resume`, `cancel`: starting runs, going on with them, ending them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sprag::Engine;
+use sprag_lifecycle::{Plan, RunId, RunStatus, StepNo};
+use sprag_pipeline::{Diagnostics, Pipeline};
+use sprag_process::{Liveness, ProcessId};
+use sprag_store::ops::{Created, Lease};
+use sprag_store::{Id, Row, RunRow, Store, Table, WorkerRow};
+
+use super::worker::drain;
+use crate::context::{Context, Known, find_run, this_program};
+use crate::exit::{Exit, Failure};
+use crate::live::{Watched, watch};
+use crate::show::{Style, line, span};
+
+/// How a run is to be started.
+pub(crate) struct Options {
+    pub(crate) detach: bool,
+    pub(crate) idempotency_key: Option<String>,
+    pub(crate) slots: Option<usize>,
+}
+
+pub(crate) async fn start(
+    context: &Context,
+    file: &Path,
+    inputs: &[String],
+    options: Options,
+) -> Result<Exit, Failure> {
+    if options.slots == Some(0) {
+        return Err(Failure::usage("--slots must be at least 1"));
+    }
+    let loaded = sprag_pipeline::load(file).map_err(|problems| drawn(&problems))?;
+    if loaded.warnings.len() > 0 && !context.json {
+        eprintln!("{}", loaded.warnings.render(Style::stderr().coloured()));
+    }
+    let (plan, inputs) = prepare(&loaded.pipeline, inputs)?;
+    let store = context.store()?;
+    let dir =
+        std::env::current_dir().map_err(|error| Failure::error(format!("the working folder: {error}")))?;
+    let mut new = store.person().new_run(Arc::new(plan));
+    new.inputs = json!(inputs).to_string().into();
+    new.context = json!({ "dir": dir }).to_string().into();
+    new.idempotency_key = options.idempotency_key.as_deref().map(Into::into);
+    if options.detach {
+        return match store.person().create_run(new).await? {
+            Created::New(run) | Created::Existing(run) => Ok(detached(context, &store, run)?),
+            Created::NameTaken => Err(name_taken()),
+        };
+    }
+    let attached = Attached::begin(context, &store, new.id, options.slots).await?;
+    new.pin = Some(attached.id);
+    let expected = new.id;
+    match store.person().create_run(new).await? {
+        Created::New(run) if run == expected => attached.see_through(context, &store, run).await,
+        Created::Existing(run) => {
+            attached.leave().await?;
+            if !context.json {
+                eprintln!("this key has started run {run} before");
+            }
+            super::wait::wait(context, Some(&run.to_string()), None).await
+        }
+        Created::New(run) => {
+            let _ = store.person().cancel_run(run).await?;
+            Err(name_taken())
+        }
+        Created::NameTaken => Err(name_taken()),
+    }
+}
+
+fn name_taken() -> Failure {
+    Failure::error("the name drawn for the run was taken").next("try again")
+}
+
+/// A file's problems, as a picture.
+fn drawn(problems: &Diagnostics) -> Failure {
+    let message = problems.render(Style::stderr().coloured());
+    Failure { exit: Exit::Usage, message, next: None, drawn: true }
+}
+
+/// The plan and the complete inputs of a run.
+fn prepare(pipeline: &Pipeline, given: &[String]) -> Result<(Plan, BTreeMap<String, Value>), Failure> {
+    let mut texts = BTreeMap::new();
+    for pair in given {
+        let (key, value) = pair.split_once('=').ok_or_else(|| {
+            Failure::usage(format!("--input {pair:?} has no value")).next("write it as --input KEY=VALUE")
+        })?;
+        if texts.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(Failure::usage(format!("--input {key} is given twice")));
+        }
+    }
+    let values = pipeline.coerce(&texts).map_err(|problems| drawn(&problems))?;
+    let inputs = pipeline.complete(&values).map_err(|problems| drawn(&problems))?;
+    let plan = pipeline.plan(&inputs).map_err(|problems| drawn(&problems))?;
+    Ok((plan, inputs))
+}
+
+/// Tells of a run that was left to workers.
+fn detached(context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
+    let status = store.read(|db| Table::<RunRow>::load(db, run))?.map(|row| row.status());
+    if context.json {
+        line(&json!({ "type": "result", "run": run, "status": status }).to_string());
+        return Ok(Exit::Ok);
+    }
+    line(&run.to_string());
+    if store.read(|db| db.workers())?.is_empty() {
+        eprintln!("no worker is running: start one with `sprag worker`");
+    }
+    eprintln!("watch it: sprag logs -f {run}");
+    Ok(Exit::Ok)
+}
+
+/// This process's worker, which works off one run alone.
+struct Attached {
+    engine: Engine,
+    id: Id,
+}
+
+impl Attached {
+    async fn begin(
+        context: &Context,
+        store: &Store,
+        run: RunId,
+        slots: Option<usize>,
+    ) -> Result<Self, Failure> {
+        let _ = sprag_process::become_subreaper();
+        let id = store.new_id();
+        let mut builder = Engine::builder(&context.data)
+            .store(store.clone())
+            .commands(this_program()?)
+            .name(format!("run-{run}"))
+            .attached_to(run, id);
+        if let Some(slots) = slots {
+            builder = builder.slots(slots);
+        }
+        Ok(Attached { engine: builder.start().await?, id })
+    }
+
+    async fn leave(self) -> Result<(), Failure> {
+        Ok(self.engine.shutdown().await?)
+    }
+
+    /// Shows the run until it has ended.
+    async fn see_through(self, context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
+        let known = find_run(store, Some(&run.to_string()))?;
+        if !context.json {
+            let steps = known.plan.steps.len();
+            let s = if steps == 1 { "" } else { "s" };
+            let style = Style::stderr();
+            eprintln!("{} {} · {steps} step{s}", style.bold(&known.plan.name), style.dim(&run.to_string()));
+        }
+        let watched = watch(store, context.files(), &known, context.json).await?;
+        let status = match watched {
+            Watched::Ended(status) => {
+                self.leave().await?;
+                status
+            }
+            Watched::Left => {
+                drain(self.engine, std::future::ready(())).await?;
+                store
+                    .read(|db| Table::<RunRow>::load(db, run))?
+                    .map_or(RunStatus::Cancelled, |row| row.status())
+            }
+        };
+        outcome(context, store, &known, status)?;
+        Ok(match watched {
+            Watched::Ended(status) => status.into(),
+            Watched::Left => Exit::Cancelled,
+        })
+    }
+}
+
+/// The run's outcome, and what to try next.
+fn outcome(context: &Context, store: &Store, known: &Known, status: RunStatus) -> Result<(), Failure> {
+    let run = known.id();
+    if context.json {
+        line(&json!({ "type": "result", "run": run, "status": status }).to_string());
+        return Ok(());
+    }
+    let row = store.read(|db| Table::<RunRow>::load(db, run))?;
+    let took = row.and_then(|row| Some(span(row.ended_ms? - row.started_ms?))).unwrap_or_default();
+    let style = Style::stderr();
+    eprintln!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&format!("in {took}")));
+    let next = match status {
+        RunStatus::Completed => format!("sprag status {run} · sprag logs {run} · sprag events --run {run}"),
+        RunStatus::Failed => format!("sprag logs {run} · sprag explain {run} · sprag resume {run}"),
+        _ => format!("sprag status {run} · sprag resume {run}"),
+    };
+    eprintln!("{} {next}", style.dim("next:"));
+    Ok(())
+}
+
+pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, Some(run))?;
+    let id = known.id();
+    store.person().cancel_run(id).await?.require_applied()?;
+    let status = store.read(|db| Table::<RunRow>::load(db, id))?.map(|row| row.status());
+    if context.json {
+        line(&json!({ "run": id, "status": status }).to_string());
+    } else if let Some(status) = status {
+        line(&format!("{id} {}", context.style.status(status.to_string().as_str(), 0)));
+    }
+    Ok(Exit::Ok)
+}
+
+pub(crate) async fn resume(context: &Context, run: Option<&str>, detach: bool) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, run)?;
+    again(context, &store, &known, detach, None).await
+}
+
+pub(crate) async fn retry(
+    context: &Context,
+    run: Option<&str>,
+    step: Option<&str>,
+    detach: bool,
+) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, run)?;
+    let to = step.map(|step| known.step_no(step)).transpose()?;
+    if !known.run.status().is_terminal() {
+        let id = known.id();
+        return Err(Failure::error(format!(
+            "run {id} is {}: there is nothing to retry yet",
+            known.run.status()
+        ))
+        .next(format!("wait for it (`sprag wait {id}`), or take it over (`sprag resume {id}`)")));
+    }
+    again(context, &store, &known, detach, to).await
+}
+
+/// Goes on with a run: from a step, from what failed, or from where its process died.
+async fn again(
+    context: &Context,
+    store: &Store,
+    known: &Known,
+    detach: bool,
+    to: Option<StepNo>,
+) -> Result<Exit, Failure> {
+    let id = known.id();
+    let status = known.run.status();
+    if status == RunStatus::Completed && to.is_none() {
+        return Err(Failure::error(format!("run {id} is completed: nothing is left to do"))
+            .next(format!("run a step again with `sprag retry {id} --step STEP`")));
+    }
+    if !status.is_terminal() {
+        take_from_the_dead(store, &known.run).await?;
+    }
+    let attached = if detach { None } else { Some(Attached::begin(context, store, id, None).await?) };
+    let pin = attached.as_ref().map(|attached| attached.id);
+    let done = match (status.is_terminal(), to) {
+        (true, Some(to)) => store.person().rewind_run(id, to, pin).await?.require_applied().map(drop),
+        (true, None) => store.person().resume_run(id, pin).await?.require_applied().map(drop),
+        (false, _) => {
+            store.executor().pin_run(id, pin).await?;
+            Ok(())
+        }
+    };
+    match attached {
+        None => {
+            done?;
+            detached(context, store, id)
+        }
+        Some(attached) => {
+            if let Err(refused) = done {
+                attached.leave().await?;
+                return Err(refused.into());
+            }
+            attached.see_through(context, store, id).await
+        }
+    }
+}
+
+/// A live run is taken over only from a process that is gone; what that one had is abandoned.
+async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> {
+    let Some(owner) = run.pin else { return Ok(()) };
+    let worker = store.read(|db| Table::<WorkerRow>::load(db, owner))?;
+    let Some(worker) = worker else { return Ok(()) };
+    let there = worker.status() != sprag_lifecycle::WorkerStatus::Offline;
+    let process: Option<ProcessId> = worker.process.parse().ok();
+    let alive = process.as_ref().map_or(Liveness::Unknown, sprag_process::is_alive);
+    let silent = worker.heartbeat_until_ms <= store.now().steady_ms;
+    if there && alive != Liveness::Dead && !(alive == Liveness::Unknown && silent) {
+        let who = process
+            .map_or_else(|| worker.name.to_string(), |id| format!("process {} on {}", id.pid, id.host));
+        return Err(Failure::error(format!("run {} is being worked on by {who}", run.id))
+            .next(format!("watch it with `sprag logs -f {0}`, or end it with `sprag cancel {0}`", run.id)));
+    }
+    for row in store.read(|db| db.held_by(owner))? {
+        let lease = Lease { execution: row.id, fence: row.fence };
+        // Seen dead on this host, or silent for longer than its lease elsewhere: the store checks which.
+        let _ = match alive {
+            Liveness::Dead => store.reaper().owner_died(lease).await?,
+            Liveness::Alive | Liveness::Unknown => store.reaper().expire(lease).await?,
+        };
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! `sprag wait`: until a run has ended.
+
+use std::time::Duration;
+
+use sprag_lifecycle::RunId;
+use sprag_store::{Row, RunRow, Store, Table, Topic};
+
+use crate::context::{Context, find_run};
+use crate::exit::{Exit, Failure};
+use crate::show::line;
+
+pub(crate) async fn wait(
+    context: &Context,
+    run: Option<&str>,
+    timeout: Option<&str>,
+) -> Result<Exit, Failure> {
+    let limit = timeout.map(parse_time).transpose()?;
+    let store = context.store()?;
+    let run = find_run(&store, run)?.id();
+    let ended = ended(&store, run);
+    let status = match limit {
+        None => ended.await?,
+        Some(limit) => match tokio::time::timeout(limit, ended).await {
+            Ok(status) => status?,
+            Err(_) => return Ok(Exit::TimedOut),
+        },
+    };
+    if context.json {
+        line(&serde_json::json!({ "type": "result", "run": run, "status": status }).to_string());
+    } else {
+        line(&format!("{run} {}", context.style.status(status.to_string().as_str(), 0)));
+    }
+    Ok(status.into())
+}
+
+/// Waits until the run has ended.
+async fn ended(store: &Store, run: RunId) -> Result<sprag_lifecycle::RunStatus, Failure> {
+    let wake = store.subscribe(vec![Topic::Run(run)]);
+    loop {
+        let row = store.read(|db| Table::<RunRow>::load(db, run))?;
+        match row.map(|row| row.status()) {
+            Some(status) if status.is_terminal() => return Ok(status),
+            Some(_) => wake.wait(Duration::from_secs(2)).await,
+            None => return Err(Failure::error(format!("run {run} is gone"))),
+        }
+    }
+}
+
+/// A time like `90s`, `5m` or `1h30m`.
+fn parse_time(text: &str) -> Result<Duration, Failure> {
+    sprag_pipeline::parse_duration(text).map_err(|error| {
+        Failure::usage(format!("--timeout {text:?}: {error}")).next("write it like 90s, 5m or 1h30m")
+    })
+}

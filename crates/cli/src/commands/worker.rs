@@ -1,0 +1,79 @@
+//! `sprag worker`: works off what was left to workers.
+
+use std::time::Duration;
+
+use sprag::Engine;
+use sprag_store::Store;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::context::{Context, this_program};
+use crate::exit::{Exit, Failure};
+
+pub(crate) async fn worker(
+    context: &Context,
+    queues: Vec<String>,
+    slots: Option<usize>,
+    name: Option<String>,
+    until_idle: bool,
+) -> Result<Exit, Failure> {
+    if slots == Some(0) {
+        return Err(Failure::usage("--slots must be at least 1"));
+    }
+    let _ = sprag_process::become_subreaper();
+    let store = context.store()?;
+    let idle_at_first = until_idle && is_idle(&store)?;
+    let mut builder = Engine::builder(&context.data)
+        .store(store.clone())
+        .commands(this_program()?)
+        .queues(queues.iter().map(String::as_str));
+    if let Some(slots) = slots {
+        builder = builder.slots(slots);
+    }
+    if let Some(name) = name {
+        builder = builder.name(name);
+    }
+    let engine = builder.start().await?;
+    eprintln!("worker {} serves {}; Ctrl-C drains and stops", engine.worker_id(), queues.join(", "));
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+        result = idle(&store), if until_idle => result?,
+    }
+    if !until_idle {
+        eprintln!("draining: finishing the steps it has; a second signal ends them");
+    }
+    let again = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    drain(engine, again).await?;
+    Ok(if idle_at_first { Exit::Nothing } else { Exit::Ok })
+}
+
+/// Finishes what goes on; ends it instead as soon as `impatient` is ready.
+pub(crate) async fn drain(engine: Engine, impatient: impl Future<Output = ()>) -> Result<(), Failure> {
+    let abandon = engine.abandoner();
+    let mut done = std::pin::pin!(engine.shutdown());
+    tokio::select! {
+        result = &mut done => return Ok(result?),
+        () = impatient => abandon.abandon(),
+    }
+    Ok(done.await?)
+}
+
+fn is_idle(store: &Store) -> Result<bool, Failure> {
+    Ok(store.read(|db| db.live_runs(None, 1))?.is_empty())
+}
+
+/// Waits until no run is live.
+async fn idle(store: &Store) -> Result<(), Failure> {
+    let wake = store.subscribe(vec![sprag_store::Topic::Journal]);
+    while !is_idle(store)? {
+        wake.wait(Duration::from_secs(1)).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! A run as it goes: what its steps print, what becomes of them, and a line that moves on a terminal.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sprag::Events;
+use sprag_lifecycle::{ExecutionId, RunStatus, StepNo, Word};
+use sprag_process::LogReader;
+use sprag_store::{JournalEntry, Row, RunRow, Store, Table};
+use sprag_worker::Files;
+
+use crate::commands::Names;
+use crate::context::Known;
+use crate::exit::Failure;
+use crate::show::{Style, line, plain, span};
+
+/// How often a terminal is drawn anew and logs are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How much of a log is read at once.
+const LOG_PIECE_BYTES: usize = 256 * 1024;
+const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/// Prints what attempts have printed, each line once.
+pub(crate) struct Tails {
+    files: Files,
+    readers: BTreeMap<ExecutionId, LogReader>,
+    steps: Vec<String>,
+    json: bool,
+    /// Lines begin with the step's name.
+    named: bool,
+}
+
+impl Tails {
+    pub(crate) fn new(files: Files, known: &Known, json: bool, named: bool) -> Self {
+        let steps = known.plan.steps.iter().map(|step| step.id.clone()).collect();
+        Tails { files, readers: BTreeMap::new(), steps, json, named }
+    }
+
+    /// Prints what is new in an attempt's log.
+    pub(crate) fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
+        let step = &self.steps[id.step as usize];
+        let path = self.files.log(id.run, step, id.attempt);
+        let reader = self.readers.entry(id).or_insert_with(|| LogReader::new(&path));
+        loop {
+            let entries = match reader.read(LOG_PIECE_BYTES) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(Failure::error(format!("{}: {error}", path.display()))),
+            };
+            if entries.is_empty() {
+                return Ok(());
+            }
+            let style = Style::stdout();
+            let width = self.steps.iter().map(|step| step.chars().count()).max().unwrap_or(0);
+            for entry in entries {
+                if self.json {
+                    let told = json!({
+                        "run": id.run, "step": step, "attempt": id.attempt,
+                        "at": entry.at, "stream": entry.stream, "text": entry.text,
+                    });
+                    line(&told.to_string());
+                } else if self.named {
+                    line(&format!("{} {}", style.dim(&format!("{step:>width$} │")), plain(&entry.text)));
+                } else {
+                    line(&plain(&entry.text));
+                }
+            }
+        }
+    }
+}
+
+/// Why a step failed, in a few words, from its result.
+pub(crate) fn why_failed(result: &str) -> Option<String> {
+    let facts: Value = serde_json::from_str(result).ok()?;
+    if let Some(could_not) = facts["reason"].get("could_not_start") {
+        return could_not["message"].as_str().map(plain);
+    }
+    if let Some(message) = facts["message"].as_str() {
+        return Some(plain(message));
+    }
+    if let Some(code) = facts["exit_code"].as_i64() {
+        return Some(format!("exit code {code}"));
+    }
+    facts["signal"].as_i64().map(|signal| format!("ended by signal {signal}"))
+}
+
+/// What the user asked for in the meantime.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    /// The run has ended so.
+    Ended(RunStatus),
+    /// The user insists on leaving.
+    Left,
+}
+
+/// Watches a run until it has ended, or the user has had enough.
+pub(crate) async fn watch(
+    store: &Store,
+    files: Files,
+    known: &Known,
+    json: bool,
+) -> Result<Watched, Failure> {
+    let mut screen = Screen::new(store, files, known, json);
+    let mut interrupts = 0;
+    loop {
+        let status = screen.update().await?;
+        if status.is_terminal() {
+            screen.clear();
+            return Ok(Watched::Ended(status));
+        }
+        let wait = async {
+            screen.events.wait(TICK).await;
+        };
+        tokio::select! {
+            () = wait => {}
+            _ = tokio::signal::ctrl_c() => {
+                interrupts += 1;
+                screen.clear();
+                if interrupts > 1 {
+                    return Ok(Watched::Left);
+                }
+                eprintln!("cancelling; once more leaves at once");
+                let _ = store.person().cancel_run(known.id()).await?;
+            }
+        }
+    }
+}
+
+struct Screen<'k> {
+    store: &'k Store,
+    known: &'k Known,
+    events: Events,
+    tails: Tails,
+    names: Names<'k>,
+    json: bool,
+    style: Style,
+    /// Steps that are being worked on, with the moment they began (wall clock).
+    running: BTreeMap<StepNo, (ExecutionId, i64)>,
+    settled: usize,
+    footer: bool,
+    drawn: bool,
+    tick: usize,
+}
+
+impl<'k> Screen<'k> {
+    fn new(store: &'k Store, files: Files, known: &'k Known, json: bool) -> Self {
+        Screen {
+            store,
+            known,
+            events: Events::new(
+                store,
+                Some(known.id()),
+                known.run.last_seq.min(known.run.first_seq.saturating_sub(1)),
+            ),
+            tails: Tails::new(files, known, false, known.plan.steps.len() > 1),
+            names: Names::new(store),
+            json,
+            style: Style::stderr(),
+            running: BTreeMap::new(),
+            settled: 0,
+            footer: !json && std::io::stderr().is_terminal(),
+            drawn: false,
+            tick: 0,
+        }
+    }
+
+    /// Shows what is new; the run's status.
+    async fn update(&mut self) -> Result<RunStatus, Failure> {
+        // The status first: whatever it says, the entries up to it are there to be read.
+        let row = self.store.read(|db| Table::<RunRow>::load(db, self.known.id()))?;
+        let status = row.map_or(RunStatus::Cancelled, |row| row.status());
+        loop {
+            let entries = self.events.ready()?;
+            if entries.is_empty() {
+                break;
+            }
+            for entry in &entries {
+                self.show(entry)?;
+            }
+        }
+        if !self.json {
+            for (id, _) in self.running.clone().into_values() {
+                self.print(id)?;
+            }
+            self.draw();
+        }
+        Ok(status)
+    }
+
+    fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
+        self.clear();
+        self.tails.print(id)
+    }
+
+    fn show(&mut self, entry: &JournalEntry) -> Result<(), Failure> {
+        if self.json {
+            line(&self.names.json(entry)?.to_string());
+            return Ok(());
+        }
+        let (Some(run), Some(step)) = (entry.place.run, entry.place.step) else { return Ok(()) };
+        let id = ExecutionId { run, step, attempt: entry.place.attempt.unwrap_or(1) };
+        let name = &self.known.plan.step(step).id.clone();
+        match (entry.entity, entry.event) {
+            ("step", "step.started") => {
+                self.running.insert(step, (id, entry.at_ms));
+                Ok(())
+            }
+            (
+                "step",
+                "step.succeeded" | "step.failed" | "step.cancelled" | "step.skipped" | "step.retried",
+            ) => {
+                let began = self.running.remove(&step);
+                if let Some((id, _)) = began {
+                    self.print(id)?;
+                }
+                self.settled += usize::from(entry.event != "step.retried");
+                let took = began.map(|(_, at)| span(entry.at_ms - at)).unwrap_or_default();
+                self.clear();
+                self.tell(entry, began.map_or(id, |(id, _)| id), name, &took)
+            }
+            ("step", "step.reset" | "step.reworked") => {
+                self.settled = self.settled.saturating_sub(1);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn tell(&self, entry: &JournalEntry, id: ExecutionId, name: &str, took: &str) -> Result<(), Failure> {
+        let style = self.style;
+        let sign = style.sign(entry.to);
+        match entry.event {
+            "step.succeeded" => eprintln!("{sign} {name} {}", style.dim(took)),
+            "step.failed" | "step.retried" => {
+                let why = self.why(id)?.unwrap_or_else(|| "failed".into());
+                if entry.event == "step.failed" {
+                    eprintln!("{sign} {name} {} {}", style.red(&why), style.dim(took));
+                } else {
+                    eprintln!("{} {name} {why}; trying again {}", style.bold("↻"), style.dim(took));
+                }
+            }
+            _ => eprintln!("{sign} {name} {}", style.dim(entry.to)),
+        }
+        Ok(())
+    }
+
+    fn why(&self, id: ExecutionId) -> Result<Option<String>, Failure> {
+        let executions = self.store.read(|db| db.executions(id.run))?;
+        let row = executions.into_iter().find(|row| row.id == id);
+        Ok(row.and_then(|row| match row.status().as_str() {
+            "timed_out" => Some("took too long".to_owned()),
+            "abandoned" => Some("its worker was lost".to_owned()),
+            _ => row.result.as_deref().and_then(why_failed),
+        }))
+    }
+
+    /// Draws the line that moves.
+    fn draw(&mut self) {
+        if !self.footer || self.running.is_empty() {
+            return;
+        }
+        self.tick += 1;
+        let now = self.store.now().wall_ms;
+        let names: Vec<String> = self
+            .running
+            .iter()
+            .take(3)
+            .map(|(no, (_, at))| format!("{} {}", self.known.plan.step(*no).id, span(now - at)))
+            .collect();
+        let more = if self.running.len() > 3 {
+            format!(" and {} more", self.running.len() - 3)
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "{} {}/{}  {}{more}",
+            SPINNER[self.tick % SPINNER.len()],
+            self.settled,
+            self.known.plan.steps.len(),
+            names.join(", ")
+        );
+        let width = usize::from(
+            rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col.max(20)),
+        );
+        let cut: String = text.chars().take(width - 1).collect();
+        eprint!("\r\x1b[2K{}", self.style.dim(&cut));
+        let _ = std::io::stderr().flush();
+        self.drawn = true;
+    }
+
+    /// Takes the moving line away, so that something can be written in its place.
+    fn clear(&mut self) {
+        if self.drawn {
+            eprint!("\r\x1b[2K");
+            let _ = std::io::stderr().flush();
+            self.drawn = false;
+        }
+    }
+}
