@@ -114,12 +114,13 @@ pub(crate) fn local(ms: i64) -> String {
     )
 }
 
-/// A span for people: `0.2s`, `12.3s`, `4m05s`, `2h03m`, `3d04h`.
+/// A span for people: `24ms`, `12.3s`, `4m05s`, `2h03m`, `3d04h`.
 pub(crate) fn span(ms: i64) -> String {
     let ms = ms.max(0);
     let s = ms / 1000;
     match s {
-        0..60 => format!("{}.{}s", s, ms % 1000 / 100),
+        0 => format!("{ms}ms"),
+        1..60 => format!("{}.{}s", s, ms % 1000 / 100),
         60..3600 => format!("{}m{:02}s", s / 60, s % 60),
         3600..86_400 => format!("{}h{:02}m", s / 3600, s % 3600 / 60),
         _ => format!("{}d{:02}h", s / 86_400, s % 86_400 / 3600),

@@ -66,7 +66,8 @@ impl Worker {
             id: config.id,
             name: config.name.as_str().into(),
             process: process.into(),
-            queues: config.queues.join(",").into(),
+            // One that takes only what is reserved to it serves no queue that others could count on.
+            queues: if config.reserved_only { "".into() } else { config.queues.join(",").into() },
             slots: config.slots as u32,
             lease_ms: config.lease.as_millis() as i64,
         };

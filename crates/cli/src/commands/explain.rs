@@ -108,6 +108,10 @@ impl View<'_> {
         let worker = self.workers.iter().find(|worker| Some(worker.id) == id)?;
         let process: Option<sprag_process::ProcessId> = worker.process.parse().ok();
         Some(match process {
+            Some(process) if sprag_process::is_alive(&process) == sprag_process::Liveness::Dead => format!(
+                "worker {} (pid {} on {}), which is gone: `sprag resume` or any worker takes over",
+                worker.name, process.pid, process.host
+            ),
             Some(process) => format!("worker {} (pid {} on {})", worker.name, process.pid, process.host),
             None => format!("worker {}", worker.name),
         })

@@ -9,7 +9,7 @@ use sprag::Engine;
 use sprag_lifecycle::{Plan, RunId, RunStatus, StepNo};
 use sprag_pipeline::{Diagnostics, Pipeline};
 use sprag_process::{Liveness, ProcessId};
-use sprag_store::ops::{Created, Lease};
+use sprag_store::ops::{Created, Lease, Lost};
 use sprag_store::{Id, Row, RunRow, Store, Table, WorkerRow};
 
 use super::worker::drain;
@@ -298,6 +298,10 @@ async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> 
             Liveness::Dead => store.reaper().owner_died(lease).await?,
             Liveness::Alive | Liveness::Unknown => store.reaper().expire(lease).await?,
         };
+    }
+    if there {
+        let lost = if alive == Liveness::Dead { Lost::ProcessGone } else { Lost::LeaseLapsed };
+        let _ = store.reaper().worker_lost(owner, lost).await?;
     }
     Ok(())
 }
