@@ -59,7 +59,11 @@ impl Writer {
     }
 
     fn write(&self, memo: &Rc<RefCell<Memo>>, mut batch: Vec<Box<dyn Job>>) {
-        match self.transact(memo, &mut batch) {
+        let written = self.transact(memo, &mut batch);
+        if written.is_err() {
+            forget(memo);
+        }
+        match written {
             Ok(done) => {
                 let mut topics = BTreeSet::new();
                 for (job, outcome) in batch.into_iter().zip(done) {
@@ -147,8 +151,11 @@ impl Writer {
         .unwrap_or_else(|_| {
             Err(Error::Refused("the operation failed in an unexpected way; it was undone".into()))
         });
-        if done.is_err() && !self.conn.is_autocommit() {
-            sql(savepoint("ROLLBACK TO job"))?;
+        if done.is_err() {
+            forget(memo);
+            if !self.conn.is_autocommit() {
+                sql(savepoint("ROLLBACK TO job"))?;
+            }
         }
         if !self.conn.is_autocommit() {
             sql(savepoint("RELEASE job"))?;
@@ -173,4 +180,9 @@ impl Writer {
             other => other,
         }
     }
+}
+
+/// What was undone may have been remembered: a plan that was read back right after it was put.
+fn forget(memo: &Rc<RefCell<Memo>>) {
+    *memo.borrow_mut() = Memo::default();
 }
