@@ -436,7 +436,8 @@ impl Backend for SqliteTx<'_> {
 
     fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
         self.list(
-            "SELECT id FROM runs WHERE status IN ('queued', 'running', 'failing', 'cancelling') AND id > ?1 \
+            "SELECT id FROM runs WHERE id > ?1 AND \
+             (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
              ORDER BY id LIMIT ?2",
             params![after.map_or(-1, RunId::to_i64), limit as i64],
             run_id,
@@ -446,7 +447,8 @@ impl Backend for SqliteTx<'_> {
     fn pinned_runs(&mut self, worker: Id) -> Result<Vec<RunId>> {
         self.list(
             "SELECT id FROM runs WHERE pin = ?1 AND pin <> 0 \
-             AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY id",
+             AND (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
+             ORDER BY id",
             params![worker],
             run_id,
         )
