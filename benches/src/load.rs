@@ -78,13 +78,6 @@ pub(crate) struct Done {
     pub(crate) runs: Vec<Duration>,
 }
 
-impl Done {
-    /// Steps per second.
-    pub(crate) fn steps_per_second(&self) -> f64 {
-        (self.runs.len() * STEPS) as f64 / self.elapsed.as_secs_f64()
-    }
-}
-
 /// `callers` tasks work off runs of five steps, each one run at a time.
 pub(crate) async fn whole_runs(store: &Store, callers: usize, until: Until) -> Result<Done> {
     let plan = sequence(STEPS)?;
