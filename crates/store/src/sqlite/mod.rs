@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A commit is on disk before anybody is answered (WAL, `synchronous=FULL`). Operations that wait share
-//! a commit; each runs in a savepoint, so that one that fails takes nothing with it.
+//! a commit; if one of them fails half-way, all are run again in savepoints, and it alone is undone.
 
 mod open;
 mod rows;
