@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use tokio::sync::mpsc::Receiver;
 
 use super::tx::{Memo, SqliteTx};
-use super::{SqliteClock, SqliteOptions, translate};
+use super::{SqliteClock, translate, waited_since};
 use crate::error::{Error, Result};
-use crate::seams::Entropy;
+use crate::seams::{Clock, Entropy, System};
 use crate::session::{Flushed, Session};
 use crate::wake::Hub;
 
@@ -38,7 +38,6 @@ pub(super) struct Writer {
     pub(super) clock: SqliteClock,
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) hub: Arc<Hub>,
-    pub(super) options: SqliteOptions,
 }
 
 impl Writer {
@@ -59,6 +58,10 @@ impl Writer {
     }
 
     fn write(&self, memo: &Rc<RefCell<Memo>>, mut batch: Vec<Box<dyn Job>>) {
+        if let Err(error) = self.begin() {
+            // They have waited together: nobody waits once more for each of the others.
+            return batch.into_iter().for_each(|job| job.answer(Err(error.clone())));
+        }
         let written = self.transact(memo, &mut batch);
         if written.is_err() {
             forget(memo);
@@ -87,9 +90,15 @@ impl Writer {
         }
     }
 
-    /// One transaction for all; what each job came to, once it is committed.
+    fn begin(&self) -> Result<()> {
+        let since_ms = System.boot_ms();
+        self.conn
+            .execute_batch("BEGIN IMMEDIATE")
+            .map_err(|error| waited_since(since_ms)(translate(&self.path, "writing", &error)))
+    }
+
+    /// The rest of a transaction for all; what each job came to, once it is committed.
     fn transact(&self, memo: &Rc<RefCell<Memo>>, batch: &mut [Box<dyn Job>]) -> Result<Vec<Result<Flushed>>> {
-        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(|error| self.begin_failed(&error))?;
         let mut done = Vec::with_capacity(batch.len());
         for job in batch {
             let outcome = self.run_job(memo, job.as_mut());
@@ -163,21 +172,14 @@ impl Writer {
         done
     }
 
-    fn begin_failed(&self, error: &rusqlite::Error) -> Error {
-        match translate(&self.path, "writing", error) {
-            Error::Locked { path, .. } => {
-                Error::Locked { path, waited_ms: self.options.busy_timeout.as_millis() as u64 }
-            }
-            other => other,
-        }
-    }
-
     /// A commit that failed for want of space was not made. After any other failure the log may hold it
     /// all the same, and show it after a restart.
     fn commit_failed(&self, error: &rusqlite::Error) -> Error {
-        match translate(&self.path, "committing", error) {
-            Error::Io { path, reason, .. } => Error::Unknown { path, reason },
-            other => other,
+        match error.sqlite_error_code() {
+            Some(ErrorCode::SystemIoFailure) => {
+                Error::Unknown { path: self.path.clone(), reason: error.to_string() }
+            }
+            _ => translate(&self.path, "committing", error),
         }
     }
 }
