@@ -104,6 +104,7 @@ pub(crate) async fn watch(
 ) -> Result<Watched, Failure> {
     let mut screen = Screen::new(store, files, known, json);
     let mut interrupts = 0;
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     loop {
         let status = screen.update().await?;
         if status.is_terminal() {
@@ -114,17 +115,19 @@ pub(crate) async fn watch(
             screen.events.wait(TICK).await;
         };
         tokio::select! {
-            () = wait => {}
-            _ = tokio::signal::ctrl_c() => {
-                interrupts += 1;
-                screen.clear();
-                if interrupts > 1 {
-                    return Ok(Watched::Left);
-                }
-                eprintln!("cancelling; once more leaves at once");
-                let _ = store.person().cancel_run(known.id()).await?;
-            }
+            () = wait => continue,
+            _ = tokio::signal::ctrl_c() => {}
+            _ = terminate.recv() => {}
         }
+        interrupts += 1;
+        screen.clear();
+        if interrupts > 1 {
+            return Ok(Watched::Left);
+        }
+        if !json {
+            eprintln!("cancelling; once more leaves at once");
+        }
+        let _ = store.person().cancel_run(known.id()).await?;
     }
 }
 

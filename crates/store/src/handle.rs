@@ -355,11 +355,9 @@ impl Claims<'_> {
             .await
     }
 
-    /// Leaves in good order.
+    /// Leaves in good order; whatever it still held goes to others.
     pub async fn leave(self, worker: Id) -> Result<Outcome<WorkerPresence>> {
-        self.0
-            .write(move |session| ops::worker_event(session, worker, WorkerEvent::Left, Actor::Worker, None))
-            .await
+        self.0.write(move |session| ops::leave(session, worker)).await
     }
 
     /// Receives up to `limit` executions.

@@ -2,18 +2,21 @@
 //!
 //! ```text
 //!   commit ──▶ Hub ──▶ subscriptions of this process
-//!               └────▶ bell/TOPIC, if that file exists: one byte written
-//!                          └── inotify ──▶ the Hub of every process that made the file
+//!               └────▶ bell/TOPIC~WHO, whichever exist: one byte written
+//!                          └── inotify ──▶ the one subscription that hung that bell
 //! ```
+//!
+//! A bell belongs to one subscription, which holds a lock on it for as long as it lives; bells of dead
+//! processes are taken down by whoever opens the store next.
 //!
 //! A wake-up is a hint. Nobody relies on it: every wait has a deadline, after which one looks again.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -37,12 +40,12 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// The bell's file name. Queue names come from outside: anything but plain characters is encoded.
-    fn file_name(&self) -> String {
+    /// How bells of this topic begin. Queue names come from outside: anything but plain characters is encoded.
+    fn bells(&self) -> String {
         match self {
-            Topic::Journal => "journal".to_owned(),
-            Topic::Run(run) => format!("run-{run}"),
-            Topic::Worker(worker) => format!("worker-{worker}"),
+            Topic::Journal => "journal~".to_owned(),
+            Topic::Run(run) => format!("run-{run}~"),
+            Topic::Worker(worker) => format!("worker-{worker}~"),
             Topic::Queue(queue, pin) => {
                 let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
                 let name: String = queue
@@ -53,7 +56,7 @@ impl Topic {
                         },
                     )
                     .collect();
-                format!("queue-{name}.{pin}")
+                format!("queue-{name}.{pin}~")
             }
         }
     }
@@ -62,15 +65,25 @@ impl Topic {
 /// Where a process's waiting and telling meet.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    bells: Option<PathBuf>,
+    bells: Option<Bells>,
     inner: Mutex<Inner>,
+}
+
+/// The folder of bells, and this process's ear on its own.
+#[derive(Debug)]
+struct Bells {
+    folder: PathBuf,
+    ear: OwnedFd,
+    hung: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     waiting: BTreeMap<Topic, Vec<Weak<Notify>>>,
-    /// Bell files that exist, as of the folder's last change.
-    files: BTreeSet<String>,
+    /// Which subscription hung the bell with this watch number.
+    heard: BTreeMap<i32, Weak<Notify>>,
+    /// Bells that exist, as of the folder's last change.
+    names: BTreeSet<String>,
     folder_changed: Option<(i64, i64)>,
 }
 
@@ -83,11 +96,13 @@ impl Hub {
     /// A hub that also hears and tells other processes, through files in `folder`.
     pub(crate) fn shared(folder: &Path) -> std::io::Result<Arc<Self>> {
         std::fs::create_dir_all(folder)?;
-        let hub = Arc::new(Hub { bells: Some(folder.to_owned()), inner: Mutex::default() });
-        let fd = inotify::init(inotify::CreateFlags::CLOEXEC)?;
-        inotify::add_watch(&fd, folder, inotify::WatchFlags::MODIFY)?;
+        take_down_the_dead(folder)?;
+        let ear = inotify::init(inotify::CreateFlags::CLOEXEC)?;
+        let bells = Bells { folder: folder.to_owned(), ear, hung: AtomicU64::new(0) };
+        let hub = Arc::new(Hub { bells: Some(bells), inner: Mutex::default() });
+        let ear = rustix::io::fcntl_dupfd_cloexec(&hub.bells.as_ref().expect("just made").ear, 0)?;
         let listener = Arc::downgrade(&hub);
-        std::thread::Builder::new().name("sprag-bell".into()).spawn(move || listen(&fd, &listener))?;
+        std::thread::Builder::new().name("sprag-bell".into()).spawn(move || listen(&ear, &listener))?;
         Ok(hub)
     }
 
@@ -98,14 +113,16 @@ impl Hub {
     /// Waits for these topics from now on.
     pub(crate) fn subscribe(self: &Arc<Self>, topics: Vec<Topic>) -> Subscription {
         let notify = Arc::new(Notify::new());
-        let mut files = Vec::new();
-        for topic in &topics {
-            if let Some(folder) = &self.bells {
-                let path = folder.join(topic.file_name());
-                // Without the file nobody elsewhere rings: the wait then ends at its deadline.
-                match OpenOptions::new().create(true).append(true).open(&path) {
-                    Ok(_) => files.push(path),
-                    Err(error) => tracing::warn!(path = %path.display(), %error, "cannot make a bell"),
+        let mut hung = Vec::new();
+        if let Some(bells) = &self.bells {
+            for topic in &topics {
+                match bells.hang(topic) {
+                    Ok((watch, bell)) => {
+                        self.inner().heard.insert(watch, Arc::downgrade(&notify));
+                        hung.push(bell);
+                    }
+                    // Without a bell nobody elsewhere rings: the wait then ends at its deadline.
+                    Err(error) => tracing::warn!(?topic, %error, "cannot hang a bell"),
                 }
             }
         }
@@ -114,7 +131,7 @@ impl Hub {
             inner.waiting.entry(topic).or_default().push(Arc::downgrade(&notify));
         }
         drop(inner);
-        Subscription { notify, files }
+        Subscription { notify, hung }
     }
 
     /// Tells everybody who waits for one of these.
@@ -134,22 +151,39 @@ impl Hub {
                 }
             }
         }
-        let Some(folder) = &self.bells else { return };
-        inner.look_at(folder);
+        let Some(bells) = &self.bells else { return };
+        inner.look_at(&bells.folder);
         for topic in topics {
-            let name = topic.file_name();
-            if inner.files.contains(&name) {
-                ring(&folder.join(name));
+            let begin = topic.bells();
+            for name in inner.names.range(begin.clone()..).take_while(|name| name.starts_with(&begin)) {
+                ring(&bells.folder.join(name));
             }
         }
     }
 
-    /// Another process, or this one, rang the bell of this name.
-    fn heard(&self, name: &str) {
-        let inner = self.inner();
-        for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| topic.file_name() == name) {
-            waiting.iter().filter_map(Weak::upgrade).for_each(|notify| notify.notify_one());
+    /// Somebody rang the bell with this watch number.
+    fn heard(&self, watch: i32) {
+        let mut inner = self.inner();
+        match inner.heard.get(&watch).and_then(Weak::upgrade) {
+            Some(notify) => notify.notify_one(),
+            None => {
+                inner.heard.remove(&watch);
+            }
         }
+    }
+}
+
+impl Bells {
+    /// Hangs a bell of one's own for a topic, and listens to it.
+    fn hang(&self, topic: &Topic) -> std::io::Result<(i32, Bell)> {
+        let nth = self.hung.fetch_add(1, Ordering::Relaxed);
+        // Another process may have this number elsewhere: in its own pid namespace. The address tells them apart.
+        let who = format!("{}-{:x}-{nth}", std::process::id(), std::ptr::from_ref(self).addr());
+        let path = self.folder.join(format!("{}{who}", topic.bells()));
+        let file = OpenOptions::new().create_new(true).append(true).open(&path)?;
+        file.lock()?;
+        let watch = inotify::add_watch(&self.ear, &path, inotify::WatchFlags::MODIFY)?;
+        Ok((watch, Bell { path, _held: file }))
     }
 }
 
@@ -163,7 +197,7 @@ impl Inner {
         }
         self.folder_changed = changed;
         let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        self.files = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        self.names = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     }
 }
 
@@ -174,33 +208,57 @@ fn ring(path: &Path) {
     }
 }
 
+/// Removes the bells whose subscription was killed: nobody holds their lock.
+fn take_down_the_dead(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        if let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
 /// Listens until the hub is gone.
-fn listen(fd: &OwnedFd, hub: &Weak<Hub>) {
+fn listen(ear: &OwnedFd, hub: &Weak<Hub>) {
     /// How often the listener looks whether anybody still needs it.
     const LOOK: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
     let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
     loop {
-        let mut polled = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+        let mut polled = [rustix::event::PollFd::new(ear, rustix::event::PollFlags::IN)];
         let ready = rustix::event::poll(&mut polled, Some(&LOOK));
         let Some(hub) = hub.upgrade() else { return };
         if !matches!(ready, Ok(1..)) {
             continue;
         }
-        let mut names = BTreeSet::new();
-        let mut events = inotify::Reader::new(fd, &mut buffer);
+        let mut watches = BTreeSet::new();
+        let mut events = inotify::Reader::new(ear, &mut buffer);
         // One read's worth: more is read in the next round.
         loop {
             match events.next() {
-                Ok(event) => {
-                    names.extend(event.file_name().and_then(|name| name.to_str().ok()).map(str::to_owned));
-                }
+                Ok(event) => watches.insert(event.wd()),
                 Err(_) => return,
-            }
+            };
             if events.is_buffer_empty() {
                 break;
             }
         }
-        names.iter().for_each(|name| hub.heard(name));
+        watches.iter().for_each(|watch| hub.heard(*watch));
+    }
+}
+
+/// A hung bell; it is taken down with its subscription.
+#[derive(Debug)]
+struct Bell {
+    path: PathBuf,
+    /// Locked: a bell whose lock is free belongs to nobody.
+    _held: File,
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -208,7 +266,8 @@ fn listen(fd: &OwnedFd, hub: &Weak<Hub>) {
 #[derive(Debug)]
 pub struct Subscription {
     notify: Arc<Notify>,
-    files: Vec<PathBuf>,
+    #[expect(dead_code, reason = "the bells hang for as long as the subscription lives")]
+    hung: Vec<Bell>,
 }
 
 impl Subscription {
@@ -216,27 +275,6 @@ impl Subscription {
     pub async fn wait(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.notify.notified()).await;
     }
-
-    /// Wakes whoever waits here.
-    pub fn wake(&self) {
-        self.notify.notify_one();
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        // A run's and a worker's bells have their listeners and then never again; others' stay.
-        for path in self.files.iter().filter(|path| is_passing(path)) {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-fn is_passing(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("run-")
-        || name.starts_with("worker-")
-        || (name.starts_with("queue-") && !name.ends_with(".0"))
 }
 
 /// Whether a bell can be made here at all: a folder that cannot be written to is an error at once.

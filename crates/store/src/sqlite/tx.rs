@@ -19,6 +19,9 @@ use crate::rows::{
 };
 use crate::seams::{Entropy, Now};
 
+/// How many plans are remembered: many runs share a few.
+const PLANS_KEPT: usize = 256;
+
 /// What a connection remembers between transactions: rows that never change.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
@@ -301,7 +304,11 @@ impl Backend for SqliteTx<'_> {
             path: self.path.to_owned(),
             reason: format!("plan {hash}: {error}"),
         })?;
-        self.memo.borrow_mut().plans.insert(hash, Arc::clone(&plan));
+        let plans = &mut self.memo.borrow_mut().plans;
+        if plans.len() >= PLANS_KEPT {
+            plans.clear();
+        }
+        plans.insert(hash, Arc::clone(&plan));
         Ok(Some(plan))
     }
 
