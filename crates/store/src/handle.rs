@@ -443,7 +443,7 @@ pub struct Person<'s>(&'s Store);
 impl Person<'_> {
     /// Makes a run and starts it, if its group has a place. The name in `new` is drawn again if it is taken.
     pub async fn create_run(self, mut new: NewRun) -> Result<Created> {
-        /// Two runs of one second share a name once in a hundred million times.
+        /// Two runs of one millisecond share a name once in a hundred thousand times.
         const DRAWS: usize = 8;
         let hash = ops::plan_hash(&new.plan);
         for _ in 0..DRAWS {
