@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag::Engine;
@@ -23,6 +24,7 @@ pub(crate) struct Options {
     pub(crate) detach: bool,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) slots: Option<usize>,
+    pub(crate) lease: Duration,
 }
 
 pub(crate) async fn start(
@@ -52,7 +54,7 @@ pub(crate) async fn start(
             Created::NameTaken => Err(name_taken()),
         };
     }
-    let attached = Attached::begin(context, &store, new.id, options.slots).await?;
+    let attached = Attached::begin(context, &store, new.id, (options.slots, Some(options.lease))).await?;
     new.pin = Some(attached.id);
     let expected = new.id;
     match store.person().create_run(new).await? {
@@ -125,7 +127,7 @@ impl Attached {
         context: &Context,
         store: &Store,
         run: RunId,
-        slots: Option<usize>,
+        (slots, lease): (Option<usize>, Option<Duration>),
     ) -> Result<Self, Failure> {
         let _ = sprag_process::become_subreaper();
         let id = store.new_id();
@@ -136,6 +138,9 @@ impl Attached {
             .attached_to(run, id);
         if let Some(slots) = slots {
             builder = builder.slots(slots);
+        }
+        if let Some(lease) = lease {
+            builder = builder.lease(lease);
         }
         Ok(Attached { engine: builder.start().await?, id })
     }
@@ -251,7 +256,7 @@ async fn again(
     if !status.is_terminal() {
         take_from_the_dead(store, &known.run).await?;
     }
-    let attached = if detach { None } else { Some(Attached::begin(context, store, id, None).await?) };
+    let attached = if detach { None } else { Some(Attached::begin(context, store, id, (None, None)).await?) };
     let pin = attached.as_ref().map(|attached| attached.id);
     let done = match (status.is_terminal(), to) {
         (true, Some(to)) => store.person().rewind_run(id, to, pin).await?.require_applied().map(drop),
