@@ -56,7 +56,7 @@ fn keys_and_names_that_are_not_there() {
     );
     refused_text(
         "steps:\n  - id: a\n    needs: [b]\n    run: echo\n  - id: b\n    needs: [a]\n    run: echo\n",
-        &["bad.yaml:", "a", "b", "cycle"],
+        &["bad.yaml:3", "a → b → a", "remove one"],
     );
     refused_text("steps:\n  - id: a\n    agent: x\n", &["bad.yaml:3"]);
 }
