@@ -45,8 +45,9 @@ struct Inner {
     freed: Notify,
 }
 
-/// The supervisor ends the tree this much before the store's lease lapses.
-const MARGIN: Duration = Duration::from_secs(3);
+/// The work's own guard ends it this much before the store's lease lapses: a tenth of the lease, and
+/// never more than this, so that a short lease leaves time for its renewals.
+const LONGEST_MARGIN: Duration = Duration::from_secs(3);
 /// How long to wait after the store failed before trying again.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
 /// How long a worker without work may go without looking, should every wake-up be lost.
@@ -164,7 +165,7 @@ impl Inner {
 
     /// How long the work's own guard may wait for the next renewal.
     fn guard(&self) -> Duration {
-        self.config.lease.checked_sub(MARGIN).unwrap_or(self.config.lease / 2)
+        self.config.lease - LONGEST_MARGIN.min(self.config.lease / 10)
     }
 
     fn take(&self, lease: Lease) -> Control {
