@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ struct Inner {
     held: Mutex<BTreeMap<Lease, watch::Sender<Signal>>>,
     /// A slot became free.
     freed: Notify,
+    /// Takes no more work, not even what follows in a run.
+    draining: AtomicBool,
 }
 
 /// The work's own guard ends it this much before the store's lease lapses: a tenth of the lease, and
@@ -73,8 +76,15 @@ impl Worker {
             lease_ms: config.lease.as_millis() as i64,
         };
         let _ = store.claims().register(new).await?;
-        let held = Mutex::default();
-        Ok(Worker(Arc::new(Inner { store, config, runner, held, freed: Notify::new() })))
+        let inner = Inner {
+            store,
+            config,
+            runner,
+            held: Mutex::default(),
+            freed: Notify::new(),
+            draining: AtomicBool::new(false),
+        };
+        Ok(Worker(Arc::new(inner)))
     }
 
     /// How many pieces of work go on.
@@ -105,6 +115,7 @@ impl Worker {
                 self.rest(&wake, &mut stop, free > 0).await;
             }
         }
+        inner.draining.store(true, Ordering::Release);
         let _ = inner.store.claims().drain(inner.config.id).await;
         while self.busy() > 0 {
             inner.freed.notified().await;
@@ -201,7 +212,7 @@ impl Inner {
                 Ended::Lost => return None,
                 Ended::Vanished => self.store.reaper().owner_died(lease).await.map(|_| None),
                 Ended::Report(ending) => {
-                    let next = Some(self.claimer());
+                    let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
                     self.store.worker(lease).finish(ending.clone(), next).await.map(|finished| {
                         if !finished.outcome.is_applied() {
                             tracing::warn!(execution = %lease.execution, outcome = ?finished.outcome, "result refused");
