@@ -46,6 +46,8 @@ struct Inner {
     freed: Notify,
     /// Takes no more work, not even what follows in a run.
     draining: AtomicBool,
+    /// Gave up what it had.
+    gave_up: AtomicBool,
 }
 
 /// The work's own guard ends it this much before the store's lease lapses: a tenth of the lease, and
@@ -83,6 +85,7 @@ impl Worker {
             held: Mutex::default(),
             freed: Notify::new(),
             draining: AtomicBool::new(false),
+            gave_up: AtomicBool::new(false),
         };
         Ok(Worker(Arc::new(inner)))
     }
@@ -92,8 +95,9 @@ impl Worker {
         self.0.held().len()
     }
 
-    /// Ends all work at once: it belongs to nobody here any more.
+    /// Ends all work at once: others may have it as soon as it is seen to be gone.
     pub fn drop_all(&self) {
+        self.0.gave_up.store(true, Ordering::Release);
         for sender in self.0.held().values() {
             sender.send_replace(Signal::Lost);
         }
@@ -209,8 +213,8 @@ impl Inner {
         let lease = assignment.lease;
         for _ in 0..REPORT_TRIES {
             let told = match &ended {
-                Ended::Lost => return None,
-                Ended::Vanished => self.store.reaper().owner_died(lease).await.map(|_| None),
+                Ended::Lost if !self.gave_up.load(Ordering::Acquire) => return None,
+                Ended::Lost | Ended::Vanished => self.store.reaper().owner_died(lease).await.map(|_| None),
                 Ended::Report(ending) => {
                     let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
                     self.store.worker(lease).finish(ending.clone(), next).await.map(|finished| {
