@@ -44,6 +44,8 @@ struct Inner {
     held: Mutex<BTreeMap<Lease, watch::Sender<Signal>>>,
     /// A slot became free.
     freed: Notify,
+    /// Its process, in one text: to present itself again.
+    process: Arc<str>,
     /// Takes no more work, not even what follows in a run.
     draining: AtomicBool,
     /// Gave up what it had.
@@ -68,25 +70,17 @@ impl Worker {
         runner: Arc<dyn Runner>,
         process: &str,
     ) -> Result<Worker> {
-        let new = NewWorker {
-            id: config.id,
-            name: config.name.as_str().into(),
-            process: process.into(),
-            // One that takes only what is reserved to it serves no queue that others could count on.
-            queues: if config.reserved_only { "".into() } else { config.queues.join(",").into() },
-            slots: config.slots as u32,
-            lease_ms: config.lease.as_millis() as i64,
-        };
-        let _ = store.claims().register(new).await?;
         let inner = Inner {
             store,
             config,
             runner,
             held: Mutex::default(),
             freed: Notify::new(),
+            process: process.into(),
             draining: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
         };
+        inner.present().await?;
         Ok(Worker(Arc::new(inner)))
     }
 
@@ -166,6 +160,22 @@ impl Worker {
 impl Inner {
     fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lease, watch::Sender<Signal>>> {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Registers, or comes back after the store gave it up.
+    async fn present(&self) -> Result<()> {
+        let config = &self.config;
+        let new = NewWorker {
+            id: config.id,
+            name: config.name.as_str().into(),
+            process: Arc::clone(&self.process),
+            // One that takes only what is reserved to it serves no queue that others could count on.
+            queues: if config.reserved_only { "".into() } else { config.queues.join(",").into() },
+            slots: config.slots as u32,
+            lease_ms: config.lease.as_millis() as i64,
+        };
+        let _ = self.store.claims().register(new).await?;
+        Ok(())
     }
 
     fn claimer(&self) -> Claimer {
@@ -252,7 +262,17 @@ impl Inner {
             let leases: Vec<Lease> = self.held().keys().copied().collect();
             let lease_ms = self.config.lease.as_millis() as i64;
             match self.store.claims().heartbeat(self.config.id, leases.clone(), lease_ms).await {
-                Ok((_, renewals)) => self.pass_on(&leases, &renewals, count),
+                Ok((known, renewals)) => {
+                    self.pass_on(&leases, &renewals, count);
+                    if !known && !self.draining.load(Ordering::Acquire) {
+                        tracing::info!(
+                            "silent for too long: the store gave this worker up, and it comes back"
+                        );
+                        if let Err(error) = self.present().await {
+                            tracing::warn!(%error, "registering again");
+                        }
+                    }
+                }
                 // Not renewed: the work's own guard ends it before the lease lapses.
                 Err(error) => tracing::warn!(%error, "heartbeat"),
             }
