@@ -10,6 +10,7 @@ use sprag_lifecycle::{ExecutionId, RunStatus, StepNo, Word};
 use sprag_process::LogReader;
 use sprag_store::{JournalEntry, Row, RunRow, Store, Table};
 use sprag_worker::Files;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::Names;
 use crate::context::Known;
@@ -102,6 +103,8 @@ pub(crate) async fn watch(
     known: &Known,
     json: bool,
 ) -> Result<Watched, Failure> {
+    // Listened to all the time: one that comes while something is shown must not be lost.
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let mut screen = Screen::new(store, files, known, json);
     let mut interrupts = 0;
     loop {
@@ -115,7 +118,7 @@ pub(crate) async fn watch(
         };
         tokio::select! {
             () = wait => {}
-            _ = tokio::signal::ctrl_c() => {
+            _ = interrupt.recv() => {
                 interrupts += 1;
                 screen.clear();
                 if interrupts > 1 {
