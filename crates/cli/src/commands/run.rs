@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag::Engine;
-use sprag_lifecycle::{Plan, RunId, RunStatus, StepNo};
+use sprag_lifecycle::{ExecutionStatus, Plan, RunId, RunStatus, StepNo};
 use sprag_pipeline::{Diagnostics, Pipeline};
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, Lease, Lost};
@@ -281,14 +281,37 @@ async fn again(
     }
 }
 
-/// A live run is taken over only from a process that is gone; what that one had is abandoned.
+/// A live run is taken over only from a process that is gone; what the dead had of it is abandoned.
 async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> {
-    let Some(owner) = run.pin else { return Ok(()) };
-    let worker = store.read(|db| Table::<WorkerRow>::load(db, owner))?;
-    let Some(worker) = worker else { return Ok(()) };
-    let there = worker.status() != sprag_lifecycle::WorkerStatus::Offline;
+    if let Some(owner) = run.pin.map(|pin| store.read(|db| Table::<WorkerRow>::load(db, pin))).transpose()? {
+        take_from_its_process(store, run, owner).await?;
+    }
+    // A run that was left to workers: those that live finish what they have.
+    for row in store.read(|db| db.executions(run.id))? {
+        let Some(owner) = row.owner.filter(|_| row.status() == ExecutionStatus::Running) else { continue };
+        let worker = store.read(|db| Table::<WorkerRow>::load(db, owner))?;
+        if worker.is_some_and(|worker| liveness(&worker).1 == Liveness::Dead) {
+            let _ = store.reaper().owner_died(Lease { execution: row.id, fence: row.fence }).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A worker's process, and what can be said of it from here.
+fn liveness(worker: &WorkerRow) -> (Option<ProcessId>, Liveness) {
     let process: Option<ProcessId> = worker.process.parse().ok();
     let alive = process.as_ref().map_or(Liveness::Unknown, sprag_process::is_alive);
+    (process, alive)
+}
+
+async fn take_from_its_process(
+    store: &Store,
+    run: &RunRow,
+    worker: Option<WorkerRow>,
+) -> Result<(), Failure> {
+    let Some(worker) = worker else { return Ok(()) };
+    let there = worker.status() != sprag_lifecycle::WorkerStatus::Offline;
+    let (process, alive) = liveness(&worker);
     let silent = worker.heartbeat_until_ms <= store.now().steady_ms;
     if there && alive != Liveness::Dead && !(alive == Liveness::Unknown && silent) {
         let who = process
@@ -296,7 +319,7 @@ async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> 
         return Err(Failure::error(format!("run {} is being worked on by {who}", run.id))
             .next(format!("watch it with `sprag logs -f {0}`, or end it with `sprag cancel {0}`", run.id)));
     }
-    for row in store.read(|db| db.held_by(owner))? {
+    for row in store.read(|db| db.held_by(worker.id))? {
         let lease = Lease { execution: row.id, fence: row.fence };
         // Seen dead on this host, or silent for longer than its lease elsewhere: the store checks which.
         let _ = match alive {
@@ -306,7 +329,7 @@ async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> 
     }
     if there {
         let lost = if alive == Liveness::Dead { Lost::ProcessGone } else { Lost::LeaseLapsed };
-        let _ = store.reaper().worker_lost(owner, lost).await?;
+        let _ = store.reaper().worker_lost(worker.id, lost).await?;
     }
     Ok(())
 }
