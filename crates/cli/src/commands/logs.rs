@@ -36,7 +36,11 @@ pub(crate) async fn logs(
                 None => follow || last.is_some_and(|last| last.id == execution.id),
             };
             if wanted && only.is_none_or(|only| only == execution.id.step) {
-                tails.print(execution.id)?;
+                if follow && !over {
+                    tails.print_some(execution.id)?;
+                } else {
+                    tails.print(execution.id)?;
+                }
             }
         }
         if !follow || over {
