@@ -64,6 +64,9 @@ Examples:
         /// How many steps to work on at once
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
+        /// How long this process may be silent before others take its work, 5s at least
+        #[arg(long, value_name = "TIME", default_value = "30s")]
+        lease: String,
     },
     /// List runs, newest first
     Ls {
@@ -150,6 +153,9 @@ signal ends them; they are then tried again elsewhere.")]
         /// Leave once there is nothing left to do (exit code 4 if there never was)
         #[arg(long)]
         until_idle: bool,
+        /// How long this process may be silent before others take its work, 5s at least
+        #[arg(long, value_name = "TIME", default_value = "30s")]
+        lease: String,
     },
     /// Show the journal: everything that happened, in order
     Events {

@@ -10,6 +10,7 @@ use sprag_lifecycle::{ExecutionId, RunStatus, StepNo, Word};
 use sprag_process::LogReader;
 use sprag_store::{JournalEntry, Row, RunRow, Store, Table};
 use sprag_worker::Files;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::Names;
 use crate::context::Known;
@@ -20,6 +21,8 @@ use crate::show::{Style, line, plain, span};
 const TICK: Duration = Duration::from_millis(100);
 /// How much of a log is read at once.
 const LOG_PIECE_BYTES: usize = 256 * 1024;
+/// How many such pieces are shown before somebody else gets a word in.
+const PIECES_AT_ONCE: usize = 16;
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
 /// Prints what attempts have printed, each line once.
@@ -38,12 +41,21 @@ impl Tails {
         Tails { files, readers: BTreeMap::new(), steps, json, named }
     }
 
-    /// Prints what is new in an attempt's log.
+    /// Prints what is new in an attempt's log, to its end.
     pub(crate) fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
+        self.print_pieces(id, usize::MAX)
+    }
+
+    /// Prints some of what is new in the log of an attempt that goes on: it may grow faster than it is shown.
+    pub(crate) fn print_some(&mut self, id: ExecutionId) -> Result<(), Failure> {
+        self.print_pieces(id, PIECES_AT_ONCE)
+    }
+
+    fn print_pieces(&mut self, id: ExecutionId, most: usize) -> Result<(), Failure> {
         let step = &self.steps[id.step as usize];
         let path = self.files.log(id.run, step, id.attempt);
         let reader = self.readers.entry(id).or_insert_with(|| LogReader::new(&path));
-        loop {
+        for _ in 0..most {
             let entries = match reader.read(LOG_PIECE_BYTES) {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -68,6 +80,7 @@ impl Tails {
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -102,9 +115,11 @@ pub(crate) async fn watch(
     known: &Known,
     json: bool,
 ) -> Result<Watched, Failure> {
+    // Listened to all the time: one that comes while something is shown must not be lost.
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let mut screen = Screen::new(store, files, known, json);
     let mut interrupts = 0;
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     loop {
         let status = screen.update().await?;
         if status.is_terminal() {
@@ -116,7 +131,7 @@ pub(crate) async fn watch(
         };
         tokio::select! {
             () = wait => continue,
-            _ = tokio::signal::ctrl_c() => {}
+            _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
         interrupts += 1;
@@ -185,7 +200,8 @@ impl<'k> Screen<'k> {
         }
         if !self.json {
             for (id, _) in self.running.clone().into_values() {
-                self.print(id)?;
+                self.clear();
+                self.tails.print_some(id)?;
             }
             self.draw();
         }

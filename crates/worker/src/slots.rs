@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -43,10 +44,17 @@ struct Inner {
     held: Mutex<BTreeMap<Lease, watch::Sender<Signal>>>,
     /// A slot became free.
     freed: Notify,
+    /// Its process, in one text: to present itself again.
+    process: Arc<str>,
+    /// Takes no more work, not even what follows in a run.
+    draining: AtomicBool,
+    /// Gave up what it had.
+    gave_up: AtomicBool,
 }
 
-/// The supervisor ends the tree this much before the store's lease lapses.
-const MARGIN: Duration = Duration::from_secs(3);
+/// The work's own guard ends it this much before the store's lease lapses: a tenth of the lease, and
+/// never more than this, so that a short lease leaves time for its renewals.
+const LONGEST_MARGIN: Duration = Duration::from_secs(3);
 /// How long to wait after the store failed before trying again.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
 /// How long a worker without work may go without looking, should every wake-up be lost.
@@ -62,18 +70,18 @@ impl Worker {
         runner: Arc<dyn Runner>,
         process: &str,
     ) -> Result<Worker> {
-        let new = NewWorker {
-            id: config.id,
-            name: config.name.as_str().into(),
+        let inner = Inner {
+            store,
+            config,
+            runner,
+            held: Mutex::default(),
+            freed: Notify::new(),
             process: process.into(),
-            // One that takes only what is reserved to it serves no queue that others could count on.
-            queues: if config.reserved_only { "".into() } else { config.queues.join(",").into() },
-            slots: config.slots as u32,
-            lease_ms: config.lease.as_millis() as i64,
+            draining: AtomicBool::new(false),
+            gave_up: AtomicBool::new(false),
         };
-        let _ = store.claims().register(new).await?;
-        let held = Mutex::default();
-        Ok(Worker(Arc::new(Inner { store, config, runner, held, freed: Notify::new() })))
+        inner.present().await?;
+        Ok(Worker(Arc::new(inner)))
     }
 
     /// How many pieces of work go on.
@@ -81,8 +89,9 @@ impl Worker {
         self.0.held().len()
     }
 
-    /// Ends all work at once: it belongs to nobody here any more.
+    /// Ends all work at once: others may have it as soon as it is seen to be gone.
     pub fn drop_all(&self) {
+        self.0.gave_up.store(true, Ordering::Release);
         for sender in self.0.held().values() {
             sender.send_replace(Signal::Lost);
         }
@@ -104,6 +113,7 @@ impl Worker {
                 self.rest(&wake, &mut stop, free > 0).await;
             }
         }
+        inner.draining.store(true, Ordering::Release);
         let _ = inner.store.claims().drain(inner.config.id).await;
         while self.busy() > 0 {
             inner.freed.notified().await;
@@ -152,6 +162,22 @@ impl Inner {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Registers, or comes back after the store gave it up.
+    async fn present(&self) -> Result<()> {
+        let config = &self.config;
+        let new = NewWorker {
+            id: config.id,
+            name: config.name.as_str().into(),
+            process: Arc::clone(&self.process),
+            // One that takes only what is reserved to it serves no queue that others could count on.
+            queues: if config.reserved_only { "".into() } else { config.queues.join(",").into() },
+            slots: config.slots as u32,
+            lease_ms: config.lease.as_millis() as i64,
+        };
+        let _ = self.store.claims().register(new).await?;
+        Ok(())
+    }
+
     fn claimer(&self) -> Claimer {
         Claimer {
             worker: self.config.id,
@@ -164,7 +190,7 @@ impl Inner {
 
     /// How long the work's own guard may wait for the next renewal.
     fn guard(&self) -> Duration {
-        self.config.lease.checked_sub(MARGIN).unwrap_or(self.config.lease / 2)
+        self.config.lease - LONGEST_MARGIN.min(self.config.lease / 10)
     }
 
     fn take(&self, lease: Lease) -> Control {
@@ -208,10 +234,10 @@ impl Inner {
         let lease = assignment.lease;
         for _ in 0..REPORT_TRIES {
             let told = match &ended {
-                Ended::Lost => return None,
-                Ended::Vanished => self.store.reaper().owner_died(lease).await.map(|_| None),
+                Ended::Lost if !self.gave_up.load(Ordering::Acquire) => return None,
+                Ended::Lost | Ended::Vanished => self.store.reaper().owner_died(lease).await.map(|_| None),
                 Ended::Report(ending) => {
-                    let next = Some(self.claimer());
+                    let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
                     self.store.worker(lease).finish(ending.clone(), next).await.map(|finished| {
                         if !finished.outcome.is_applied() {
                             tracing::warn!(execution = %lease.execution, outcome = ?finished.outcome, "result refused");
@@ -247,7 +273,17 @@ impl Inner {
             let leases: Vec<Lease> = self.held().keys().copied().collect();
             let lease_ms = self.config.lease.as_millis() as i64;
             match self.store.claims().heartbeat(self.config.id, leases.clone(), lease_ms).await {
-                Ok((_, renewals)) => self.pass_on(&leases, &renewals, count),
+                Ok((known, renewals)) => {
+                    self.pass_on(&leases, &renewals, count);
+                    if !known && !self.draining.load(Ordering::Acquire) {
+                        tracing::info!(
+                            "silent for too long: the store gave this worker up, and it comes back"
+                        );
+                        if let Err(error) = self.present().await {
+                            tracing::warn!(%error, "registering again");
+                        }
+                    }
+                }
                 // Not renewed: the work's own guard ends it before the lease lapses.
                 Err(error) => tracing::warn!(%error, "heartbeat"),
             }

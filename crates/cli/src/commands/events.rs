@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sprag::Events;
 use sprag_lifecycle::{Plan, RunId};
 use sprag_store::{JournalEntry, RunRow, Store, Table};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
@@ -20,6 +21,7 @@ pub(crate) async fn events(
     let store = context.store()?;
     let only = run.map(|run| find_run(&store, Some(run))).transpose()?.map(|known| known.id());
     let mut names = Names::new(&store);
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let mut events = Events::new(&store, only, since);
     loop {
         let entries = events.ready()?;
@@ -32,7 +34,7 @@ pub(crate) async fn events(
         if entries.is_empty() {
             tokio::select! {
                 () = events.wait(std::time::Duration::from_secs(2)) => {}
-                _ = tokio::signal::ctrl_c() => return Ok(Exit::Ok),
+                _ = interrupt.recv() => return Ok(Exit::Ok),
             }
         }
     }

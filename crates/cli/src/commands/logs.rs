@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sprag_store::{Row, RunRow, Table, Topic};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
@@ -23,6 +24,7 @@ pub(crate) async fn logs(
     let only = step.map(|step| known.step_no(step)).transpose()?;
     let id = known.id();
     let wake = store.subscribe(vec![Topic::Run(id)]);
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let mut tails = Tails::new(context.files(), &known, context.json, only.is_none());
     loop {
         let (row, executions) = store.read(|db| Ok((Table::<RunRow>::load(db, id)?, db.executions(id)?)))?;
@@ -34,7 +36,11 @@ pub(crate) async fn logs(
                 None => follow || last.is_some_and(|last| last.id == execution.id),
             };
             if wanted && only.is_none_or(|only| only == execution.id.step) {
-                tails.print(execution.id)?;
+                if follow && !over {
+                    tails.print_some(execution.id)?;
+                } else {
+                    tails.print(execution.id)?;
+                }
             }
         }
         if !follow || over {
@@ -42,7 +48,7 @@ pub(crate) async fn logs(
         }
         tokio::select! {
             () = wake.wait(LOOK) => {}
-            _ = tokio::signal::ctrl_c() => return Ok(Exit::Ok),
+            _ = interrupt.recv() => return Ok(Exit::Ok),
         }
     }
 }

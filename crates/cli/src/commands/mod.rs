@@ -24,8 +24,9 @@ use crate::show::line;
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
     match args.command {
-        Command::Run { file, inputs, detach, idempotency_key, slots } => {
-            run::start(&context, &file, &inputs, run::Options { detach, idempotency_key, slots }).await
+        Command::Run { file, inputs, detach, idempotency_key, slots, lease } => {
+            let lease = worker::lease(&lease)?;
+            run::start(&context, &file, &inputs, run::Options { detach, idempotency_key, slots, lease }).await
         }
         Command::Retry { run, step, detach } => {
             run::retry(&context, run.as_deref(), step.as_deref(), detach).await
@@ -38,8 +39,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
         }
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
-        Command::Worker { queues, slots, name, until_idle } => {
-            worker::worker(&context, queues, slots, name, until_idle).await
+        Command::Worker { queues, slots, name, until_idle, lease } => {
+            let lease = worker::lease(&lease)?;
+            worker::worker(&context, worker::Options { queues, slots, name, until_idle, lease }).await
         }
         Command::Events { run, since, follow } => {
             events::events(&context, run.as_deref(), since, follow).await

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag::Engine;
-use sprag_lifecycle::{Plan, RunId, RunStatus, StepNo};
+use sprag_lifecycle::{ExecutionStatus, Plan, RunId, RunStatus, StepNo};
 use sprag_pipeline::{Diagnostics, Pipeline};
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, Lease, Lost};
@@ -23,6 +24,7 @@ pub(crate) struct Options {
     pub(crate) detach: bool,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) slots: Option<usize>,
+    pub(crate) lease: Duration,
 }
 
 pub(crate) async fn start(
@@ -52,7 +54,7 @@ pub(crate) async fn start(
             Created::NameTaken => Err(name_taken()),
         };
     }
-    let attached = Attached::begin(context, &store, new.id, options.slots).await?;
+    let attached = Attached::begin(context, &store, new.id, (options.slots, Some(options.lease))).await?;
     new.pin = Some(attached.id);
     let expected = new.id;
     match store.person().create_run(new).await? {
@@ -125,7 +127,7 @@ impl Attached {
         context: &Context,
         store: &Store,
         run: RunId,
-        slots: Option<usize>,
+        (slots, lease): (Option<usize>, Option<Duration>),
     ) -> Result<Self, Failure> {
         let _ = sprag_process::become_subreaper();
         let id = store.new_id();
@@ -136,6 +138,9 @@ impl Attached {
             .attached_to(run, id);
         if let Some(slots) = slots {
             builder = builder.slots(slots);
+        }
+        if let Some(lease) = lease {
+            builder = builder.lease(lease);
         }
         Ok(Attached { engine: builder.start().await?, id })
     }
@@ -251,7 +256,7 @@ async fn again(
     if !status.is_terminal() {
         take_from_the_dead(store, &known.run).await?;
     }
-    let attached = if detach { None } else { Some(Attached::begin(context, store, id, None).await?) };
+    let attached = if detach { None } else { Some(Attached::begin(context, store, id, (None, None)).await?) };
     let pin = attached.as_ref().map(|attached| attached.id);
     let done = match (status.is_terminal(), to) {
         (true, Some(to)) => store.person().rewind_run(id, to, pin).await?.require_applied().map(drop),
@@ -276,14 +281,37 @@ async fn again(
     }
 }
 
-/// A live run is taken over only from a process that is gone; what that one had is abandoned.
+/// A live run is taken over only from a process that is gone; what the dead had of it is abandoned.
 async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> {
-    let Some(owner) = run.pin else { return Ok(()) };
-    let worker = store.read(|db| Table::<WorkerRow>::load(db, owner))?;
-    let Some(worker) = worker else { return Ok(()) };
-    let there = worker.status() != sprag_lifecycle::WorkerStatus::Offline;
+    if let Some(owner) = run.pin.map(|pin| store.read(|db| Table::<WorkerRow>::load(db, pin))).transpose()? {
+        take_from_its_process(store, run, owner).await?;
+    }
+    // A run that was left to workers: those that live finish what they have.
+    for row in store.read(|db| db.executions(run.id))? {
+        let Some(owner) = row.owner.filter(|_| row.status() == ExecutionStatus::Running) else { continue };
+        let worker = store.read(|db| Table::<WorkerRow>::load(db, owner))?;
+        if worker.is_some_and(|worker| liveness(&worker).1 == Liveness::Dead) {
+            let _ = store.reaper().owner_died(Lease { execution: row.id, fence: row.fence }).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A worker's process, and what can be said of it from here.
+fn liveness(worker: &WorkerRow) -> (Option<ProcessId>, Liveness) {
     let process: Option<ProcessId> = worker.process.parse().ok();
     let alive = process.as_ref().map_or(Liveness::Unknown, sprag_process::is_alive);
+    (process, alive)
+}
+
+async fn take_from_its_process(
+    store: &Store,
+    run: &RunRow,
+    worker: Option<WorkerRow>,
+) -> Result<(), Failure> {
+    let Some(worker) = worker else { return Ok(()) };
+    let there = worker.status() != sprag_lifecycle::WorkerStatus::Offline;
+    let (process, alive) = liveness(&worker);
     let silent = worker.heartbeat_until_ms <= store.now().steady_ms;
     if there && alive != Liveness::Dead && !(alive == Liveness::Unknown && silent) {
         let who = process
@@ -291,7 +319,7 @@ async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> 
         return Err(Failure::error(format!("run {} is being worked on by {who}", run.id))
             .next(format!("watch it with `sprag logs -f {0}`, or end it with `sprag cancel {0}`", run.id)));
     }
-    for row in store.read(|db| db.held_by(owner))? {
+    for row in store.read(|db| db.held_by(worker.id))? {
         let lease = Lease { execution: row.id, fence: row.fence };
         // Seen dead on this host, or silent for longer than its lease elsewhere: the store checks which.
         let _ = match alive {
@@ -301,7 +329,7 @@ async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> 
     }
     if there {
         let lost = if alive == Liveness::Dead { Lost::ProcessGone } else { Lost::LeaseLapsed };
-        let _ = store.reaper().worker_lost(owner, lost).await?;
+        let _ = store.reaper().worker_lost(worker.id, lost).await?;
     }
     Ok(())
 }

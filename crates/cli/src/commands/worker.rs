@@ -9,13 +9,17 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
 
-pub(crate) async fn worker(
-    context: &Context,
-    queues: Vec<String>,
-    slots: Option<usize>,
-    name: Option<String>,
-    until_idle: bool,
-) -> Result<Exit, Failure> {
+/// How a worker is to behave.
+pub(crate) struct Options {
+    pub(crate) queues: Vec<String>,
+    pub(crate) slots: Option<usize>,
+    pub(crate) name: Option<String>,
+    pub(crate) until_idle: bool,
+    pub(crate) lease: Duration,
+}
+
+pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, Failure> {
+    let Options { queues, slots, name, until_idle, lease } = options;
     if slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }
@@ -25,6 +29,7 @@ pub(crate) async fn worker(
     let mut builder = Engine::builder(&context.data)
         .store(store.clone())
         .commands(this_program()?)
+        .lease(lease)
         .queues(queues.iter().map(String::as_str));
     if let Some(slots) = slots {
         builder = builder.slots(slots);
@@ -52,6 +57,17 @@ pub(crate) async fn worker(
     };
     drain(engine, again).await?;
     Ok(if idle_at_first { Exit::Nothing } else { Exit::Ok })
+}
+
+/// A lease as it was written: long enough for its heartbeats to come in time.
+pub(crate) fn lease(text: &str) -> Result<Duration, Failure> {
+    const SHORTEST: Duration = Duration::from_secs(5);
+    let next = "write it like 30s or 2m, at least 5s";
+    match sprag_pipeline::parse_duration(text) {
+        Ok(lease) if lease >= SHORTEST => Ok(lease),
+        Ok(_) => Err(Failure::usage(format!("--lease {text} is too short")).next(next)),
+        Err(error) => Err(Failure::usage(format!("--lease {text:?}: {error}")).next(next)),
+    }
 }
 
 /// Finishes what goes on; ends it instead as soon as `impatient` is ready.

@@ -1,0 +1,110 @@
+//! The journal, replayed: every entry is one applied transition, and none is missing.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// One entry, with exactly the keys that programs may rely on.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its place in the order of commits.
+    pub seq: u64,
+    /// When, for people.
+    pub at: String,
+    /// What kind of thing changed.
+    pub entity: String,
+    /// Which one.
+    pub id: String,
+    /// Its run.
+    pub run: Option<String>,
+    /// Its step.
+    pub step: Option<String>,
+    /// What happened.
+    pub event: String,
+    /// The status before; none for something new.
+    pub from: Option<String>,
+    /// The status after.
+    pub to: String,
+    /// Who reported it.
+    pub actor: String,
+}
+
+/// Entries in their order.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    /// The entries.
+    pub entries: Vec<Entry>,
+    /// Whether these are all that the store has.
+    pub whole: bool,
+}
+
+impl Journal {
+    /// Replays it: the last status of everything in it. Panics where an entry does not follow.
+    pub fn replay(&self) -> BTreeMap<(String, String), String> {
+        let mut now: BTreeMap<(String, String), String> = BTreeMap::new();
+        let mut last = 0;
+        for entry in &self.entries {
+            let follows = if self.whole { entry.seq == last + 1 } else { entry.seq > last };
+            assert!(follows, "after {last} comes {entry:?}");
+            last = entry.seq;
+            let key = (entry.entity.clone(), entry.id.clone());
+            // Steps and workers are made without a word of their own.
+            let before = now.get(&key).map(String::as_str).or(match entry.entity.as_str() {
+                "step" => Some("waiting"),
+                "worker" => Some("offline"),
+                _ => None,
+            });
+            assert_eq!(entry.from.as_deref(), before, "{entry:?}");
+            assert_ne!(entry.from.as_deref(), Some(entry.to.as_str()), "{entry:?}");
+            now.insert(key, entry.to.clone());
+        }
+        now
+    }
+
+    /// Replays one run's entries and compares the end with `sprag status --json`.
+    pub fn agrees_with(&self, status: &Value) {
+        let now = self.replay();
+        let run = status["id"].as_str().expect("an id");
+        let at = |entity: &str, id: &str| now.get(&(entity.to_owned(), id.to_owned())).map(String::as_str);
+        assert_eq!(at("run", run), status["status"].as_str(), "{status}");
+        for step in status["steps"].as_array().expect("steps") {
+            let id = format!("{run}/{}", step["id"].as_str().expect("an id"));
+            assert_eq!(at("step", &id).unwrap_or("waiting"), step["status"], "{status}");
+            let again = ["step.retried", "step.reworked", "step.reset"];
+            let tries = 1 + self.count(|entry| entry.id == id && again.contains(&entry.event.as_str()));
+            assert_eq!(step["attempt"], tries, "{status}");
+        }
+        let raised = self.count(|entry| matches!(entry.event.as_str(), "run.resumed" | "run.rewound"));
+        assert_eq!(status["epoch"], 1 + raised, "{status}");
+    }
+
+    /// How many entries are like this.
+    pub fn count(&self, like: impl Fn(&Entry) -> bool) -> usize {
+        self.entries.iter().filter(|entry| like(entry)).count()
+    }
+
+    /// How many entries tell of this event.
+    pub fn events(&self, event: &str) -> usize {
+        self.count(|entry| entry.event == event)
+    }
+
+    /// The events of one step, in order.
+    pub fn of_step(&self, step: &str) -> Vec<&str> {
+        let its = |entry: &&Entry| entry.entity == "step" && entry.step.as_deref() == Some(step);
+        self.entries.iter().filter(its).map(|entry| entry.event.as_str()).collect()
+    }
+
+    /// The events of one step's executions, in order.
+    pub fn of_executions(&self, step: &str) -> Vec<&str> {
+        let its = |entry: &&Entry| entry.entity == "execution" && entry.step.as_deref() == Some(step);
+        self.entries.iter().filter(its).map(|entry| entry.event.as_str()).collect()
+    }
+
+    /// Where an event of a step stands in the order; the first one if there are several.
+    pub fn seq_of(&self, step: &str, event: &str) -> u64 {
+        let its = |entry: &&Entry| entry.event == event && entry.step.as_deref() == Some(step);
+        self.entries.iter().find(its).unwrap_or_else(|| panic!("{step} has no {event}")).seq
+    }
+}

@@ -1,0 +1,19 @@
+//! What the end-to-end tests share: a folder of their own, the real program, and bounded waits.
+//!
+//! ```text
+//!   Sandbox ──start──▶ Started (a `sprag` process) ──finish──▶ Answer (exit code, stdout, stderr)
+//!      └──journal──▶ Journal: replayed, and compared with what `sprag status` says
+//! ```
+
+mod journal;
+mod machine;
+mod random;
+mod sandbox;
+mod wait;
+
+pub use journal::{Entry, Journal};
+pub use machine::{carrying, children, command_line, is_running, signal};
+pub use random::Random;
+pub use rustix::process::Signal;
+pub use sandbox::{Answer, Sandbox, Started, program};
+pub use wait::{SOON, now_ms, until, until_some, within};

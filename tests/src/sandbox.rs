@@ -1,0 +1,336 @@
+//! A folder with its own data, and `sprag` processes that know no other.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::journal::{Entry, Journal};
+use crate::machine::{carrying, signal};
+use crate::wait::{SOON, ready, until};
+
+/// The program under test, next to this test's own; built now if nobody has.
+pub fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test is a file");
+        let profile = test.ancestors().nth(2).expect("tests lie in PROFILE/deps");
+        let program = profile.join("sprag");
+        if !program.exists() {
+            let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            build.args(["build", "--package", "sprag-cli", "--manifest-path"]);
+            build.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
+            build.arg("--target-dir").arg(profile.parent().expect("profiles lie in a folder"));
+            if profile.ends_with("release") {
+                build.arg("--release");
+            }
+            assert!(build.status().expect("cargo runs").success(), "sprag is built");
+        }
+        program
+    })
+}
+
+/// A folder that goes when it is dropped, with every process that worked in it.
+pub struct Sandbox {
+    folder: TempDir,
+    started: AtomicU32,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Sandbox::new()
+    }
+}
+
+impl Sandbox {
+    /// A new, empty one.
+    pub fn new() -> Self {
+        Sandbox { folder: tempfile::tempdir().expect("a folder"), started: AtomicU32::new(0) }
+    }
+
+    /// A file in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
+        self.path("data")
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).expect("the folder takes files");
+        path
+    }
+
+    /// Writes a pipeline of steps: `(id, what else it holds)`, each line of it indented as given.
+    pub fn pipeline(&self, name: &str, steps: &[(&str, &str)]) -> PathBuf {
+        let mut text = format!("name: {name}\nsteps:\n");
+        for (id, keys) in steps {
+            text += &format!("  - id: {id}\n");
+            for line in keys.lines() {
+                text += &format!("    {line}\n");
+            }
+        }
+        self.write(&format!("{name}.yaml"), &text)
+    }
+
+    /// What a file holds; nothing if it is not there.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// The lines of a file that steps append to.
+    pub fn lines(&self, name: &str) -> Vec<String> {
+        self.read(name).lines().map(str::to_owned).collect()
+    }
+
+    /// `sprag`, in this folder and with its data, knowing nothing else of the test's environment.
+    pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(program());
+        command.args(args).current_dir(self.folder.path());
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            if name.starts_with("SPRAG_") || name == "NO_COLOR" {
+                command.env_remove(&*name);
+            }
+        }
+        command.env("SPRAG_DATA", self.data()).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts `sprag` and goes on.
+    pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Started {
+        self.start_command(self.command(args))
+    }
+
+    /// Starts a command with its output going to files.
+    pub fn start_command(&self, mut command: Command) -> Started {
+        let no = self.started.fetch_add(1, Ordering::Relaxed);
+        let (out, err) = (self.path(&format!("{no}.stdout")), self.path(&format!("{no}.stderr")));
+        command.stdout(File::create(&out).expect("a file")).stderr(File::create(&err).expect("a file"));
+        let told = format!("{:?}", command.get_args().collect::<Vec<_>>());
+        Started { child: command.spawn().expect("sprag starts"), out, err, told }
+    }
+
+    /// Runs `sprag` to its end.
+    pub fn sprag<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Answer {
+        self.start(args).finish()
+    }
+
+    /// Runs `sprag` to its end, which must be a good one, and reads its answer as JSON.
+    pub fn json<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Value {
+        self.sprag(args).expect(0).json()
+    }
+
+    /// Leaves a run to workers; its id.
+    pub fn detach(&self, file: &Path) -> String {
+        let told = self.json([OsStr::new("run"), file.as_os_str(), "--detach".as_ref(), "--json".as_ref()]);
+        told["run"].as_str().expect("an id").to_owned()
+    }
+
+    /// The one run there is, or the newest.
+    pub fn newest(&self) -> Option<String> {
+        let runs = self.json(["ls", "--json", "-n", "1"]);
+        runs[0]["id"].as_str().map(str::to_owned)
+    }
+
+    /// `sprag status --json`.
+    pub fn status(&self, run: &str) -> Value {
+        self.json(["status", run, "--json"])
+    }
+
+    /// The run's status in one word.
+    pub fn status_word(&self, run: &str) -> String {
+        self.status(run)["status"].as_str().expect("a status").to_owned()
+    }
+
+    /// Waits until a step has this status.
+    pub fn until_step(&self, run: &str, step: &str, status: &str) {
+        until(&format!("{step} of {run} is {status}"), || {
+            let told = self.status(run);
+            let steps = told["steps"].as_array().expect("steps");
+            steps.iter().any(|one| one["id"] == step && one["status"] == status)
+        });
+    }
+
+    /// Waits until a step has written a number (its process id) to a file.
+    pub fn pid_in(&self, name: &str) -> i32 {
+        until(&format!("{name} holds a process id"), || self.read(name).ends_with('\n'));
+        self.read(name).trim().parse().expect("a process id")
+    }
+
+    /// Everything that happened, of one run or all.
+    pub fn journal(&self, run: Option<&str>) -> Journal {
+        let mut args = vec!["events", "--json"];
+        args.extend(run.into_iter().flat_map(|run| ["--run", run]));
+        let entries = self.sprag(args).expect(0).lines::<Entry>();
+        Journal { entries, whole: run.is_none() }
+    }
+
+    /// Waits until a run has ended, as it must.
+    pub fn ends_as(&self, run: &str, status: &str) {
+        let code = match status {
+            "completed" => 0,
+            "failed" => 100,
+            _ => 130,
+        };
+        let told = self.sprag(["wait", run, "--json", "--timeout", "60s"]);
+        assert_eq!((told.code, told.json()["status"].as_str()), (code, Some(status)), "{told:?}");
+    }
+
+    /// Replays a run's journal and compares its end with the run's rows.
+    pub fn check(&self, run: &str) -> Journal {
+        let journal = self.journal(Some(run));
+        journal.agrees_with(&self.status(run));
+        journal
+    }
+
+    /// Processes that belong to a run.
+    pub fn processes_of(&self, run: &str) -> Vec<i32> {
+        carrying("SPRAG_RUN_ID", run)
+    }
+}
+
+/// A test that fails must not leave its processes to the next.
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let data = self.data();
+        // Whoever was about to start another is ended in the next round.
+        for _ in 0..100 {
+            let left = carrying("SPRAG_DATA", &data.to_string_lossy());
+            if left.is_empty() {
+                break;
+            }
+            for pid in left {
+                signal(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// A `sprag` process.
+#[derive(Debug)]
+pub struct Started {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+    told: String,
+}
+
+impl Started {
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// What it has printed until now.
+    pub fn stdout(&self) -> String {
+        fs::read_to_string(&self.out).unwrap_or_default()
+    }
+
+    /// What it has told people until now.
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(&self.err).unwrap_or_default()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, sent: Signal) {
+        assert!(signal(self.pid(), sent), "{} is there", self.told);
+    }
+
+    /// Whether it has not ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Kills it, and sees it gone.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for its end.
+    pub fn finish(self) -> Answer {
+        self.finish_within(SOON * 2)
+    }
+
+    /// Waits for its end, which must come within this time.
+    pub fn finish_within(mut self, limit: Duration) -> Answer {
+        if let Some(pid) = Pid::from_raw(self.pid())
+            && let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
+        {
+            ready(&mut [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)], limit);
+        }
+        match self.child.try_wait().expect("a child") {
+            Some(status) => Answer {
+                code: code(status),
+                stdout: self.stdout(),
+                stderr: self.stderr(),
+                told: std::mem::take(&mut self.told),
+            },
+            None => {
+                panic!("not within {limit:?}: {}\n{}\n{}", self.told, self.stdout(), self.stderr())
+            }
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The exit code; the negative number of the signal that ended it otherwise.
+fn code(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().unwrap_or_else(|| -status.signal().unwrap_or(0))
+}
+
+/// How a `sprag` process ended and what it said.
+#[derive(Debug)]
+pub struct Answer {
+    /// The exit code.
+    pub code: i32,
+    /// For programs.
+    pub stdout: String,
+    /// For people.
+    pub stderr: String,
+    told: String,
+}
+
+impl Answer {
+    /// Insists on an exit code.
+    #[track_caller]
+    pub fn expect(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{}\n{}\n{}", self.told, self.stdout, self.stderr);
+        self
+    }
+
+    /// Its output as one JSON value.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{}: {error}\n{}\n{}", self.told, self.stdout, self.stderr))
+    }
+
+    /// Its output as JSON values, one a line.
+    #[track_caller]
+    pub fn lines<T: serde::de::DeserializeOwned>(&self) -> Vec<T> {
+        let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        self.stdout.lines().map(read).collect()
+    }
+}

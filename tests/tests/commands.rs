@@ -1,0 +1,419 @@
+//! Every command and every answer that programs rely on.
+
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use sprag_tests::{Answer, Entry, Sandbox, Signal, until};
+
+const COMMANDS: [&str; 16] = [
+    "run",
+    "ls",
+    "status",
+    "logs",
+    "wait",
+    "cancel",
+    "retry",
+    "resume",
+    "worker",
+    "events",
+    "explain",
+    "validate",
+    "schema",
+    "lifecycle",
+    "doctor",
+    "completion",
+];
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().expect("an object").keys().map(String::as_str).collect()
+}
+
+/// A sandbox with `ok` (two steps), `bad` (fails) and `slow` (waits for a signal).
+fn sandbox() -> Sandbox {
+    let sandbox = Sandbox::new();
+    sandbox.pipeline("ok", &[("one", "run: echo hello"), ("two", "run: echo again >&2")]);
+    sandbox.pipeline("bad", &[("breaks", "run: exit 3"), ("never", "run: echo no")]);
+    sandbox.pipeline("slow", &[("sleeps", "run: echo $$ > slow.pid; exec sleep 300")]);
+    sandbox
+}
+
+#[test]
+fn run_json_tells_each_journal_entry_and_the_result_last() {
+    let sandbox = sandbox();
+    let told: Vec<Value> = sandbox.sprag(["run", "ok.yaml", "--json"]).expect(0).lines();
+    let (result, entries) = told.split_last().expect("lines");
+    let run = sandbox.newest().expect("a run");
+    assert_eq!(*result, json!({ "type": "result", "run": run, "status": "completed" }));
+    let journal: Vec<Value> = sandbox.sprag(["events", "--run", &run, "--json"]).expect(0).lines::<Value>();
+    assert_eq!(entries, journal);
+}
+
+#[test]
+fn ls_json_has_the_documented_shape() {
+    let sandbox = sandbox();
+    assert_eq!(sandbox.json(["ls", "--json"]), json!([]));
+    sandbox.sprag(["run", "ok.yaml"]).expect(0);
+    sandbox.sprag(["run", "bad.yaml"]).expect(100);
+    let waiting = sandbox.detach(&sandbox.path("ok.yaml"));
+    let runs = sandbox.json(["ls", "--json"]);
+    let runs = runs.as_array().expect("an array");
+    let statuses: Vec<&str> = runs.iter().filter_map(|run| run["status"].as_str()).collect();
+    assert_eq!(statuses, ["running", "failed", "completed"], "newest first");
+    for run in runs {
+        let wanted = ["id", "pipeline", "status", "created_at", "started_at", "ended_at"];
+        assert_eq!(keys(run), BTreeSet::from(wanted));
+    }
+    assert_eq!((&runs[0]["id"], &runs[0]["ended_at"]), (&json!(waiting), &Value::Null));
+    assert!(runs[2]["ended_at"].as_str().is_some_and(|at| at.ends_with('Z')));
+    assert_eq!(sandbox.json(["ls", "--json", "--status", "failed"]).as_array().map(Vec::len), Some(1));
+    assert_eq!(sandbox.json(["ls", "--json", "-n", "2"]).as_array().map(Vec::len), Some(2));
+    let refused = sandbox.sprag(["ls", "--status", "finished"]).expect(2);
+    assert!(refused.stderr.contains("completed"), "{refused:?}");
+}
+
+#[test]
+fn status_json_has_the_documented_shape() {
+    let sandbox = sandbox();
+    sandbox.sprag(["run", "bad.yaml"]).expect(100);
+    let run = sandbox.newest().expect("a run");
+    let wanted = json!({
+        "id": run, "pipeline": "bad", "status": "failed", "epoch": 1,
+        "steps": [
+            { "id": "breaks", "status": "failed", "attempt": 1 },
+            { "id": "never", "status": "cancelled", "attempt": 1 },
+        ],
+    });
+    assert_eq!(sandbox.status(&run), wanted);
+    assert_eq!(sandbox.status(&run[6..]), wanted, "the end of an id is enough");
+    assert_eq!(sandbox.json(["status", "--json"]), wanted, "the newest if none is named");
+    let people = sandbox.sprag(["status"]).expect(0).stdout;
+    assert!(people.contains("exit code 3") && people.contains("cancelled"), "{people}");
+}
+
+#[test]
+fn events_json_has_exactly_the_documented_keys() {
+    let sandbox = sandbox();
+    sandbox.sprag(["run", "ok.yaml"]).expect(0);
+    let all: Vec<Value> = sandbox.sprag(["events", "--json"]).expect(0).lines();
+    let wanted = ["seq", "at", "entity", "id", "run", "step", "event", "from", "to", "actor"];
+    for entry in &all {
+        assert_eq!(keys(entry), BTreeSet::from(wanted), "{entry}");
+        assert!(entry["seq"].is_u64() && entry["at"].as_str().is_some_and(|at| at.ends_with('Z')), "{entry}");
+    }
+    let last = all.len() as u64;
+    assert_eq!(all[all.len() - 1]["seq"], last, "without a gap from the first on");
+    let since: Vec<Entry> = sandbox.sprag(["events", "--since", "3", "--json"]).expect(0).lines();
+    assert_eq!(since.iter().map(|entry| entry.seq).collect::<Vec<_>>(), (4..=last).collect::<Vec<_>>());
+    assert!(sandbox.sprag(["events"]).expect(0).stdout.contains("run.succeeded"));
+}
+
+#[test]
+fn exit_codes_are_as_documented() {
+    let sandbox = sandbox();
+    sandbox.sprag(["worker", "--until-idle"]).expect(4);
+    sandbox.sprag(["status"]).expect(1);
+    sandbox.sprag(["run", "ok.yaml"]).expect(0);
+    sandbox.sprag(["run", "bad.yaml"]).expect(100);
+    sandbox.sprag(["wait"]).expect(100);
+    sandbox.sprag(["run", "nowhere.yaml"]).expect(2);
+    sandbox.sprag(["run"]).expect(2);
+    sandbox.sprag(["frobnicate"]).expect(2);
+    sandbox.sprag(["wait", "--timeout", "soon"]).expect(2);
+    let run = sandbox.detach(&sandbox.path("ok.yaml"));
+    sandbox.sprag(["wait", &run, "--timeout", "50ms"]).expect(124);
+    let told = sandbox.json(["cancel", &run, "--json"]);
+    assert_eq!(told, json!({ "run": run, "status": "cancelled" }));
+    sandbox.sprag(["wait", &run]).expect(130);
+    sandbox.sprag(["cancel", &run]).expect(1);
+    sandbox.sprag(["retry", &run, "--step", "nowhere"]).expect(2);
+    let help = sandbox.sprag(["--help"]).expect(0).stdout;
+    for code in
+        ["0 ok", "1 error", "2 usage", "4 nothing", "100 run failed", "124 timed out", "130 cancelled"]
+    {
+        assert!(help.contains(code), "{code}: {help}");
+    }
+}
+
+#[test]
+fn an_error_in_json_has_its_code_and_what_to_do() {
+    let sandbox = sandbox();
+    let told = sandbox.sprag(["status", "--json"]).expect(1);
+    let error: Value = serde_json::from_str(&told.stderr).expect("JSON on stderr");
+    assert_eq!((&error["type"], &error["code"]), (&json!("error"), &json!(1)));
+    assert!(error["next"].as_str().is_some_and(|next| next.contains("sprag run")), "{error}");
+    assert_eq!(told.stdout, "");
+}
+
+#[test]
+fn an_interrupt_cancels_the_run_and_says_130() {
+    let sandbox = sandbox();
+    let run = sandbox.start(["run", "slow.yaml"]);
+    let step = sandbox.pid_in("slow.pid");
+    run.signal(Signal::INT);
+    let told = run.finish().expect(130);
+    assert!(told.stderr.contains("cancelling"), "{told:?}");
+    assert!(!sprag_tests::is_running(step));
+    assert_eq!(sandbox.status_word(&sandbox.newest().expect("a run")), "cancelled");
+}
+
+#[test]
+fn an_interrupt_is_heard_however_much_there_is_to_show() {
+    let sandbox = Sandbox::new();
+    sandbox.pipeline("loud", &[("talks", "run: echo > began; while :; do seq 1 2000; done")]);
+    for _ in 0..3 {
+        let run = sandbox.start(["run", "loud.yaml"]);
+        until("it talks", || run.stdout().len() > 10_000);
+        run.signal(Signal::INT);
+        run.finish().expect(130);
+    }
+}
+
+#[test]
+fn every_help_fits_and_explains() {
+    let sandbox = sandbox();
+    for name in COMMANDS {
+        let mut command = sandbox.command([name, "--help"]);
+        command.env_remove("SPRAG_DATA");
+        let help = sandbox.start_command(command).finish().expect(0).stdout;
+        for line in help.lines() {
+            assert!(line.chars().count() <= 100, "{name}: {line:?}");
+        }
+        let first = help.lines().next().unwrap_or_default();
+        assert!(first.len() > 20 || help.contains("Examples:"), "{name}: {help}");
+    }
+    let listed = sandbox.sprag(["--help"]).expect(0).stdout;
+    assert!(COMMANDS.iter().all(|name| listed.contains(&format!("  {name}"))), "{listed}");
+}
+
+#[test]
+fn completions_name_the_commands() {
+    let sandbox = sandbox();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = sandbox.sprag(["completion", shell]).expect(0).stdout;
+        assert!(script.contains("explain") && script.contains("until-idle"), "{shell}");
+    }
+    sandbox.sprag(["completion", "cmd"]).expect(2);
+}
+
+#[test]
+fn schema_lifecycle_and_validate_need_no_data() {
+    let sandbox = sandbox();
+    let schema = sandbox.json(["schema"]);
+    assert!(schema["$schema"].is_string() && schema["properties"]["steps"].is_object(), "{schema}");
+    let all = sandbox.sprag(["lifecycle"]).expect(0).stdout;
+    let run = sandbox.sprag(["lifecycle", "run"]).expect(0).stdout;
+    assert!(run.starts_with("## Run") && all.contains(run.trim_end()) && !run.contains("## Step"), "{run}");
+    sandbox.sprag(["lifecycle", "unicorn"]).expect(2);
+    sandbox.write("broken.yaml", "steps:\n  - id: a\n    rum: echo\n");
+    let told = sandbox.sprag(["validate", "ok.yaml", "broken.yaml", "--json"]).expect(2).json();
+    assert_eq!(told[0], json!({ "file": "ok.yaml", "valid": true, "diagnostics": [] }));
+    assert_eq!((&told[1]["file"], &told[1]["valid"]), (&json!("broken.yaml"), &json!(false)));
+    let first = &told[1]["diagnostics"][0];
+    assert_eq!(first["line"], 3, "{told}");
+    assert!(!sandbox.data().exists(), "nothing was made");
+}
+
+#[test]
+fn doctor_is_content_with_a_new_folder() {
+    let sandbox = sandbox();
+    let told = sandbox.json(["doctor", "--json"]);
+    assert_eq!(told["healthy"], true, "{told}");
+    for check in told["checks"].as_array().expect("checks") {
+        assert_eq!(keys(check), BTreeSet::from(["check", "ok", "message"]));
+    }
+    assert!(sandbox.sprag(["doctor"]).expect(0).stdout.contains("database"));
+}
+
+#[test]
+fn colours_are_for_those_who_ask() {
+    let sandbox = sandbox();
+    sandbox.sprag(["run", "ok.yaml"]).expect(0);
+    let coloured = |answer: Answer| answer.expect(0).stdout.contains('\x1b');
+    assert!(!coloured(sandbox.sprag(["status"])), "a pipe is no terminal");
+    assert!(!coloured(sandbox.sprag(["status", "--color", "never"])));
+    assert!(coloured(sandbox.sprag(["status", "--color", "always"])));
+    let mut command = sandbox.command(["status"]);
+    command.env("NO_COLOR", "1");
+    assert!(!coloured(sandbox.start_command(command).finish()));
+    sandbox.sprag(["status", "--color", "blue"]).expect(2);
+}
+
+#[test]
+fn what_steps_print_is_plain_for_terminals() {
+    let sandbox = sandbox();
+    sandbox.pipeline("escape", &[("one", r#"run: printf 'a\033[2Jb\n'"#)]);
+    let told = sandbox.sprag(["run", "escape.yaml"]).expect(0);
+    assert!(!told.stdout.contains('\x1b') && told.stdout.contains('b'), "{told:?}");
+}
+
+#[test]
+fn a_step_knows_who_it_is_and_where() {
+    let sandbox = sandbox();
+    let script = "run: |\n  echo $SPRAG_RUN_ID $SPRAG_STEP_ID $SPRAG_ATTEMPT > who\n  echo $SPRAG_FENCE >> fences\n  pwd > where\n  cat > heard\n  [ $SPRAG_ATTEMPT = 2 ]\nretry: { attempts: 2 }";
+    sandbox.pipeline("who", &[("me", script)]);
+    let mut command = sandbox.command(["run", "who.yaml"]);
+    command.stdin(Stdio::piped());
+    sandbox.start_command(command).finish().expect(0);
+    let run = sandbox.newest().expect("a run");
+    assert_eq!(sandbox.read("who"), format!("{run} me 2\n"));
+    assert_eq!(sandbox.read("heard"), "", "stdin is closed");
+    let here = sandbox.path("").canonicalize().expect("a folder");
+    assert_eq!(sandbox.read("where").trim_end(), here.to_str().expect("a name"));
+    let fences: Vec<u32> =
+        sandbox.lines("fences").iter().map(|line| line.parse().expect("a number")).collect();
+    assert!(fences.len() == 2 && fences.iter().all(|fence| *fence > 0), "{fences:?}");
+}
+
+#[test]
+fn a_detached_run_works_where_it_was_started() {
+    let sandbox = sandbox();
+    std::fs::create_dir(sandbox.path("elsewhere")).expect("a folder");
+    std::fs::create_dir(sandbox.path("sub")).expect("a folder");
+    sandbox.pipeline("where", &[("top", "run: pwd > top"), ("below", "dir: sub\nrun: pwd > ../below")]);
+    sandbox.detach(&sandbox.path("where.yaml"));
+    let mut worker = sandbox.command(["worker", "--until-idle"]);
+    worker.current_dir(sandbox.path("elsewhere"));
+    sandbox.start_command(worker).finish().expect(0);
+    let here = sandbox.path("").canonicalize().expect("a folder");
+    assert_eq!(sandbox.read("top").trim_end(), here.to_str().expect("a name"));
+    assert_eq!(sandbox.read("below").trim_end(), here.join("sub").to_str().expect("a name"));
+}
+
+#[test]
+fn a_detached_run_waits_for_a_worker() {
+    let sandbox = sandbox();
+    let told = sandbox.sprag(["run", "ok.yaml", "--detach"]).expect(0);
+    assert!(told.stderr.contains("sprag worker"), "{told:?}");
+    let run = told.stdout.trim().to_owned();
+    assert_eq!(sandbox.status_word(&run), "running");
+    let waiter = sandbox.start(["wait", &run, "--json"]);
+    sandbox.sprag(["worker", "--until-idle"]).expect(0);
+    let answer = waiter.finish().expect(0).json();
+    assert_eq!(answer, json!({ "type": "result", "run": run, "status": "completed" }));
+    sandbox.sprag(["worker", "--until-idle"]).expect(4);
+}
+
+#[test]
+fn logs_and_events_are_followed_from_other_processes() {
+    let sandbox = sandbox();
+    let script = "run: |\n  echo first\n  until [ -e go ]; do :; done\n  echo last >&2";
+    sandbox.pipeline("talks", &[("one", script)]);
+    let id = sandbox.detach(&sandbox.path("talks.yaml"));
+    let logs = sandbox.start(["logs", "-f", &id]);
+    let json_logs = sandbox.start(["logs", "-f", &id, "--json"]);
+    let events = sandbox.start(["events", "-f", "--json"]);
+    let worker = sandbox.start(["worker", "--until-idle"]);
+    until("the first line is followed", || logs.stdout().contains("first"));
+    until("the start is followed", || events.stdout().contains("step.started"));
+    assert!(!logs.stdout().contains("last"));
+    sandbox.write("go", "");
+    worker.finish().expect(0);
+    let people = logs.finish().expect(0).stdout;
+    assert_eq!(people.lines().filter(|line| line.contains("last")).count(), 1, "{people}");
+    let lines: Vec<Value> = json_logs.finish().expect(0).lines();
+    let said: Vec<_> = lines.iter().map(|line| (line["stream"].as_str(), line["text"].as_str())).collect();
+    assert_eq!(said, [(Some("out"), Some("first")), (Some("err"), Some("last"))]);
+    until("the end is followed", || events.stdout().contains("run.succeeded"));
+    until("the worker's end is followed", || events.stdout().contains("worker.left"));
+    events.signal(Signal::INT);
+    let followed: Vec<Entry> = events.finish().expect(0).lines();
+    assert_eq!(followed, sandbox.journal(None).entries);
+}
+
+#[test]
+fn logs_show_one_step_or_one_attempt() {
+    let sandbox = sandbox();
+    sandbox.pipeline(
+        "twice",
+        &[
+            ("a", "run: echo from a"),
+            ("b", "run: echo try $SPRAG_ATTEMPT; [ $SPRAG_ATTEMPT = 2 ]\nretry: { attempts: 2 }"),
+        ],
+    );
+    sandbox.sprag(["run", "twice.yaml"]).expect(0);
+    let run = sandbox.newest().expect("a run");
+    assert_eq!(sandbox.sprag(["logs", &run, "a"]).expect(0).stdout, "from a\n");
+    assert_eq!(sandbox.sprag(["logs", &run, "b"]).expect(0).stdout, "try 2\n");
+    assert_eq!(sandbox.sprag(["logs", &run, "b", "--attempt", "1"]).expect(0).stdout, "try 1\n");
+    let refused = sandbox.sprag(["logs", &run, "c"]).expect(2);
+    assert!(refused.stderr.contains("a, b"), "{refused:?}");
+}
+
+#[test]
+fn inputs_reach_the_steps_as_data() {
+    let sandbox = sandbox();
+    let text = "inputs:\n  who: { default: nobody }\n  times: { type: integer, required: true }\nsteps:\n  - id: say\n    run: echo {{ inputs.who }} {{ inputs.times }} > said\n";
+    sandbox.write("greet.yaml", text);
+    sandbox.sprag(["run", "greet.yaml", "--input", "times=3", "-i", "who=$(id); x"]).expect(0);
+    assert_eq!(sandbox.read("said"), "$(id); x 3\n");
+    for wrong in [
+        vec![],
+        vec!["--input", "times=many"],
+        vec!["--input", "times"],
+        vec!["-i", "times=1", "-i", "tmes=2"],
+    ] {
+        let args = ["run", "greet.yaml"].into_iter().chain(wrong.clone());
+        sandbox.sprag(args).expect(2);
+    }
+    assert_eq!(sandbox.json(["ls", "--json"]).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn the_same_key_never_starts_a_second_run() {
+    let sandbox = sandbox();
+    let first = sandbox.sprag(["run", "ok.yaml", "--idempotency-key", "k", "--json"]).expect(0);
+    let again = sandbox.sprag(["run", "ok.yaml", "--idempotency-key", "k", "--json"]).expect(0);
+    let result = |answer: &Answer| answer.lines::<Value>().pop().expect("a result");
+    assert_eq!(result(&first), result(&again));
+    assert_eq!(sandbox.json(["ls", "--json"]).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn retry_and_resume_go_on_where_it_makes_sense() {
+    let sandbox = sandbox();
+    sandbox.pipeline(
+        "mend",
+        &[
+            ("a", "run: echo a >> ran"),
+            ("b", "run: echo b >> ran; [ -e mended ]"),
+            ("c", "run: echo c >> ran"),
+        ],
+    );
+    sandbox.sprag(["run", "mend.yaml"]).expect(100);
+    let run = sandbox.newest().expect("a run");
+    sandbox.sprag(["resume", &run]).expect(100);
+    sandbox.write("mended", "");
+    sandbox.sprag(["retry", &run]).expect(0);
+    assert_eq!(sandbox.lines("ran"), ["a", "b", "b", "b", "c"]);
+    sandbox.sprag(["resume", &run]).expect(1);
+    sandbox.sprag(["retry", &run, "--step", "b", "--detach"]).expect(0);
+    sandbox.sprag(["retry", &run]).expect(1);
+    sandbox.sprag(["worker", "--until-idle"]).expect(0);
+    assert_eq!(sandbox.lines("ran"), ["a", "b", "b", "b", "c", "b", "c"]);
+    let status = sandbox.status(&run);
+    assert_eq!((&status["epoch"], &status["status"]), (&json!(4), &json!("completed")));
+    sandbox.check(&run);
+}
+
+#[test]
+fn explain_says_what_a_step_waits_for() {
+    let sandbox = sandbox();
+    let run = sandbox.detach(&sandbox.path("ok.yaml"));
+    let told = sandbox.json(["explain", &run, "--json"]);
+    assert_eq!(keys(&told), BTreeSet::from(["id", "pipeline", "status", "waits_for", "steps", "refused"]));
+    for step in told["steps"].as_array().expect("steps") {
+        assert_eq!(keys(step), BTreeSet::from(["id", "status", "waits_for", "since", "until", "owner"]));
+    }
+    assert_eq!(told["steps"][0]["owner"], "queue \"default\"");
+    assert_eq!(told["steps"][1]["waits_for"], "one (pending)");
+    let people = sandbox.sprag(["explain", &run]).expect(0).stdout;
+    assert!(people.contains("sprag worker --queue default"), "{people}");
+}
+
+#[test]
+fn verbose_tells_more_on_stderr_only() {
+    let sandbox = sandbox();
+    let told = sandbox.sprag(["run", "ok.yaml", "--json", "-vv"]).expect(0);
+    assert!(told.lines::<Value>().len() > 5);
+}

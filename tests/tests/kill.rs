@@ -1,0 +1,163 @@
+//! kill -9 at any moment: no run is lost, none is stuck, no finished step runs again, nothing is left over.
+
+use std::time::Duration;
+
+use sprag_tests::{Random, Sandbox, Started, children, command_line, signal, until, within};
+
+/// Rounds of one sandbox; there are as many sandboxes as victims below, each with its own seed.
+const ROUNDS: u64 = 25;
+/// With `SPRAG_NIGHTLY` set.
+const NIGHTLY_ROUNDS: u64 = 500;
+
+/// Each attempt holds a lock that its descendants inherit: who cannot have it overlaps a former attempt.
+const STEP: &str = "run: |
+  exec 9>> lock.$SPRAG_RUN_ID.$SPRAG_STEP_ID
+  flock -n 9 || echo overlap $SPRAG_RUN_ID $SPRAG_STEP_ID >> trouble
+  echo begin $SPRAG_RUN_ID $SPRAG_STEP_ID $SPRAG_ATTEMPT >> ledger
+  setsid sleep 300 &
+  sleep 0.04
+  echo end $SPRAG_RUN_ID $SPRAG_STEP_ID $SPRAG_ATTEMPT >> ledger";
+
+/// Whom to kill.
+#[derive(Debug, Clone, Copy)]
+enum Victim {
+    Run,
+    Worker,
+    Supervisor,
+    WorkerAndSupervisor,
+}
+
+struct Round<'s> {
+    sandbox: &'s Sandbox,
+    random: Random,
+}
+
+impl Round<'_> {
+    /// Lets a moment pass, unless the process ends before.
+    fn moment(&mut self, process: &mut Started, longest_ms: u64) {
+        let moment = Duration::from_millis(self.random.below(longest_ms));
+        within(moment, || (!process.is_running()).then_some(()));
+    }
+
+    fn supervisor_of(&self, worker: &Started) -> Option<i32> {
+        let is_supervisor = |pid: &i32| command_line(*pid).iter().any(|word| word == "__supervise");
+        children(worker.pid()).into_iter().find(is_supervisor)
+    }
+
+    fn play(&mut self, victim: Victim) {
+        let sandbox = self.sandbox;
+        match victim {
+            Victim::Run => {
+                let mut run = sandbox.start(["run", "three.yaml"]);
+                self.moment(&mut run, 300);
+                run.kill();
+                self.take_over_live_runs();
+            }
+            Victim::Worker => {
+                sandbox.detach(&sandbox.path("three.yaml"));
+                let mut worker = sandbox.start(["worker"]);
+                self.moment(&mut worker, 300);
+                worker.kill();
+                if self.random.below(2) == 0 {
+                    self.take_over_live_runs();
+                } else {
+                    sandbox.sprag(["worker", "--until-idle"]);
+                }
+            }
+            Victim::Supervisor => {
+                let run = sandbox.detach(&sandbox.path("three.yaml"));
+                let mut worker = sandbox.start(["worker", "--until-idle"]);
+                for _ in 0..1 + self.random.below(3) {
+                    self.moment(&mut worker, 100);
+                    if let Some(pid) = self.supervisor_of(&worker) {
+                        signal(pid, sprag_tests::Signal::KILL);
+                    }
+                }
+                worker.finish().expect(0);
+                assert_eq!(sandbox.status_word(&run), "completed");
+            }
+            Victim::WorkerAndSupervisor => {
+                sandbox.detach(&sandbox.path("three.yaml"));
+                let mut worker = sandbox.start(["worker"]);
+                self.moment(&mut worker, 200);
+                let supervisor = self.supervisor_of(&worker);
+                if let Some(pid) = supervisor {
+                    signal(pid, sprag_tests::Signal::KILL);
+                }
+                worker.kill();
+                sandbox.sprag(["worker", "--until-idle"]);
+            }
+        }
+    }
+
+    /// `sprag resume` of each run that its process left half done.
+    fn take_over_live_runs(&self) {
+        for run in self.sandbox.json(["ls", "--json"]).as_array().expect("runs") {
+            if run["ended_at"].is_null() {
+                self.sandbox.sprag(["resume", run["id"].as_str().expect("an id")]).expect(0);
+            }
+        }
+    }
+}
+
+/// What must hold afterwards, whatever was killed when.
+fn check(sandbox: &Sandbox) {
+    assert_eq!(sandbox.read("trouble"), "", "attempts overlapped");
+    let whole = sandbox.journal(None);
+    whole.replay();
+    let ledger = sandbox.lines("ledger");
+    let runs = sandbox.json(["ls", "--json", "-n", "10000"]);
+    for run in runs.as_array().expect("runs") {
+        let id = run["id"].as_str().expect("an id");
+        assert_eq!(run["status"], "completed", "{run}");
+        let journal = sandbox.check(id);
+        until("no process of it is left", || sandbox.processes_of(id).is_empty());
+        for step in sandbox.status(id)["steps"].as_array().expect("steps") {
+            let (name, attempt) = (step["id"].as_str().expect("an id"), &step["attempt"]);
+            let began = format!("begin {id} {name} ");
+            let attempts: Vec<&str> = ledger.iter().filter_map(|line| line.strip_prefix(&began)).collect();
+            let mut once = attempts.clone();
+            once.dedup();
+            assert_eq!(attempts, once, "{id} {name}: an attempt began twice");
+            assert_eq!(
+                attempts.last().copied(),
+                Some(attempt.to_string().as_str()),
+                "{id} {name}: began after its end"
+            );
+            let events = journal.of_step(name);
+            assert_eq!(events.iter().filter(|event| **event == "step.succeeded").count(), 1);
+            assert_eq!(events.last(), Some(&"step.succeeded"), "{id} {name}");
+        }
+    }
+}
+
+fn rounds(victim: Victim, seed: u64) {
+    let sandbox = Sandbox::new();
+    sandbox.pipeline("three", &[("a", STEP), ("b", STEP), ("c", STEP)]);
+    let mut round = Round { sandbox: &sandbox, random: Random::new(seed) };
+    let many = std::env::var_os("SPRAG_NIGHTLY").map_or(ROUNDS, |_| NIGHTLY_ROUNDS);
+    for _ in 0..many {
+        round.play(victim);
+    }
+    check(&sandbox);
+}
+
+#[test]
+fn o14_kill_the_process_of_a_run() {
+    rounds(Victim::Run, 1);
+}
+
+#[test]
+fn o14_kill_workers() {
+    rounds(Victim::Worker, 2);
+}
+
+#[test]
+fn o14_kill_supervisors() {
+    rounds(Victim::Supervisor, 3);
+}
+
+#[test]
+fn o14_kill_workers_and_supervisors_together() {
+    rounds(Victim::WorkerAndSupervisor, 4);
+}
