@@ -204,15 +204,12 @@ impl Inner {
         loop {
             let ended = self.run(&assignment, control).await;
             let next = self.report(&assignment, ended).await;
-            // The slot is free only now: whatever the runner started is gone.
-            let mut held = self.held();
-            held.remove(&assignment.lease);
-            drop(held);
+            // The slot is free only now: whatever the runner started is gone. What comes next is held before
+            // that, so that a worker that drains never looks idle in between.
+            let next = next.map(|next| (self.take(next.lease), next));
+            self.held().remove(&assignment.lease);
             match next {
-                Some(next) => {
-                    control = self.take(next.lease);
-                    assignment = next;
-                }
+                Some(next) => (control, assignment) = next,
                 None => break,
             }
         }
