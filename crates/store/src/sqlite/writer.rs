@@ -21,6 +21,9 @@ use crate::wake::Hub;
 pub(super) const QUEUE_BOUND: usize = 1024;
 /// How many share a commit: enough to make the disk's part small, few enough to answer soon.
 const BATCH_BOUND: usize = 256;
+/// How often the writer steps aside for callers whom it has just answered, and who tend to come back at once,
+/// so that they share the next commit.
+const LINGER_YIELDS: usize = 64;
 /// How often an operation that met a conflict is tried in all.
 const CONFLICT_TRIES: usize = 8;
 
@@ -64,14 +67,23 @@ impl Writer {
     pub(super) fn run(self, mut queue: Receiver<Box<dyn Job>>) {
         let memo = Rc::new(RefCell::new(Memo::default()));
         let mut batch = Vec::new();
+        let mut crowd = 0;
         while let Some(first) = queue.blocking_recv() {
             batch.push(first);
-            while batch.len() < BATCH_BOUND
-                && let Ok(next) = queue.try_recv()
-            {
-                batch.push(next);
+            let mut yields = 0;
+            while batch.len() < BATCH_BOUND && yields < LINGER_YIELDS {
+                match queue.try_recv() {
+                    Ok(next) => batch.push(next),
+                    Err(_) if batch.len() < crowd => {
+                        yields += 1;
+                        std::thread::yield_now();
+                    }
+                    Err(_) => break,
+                }
             }
+            let together = batch.len();
             self.write(&memo, std::mem::take(&mut batch));
+            crowd = together + queue.len();
         }
         let _ = self.conn.execute_batch("PRAGMA optimize");
     }
