@@ -1,4 +1,4 @@
-//! Chance that can be repeated: the seed is in every failure's message.
+//! Chance that can be repeated from its seed.
 
 /// A small generator (splitmix64); good enough to choose moments and victims.
 #[derive(Debug, Clone)]
