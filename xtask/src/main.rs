@@ -1,13 +1,26 @@
-//! `cargo xtask test|gen`: the project's own commands.
+//! `cargo xtask test|bench|gen|tidy`: the project's own commands.
 
+mod tidy;
+
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+cargo xtask test [--nightly]    everything that must hold: formatting, lints, docs, tests
+cargo xtask bench [WORKLOAD]    benchmarks against floors and peers; see docs/performance.md
+cargo xtask gen                 writes what is generated from the code
+cargo xtask tidy                checks what no compiler checks";
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let done = match args.next().as_deref() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let rest: Vec<&str> = args.iter().skip(1).map(String::as_str).collect();
+    let done = match args.first().map(String::as_str) {
+        Some("test") => test(&rest),
+        Some("bench") => bench(&rest),
         Some("gen") => generate(),
-        _ => Err("usage: cargo xtask test|bench|gen|tidy".to_owned()),
+        Some("tidy") => tidy::check(&root()),
+        _ => Err(format!("what to do?\n\n{USAGE}")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -22,8 +35,43 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
 }
 
+/// Runs cargo in the workspace; its output is ours.
+fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I, env: &[(&str, &str)]) -> Result<(), String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root()).envs(env.iter().copied());
+    eprintln!("── {command:?}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?} ended with {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
+
+fn test(args: &[&str]) -> Result<(), String> {
+    let mut env = vec![("RUST_BACKTRACE", "0")];
+    match args {
+        [] => {}
+        ["--nightly"] => env.push(("SPRAG_NIGHTLY", "1")),
+        other => return Err(format!("test does not know {other:?}\n\n{USAGE}")),
+    }
+    tidy::check(&root())?;
+    cargo(["fmt", "--all", "--check"], &env)?;
+    cargo(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &env)?;
+    env.push(("RUSTDOCFLAGS", "-D warnings"));
+    cargo(["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"], &env)?;
+    // The end-to-end tests start the program itself.
+    cargo(["build", "--quiet", "-p", "sprag-cli"], &env)?;
+    cargo(["test", "--quiet", "--workspace"], &env)
+}
+
+fn bench(args: &[&str]) -> Result<(), String> {
+    let run = ["run", "--quiet", "--release", "-p", "sprag-benches", "--"];
+    cargo(run.into_iter().chain(args.iter().copied()), &[])
+}
+
 /// Writes what is generated from the code.
 fn generate() -> Result<(), String> {
     let page = root().join("docs/lifecycles.md");
-    std::fs::write(&page, sprag_lifecycle::reference()).map_err(|e| format!("{}: {e}", page.display()))
+    std::fs::write(&page, sprag_lifecycle::reference())
+        .map_err(|error| format!("{}: {error}", page.display()))
 }

@@ -119,6 +119,7 @@ pub(crate) async fn watch(
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut screen = Screen::new(store, files, known, json);
     let mut interrupts = 0;
+    let mut terminate = signal(SignalKind::terminate())?;
     loop {
         let status = screen.update().await?;
         if status.is_terminal() {
@@ -129,17 +130,19 @@ pub(crate) async fn watch(
             screen.events.wait(TICK).await;
         };
         tokio::select! {
-            () = wait => {}
-            _ = interrupt.recv() => {
-                interrupts += 1;
-                screen.clear();
-                if interrupts > 1 {
-                    return Ok(Watched::Left);
-                }
-                eprintln!("cancelling; once more leaves at once");
-                let _ = store.person().cancel_run(known.id()).await?;
-            }
+            () = wait => continue,
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
         }
+        interrupts += 1;
+        screen.clear();
+        if interrupts > 1 {
+            return Ok(Watched::Left);
+        }
+        if !json {
+            eprintln!("cancelling; once more leaves at once");
+        }
+        let _ = store.person().cancel_run(known.id()).await?;
     }
 }
 

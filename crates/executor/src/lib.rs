@@ -98,6 +98,10 @@ impl Executor {
             // A storm of commits is one reason to look, not a thousand.
             let _ = tokio::time::timeout(SHORTEST_REST, stop.wait_for(|stop| *stop)).await;
         }
+        // What the last run left to be done after its end.
+        if let Err(error) = self.relay().await {
+            tracing::warn!(%error, "effects at the end");
+        }
     }
 
     /// How long there is nothing to do, unless somebody rings.

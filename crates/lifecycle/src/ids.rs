@@ -9,22 +9,23 @@ use serde::{Deserialize, Serialize};
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// Twelve characters of five bits.
 const RUN_ID_CHARS: usize = 12;
-/// Milliseconds take the upper bits, so that the newest run has the greatest id; chance takes the lower
-/// ones. A clash is refused by the primary key and drawn again.
+/// Milliseconds take the upper bits, chance the lower ones; a clash is refused by the primary key and drawn
+/// again.
 const RANDOM_BITS: u32 = 17;
 /// 2024-01-01T00:00:00Z: run ids count their milliseconds from here.
 const EPOCH_MS: u64 = 1_704_067_200_000;
 
-/// A run's name: 60 bits, the upper ones its moment of birth, so that rows of one time lie together.
+/// A run's name: 60 bits, the upper ones its millisecond of birth. Rows of one time lie together, so that the
+/// runs of the moment share a few of the database's pages, however many ended before them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(u64);
 
 impl RunId {
     /// The id of a run born at `unix_ms`, told apart from its contemporaries by `random`.
     pub fn new(unix_ms: i64, random: u64) -> Self {
-        let age_ms = u64::try_from(unix_ms).unwrap_or(0).saturating_sub(EPOCH_MS);
-        let age_ms = age_ms & ((1 << (60 - RANDOM_BITS)) - 1);
-        RunId((age_ms << RANDOM_BITS) | (random & ((1 << RANDOM_BITS) - 1)))
+        let ms = u64::try_from(unix_ms).unwrap_or(0).saturating_sub(EPOCH_MS);
+        let ms = ms & ((1 << (60 - RANDOM_BITS)) - 1);
+        RunId((ms << RANDOM_BITS) | (random & ((1 << RANDOM_BITS) - 1)))
     }
 
     /// The number that stores keep.

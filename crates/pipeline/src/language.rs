@@ -87,7 +87,7 @@ pub(crate) static STEP: Record = Record {
         understood("max_parallel", Integer(1, 100_000),                  "How many items of a fan-out run at once."),
         understood("fail_fast", Boolean,                                 "Whether one failing item ends its siblings."),
         understood("outputs", Table(Rule::Identifier, &OUTPUT_FORM),     "What the step hands on: files, or what it printed."),
-        understood("secrets", List(&Text(Rule::Variable), 1),            "Secrets that the step sees as variables, masked in its logs."),
+        key("secrets", List(&Text(Rule::Variable), 1),            "Secrets that the step sees as variables, masked in its logs."),
         later("agent", "A turn of a coding agent."),
         later("land",  "Rebase or merge, check again, move the branch."),
     ],

@@ -191,6 +191,15 @@ impl World {
         running.map(|row| Lease { execution: row.id, fence: row.fence }).collect()
     }
 
+    /// Whether a message still tells of something that can be received; all others must change nothing.
+    fn is_current(&self, message: &Lease) -> bool {
+        self.tables.all_executions().any(|row| {
+            row.id == message.execution
+                && row.fence == message.fence
+                && row.status() == ExecutionStatus::Scheduled
+        })
+    }
+
     fn believed(&self, lease: &Lease) -> bool {
         self.workers.iter().any(|held| held.contains(lease))
     }
@@ -293,7 +302,8 @@ impl Model for Pipelines {
         for (worker, held) in world.workers.iter().enumerate() {
             if Some(worker) == idle {
                 actions.push(Act::Claim(worker));
-                actions.extend(world.messages.iter().map(|message| Act::Deliver(worker, *message)));
+                let current = world.messages.iter().filter(|message| world.is_current(message));
+                actions.extend(current.map(|message| Act::Deliver(worker, *message)));
             }
             for lease in held {
                 finishes(world, worker, *lease, actions);
@@ -493,14 +503,17 @@ fn finish(world: &mut World, worker: usize, lease: Lease, how: How, next: bool, 
     true
 }
 
-/// The full walk finds nothing that the incremental one has left, and no reaper touches a live lease.
+/// The full walk finds nothing that the incremental one has left, no reaper touches a live lease, and a
+/// message that comes late or again runs nothing.
 fn idle(world: &World) -> bool {
     let mut acts = vec![Act::Heal];
     acts.extend(world.running().into_iter().map(Act::ReapEarly));
+    let stale = world.messages.iter().filter(|message| !world.is_current(message));
+    acts.extend(stale.map(|message| Act::Deliver(0, *message)));
     acts.into_iter().all(|act| {
         let mut world = world.clone();
-        step(&mut world, act);
-        world.violation.is_none()
+        let changed = step(&mut world, act);
+        !changed && world.violation.is_none()
     })
 }
 

@@ -22,11 +22,9 @@
 //! let pipeline = sprag::parse("sums.yaml", "
 //! steps:
 //!   - id: first
-//!     call: double
-//!     with: { n: 21 }
+//!     call: { handler: double, with: { n: 21 } }
 //!   - id: second
-//!     call: double
-//!     with: { n: 4 }
+//!     call: { handler: double, with: { n: 4 } }
 //! ")?;
 //! let run = engine.submit(&pipeline, &Default::default()).await?;
 //! assert_eq!(engine.wait(run).await?, RunStatus::Completed);

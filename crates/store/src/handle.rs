@@ -30,7 +30,7 @@ pub struct Store {
 }
 
 enum Inner {
-    Memory(Memory),
+    Memory(Box<Memory>),
     Sqlite(Sqlite),
 }
 
@@ -95,7 +95,7 @@ impl Store {
     /// A store in memory, gone with its last clone.
     pub fn in_memory(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Store {
         let memory = Memory { tables: Mutex::default(), clock, entropy, hub: Hub::local() };
-        Store { inner: Arc::new(Inner::Memory(memory)) }
+        Store { inner: Arc::new(Inner::Memory(Box::new(memory))) }
     }
 
     /// Runs one operation in a transaction; answers once it is on disk.
@@ -355,11 +355,9 @@ impl Claims<'_> {
             .await
     }
 
-    /// Leaves in good order.
+    /// Leaves in good order; whatever it still held goes to others.
     pub async fn leave(self, worker: Id) -> Result<Outcome<WorkerPresence>> {
-        self.0
-            .write(move |session| ops::worker_event(session, worker, WorkerEvent::Left, Actor::Worker, None))
-            .await
+        self.0.write(move |session| ops::leave(session, worker)).await
     }
 
     /// Receives up to `limit` executions.

@@ -406,6 +406,9 @@ pub(crate) fn report_run(
         })?;
         if let Some(group) = &run.group {
             session.set_place(group, run.id, false);
+            for next in session.db().queued(group, 1)? {
+                session.nudge(next);
+            }
         }
         session.after_commit("run.ended", run.id);
     }

@@ -60,6 +60,8 @@ pub struct Session<'a> {
     timers: Vec<TimerRow>,
     spent_timers: Vec<ExecutionId>,
     places: Vec<(Arc<str>, RunId, bool)>,
+    /// Runs that may go on because of this operation, though it does not touch them.
+    nudged: Vec<RunId>,
     runs: Cache<RunRow>,
     steps: Cache<StepRow>,
     executions: Cache<ExecutionRow>,
@@ -111,6 +113,7 @@ impl<'a> Session<'a> {
             timers: Vec::new(),
             spent_timers: Vec::new(),
             places: Vec::new(),
+            nudged: Vec::new(),
             runs: Cache::default(),
             steps: Cache::default(),
             executions: Cache::default(),
@@ -326,6 +329,11 @@ impl<'a> Session<'a> {
         self.places.push((Arc::clone(group), run, held));
     }
 
+    /// Tells whoever looks after this run that it may go on.
+    pub(crate) fn nudge(&mut self, run: RunId) {
+        self.nudged.push(run);
+    }
+
     /// How many transitions this operation has applied.
     pub fn applied(&self) -> usize {
         self.journal.len()
@@ -379,7 +387,7 @@ impl<'a> Session<'a> {
 
     /// Who may want to know of what this operation has changed.
     fn topics(&self) -> BTreeSet<Topic> {
-        let mut topics = BTreeSet::new();
+        let mut topics: BTreeSet<Topic> = self.nudged.iter().copied().map(Topic::Run).collect();
         if !self.journal.is_empty() {
             topics.insert(Topic::Journal);
         }

@@ -2,22 +2,26 @@
 //!
 //! ```text
 //!   commit ──▶ Hub ──▶ subscriptions of this process
-//!               └────▶ bell/TOPIC, if that file exists: one byte written
-//!                          └── inotify ──▶ the Hub of every process that made the file
+//!               └────▶ bell/TOPIC~WHO, whichever exist: the topic's number is written
+//!                          └── one pipe per process ──▶ its subscriptions to that topic
 //! ```
+//!
+//! Each process has one named pipe; a bell is a further name of it. A bell that nobody reads belongs to a
+//! process that was killed: whoever finds it takes it down. (Watching files instead would not do: a user
+//! may have no more than some hundred watches.)
 //!
 //! A wake-up is a hint. Nobody relies on it: every wait has a deadline, after which one looks again.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use rustix::fs::inotify;
+use rustix::fs::{CWD, Mode, OFlags};
 use sprag_lifecycle::RunId;
 use tokio::sync::Notify;
 
@@ -37,12 +41,12 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// The bell's file name. Queue names come from outside: anything but plain characters is encoded.
-    fn file_name(&self) -> String {
+    /// How bells of this topic begin. Queue names come from outside: anything but plain characters is encoded.
+    fn bells(&self) -> String {
         match self {
-            Topic::Journal => "journal".to_owned(),
-            Topic::Run(run) => format!("run-{run}"),
-            Topic::Worker(worker) => format!("worker-{worker}"),
+            Topic::Journal => "journal~".to_owned(),
+            Topic::Run(run) => format!("run-{run}~"),
+            Topic::Worker(worker) => format!("worker-{worker}~"),
             Topic::Queue(queue, pin) => {
                 let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
                 let name: String = queue
@@ -53,41 +57,66 @@ impl Topic {
                         },
                     )
                     .collect();
-                format!("queue-{name}.{pin}")
+                format!("queue-{name}.{pin}~")
             }
         }
+    }
+}
+
+impl Topic {
+    /// What is written to a pipe for it. Two topics with one number only wake each other in vain.
+    fn number(&self) -> u64 {
+        self.bells().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
     }
 }
 
 /// Where a process's waiting and telling meet.
 #[derive(Debug)]
 pub(crate) struct Hub {
-    bells: Option<PathBuf>,
+    bells: Option<Bells>,
     inner: Mutex<Inner>,
+    listener: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+/// The folder of bells, and this process's pipe in it.
+#[derive(Debug)]
+struct Bells {
+    folder: PathBuf,
+    pipe: PathBuf,
+    hung: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     waiting: BTreeMap<Topic, Vec<Weak<Notify>>>,
-    /// Bell files that exist, as of the folder's last change.
-    files: BTreeSet<String>,
+    /// Bells that exist, as of the folder's last change.
+    names: BTreeSet<String>,
     folder_changed: Option<(i64, i64)>,
 }
 
 impl Hub {
     /// A hub for this process alone.
     pub(crate) fn local() -> Arc<Self> {
-        Arc::new(Hub { bells: None, inner: Mutex::default() })
+        Arc::new(Hub { bells: None, inner: Mutex::default(), listener: Mutex::default() })
     }
 
     /// A hub that also hears and tells other processes, through files in `folder`.
     pub(crate) fn shared(folder: &Path) -> std::io::Result<Arc<Self>> {
         std::fs::create_dir_all(folder)?;
-        let hub = Arc::new(Hub { bells: Some(folder.to_owned()), inner: Mutex::default() });
-        let fd = inotify::init(inotify::CreateFlags::CLOEXEC)?;
-        inotify::add_watch(&fd, folder, inotify::WatchFlags::MODIFY)?;
+        take_down_the_dead(folder)?;
+        let hung = AtomicU64::new(0);
+        // Another process may have this number in a pid namespace of its own: the address tells them apart.
+        let name = format!(".{}-{:x}", std::process::id(), std::ptr::from_ref(&hung).addr());
+        let pipe = folder.join(&name);
+        let ear = make_pipe(folder, &name)?;
+        let bells = Bells { folder: folder.to_owned(), pipe, hung };
+        let hub = Arc::new(Hub { bells: Some(bells), inner: Mutex::default(), listener: Mutex::default() });
         let listener = Arc::downgrade(&hub);
-        std::thread::Builder::new().name("sprag-bell".into()).spawn(move || listen(&fd, &listener))?;
+        let thread =
+            std::thread::Builder::new().name("sprag-bell".into()).spawn(move || listen(ear, &listener))?;
+        *hub.listener.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(thread);
         Ok(hub)
     }
 
@@ -98,14 +127,13 @@ impl Hub {
     /// Waits for these topics from now on.
     pub(crate) fn subscribe(self: &Arc<Self>, topics: Vec<Topic>) -> Subscription {
         let notify = Arc::new(Notify::new());
-        let mut files = Vec::new();
-        for topic in &topics {
-            if let Some(folder) = &self.bells {
-                let path = folder.join(topic.file_name());
-                // Without the file nobody elsewhere rings: the wait then ends at its deadline.
-                match OpenOptions::new().create(true).append(true).open(&path) {
-                    Ok(_) => files.push(path),
-                    Err(error) => tracing::warn!(path = %path.display(), %error, "cannot make a bell"),
+        let mut hung = Vec::new();
+        if let Some(bells) = &self.bells {
+            for topic in &topics {
+                match bells.hang(topic) {
+                    Ok(bell) => hung.push(bell),
+                    // Without a bell nobody elsewhere rings: the wait then ends at its deadline.
+                    Err(error) => tracing::warn!(?topic, %error, "cannot hang a bell"),
                 }
             }
         }
@@ -114,7 +142,7 @@ impl Hub {
             inner.waiting.entry(topic).or_default().push(Arc::downgrade(&notify));
         }
         drop(inner);
-        Subscription { notify, files }
+        Subscription { notify, hung }
     }
 
     /// Tells everybody who waits for one of these.
@@ -134,22 +162,48 @@ impl Hub {
                 }
             }
         }
-        let Some(folder) = &self.bells else { return };
-        inner.look_at(folder);
+        let Some(bells) = &self.bells else { return };
+        inner.look_at(&bells.folder);
         for topic in topics {
-            let name = topic.file_name();
-            if inner.files.contains(&name) {
-                ring(&folder.join(name));
+            let begin = topic.bells();
+            for name in inner.names.range(begin.clone()..).take_while(|name| name.starts_with(&begin)) {
+                ring(&bells.folder.join(name), topic);
             }
         }
     }
 
-    /// Another process, or this one, rang the bell of this name.
-    fn heard(&self, name: &str) {
+    /// Somebody rang for the topic with this number.
+    fn heard(&self, number: u64) {
         let inner = self.inner();
-        for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| topic.file_name() == name) {
+        for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| topic.number() == number) {
             waiting.iter().filter_map(Weak::upgrade).for_each(|notify| notify.notify_one());
         }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        let Some(bells) = &self.bells else { return };
+        // Any number wakes the listener, which finds that nobody needs it.
+        ring(&bells.pipe, &Topic::Journal);
+        let _ = std::fs::remove_file(&bells.pipe);
+        let listener = self.listener.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        if let Some(listener) = listener
+            && listener.thread().id() != std::thread::current().id()
+        {
+            let _ = listener.join();
+        }
+    }
+}
+
+impl Bells {
+    /// Hangs a bell for a topic: a further name of this process's pipe.
+    fn hang(&self, topic: &Topic) -> std::io::Result<Bell> {
+        let nth = self.hung.fetch_add(1, Ordering::Relaxed);
+        let who = self.pipe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let path = self.folder.join(format!("{}{who}-{nth}", topic.bells()));
+        std::fs::hard_link(&self.pipe, &path)?;
+        Ok(Bell(path))
     }
 }
 
@@ -163,44 +217,86 @@ impl Inner {
         }
         self.folder_changed = changed;
         let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        self.files = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        self.names = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     }
 }
 
-/// A bell is a file to which a byte is written; its content means nothing, so it is kept short.
-fn ring(path: &Path) {
-    if let Ok(mut file) = OpenOptions::new().write(true).open(path) {
-        let _ = file.write_all(b".");
+/// How pipes begin that are not listened to yet: nobody takes them down.
+const UNFINISHED: &str = "new";
+
+/// Makes this process's pipe and listens to it; it gets its name when that is done.
+fn make_pipe(folder: &Path, name: &str) -> std::io::Result<File> {
+    let unfinished = folder.join(format!("{UNFINISHED}{name}"));
+    let _ = std::fs::remove_file(&unfinished);
+    rustix::fs::mkfifoat(CWD, &unfinished, Mode::from_raw_mode(0o600))?;
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    // Open for writing too, so that it never comes to an end.
+    let ear = OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open(&unfinished)?;
+    std::fs::rename(&unfinished, folder.join(name))?;
+    Ok(ear)
+}
+
+/// Rings a bell; one that nobody listens to is taken down.
+fn ring(path: &Path, topic: &Topic) {
+    if let Some(mut pipe) = open_bell(path) {
+        // A pipe that is full has been rung often enough.
+        let _ = pipe.write(&topic.number().to_ne_bytes());
     }
+}
+
+/// A bell that somebody listens to.
+fn open_bell(path: &Path) -> Option<File> {
+    let nonblocking = OFlags::NONBLOCK.bits() as i32;
+    match OpenOptions::new().write(true).custom_flags(nonblocking).open(path) {
+        Ok(pipe) => Some(pipe),
+        Err(error) => {
+            if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) {
+                let _ = std::fs::remove_file(path);
+            }
+            None
+        }
+    }
+}
+
+/// Removes the bells of processes that were killed.
+fn take_down_the_dead(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+            drop(open_bell(&entry.path()));
+        }
+    }
+    Ok(())
 }
 
 /// Listens until the hub is gone.
-fn listen(fd: &OwnedFd, hub: &Weak<Hub>) {
+fn listen(mut ear: File, hub: &Weak<Hub>) {
     /// How often the listener looks whether anybody still needs it.
     const LOOK: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
-    let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
+    let mut buffer = [0u8; 4096];
     loop {
-        let mut polled = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+        let mut polled = [rustix::event::PollFd::new(&ear, rustix::event::PollFlags::IN)];
         let ready = rustix::event::poll(&mut polled, Some(&LOOK));
         let Some(hub) = hub.upgrade() else { return };
         if !matches!(ready, Ok(1..)) {
             continue;
         }
-        let mut names = BTreeSet::new();
-        let mut events = inotify::Reader::new(fd, &mut buffer);
-        // One read's worth: more is read in the next round.
-        loop {
-            match events.next() {
-                Ok(event) => {
-                    names.extend(event.file_name().and_then(|name| name.to_str().ok()).map(str::to_owned));
-                }
-                Err(_) => return,
-            }
-            if events.is_buffer_empty() {
-                break;
-            }
-        }
-        names.iter().for_each(|name| hub.heard(name));
+        // Eight bytes are written, and so read, as one.
+        let Ok(length) = ear.read(&mut buffer) else { continue };
+        let numbers: BTreeSet<u64> = buffer[..length]
+            .chunks_exact(8)
+            .map(|bytes| u64::from_ne_bytes(bytes.try_into().expect("eight bytes")))
+            .collect();
+        numbers.iter().for_each(|number| hub.heard(*number));
+    }
+}
+
+/// A hung bell; it is taken down with its subscription.
+#[derive(Debug)]
+struct Bell(PathBuf);
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -208,7 +304,8 @@ fn listen(fd: &OwnedFd, hub: &Weak<Hub>) {
 #[derive(Debug)]
 pub struct Subscription {
     notify: Arc<Notify>,
-    files: Vec<PathBuf>,
+    #[expect(dead_code, reason = "the bells hang for as long as the subscription lives")]
+    hung: Vec<Bell>,
 }
 
 impl Subscription {
@@ -216,27 +313,6 @@ impl Subscription {
     pub async fn wait(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.notify.notified()).await;
     }
-
-    /// Wakes whoever waits here.
-    pub fn wake(&self) {
-        self.notify.notify_one();
-    }
-}
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        // A run's and a worker's bells have their listeners and then never again; others' stay.
-        for path in self.files.iter().filter(|path| is_passing(path)) {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-fn is_passing(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("run-")
-        || name.starts_with("worker-")
-        || (name.starts_with("queue-") && !name.ends_with(".0"))
 }
 
 /// Whether a bell can be made here at all: a folder that cannot be written to is an error at once.

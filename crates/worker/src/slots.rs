@@ -202,21 +202,29 @@ impl Inner {
     /// Works on an assignment, and on what follows it in its run, until nothing does.
     async fn work(self: Arc<Self>, mut assignment: Assignment, mut control: Control) {
         loop {
-            let ended = self.runner.run(&assignment, control).await;
+            let ended = self.run(&assignment, control).await;
             let next = self.report(&assignment, ended).await;
-            // The slot is free only now: whatever the runner started is gone.
-            let mut held = self.held();
-            held.remove(&assignment.lease);
-            drop(held);
+            // The slot is free only now: whatever the runner started is gone. What comes next is held before
+            // that, so that a worker that drains never looks idle in between.
+            let next = next.map(|next| (self.take(next.lease), next));
+            self.held().remove(&assignment.lease);
             match next {
-                Some(next) => {
-                    control = self.take(next.lease);
-                    assignment = next;
-                }
+                Some(next) => (control, assignment) = next,
                 None => break,
             }
         }
         self.freed.notify_one();
+    }
+
+    /// In a task of its own, so that a runner that panics loses its work and nothing else.
+    async fn run(&self, assignment: &Assignment, control: Control) -> Ended {
+        let (runner, assignment) = (Arc::clone(&self.runner), assignment.clone());
+        let id = assignment.lease.execution;
+        let work = tokio::spawn(async move { runner.run(&assignment, control).await });
+        work.await.unwrap_or_else(|error| {
+            tracing::error!(execution = %id, %error, "the work's task is gone");
+            Ended::Vanished
+        })
     }
 
     async fn report(&self, assignment: &Assignment, ended: Ended) -> Option<Assignment> {

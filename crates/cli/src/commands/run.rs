@@ -37,7 +37,7 @@ pub(crate) async fn start(
         return Err(Failure::usage("--slots must be at least 1"));
     }
     let loaded = sprag_pipeline::load(file).map_err(|problems| drawn(&problems))?;
-    if loaded.warnings.len() > 0 && !context.json {
+    if !loaded.warnings.is_empty() && !context.json {
         eprintln!("{}", loaded.warnings.render(Style::stderr().coloured()));
     }
     let (plan, inputs) = prepare(&loaded.pipeline, inputs)?;

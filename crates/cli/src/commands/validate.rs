@@ -32,7 +32,7 @@ pub(crate) fn validate(context: &Context, files: &[PathBuf]) -> Result<Exit, Fai
             continue;
         }
         if let Some(problems) = problems
-            && problems.len() > 0
+            && !problems.is_empty()
         {
             eprintln!("{}", problems.render(Style::stderr().coloured()));
         }

@@ -8,6 +8,7 @@ use sprag_lifecycle::{
     WorkerEvent, WorkerPresence, WorkerStatus,
 };
 
+use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{
@@ -68,6 +69,18 @@ pub fn worker_event(
             row.heartbeat_until_ms = until;
         }
     })
+}
+
+/// A worker leaves in good order: nothing of what it held goes on, and runs reserved to it go to anyone.
+pub fn leave(session: &mut Session<'_>, id: Id) -> Result<Outcome<WorkerPresence>> {
+    for row in session.db().held_by(id)? {
+        let lease = Lease { execution: row.id, fence: row.fence };
+        let _ = abandon(session, lease, Lost::ProcessGone)?;
+    }
+    for run in session.db().pinned_runs(id)? {
+        pin_run(session, run, None)?;
+    }
+    worker_event(session, id, WorkerEvent::Left, Actor::Worker, None)
 }
 
 /// A worker shows that it is there; says whether the store still counts on it.

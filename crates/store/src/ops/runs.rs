@@ -215,7 +215,11 @@ pub fn pin_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<
         return Ok(false);
     }
     session.note::<RunRow>(id, |row| row.pin = pin)?;
-    for execution in session.db().executions(id)? {
+    let mut executions = session.db().executions(id)?;
+    // What this very operation has made or changed stands above what the database holds.
+    executions.extend(session.seen::<ExecutionRow>().filter(|row| row.id.run == id).cloned());
+    for execution in executions {
+        let Some(execution) = session.get::<ExecutionRow>(execution.id)? else { continue };
         let open = matches!(
             execution.status(),
             ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled

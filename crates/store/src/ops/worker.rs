@@ -97,15 +97,7 @@ pub struct Finished {
 
 /// Receives up to `limit` executions: by priority, then first in, first out.
 pub fn claim(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Vec<Assignment>> {
-    let mut candidates: Vec<Candidate> = Vec::new();
-    for queue in &claimer.queues {
-        let anyones = (!claimer.reserved_only).then_some(0);
-        for pin in anyones.into_iter().chain([claimer.worker]) {
-            candidates.extend(session.db().claimable(queue, pin, limit)?);
-        }
-    }
-    candidates.sort_unstable();
-    candidates.truncate(limit);
+    let candidates = candidates(session, claimer, limit)?;
     let mut got = Vec::with_capacity(candidates.len());
     for candidate in candidates {
         let Some(row) = session.get::<ExecutionRow>(candidate.execution)? else { continue };
@@ -115,6 +107,51 @@ pub fn claim(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Resu
         }
     }
     Ok(got)
+}
+
+/// What may be received, at most `limit`. A run that cannot be read holds up no other: it is passed over.
+fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Vec<Candidate>> {
+    let mut wanted = limit;
+    // Ends: each round passes over at least one more, or is the last.
+    loop {
+        let mut found: Vec<Candidate> = Vec::new();
+        for queue in &claimer.queues {
+            let anyones = (!claimer.reserved_only).then_some(0);
+            for pin in anyones.into_iter().chain([claimer.worker]) {
+                found.extend(session.db().claimable(queue, pin, wanted)?);
+            }
+        }
+        found.sort_unstable();
+        found.truncate(wanted);
+        let all = found.len() < wanted;
+        let mut readable = Vec::with_capacity(limit);
+        for candidate in found {
+            if is_readable(session, candidate.execution)? {
+                readable.push(candidate);
+            }
+        }
+        if all || readable.len() >= limit {
+            return Ok(readable);
+        }
+        wanted += limit - readable.len();
+    }
+}
+
+/// Whether this version knows the statuses of the rows that receiving it touches.
+fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+    let read = session
+        .get::<RunRow>(id.run)
+        .map(drop)
+        .and_then(|()| session.get::<StepRow>((id.run, id.step)).map(drop))
+        .and_then(|()| session.get::<ExecutionRow>(id).map(drop));
+    match read {
+        Ok(()) => Ok(true),
+        Err(error @ crate::Error::UnknownWord { .. }) => {
+            tracing::warn!(execution = %id, %error, "passed over: it cannot be received");
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Receives one execution that a message told of: the message's fence decides whether it is still meant.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A commit is on disk before anybody is answered (WAL, `synchronous=FULL`). Operations that wait share
-//! a commit; each runs in a savepoint, so that one that fails takes nothing with it.
+//! a commit; if one of them fails half-way, all are run again in savepoints, and it alone is undone.
 
 mod open;
 mod rows;
@@ -23,7 +23,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::seams::{Clock, Entropy, Now};
+use crate::seams::{Clock, Entropy, Now, System};
 use crate::wake::Hub;
 
 pub(crate) use writer::Job;
@@ -84,14 +84,16 @@ impl Sqlite {
         entropy: Arc<dyn Entropy>,
     ) -> Result<Self> {
         let path = open::prepare_folder(folder)?;
-        let conn = open::connect(&path, options)?;
-        open::migrate(&conn, &path)?;
-        let clock = open::anchor_clock(&conn, &path, clock)?;
+        let since_ms = System.boot_ms();
+        let conn = open::connect(&path, options).map_err(waited_since(since_ms))?;
+        let since_ms = System.boot_ms();
+        open::migrate(&conn, &path).map_err(waited_since(since_ms))?;
+        let since_ms = System.boot_ms();
+        let clock = open::anchor_clock(&conn, &path, clock).map_err(waited_since(since_ms))?;
         let bells = folder.join("bell");
-        let unwritable =
-            |error: std::io::Error| Error::Open { path: bells.clone(), reason: error.to_string() };
-        crate::wake::probe(&bells).map_err(unwritable)?;
-        let hub = Hub::shared(&bells).map_err(unwritable)?;
+        crate::wake::probe(&bells).map_err(|error| open::cannot_make(&bells, &error))?;
+        let hub = Hub::shared(&bells)
+            .map_err(|error| Error::Open { path: bells.clone(), reason: error.to_string() })?;
         let (jobs, queue) = tokio::sync::mpsc::channel(writer::QUEUE_BOUND);
         let thread = writer::Writer {
             conn,
@@ -99,7 +101,6 @@ impl Sqlite {
             clock: clock.clone(),
             entropy: Arc::clone(&entropy),
             hub: Arc::clone(&hub),
-            options,
         };
         let handle = std::thread::Builder::new()
             .name("sprag-writer".into())
@@ -124,10 +125,11 @@ impl Sqlite {
 
     /// Looks at one consistent state of the file, beside the writer.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
+        let since_ms = System.boot_ms();
         let idle = self.readers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
         let conn = match idle {
             Some(conn) => conn,
-            None => open::connect(&self.path, self.options)?,
+            None => open::connect(&self.path, self.options).map_err(waited_since(since_ms))?,
         };
         let sql = |done: rusqlite::Result<()>| done.map_err(|error| translate(&self.path, "reading", &error));
         sql(conn.execute_batch("BEGIN DEFERRED"))?;
@@ -138,7 +140,12 @@ impl Sqlite {
             entropy: &*self.entropy,
             path: &self.path,
         });
-        sql(conn.execute_batch("COMMIT"))?;
+        // A failure may have ended the transaction already, and is what is to be told.
+        let end = sql(conn.execute_batch("COMMIT"));
+        let answer = answer.map_err(waited_since(since_ms));
+        if end.is_err() {
+            return answer.and_then(|answer| end.map(|()| answer));
+        }
         self.readers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(conn);
         answer
     }
@@ -190,12 +197,32 @@ impl Drop for Sqlite {
     }
 }
 
+/// Says in a lock's error how long was waited for it.
+fn waited_since(since_ms: i64) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        Error::Locked { path, .. } => {
+            let waited_ms = u64::try_from(System.boot_ms() - since_ms).unwrap_or(0);
+            Error::Locked { path, waited_ms }
+        }
+        other => other,
+    }
+}
+
+/// Whether the file's disk has no room: SQLite calls some failures for want of space input or output errors.
+fn is_full(path: &Path) -> bool {
+    const LITTLE: u64 = 64 * 1024;
+    path.parent()
+        .and_then(|folder| rustix::fs::statvfs(folder).ok())
+        .is_some_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < LITTLE)
+}
+
 /// What SQLite's error means to a person.
 fn translate(path: &Path, action: &'static str, error: &rusqlite::Error) -> Error {
     let path = path.to_owned();
     let reason = error.to_string();
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => Error::Full { path },
+        Some(ErrorCode::SystemIoFailure) if is_full(&path) => Error::Full { path },
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt { path, reason },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked { path, waited_ms: 0 },
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {

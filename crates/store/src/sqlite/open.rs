@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 
 use super::{FILE_NAME, SCHEMA_VERSION, SqliteClock, SqliteOptions, translate};
 use crate::error::{Error, Result};
-use crate::seams::Clock;
+use crate::seams::{Clock, System};
 
 /// Each takes the schema one version further, in one transaction.
 pub(super) const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
@@ -18,13 +20,22 @@ const APPLICATION_ID: i64 = 0x5350_5247;
 
 /// The folder, made and looked at; the file's path in it.
 pub(super) fn prepare_folder(folder: &Path) -> Result<PathBuf> {
-    let fail = |error: std::io::Error| Error::Open { path: folder.to_owned(), reason: error.to_string() };
+    let fail = |error: std::io::Error| cannot_make(folder, &error);
     std::fs::create_dir_all(folder).map_err(fail)?;
     let stat = rustix::fs::statfs(folder).map_err(|error| fail(error.into()))?;
     if let Some(kind) = network_file_system(stat.f_type as i64) {
         return Err(Error::NetworkFileSystem { path: folder.to_owned(), kind });
     }
     Ok(folder.join(FILE_NAME))
+}
+
+/// Why a file or a folder could not be made.
+pub(super) fn cannot_make(path: &Path, error: &std::io::Error) -> Error {
+    let path = path.to_owned();
+    match error.kind() {
+        std::io::ErrorKind::StorageFull => Error::Full { path },
+        _ => Error::Open { path, reason: error.to_string() },
+    }
 }
 
 /// File systems that are shared with other machines, by the number that the kernel gives them.
@@ -48,11 +59,19 @@ fn network_file_system(magic: i64) -> Option<&'static str> {
 pub(super) fn connect(path: &Path, options: SqliteOptions) -> Result<Connection> {
     let fail = |error: rusqlite::Error| translate(path, "opening", &error);
     let mut conn = Connection::open(path).map_err(fail)?;
-    let limit_ms = i32::try_from(options.busy_timeout.as_millis()).unwrap_or(i32::MAX);
+    let limit_ms = i64::try_from(options.busy_timeout.as_millis()).unwrap_or(i64::MAX);
+    let since_ms = AtomicI64::new(0);
     // SQLite's own waits grow to 100 ms; ours stay short, for many processes share one file.
-    conn.busy_handler(Some(move |tries: i32| wait_for_lock(tries, limit_ms))).map_err(fail)?;
-    let mode: String =
-        conn.query_row("PRAGMA journal_mode = WAL", [], |columns| columns.get(0)).map_err(fail)?;
+    let wait = move |tries: i32| {
+        if tries == 0 {
+            since_ms.store(System.boot_ms(), Ordering::Relaxed);
+        }
+        wait_for_lock(tries, since_ms.load(Ordering::Relaxed), limit_ms)
+    };
+    conn.busy_handler(Some(wait)).map_err(fail)?;
+    // Looked at first: another program's file is left byte for byte as it is.
+    in_one_look(&conn, path)?;
+    let mode = switch_to_wal(&conn, limit_ms).map_err(fail)?;
     if !mode.eq_ignore_ascii_case("wal") {
         let reason = format!("write-ahead logging is not possible here (journal mode {mode})");
         return Err(Error::Open { path: path.to_owned(), reason });
@@ -62,19 +81,40 @@ pub(super) fn connect(path: &Path, options: SqliteOptions) -> Result<Connection>
          PRAGMA wal_autocheckpoint = 4000; PRAGMA journal_size_limit = 67108864;",
     )
     .map_err(fail)?;
+    // Without this promise SQLite compares what is bound to `status = ?` with the conditions of the indexes,
+    // and prepares the statement again for every execution.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(fail)?;
     conn.set_prepared_statement_cache_capacity(128);
     Ok(conn)
 }
 
+/// Of several who switch a new file at once, SQLite lets all but one fail without waiting.
+fn switch_to_wal(conn: &Connection, limit_ms: i64) -> rusqlite::Result<String> {
+    let since_ms = System.boot_ms();
+    let mut tries = 0;
+    loop {
+        let mode = conn.query_row("PRAGMA journal_mode = WAL", [], |columns| columns.get(0));
+        match mode {
+            Err(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)
+                    && wait_for_lock(tries, since_ms, limit_ms) =>
+            {
+                tries += 1;
+            }
+            mode => return mode,
+        }
+    }
+}
+
 /// Waits a little for another process's transaction; says whether to try again.
-fn wait_for_lock(tries: i32, limit_ms: i32) -> bool {
+fn wait_for_lock(tries: i32, since_ms: i64, limit_ms: i64) -> bool {
     const LONGEST_US: u64 = 2_000;
+    if System.boot_ms() - since_ms >= limit_ms {
+        return false;
+    }
     // Told apart by process, so that those who wait do not all come back at once.
     let spread = u64::from(std::process::id() % 7) * 20;
     let wait_us = (100u64 << tries.clamp(0, 5)).min(LONGEST_US) + spread;
-    if i64::from(tries) * wait_us as i64 / 1000 > i64::from(limit_ms) {
-        return false;
-    }
     std::thread::park_timeout(Duration::from_micros(wait_us));
     true
 }
@@ -82,31 +122,16 @@ fn wait_for_lock(tries: i32, limit_ms: i32) -> bool {
 /// Brings the schema to the newest version, or says why not. A crash in between leaves the old one.
 pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
     let fail = |error: rusqlite::Error| translate(path, "opening", &error);
-    let number = |pragma: &str| -> Result<i64> {
-        conn.query_row(&format!("PRAGMA {pragma}"), [], |columns| columns.get(0)).map_err(fail)
-    };
     loop {
-        let found = number("user_version")?;
-        if found > SCHEMA_VERSION {
-            return Err(Error::Newer { path: path.to_owned(), found, known: SCHEMA_VERSION });
-        }
+        let found = in_one_look(conn, path)?;
         if found == SCHEMA_VERSION {
-            return match number("application_id")? {
-                APPLICATION_ID => Ok(()),
-                _ => Err(foreign(path)),
-            };
+            return Ok(());
         }
         conn.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
         let step = (|| {
             // Another process may have been faster.
-            if number("user_version")? != found {
+            if schema_version(conn, path)? != found {
                 return Ok(());
-            }
-            let tables: i64 = conn
-                .query_row("SELECT count(*) FROM sqlite_schema", [], |columns| columns.get(0))
-                .map_err(fail)?;
-            if found == 0 && tables > 0 {
-                return Err(foreign(path));
             }
             conn.execute_batch(MIGRATIONS[found as usize]).map_err(fail)?;
             conn.execute_batch(&format!(
@@ -115,18 +140,44 @@ pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
             ))
             .map_err(fail)
         })();
-        match step {
-            Ok(()) => conn.execute_batch("COMMIT").map_err(fail)?,
-            Err(error) => {
-                let _ = conn.execute_batch("ROLLBACK");
-                return Err(error);
-            }
+        let end = step.and_then(|()| conn.execute_batch("COMMIT").map_err(fail));
+        if end.is_err() {
+            let _ = conn.execute_batch("ROLLBACK");
+            return end;
         }
     }
 }
 
-fn foreign(path: &Path) -> Error {
-    Error::Corrupt { path: path.to_owned(), reason: "another program's tables are in it".into() }
+/// The file's schema version, looked at in a transaction of its own.
+fn in_one_look(conn: &Connection, path: &Path) -> Result<i64> {
+    let fail = |error: rusqlite::Error| translate(path, "opening", &error);
+    conn.execute_batch("BEGIN").map_err(fail)?;
+    let version = schema_version(conn, path);
+    // Nothing was written. A failure may have ended the transaction already, and is what is to be told.
+    let end = conn.execute_batch("COMMIT").map_err(fail);
+    version.and_then(|version| end.map(|()| version))
+}
+
+/// The file's schema version, between 0 (nothing is in it) and the newest; an error if it is not ours.
+fn schema_version(conn: &Connection, path: &Path) -> Result<i64> {
+    let number = |query: &str| -> Result<i64> {
+        conn.query_row(query, [], |columns| columns.get(0))
+            .map_err(|error| translate(path, "opening", &error))
+    };
+    let found = number("PRAGMA user_version")?;
+    let application = number("PRAGMA application_id")?;
+    let tables = number("SELECT count(*) FROM sqlite_schema")?;
+    match (application, found) {
+        (APPLICATION_ID, 1..=SCHEMA_VERSION) => Ok(found),
+        (APPLICATION_ID, newer) if newer > SCHEMA_VERSION => {
+            Err(Error::Newer { path: path.to_owned(), found: newer, known: SCHEMA_VERSION })
+        }
+        (0, 0) if tables == 0 => Ok(0),
+        _ => {
+            let reason = "another program's tables are in it".into();
+            Err(Error::Corrupt { path: path.to_owned(), reason })
+        }
+    }
 }
 
 /// Agrees with all processes of this machine on what time it is.
@@ -164,9 +215,14 @@ pub(super) fn anchor_clock(conn: &Connection, path: &Path, clock: Arc<dyn Clock>
                 }
                 Err(error) => Err(error),
             };
-            let end = if offset.is_ok() { "COMMIT" } else { "ROLLBACK" };
-            conn.execute_batch(end).map_err(fail)?;
-            offset?
+            let written = offset.and_then(|offset| {
+                conn.execute_batch("COMMIT").map_err(fail)?;
+                Ok(offset)
+            });
+            if written.is_err() {
+                let _ = conn.execute_batch("ROLLBACK");
+            }
+            written?
         }
     };
     Ok(SqliteClock { clock, offset_ms })

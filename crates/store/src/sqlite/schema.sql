@@ -1,6 +1,7 @@
 -- Everything Sprag keeps. Times ending in _ms are milliseconds: `*_until_ms`, `not_before_ms`, `published_ms`
 -- and `due_ms` by the store's steady clock, the others by the wall clock.
--- Indexes cover live rows only, so that what has ended costs nothing.
+-- Indexes cover live rows only, so that what has ended costs nothing. Their conditions are chains of OR: for
+-- every row written, SQLite would first put the words of an IN list into a table of their own.
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
@@ -37,8 +38,10 @@ CREATE TABLE runs (
     ended_ms        INTEGER
 );
 CREATE UNIQUE INDEX runs_by_key ON runs (idempotency_key) WHERE idempotency_key IS NOT NULL;
-CREATE INDEX runs_live ON runs (id) WHERE status IN ('queued', 'running', 'failing', 'cancelling');
-CREATE INDEX runs_pinned ON runs (pin) WHERE pin <> 0 AND status IN ('queued', 'running', 'failing', 'cancelling');
+CREATE INDEX runs_live ON runs (id)
+    WHERE status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling';
+CREATE INDEX runs_pinned ON runs (pin)
+    WHERE pin <> 0 AND (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling');
 CREATE INDEX runs_queued ON runs (grp, priority DESC, id) WHERE status = 'queued';
 
 CREATE TABLE steps (
@@ -87,7 +90,7 @@ CREATE TABLE executions (
 ) WITHOUT ROWID;
 -- At most one live execution per step, whatever anybody believes.
 CREATE UNIQUE INDEX executions_live ON executions (run, step)
-    WHERE status IN ('requested', 'scheduling', 'scheduled', 'running');
+    WHERE status = 'requested' OR status = 'scheduling' OR status = 'scheduled' OR status = 'running';
 CREATE INDEX executions_claimable ON executions (queue, pin, priority DESC, published_ms, run, step, attempt)
     WHERE status = 'scheduled';
 CREATE INDEX executions_requested ON executions (queue, priority DESC, created_ms, run, step, attempt)

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rusqlite::{Connection, OptionalExtension, Row as Columns, params};
 use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word};
@@ -19,14 +19,27 @@ use crate::rows::{
 };
 use crate::seams::{Entropy, Now};
 
+/// How many plans are remembered: many runs share a few.
+const PLANS_KEPT: usize = 256;
+
 /// What a connection remembers between transactions: rows that never change.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
+    /// The last journal entry's number, once this transaction has looked.
+    pub(super) seq: Option<u64>,
     plans: BTreeMap<i64, Arc<Plan>>,
     sentences: BTreeMap<Sentence, i64>,
     by_id: BTreeMap<i64, Sentence>,
     /// Sentences were said that are not remembered yet.
     pub(super) has_news: bool,
+}
+
+impl Memo {
+    /// Forgets what may have been undone with a transaction.
+    pub(super) fn forget(&mut self) {
+        self.seq = None;
+        self.plans.clear();
+    }
 }
 
 /// What a journal entry says, apart from of whom and when.
@@ -37,6 +50,13 @@ struct Sentence {
     from: Option<&'static str>,
     to: &'static str,
     actor: Actor,
+}
+
+impl Sentence {
+    fn of(entry: &JournalEntry) -> Self {
+        let JournalEntry { entity, event, from, to, actor, .. } = *entry;
+        Sentence { entity, event, from, to, actor }
+    }
 }
 
 /// A connection, and what it remembers.
@@ -122,6 +142,27 @@ impl SqliteTx<'_> {
         Ok(id)
     }
 
+    /// Adds at most `JOURNAL_ROWS` entries in one statement.
+    fn append_rows(&self, entries: &[JournalEntry], sentences: &[i64]) -> rusqlite::Result<()> {
+        let mut statement = self.conn.prepare_cached(append_sql(entries.len()))?;
+        let mut at = 0;
+        let mut bind = |value: Option<i64>| {
+            at += 1;
+            statement.raw_bind_parameter(at, value)
+        };
+        for (entry, sentence) in entries.iter().zip(sentences) {
+            let Place { run, step, attempt, id } = entry.place;
+            bind(Some(entry.seq as i64))?;
+            bind(Some(entry.at_ms))?;
+            bind(Some(*sentence))?;
+            bind(run.map(RunId::to_i64))?;
+            bind(step.map(i64::from))?;
+            bind(attempt.map(i64::from))?;
+            bind(id)?;
+        }
+        statement.raw_execute().map(drop)
+    }
+
     /// Remembers the sentences that are in the file for good.
     pub(super) fn learn_sentences(&self) -> Result<()> {
         let known: Vec<(i64, Option<Sentence>)> = self.list(
@@ -152,6 +193,21 @@ impl SqliteTx<'_> {
         }
         Ok(())
     }
+}
+
+/// How many entries one statement adds: what an operation on a run usually has to tell fits.
+const JOURNAL_ROWS: usize = 16;
+
+/// The statement that adds `rows` journal entries, from one to `JOURNAL_ROWS`.
+fn append_sql(rows: usize) -> &'static str {
+    static STATEMENTS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        let of = |rows: usize| {
+            let values = vec!["(?, ?, ?, ?, ?, ?, ?)"; rows].join(", ");
+            format!("INSERT INTO journal (seq, at_ms, sentence, run, step, attempt, entity) VALUES {values}")
+        };
+        (1..=JOURNAL_ROWS).map(of).collect()
+    });
+    &STATEMENTS[rows - 1]
 }
 
 /// The journal's words are few and live as long as the program, so each is kept once.
@@ -209,28 +265,26 @@ impl Backend for SqliteTx<'_> {
     }
 
     fn last_seq(&mut self) -> Result<u64> {
+        if let Some(seq) = self.memo.borrow().seq {
+            return Ok(seq);
+        }
         let last = self
             .conn
             .prepare_cached("SELECT coalesce(max(seq), 0) FROM journal")
             .and_then(|mut statement| statement.query_row([], |columns| columns.get::<_, i64>(0)));
-        self.sql("reading", last).map(|seq| seq as u64)
+        let seq = self.sql("reading", last)? as u64;
+        self.memo.borrow_mut().seq = Some(seq);
+        Ok(seq)
     }
 
     fn append(&mut self, entries: &[JournalEntry]) -> Result<()> {
-        for entry in entries {
-            let sentence = self.sentence_id(Sentence {
-                entity: entry.entity,
-                event: entry.event,
-                from: entry.from,
-                to: entry.to,
-                actor: entry.actor,
-            })?;
-            let Place { run, step, attempt, id } = entry.place;
-            self.run(
-                "INSERT INTO journal (seq, at_ms, sentence, run, step, attempt, entity) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-                params![entry.seq as i64, entry.at_ms, sentence, run.map(RunId::to_i64), step, attempt, id],
-            )?;
+        for some in entries.chunks(JOURNAL_ROWS) {
+            let sentences: Vec<i64> =
+                some.iter().map(|entry| self.sentence_id(Sentence::of(entry))).collect::<Result<_>>()?;
+            self.sql("writing", self.append_rows(some, &sentences))?;
+        }
+        if let Some(last) = entries.last() {
+            self.memo.borrow_mut().seq = Some(last.seq);
         }
         Ok(())
     }
@@ -250,7 +304,11 @@ impl Backend for SqliteTx<'_> {
             path: self.path.to_owned(),
             reason: format!("plan {hash}: {error}"),
         })?;
-        self.memo.borrow_mut().plans.insert(hash, Arc::clone(&plan));
+        let plans = &mut self.memo.borrow_mut().plans;
+        if plans.len() >= PLANS_KEPT {
+            plans.clear();
+        }
+        plans.insert(hash, Arc::clone(&plan));
         Ok(Some(plan))
     }
 
@@ -436,7 +494,8 @@ impl Backend for SqliteTx<'_> {
 
     fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
         self.list(
-            "SELECT id FROM runs WHERE status IN ('queued', 'running', 'failing', 'cancelling') AND id > ?1 \
+            "SELECT id FROM runs WHERE id > ?1 AND \
+             (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
              ORDER BY id LIMIT ?2",
             params![after.map_or(-1, RunId::to_i64), limit as i64],
             run_id,
@@ -446,7 +505,8 @@ impl Backend for SqliteTx<'_> {
     fn pinned_runs(&mut self, worker: Id) -> Result<Vec<RunId>> {
         self.list(
             "SELECT id FROM runs WHERE pin = ?1 AND pin <> 0 \
-             AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY id",
+             AND (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
+             ORDER BY id",
             params![worker],
             run_id,
         )

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use tokio::sync::mpsc::Receiver;
 
 use super::tx::{Memo, SqliteTx};
-use super::{SqliteClock, SqliteOptions, translate};
+use super::{SqliteClock, translate, waited_since};
 use crate::error::{Error, Result};
-use crate::seams::Entropy;
+use crate::seams::{Clock, Entropy, System};
 use crate::session::{Flushed, Session};
 use crate::wake::Hub;
 
@@ -32,13 +32,31 @@ pub(crate) trait Job: Send {
     fn answer(self: Box<Self>, committed: Result<()>);
 }
 
+/// How a job that fails after it has written is undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Undo {
+    /// With its whole transaction, which is then run again: costs nothing as long as nothing fails.
+    Together,
+    /// Alone, in a savepoint: costs a copy of every page that a job is the first to write to.
+    Alone,
+}
+
+/// Why a transaction was undone.
+enum Undone {
+    /// It never began: somebody else held the file for too long.
+    NotBegun(Error),
+    /// A job failed that can only be undone together with the others.
+    Together,
+    /// It could not be written or committed.
+    Failed(Error),
+}
+
 pub(super) struct Writer {
     pub(super) conn: Connection,
     pub(super) path: PathBuf,
     pub(super) clock: SqliteClock,
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) hub: Arc<Hub>,
-    pub(super) options: SqliteOptions,
 }
 
 impl Writer {
@@ -69,40 +87,66 @@ impl Writer {
                     self.hub.tell(&topics);
                 }
             }
+            // They have waited together: nobody waits once more for each of the others.
+            Err(Undone::NotBegun(error)) => batch.into_iter().for_each(|job| job.answer(Err(error.clone()))),
             // Alone, each meets its own fate: one that the disk cannot take fails no other.
-            Err(_) if batch.len() > 1 => {
-                for job in batch {
-                    self.write(memo, vec![job]);
-                }
-            }
-            Err(error) => {
-                for job in batch {
-                    job.answer(Err(error.clone()));
-                }
-            }
+            Err(_) if batch.len() > 1 => batch.into_iter().for_each(|job| self.write(memo, vec![job])),
+            Err(Undone::Failed(error)) => batch.into_iter().for_each(|job| job.answer(Err(error.clone()))),
+            Err(Undone::Together) => batch.into_iter().for_each(|job| job.answer(Err(self.lost()))),
         }
     }
 
+    fn begin(&self) -> Result<()> {
+        let since_ms = System.boot_ms();
+        self.conn
+            .execute_batch("BEGIN IMMEDIATE")
+            .map_err(|error| waited_since(since_ms)(translate(&self.path, "writing", &error)))
+    }
+
     /// One transaction for all; what each job came to, once it is committed.
-    fn transact(&self, memo: &Rc<RefCell<Memo>>, batch: &mut [Box<dyn Job>]) -> Result<Vec<Result<Flushed>>> {
-        self.conn.execute_batch("BEGIN IMMEDIATE").map_err(|error| self.begin_failed(&error))?;
+    fn transact(
+        &self,
+        memo: &Rc<RefCell<Memo>>,
+        batch: &mut [Box<dyn Job>],
+    ) -> std::result::Result<Vec<Result<Flushed>>, Undone> {
+        match self.attempt(memo, batch, Undo::Together) {
+            Err(Undone::Together) => self.attempt(memo, batch, Undo::Alone),
+            done => done,
+        }
+    }
+
+    fn attempt(
+        &self,
+        memo: &Rc<RefCell<Memo>>,
+        batch: &mut [Box<dyn Job>],
+        undo: Undo,
+    ) -> std::result::Result<Vec<Result<Flushed>>, Undone> {
+        self.begin().map_err(Undone::NotBegun)?;
+        // Others may have written since the last one.
+        memo.borrow_mut().seq = None;
         let mut done = Vec::with_capacity(batch.len());
         for job in batch {
-            let outcome = self.run_job(memo, job.as_mut());
-            done.push(outcome);
+            let before = self.conn.total_changes();
+            let outcome = match undo {
+                Undo::Together => self.run_job(memo, job.as_mut()),
+                Undo::Alone => self.run_in_savepoint(memo, job.as_mut()),
+            };
             // A disk error may have undone the whole transaction, not only this job's part.
             if self.conn.is_autocommit() {
-                let lost = Error::Io {
-                    action: "writing",
-                    path: self.path.clone(),
-                    reason: "the transaction was undone".into(),
-                };
-                return Err(done.pop().and_then(Result::err).unwrap_or(lost));
+                memo.borrow_mut().forget();
+                return Err(Undone::Failed(outcome.err().unwrap_or_else(|| self.lost())));
             }
+            if undo == Undo::Together && outcome.is_err() && self.conn.total_changes() != before {
+                let _ = self.conn.execute_batch("ROLLBACK");
+                memo.borrow_mut().forget();
+                return Err(Undone::Together);
+            }
+            done.push(outcome);
         }
         if let Err(error) = self.conn.execute_batch("COMMIT") {
             let _ = self.conn.execute_batch("ROLLBACK");
-            return Err(self.commit_failed(&error));
+            memo.borrow_mut().forget();
+            return Err(Undone::Failed(self.commit_failed(&error)));
         }
         if memo.borrow().has_news {
             // The sentences that this commit added are in the file for good now. A failure is none: they
@@ -110,6 +154,11 @@ impl Writer {
             memo.borrow_mut().has_news = self.tx(memo).learn_sentences().is_err();
         }
         Ok(done)
+    }
+
+    fn lost(&self) -> Error {
+        let reason = "the transaction was undone".into();
+        Error::Io { action: "writing", path: self.path.clone(), reason }
     }
 
     fn tx<'w>(&'w self, memo: &Rc<RefCell<Memo>>) -> SqliteTx<'w> {
@@ -122,55 +171,53 @@ impl Writer {
         }
     }
 
-    fn run_job(&self, memo: &Rc<RefCell<Memo>>, job: &mut dyn Job) -> Result<Flushed> {
-        for _ in 0..CONFLICT_TRIES {
-            match self.run_once(memo, job) {
-                Err(Error::Conflict { entity, id }) => {
+    /// Runs a job in a savepoint; one that met a conflict is undone and looks again.
+    fn run_in_savepoint(&self, memo: &Rc<RefCell<Memo>>, job: &mut dyn Job) -> Result<Flushed> {
+        let savepoint = |sql: &str| {
+            let done = self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
+            done.map(drop).map_err(|error| translate(&self.path, "writing", &error))
+        };
+        for tried in 1.. {
+            savepoint("SAVEPOINT job")?;
+            let done = self.run_job(memo, job);
+            if self.conn.is_autocommit() {
+                return done;
+            }
+            if done.is_err() {
+                savepoint("ROLLBACK TO job")?;
+                memo.borrow_mut().forget();
+            }
+            savepoint("RELEASE job")?;
+            match done {
+                Err(Error::Conflict { entity, id }) if tried < CONFLICT_TRIES => {
                     tracing::debug!(entity, id, "conflict: looking again");
                 }
-                other => return other,
+                done => return done,
             }
         }
-        self.run_once(memo, job)
+        Err(self.lost())
     }
 
-    fn run_once(&self, memo: &Rc<RefCell<Memo>>, job: &mut dyn Job) -> Result<Flushed> {
-        let sql = |done: rusqlite::Result<()>| done.map_err(|error| translate(&self.path, "writing", &error));
-        let savepoint = |sql: &str| self.conn.prepare_cached(sql).and_then(|mut s| s.execute([]).map(drop));
-        sql(savepoint("SAVEPOINT job"))?;
+    fn run_job(&self, memo: &Rc<RefCell<Memo>>, job: &mut dyn Job) -> Result<Flushed> {
         let mut tx = self.tx(memo);
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        catch_unwind(AssertUnwindSafe(|| {
             let mut session = Session::new(&mut tx)?;
             job.run(&mut session)?;
             session.flush()
         }))
         .unwrap_or_else(|_| {
             Err(Error::Refused("the operation failed in an unexpected way; it was undone".into()))
-        });
-        if done.is_err() && !self.conn.is_autocommit() {
-            sql(savepoint("ROLLBACK TO job"))?;
-        }
-        if !self.conn.is_autocommit() {
-            sql(savepoint("RELEASE job"))?;
-        }
-        done
-    }
-
-    fn begin_failed(&self, error: &rusqlite::Error) -> Error {
-        match translate(&self.path, "writing", error) {
-            Error::Locked { path, .. } => {
-                Error::Locked { path, waited_ms: self.options.busy_timeout.as_millis() as u64 }
-            }
-            other => other,
-        }
+        })
     }
 
     /// A commit that failed for want of space was not made. After any other failure the log may hold it
     /// all the same, and show it after a restart.
     fn commit_failed(&self, error: &rusqlite::Error) -> Error {
-        match translate(&self.path, "committing", error) {
-            Error::Io { path, reason, .. } => Error::Unknown { path, reason },
-            other => other,
+        match error.sqlite_error_code() {
+            Some(ErrorCode::SystemIoFailure) => {
+                Error::Unknown { path: self.path.clone(), reason: error.to_string() }
+            }
+            _ => translate(&self.path, "committing", error),
         }
     }
 }

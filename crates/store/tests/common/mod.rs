@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod check;
+pub mod child;
+
 use std::sync::Arc;
 
 use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, RunId, StepNo};

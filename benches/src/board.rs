@@ -1,0 +1,234 @@
+//! The figures: one value per round and system, medians and ratios in the end.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::Result;
+use crate::plot;
+
+/// What was measured, of whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Key {
+    /// The workload.
+    pub(crate) workload: &'static str,
+    /// Whose figure it is.
+    pub(crate) system: &'static str,
+    /// How many were at it at once.
+    pub(crate) in_flight: usize,
+    /// What is counted.
+    pub(crate) unit: &'static str,
+}
+
+/// A key, in one line of code.
+pub(crate) fn key(workload: &'static str, system: &'static str, in_flight: usize, unit: &'static str) -> Key {
+    Key { workload, system, in_flight, unit }
+}
+
+struct Series {
+    key: Key,
+    /// One value per round.
+    values: Vec<f64>,
+    /// What it is set against.
+    against: Option<Key>,
+}
+
+/// All figures of a benchmark, in the order in which they were first seen.
+#[derive(Default)]
+pub(crate) struct Board {
+    series: Vec<Series>,
+    notes: Vec<String>,
+}
+
+/// A finished figure; also a line of the NDJSON file.
+#[derive(Debug, Serialize)]
+pub(crate) struct Line {
+    pub(crate) workload: &'static str,
+    pub(crate) system: &'static str,
+    pub(crate) in_flight: usize,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    pub(crate) ratio_to: Option<String>,
+    pub(crate) ratio: Option<f64>,
+    #[serde(skip)]
+    spread: Option<(f64, f64)>,
+}
+
+impl Board {
+    /// Adds a round's value.
+    pub(crate) fn add(&mut self, key: Key, value: f64) {
+        match self.series.iter_mut().find(|series| series.key == key) {
+            Some(series) => series.values.push(value),
+            None => self.series.push(Series { key, values: vec![value], against: None }),
+        }
+    }
+
+    /// Sets one series against another, round by round.
+    pub(crate) fn compare(&mut self, key: &Key, against: Key) {
+        if let Some(series) = self.series.iter_mut().find(|series| series.key == *key) {
+            series.against = Some(against);
+        }
+    }
+
+    /// Adds a series that is one divided by another, round by round; nothing if either was not measured.
+    pub(crate) fn ratio(&mut self, key: Key, of: &Key, to: &Key) {
+        let values = |key: &Key| self.series.iter().find(|series| series.key == *key).map(|s| &s.values);
+        if let (Some(of), Some(to)) = (values(of), values(to)) {
+            let values = of.iter().zip(to).map(|(of, to)| of / to).collect();
+            self.series.push(Series { key, values, against: None });
+        }
+    }
+
+    /// Says something below the table.
+    pub(crate) fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// The ratios of two series, round by round.
+    fn ratios(&self, series: &Series) -> Option<Vec<f64>> {
+        let against = self.series.iter().find(|other| Some(&other.key) == series.against.as_ref())?;
+        Some(series.values.iter().zip(&against.values).map(|(value, base)| value / base).collect())
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let line = |series: &Series| {
+            let ratios = self.ratios(series);
+            let ratio_to = series.against.as_ref().filter(|_| ratios.is_some()).map(|against| {
+                if against.system == series.key.system && against.in_flight != series.key.in_flight {
+                    format!("{} at {}", against.system, against.in_flight)
+                } else {
+                    against.system.to_owned()
+                }
+            });
+            let Key { workload, system, in_flight, unit } = series.key;
+            Line {
+                workload,
+                system,
+                in_flight,
+                value: median(&series.values),
+                unit,
+                ratio_to,
+                ratio: ratios.as_deref().map(median),
+                spread: ratios.map(|ratios| {
+                    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+                    (least, ratios.iter().copied().fold(0.0, f64::max))
+                }),
+            }
+        };
+        self.series.iter().map(line).collect()
+    }
+
+    /// Prints the table and writes the NDJSON file and the plot.
+    pub(crate) fn publish(&self, name: &str, out: &Path) -> Result<()> {
+        let lines = self.lines();
+        println!("{}", table(&lines));
+        for note in &self.notes {
+            println!("{note}");
+        }
+        std::fs::create_dir_all(out)?;
+        let mut ndjson = String::new();
+        for line in &lines {
+            writeln!(ndjson, "{}", serde_json::to_string(line)?)?;
+        }
+        std::fs::write(out.join(format!("{name}.ndjson")), ndjson)?;
+        std::fs::write(out.join(format!("{name}.svg")), plot::bars(name, &lines))?;
+        println!("\nwritten: {0}/{name}.ndjson, {0}/{name}.svg", out.display());
+        Ok(())
+    }
+}
+
+/// Eighty columns.
+fn table(lines: &[Line]) -> String {
+    let mut text = format!(
+        "{:<11}{:<15}{:>3} {:>10} {:<14} {:<24}",
+        "workload", "system", "at", "median", "unit", "ratio"
+    );
+    for line in lines {
+        let ratio = match (&line.ratio_to, line.ratio, line.spread) {
+            (Some(to), Some(ratio), Some((least, most))) => {
+                format!("{ratio:.2} ({least:.2}–{most:.2}) of\n{:56}{to}", "")
+            }
+            _ => String::new(),
+        };
+        let _ = write!(
+            text,
+            "\n{:<11}{:<15}{:>3} {:>10} {:<14} {ratio}",
+            line.workload,
+            line.system,
+            line.in_flight,
+            figure(line.value),
+            line.unit
+        );
+    }
+    text
+}
+
+/// A figure with as many digits as mean something.
+pub(crate) fn figure(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// The middle value.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        odd if odd % 2 == 1 => sorted[middle],
+        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+    }
+}
+
+/// The value that this many percent do not exceed; zero if there is none.
+pub(crate) fn percentile(values: &mut [Duration], percent: usize) -> Duration {
+    values.sort_unstable();
+    let at = (values.len() * percent).div_ceil(100).saturating_sub(1);
+    values.get(at).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        let (ours, floor) = (key("w", "ours", 8, "x/s"), key("w", "floor", 8, "x/s"));
+        let mut board = Board::default();
+        for (value, base) in [(1.0, 2.0), (100.0, 200.0), (9.0, 3.0)] {
+            board.add(ours.clone(), value);
+            board.add(floor.clone(), base);
+        }
+        board.compare(&ours, floor);
+        let line = &board.lines()[0];
+        assert_eq!((line.value, line.ratio, line.spread), (9.0, Some(0.5), Some((0.5, 3.0))));
+        assert_eq!(line.ratio_to.as_deref(), Some("floor"));
+    }
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let mut values: Vec<Duration> = (1..=200).rev().map(Duration::from_millis).collect();
+        assert_eq!(percentile(&mut values, 50), Duration::from_millis(100));
+        assert_eq!(percentile(&mut values, 99), Duration::from_millis(198));
+        assert_eq!(percentile(&mut [], 99), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_table_is_eighty_columns_wide() {
+        let mut board = Board::default();
+        let (ours, floor) =
+            (key("pipelines", "sprag batched", 64, "transitions/s"), key("w", "group commit", 8, "x/s"));
+        board.add(ours.clone(), 123_456_789.0);
+        board.add(floor.clone(), 1.0);
+        board.compare(&ours, floor);
+        for line in table(&board.lines()).lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}

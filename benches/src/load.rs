@@ -1,0 +1,163 @@
+//! What the callers do to the store: whole runs, from creation to their end, each answer waited for.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use sprag_lifecycle::{Plan, PlanStep, Policy, StepNo};
+use sprag_store::ops::{Claimer, Ending};
+use sprag_store::{DEFAULT_QUEUE, FILE_NAME, Store};
+
+use crate::Result;
+use crate::clock::Stopwatch;
+
+/// Steps of a run, one after the other.
+pub(crate) const STEPS: usize = 5;
+/// Longer than any benchmark: nobody is taken for dead.
+const LEASE_MS: i64 = 600_000;
+
+/// A pipeline of `steps` steps, each needing the one before it.
+pub(crate) fn sequence(steps: usize) -> Result<Arc<Plan>> {
+    let step = |no: usize| PlanStep {
+        id: format!("s{no}"),
+        needs: no.checked_sub(1).map(|before| before as StepNo).into_iter().collect(),
+        policy: Policy::default(),
+        queue: DEFAULT_QUEUE.to_owned(),
+        priority: 0,
+        spec: "{}".to_owned(),
+    };
+    Ok(Arc::new(Plan::new("bench", (0..steps).map(step).collect())?))
+}
+
+/// A worker that serves the default queue.
+pub(crate) fn claimer(worker: i64) -> Claimer {
+    Claimer { worker, queues: vec![DEFAULT_QUEUE.into()], reserved_only: false, lease_ms: LEASE_MS, nonce: 0 }
+}
+
+/// Work that went well.
+pub(crate) fn well() -> Ending {
+    Ending::Completed { result: None }
+}
+
+/// Takes one run from its creation to its end as `worker`, and says how long it took.
+pub(crate) async fn whole_run(store: &Store, plan: &Arc<Plan>, worker: i64) -> Result<Duration> {
+    let watch = Stopwatch::start();
+    let mut new = store.person().new_run(Arc::clone(plan));
+    new.pin = Some(worker);
+    store.person().create_run(new).await?;
+    let mut next = store.claims().claim(claimer(worker), 1).await?.pop();
+    let mut finished = 0;
+    while let Some(assignment) = next {
+        let answer = store.worker(assignment.lease).finish(well(), Some(claimer(worker))).await?;
+        answer.outcome.require_applied()?;
+        finished += 1;
+        next = answer.next;
+    }
+    if finished != plan.steps.len() {
+        return Err(format!("a run of {} steps ended after {finished}", plan.steps.len()).into());
+    }
+    Ok(watch.elapsed())
+}
+
+/// How much the callers do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Until {
+    /// Runs are begun for this long.
+    Time(Duration),
+    /// So many runs in all.
+    Runs(i64),
+}
+
+/// What came of it.
+pub(crate) struct Done {
+    /// From the first creation to the last end.
+    pub(crate) elapsed: Duration,
+    /// How long each run took.
+    pub(crate) runs: Vec<Duration>,
+}
+
+/// `callers` tasks work off runs of five steps, each one run at a time.
+pub(crate) async fn whole_runs(store: &Store, callers: usize, until: Until) -> Result<Done> {
+    let plan = sequence(STEPS)?;
+    let begun = Arc::new(AtomicI64::new(0));
+    let watch = Stopwatch::start();
+    let tasks: Vec<_> = (1..=callers as i64)
+        .map(|worker| {
+            let (store, plan, begun) = (store.clone(), Arc::clone(&plan), Arc::clone(&begun));
+            let goes_on = move || match until {
+                Until::Time(time) => watch.elapsed() < time,
+                Until::Runs(runs) => begun.fetch_add(1, Ordering::Relaxed) < runs,
+            };
+            tokio::spawn(async move {
+                let mut runs = Vec::new();
+                while goes_on() {
+                    runs.push(whole_run(&store, &plan, worker).await?);
+                }
+                Result::Ok(runs)
+            })
+        })
+        .collect();
+    let mut runs = Vec::new();
+    for task in tasks {
+        runs.extend(task.await??);
+    }
+    Ok(Done { elapsed: watch.elapsed(), runs })
+}
+
+/// What the file says was written: the benchmark's word is not taken for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Runs that succeeded.
+    pub(crate) succeeded: i64,
+    /// All runs.
+    pub(crate) runs: i64,
+    /// Executions that completed.
+    pub(crate) completed: i64,
+    /// Journal entries: transitions.
+    pub(crate) journal: i64,
+    /// Inserts and updates of runs, steps and executions: each write of a row raises its version by one.
+    pub(crate) row_writes: i64,
+    /// Rows left for after the commit.
+    pub(crate) outbox: i64,
+}
+
+impl Written {
+    /// Counts the rows of the file in `folder`.
+    pub(crate) fn read(folder: &Path) -> Result<Written> {
+        let conn = Connection::open(folder.join(FILE_NAME))?;
+        let written = conn.query_row(
+            "SELECT (SELECT count(*) FROM runs WHERE status = 'completed'), (SELECT count(*) FROM runs), \
+                    (SELECT count(*) FROM executions WHERE status = 'completed'), \
+                    (SELECT count(*) FROM journal), \
+                    (SELECT coalesce(sum(version), 0) FROM runs) \
+                    + (SELECT coalesce(sum(version), 0) FROM steps) \
+                    + (SELECT coalesce(sum(version), 0) FROM executions), \
+                    (SELECT count(*) FROM outbox)",
+            [],
+            |columns| {
+                Ok(Written {
+                    succeeded: columns.get(0)?,
+                    runs: columns.get(1)?,
+                    completed: columns.get(2)?,
+                    journal: columns.get(3)?,
+                    row_writes: columns.get(4)?,
+                    outbox: columns.get(5)?,
+                })
+            },
+        )?;
+        Ok(written)
+    }
+
+    /// Refuses a file that does not hold `runs` finished runs of `steps` steps and nothing else.
+    pub(crate) fn check(self, runs: usize, steps: usize) -> Result<Self> {
+        let (runs, steps) = (runs as i64, steps as i64);
+        if self.succeeded != runs || self.runs != runs || self.completed != runs * steps {
+            return Err(
+                format!("{runs} runs of {steps} steps were driven, but the file holds {self:?}").into()
+            );
+        }
+        Ok(self)
+    }
+}
