@@ -84,7 +84,8 @@ impl Round<'_> {
                     }
                 }
                 worker.finish().expect(0);
-                assert_eq!(sandbox.status_word(&run), "completed");
+                let told = sandbox.sprag(["status", &run]).stdout;
+                assert_eq!(sandbox.status_word(&run), "completed", "{told}");
             }
             Victim::WorkerAndSupervisor => {
                 sandbox.detach(&sandbox.path("three.yaml"));
