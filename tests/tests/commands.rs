@@ -370,6 +370,30 @@ fn the_same_key_never_starts_a_second_run() {
 }
 
 #[test]
+fn the_same_key_given_by_many_at_once_starts_one_run() {
+    let sandbox = Sandbox::new();
+    sandbox.pipeline("once", &[("a", "run: echo ran >> ran")]);
+    let args = ["run", "once.yaml", "--idempotency-key", "k", "--json"];
+    let many: Vec<_> = (0..8).map(|_| sandbox.start(args)).collect();
+    let results: BTreeSet<String> = many
+        .into_iter()
+        .map(|one| one.finish().expect(0).lines::<Value>().pop().expect("a result").to_string())
+        .collect();
+    assert_eq!((results.len(), sandbox.lines("ran").len()), (1, 1), "{results:?}");
+}
+
+#[test]
+fn a_run_needs_little_memory() {
+    let sandbox = sandbox();
+    let run = sandbox.start(["run", "slow.yaml"]);
+    sandbox.pid_in("slow.pid");
+    let told = std::fs::read_to_string(format!("/proc/{}/status", run.pid())).expect("a process");
+    let peak = told.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its largest size");
+    let kib: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kib < 30 << 10, "{kib} KiB");
+}
+
+#[test]
 fn retry_and_resume_go_on_where_it_makes_sense() {
     let sandbox = sandbox();
     sandbox.pipeline(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sprag_tests::{Random, Sandbox, Started, children, command_line, signal, until, within};
 
-/// Rounds of one sandbox; there are as many sandboxes as victims below, each with its own seed.
+/// Rounds of one sandbox; there is one for each kind of victim, so these are 150 in all.
 const ROUNDS: u64 = 25;
 /// With `SPRAG_NIGHTLY` set.
 const NIGHTLY_ROUNDS: u64 = 500;
@@ -25,6 +25,8 @@ enum Victim {
     Worker,
     Supervisor,
     WorkerAndSupervisor,
+    OneOfTwoWorkers,
+    WorkerOfACancelledRun,
 }
 
 struct Round<'s> {
@@ -51,6 +53,14 @@ impl Round<'_> {
                 let mut run = sandbox.start(["run", "three.yaml"]);
                 self.moment(&mut run, 300);
                 run.kill();
+                // Whoever takes over may be killed as well.
+                for _ in 0..self.random.below(3) {
+                    if let Some(id) = self.live_runs().pop() {
+                        let mut again = sandbox.start(["resume", &id]);
+                        self.moment(&mut again, 200);
+                        again.kill();
+                    }
+                }
                 self.take_over_live_runs();
             }
             Victim::Worker => {
@@ -74,7 +84,8 @@ impl Round<'_> {
                     }
                 }
                 worker.finish().expect(0);
-                assert_eq!(sandbox.status_word(&run), "completed");
+                let told = sandbox.sprag(["status", &run]).stdout;
+                assert_eq!(sandbox.status_word(&run), "completed", "{told}");
             }
             Victim::WorkerAndSupervisor => {
                 sandbox.detach(&sandbox.path("three.yaml"));
@@ -87,15 +98,39 @@ impl Round<'_> {
                 worker.kill();
                 sandbox.sprag(["worker", "--until-idle"]);
             }
+            Victim::OneOfTwoWorkers => {
+                for _ in 0..3 {
+                    sandbox.detach(&sandbox.path("three.yaml"));
+                }
+                let mut victim = sandbox.start(["worker", "--slots", "2"]);
+                let other = sandbox.start(["worker", "--slots", "2", "--until-idle"]);
+                self.moment(&mut victim, 300);
+                victim.kill();
+                other.finish();
+            }
+            Victim::WorkerOfACancelledRun => {
+                let run = sandbox.detach(&sandbox.path("three.yaml"));
+                let mut worker = sandbox.start(["worker"]);
+                self.moment(&mut worker, 200);
+                let cancel = sandbox.start(["cancel", &run]);
+                self.moment(&mut worker, 40);
+                worker.kill();
+                cancel.finish();
+                sandbox.sprag(["worker", "--until-idle"]);
+            }
         }
+    }
+
+    fn live_runs(&self) -> Vec<String> {
+        let runs = self.sandbox.json(["ls", "--json"]);
+        let live = runs.as_array().expect("runs").iter().filter(|run| run["ended_at"].is_null());
+        live.filter_map(|run| run["id"].as_str().map(str::to_owned)).collect()
     }
 
     /// `sprag resume` of each run that its process left half done.
     fn take_over_live_runs(&self) {
-        for run in self.sandbox.json(["ls", "--json"]).as_array().expect("runs") {
-            if run["ended_at"].is_null() {
-                self.sandbox.sprag(["resume", run["id"].as_str().expect("an id")]).expect(0);
-            }
+        for run in self.live_runs() {
+            self.sandbox.sprag(["resume", &run]).expect(0);
         }
     }
 }
@@ -109,9 +144,13 @@ fn check(sandbox: &Sandbox) {
     let runs = sandbox.json(["ls", "--json", "-n", "10000"]);
     for run in runs.as_array().expect("runs") {
         let id = run["id"].as_str().expect("an id");
-        assert_eq!(run["status"], "completed", "{run}");
         let journal = sandbox.check(id);
         until("no process of it is left", || sandbox.processes_of(id).is_empty());
+        if journal.events("cancel.requested") == 1 {
+            assert_eq!(run["status"], "cancelled", "{run}");
+            continue;
+        }
+        assert_eq!(run["status"], "completed", "{run}");
         for step in sandbox.status(id)["steps"].as_array().expect("steps") {
             let (name, attempt) = (step["id"].as_str().expect("an id"), &step["attempt"]);
             let began = format!("begin {id} {name} ");
@@ -132,6 +171,8 @@ fn check(sandbox: &Sandbox) {
 }
 
 fn rounds(victim: Victim, seed: u64) {
+    let seed = std::env::var("SPRAG_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(seed);
+    println!("{victim:?}, repeat with SPRAG_SEED={seed}");
     let sandbox = Sandbox::new();
     sandbox.pipeline("three", &[("a", STEP), ("b", STEP), ("c", STEP)]);
     let mut round = Round { sandbox: &sandbox, random: Random::new(seed) };
@@ -160,4 +201,14 @@ fn o14_kill_supervisors() {
 #[test]
 fn o14_kill_workers_and_supervisors_together() {
     rounds(Victim::WorkerAndSupervisor, 4);
+}
+
+#[test]
+fn o14_kill_one_of_two_workers() {
+    rounds(Victim::OneOfTwoWorkers, 5);
+}
+
+#[test]
+fn o14_kill_the_worker_of_a_cancelled_run() {
+    rounds(Victim::WorkerOfACancelledRun, 6);
 }

@@ -303,6 +303,39 @@ fn o09_resume_takes_a_detached_run_from_a_dead_worker_at_once() {
 }
 
 #[test]
+fn o09_of_several_that_resume_at_once_each_attempt_runs_once() {
+    let sandbox = Sandbox::new();
+    let trace = "run: echo $SPRAG_STEP_ID $SPRAG_ATTEMPT >> ledger";
+    sandbox.pipeline("three", &[("a", trace), ("b", SECOND_TIME), ("c", trace)]);
+    let first = sandbox.start(["run", "three.yaml"]);
+    sandbox.pid_in("pid");
+    let run = sandbox.newest().expect("a run");
+    first.kill();
+    let resumes: Vec<_> = (0..4).map(|_| sandbox.start(["resume", &run])).collect();
+    let codes: Vec<i32> = resumes.into_iter().map(|resume| resume.finish().code).collect();
+    assert!(codes.contains(&0) && codes.iter().all(|code| [0, 1].contains(code)), "{codes:?}");
+    assert_eq!(sandbox.status_word(&run), "completed");
+    assert_eq!(
+        (sandbox.lines("ledger"), sandbox.lines("ran")),
+        (vec!["a 1".into(), "c 1".into()], vec!["1".into(), "2".into()])
+    );
+    sandbox.check(&run);
+}
+
+#[test]
+fn o04_cancelled_by_another_process_a_run_ends_with_130() {
+    let sandbox = Sandbox::new();
+    sandbox.pipeline("tree", &[("a", ENDLESS), ("b", "run: echo b >> ran")]);
+    let attached = sandbox.start(["run", "tree.yaml"]);
+    let pids = [sandbox.pid_in("child"), sandbox.pid_in("grandchild")];
+    let run = sandbox.newest().expect("a run");
+    sandbox.sprag(["cancel", &run]).expect(0);
+    attached.finish().expect(130);
+    assert!(!pids.iter().any(|pid| is_running(*pid)) && sandbox.lines("ran").is_empty());
+    sandbox.check(&run);
+}
+
+#[test]
 fn o12_a_queue_that_nobody_serves_is_told_of() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("gpu", &[("a", "queue: gpu\nrun: echo ran >> ran")]);

@@ -81,8 +81,10 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
         }
         Some(Report::Refused { kind, message }) => return Err(Error::Refused { kind, message }),
         None => {
-            sent.map_err(pipe_error("could not send the order"))?;
-            // Killed before it could speak: `wait` ends what it may have started.
+            // Killed before it could speak, or even listen: `wait` ends what it may have started.
+            if let Err(error) = sent {
+                tracing::warn!(%error, "the supervisor ended before it had read its order");
+            }
         }
     }
     Ok(running)
