@@ -231,6 +231,11 @@ impl Plan {
         Ok(())
     }
 
+    /// Whether it is the same pipeline, step by step.
+    pub fn is_same(&self, other: &Plan) -> bool {
+        self.name == other.name && self.steps == other.steps && self.concurrency == other.concurrency
+    }
+
     /// The step at `no`; the number must be one of this plan's.
     pub fn step(&self, no: StepNo) -> &PlanStep {
         &self.steps[no as usize]

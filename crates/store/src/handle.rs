@@ -242,13 +242,18 @@ impl Executor<'_> {
     }
 
     /// Starts the next run of a group that has a place.
-    pub async fn fill_group(self, group: Arc<str>) -> Result<Option<RunId>> {
-        self.0.write(move |session| ops::fill_group(session, &group)).await
+    pub async fn fill_group(self, group: Arc<str>, unattended: Vec<RunId>) -> Result<Option<RunId>> {
+        self.0.write(move |session| ops::fill_group(session, &group, &unattended)).await
     }
 
     /// Reserves a live run to another worker, or to none.
     pub async fn pin_run(self, id: RunId, pin: Option<Id>) -> Result<bool> {
         self.0.write(move |session| ops::pin_run(session, id, pin)).await
+    }
+
+    /// Gives up on an execution that nobody can be found for.
+    pub async fn fail_unserved(self, id: ExecutionId) -> Result<bool> {
+        self.0.write(move |session| ops::fail_unserved(session, id)).await
     }
 
     /// Something in the outbox was done.
@@ -344,6 +349,11 @@ impl Claims<'_> {
                 Ok((ops::heartbeat(session, worker, lease_ms)?, ops::renew(session, &leases, lease_ms)?))
             })
             .await
+    }
+
+    /// Reserves a run to its own worker again, if it is reserved to nobody.
+    pub async fn reclaim(self, run: RunId, worker: Id) -> Result<bool> {
+        self.0.write(move |session| ops::reclaim_run(session, run, worker)).await
     }
 
     /// Takes no more work from now on.

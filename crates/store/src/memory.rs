@@ -414,8 +414,8 @@ impl Backend for MemoryTx<'_> {
             .tables
             .executions
             .values()
-            .filter(|row| row.status() == ExecutionStatus::Scheduled && row.published_ms <= before_ms)
-            .map(|row| (row.published_ms, row.id))
+            .filter(|row| row.status() == ExecutionStatus::Scheduled && row.lease_until_ms <= before_ms)
+            .map(|row| (row.lease_until_ms, row.id))
             .collect();
         waiting.sort_unstable();
         Ok(waiting.into_iter().map(|(_, id)| id).take(limit).collect())

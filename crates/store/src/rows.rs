@@ -234,11 +234,11 @@ pub struct ExecutionRow {
     pub cancel_requested: bool,
     /// It may not be handed over before this moment (steady).
     pub not_before_ms: i64,
-    /// When it was put in the queue's hands (steady); 0 before.
+    /// When it was first put in the queue's hands (steady); 0 before. Its place in line.
     pub published_ms: i64,
     /// Who has it.
     pub owner: Option<Id>,
-    /// Until when its owner may be silent (steady).
+    /// Until when its owner may be silent (steady); in the queue's hands, since when it lies there.
     pub lease_until_ms: i64,
     /// What the claimer called its claim, so that it can ask what it got.
     pub nonce: i64,

@@ -69,8 +69,14 @@ impl<'s, 'a> HeldRun<'s, 'a> {
                     row.fence += 1;
                 }
                 match event {
-                    ExecutionEvent::HandoffPublished => row.published_ms = now.steady_ms.max(1),
-                    ExecutionEvent::HandoffRevoked => row.published_ms = 0,
+                    // Its place in line is that of the first time; how long it lies there counts anew.
+                    ExecutionEvent::HandoffPublished => {
+                        row.lease_until_ms = now.steady_ms.max(1);
+                        if row.published_ms == 0 {
+                            row.published_ms = row.lease_until_ms;
+                        }
+                    }
+                    ExecutionEvent::HandoffRevoked => row.lease_until_ms = 0,
                     ExecutionEvent::Cancelled | ExecutionEvent::SchedulingFailed => {
                         row.ended_ms = Some(now.wall_ms)
                     }
@@ -91,14 +97,19 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             self.session.set_timer(TimerRow { due_ms: row.not_before_ms, execution: id });
             return Ok(false);
         }
-        if !self.executor_event(id, ExecutionEvent::SchedulingStarted)? {
-            return Ok(false);
-        }
+        // Asked first: a full queue is no reason to write anything.
         if !self.has_place(&row.queue)? {
-            self.executor_event(id, ExecutionEvent::SchedulingDeferred)?;
             return Ok(false);
         }
-        self.executor_event(id, ExecutionEvent::HandoffPublished)
+        Ok(self.executor_event(id, ExecutionEvent::SchedulingStarted)?
+            && self.executor_event(id, ExecutionEvent::HandoffPublished)?)
+    }
+
+    /// Gives up on an execution that nobody can be found for.
+    pub(crate) fn fail_unserved(&mut self, id: ExecutionId) -> Result<bool> {
+        let reason = r#"{"reason":"unserved","message":"no worker serves its queue"}"#;
+        self.session.note::<ExecutionRow>(id, |row| row.result = Some(reason.into()))?;
+        self.executor_event(id, ExecutionEvent::SchedulingFailed)
     }
 
     /// Takes an execution back from the queue; says whether no worker had been faster.
@@ -390,6 +401,8 @@ pub(crate) fn report_run(
     let outcome = session.apply::<RunRow>(run.id, event, actor, &given, |row, now| match event {
         RunEvent::Started => row.started_ms = Some(now.wall_ms),
         RunEvent::Resumed | RunEvent::Rewound => {
+            // One that was cancelled before it had its place starts only now.
+            row.started_ms.get_or_insert(now.wall_ms);
             row.epoch += 1;
             row.ended_ms = None;
             row.reworking = None;

@@ -85,6 +85,8 @@ pub(crate) struct Hub {
 struct Bells {
     folder: PathBuf,
     pipe: PathBuf,
+    /// How this process's bells go on after their topic.
+    who: String,
     hung: AtomicU64,
 }
 
@@ -111,7 +113,7 @@ impl Hub {
         let name = format!(".{}-{:x}", std::process::id(), std::ptr::from_ref(&hung).addr());
         let pipe = folder.join(&name);
         let ear = make_pipe(folder, &name)?;
-        let bells = Bells { folder: folder.to_owned(), pipe, hung };
+        let bells = Bells { folder: folder.to_owned(), pipe, who: format!("{name}-"), hung };
         let hub = Arc::new(Hub { bells: Some(bells), inner: Mutex::default(), listener: Mutex::default() });
         let listener = Arc::downgrade(&hub);
         let thread =
@@ -166,7 +168,9 @@ impl Hub {
         inner.look_at(&bells.folder);
         for topic in topics {
             let begin = topic.bells();
-            for name in inner.names.range(begin.clone()..).take_while(|name| name.starts_with(&begin)) {
+            let others = inner.names.range(begin.clone()..).take_while(|name| name.starts_with(&begin));
+            // Those of this process have been told already.
+            for name in others.filter(|name| !name[begin.len()..].starts_with(&bells.who)) {
                 ring(&bells.folder.join(name), topic);
             }
         }
@@ -200,8 +204,7 @@ impl Bells {
     /// Hangs a bell for a topic: a further name of this process's pipe.
     fn hang(&self, topic: &Topic) -> std::io::Result<Bell> {
         let nth = self.hung.fetch_add(1, Ordering::Relaxed);
-        let who = self.pipe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let path = self.folder.join(format!("{}{who}-{nth}", topic.bells()));
+        let path = self.folder.join(format!("{}{}{nth}", topic.bells(), self.who));
         std::fs::hard_link(&self.pipe, &path)?;
         Ok(Bell(path))
     }
@@ -215,7 +218,9 @@ impl Inner {
         if changed == self.folder_changed {
             return;
         }
-        self.folder_changed = changed;
+        // A folder's time is coarse: one that changed just now may change again without showing it.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        self.folder_changed = changed.filter(|(seconds, _)| *seconds < now.tv_sec - 1);
         let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
         self.names = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     }

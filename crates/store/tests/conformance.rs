@@ -262,10 +262,10 @@ fn c10_a_queue_and_a_group_hold_their_limits() {
         let plan = std::sync::Arc::new(plan);
         let (first, second) = (create(&store, &plan).await, create(&store, &plan).await);
         assert_eq!((status(&store, first), status(&store, second)), ("running".into(), "queued".into()));
-        assert_eq!(store.executor().fill_group("g".into()).await.unwrap(), None);
+        assert_eq!(store.executor().fill_group("g".into(), vec![]).await.unwrap(), None);
         let held = claim_of(&store, first).await;
         let _ = finish(&store, &held, well()).await;
-        assert_eq!(store.executor().fill_group("g".into()).await.unwrap(), Some(second));
+        assert_eq!(store.executor().fill_group("g".into(), vec![]).await.unwrap(), Some(second));
         assert!(store.person().cancel_run(second).await.unwrap().is_applied());
     });
 }
@@ -645,5 +645,133 @@ fn a_released_execution_goes_back_and_its_old_token_is_void() {
         assert_eq!(status(&store, run), "completed");
         let step = look(&store, |db| Table::<StepRow>::load(db, (run, 0))).unwrap();
         assert_eq!(step.attempt, 1);
+    });
+}
+
+#[test]
+fn c10_a_full_queue_is_asked_without_writing_anything() {
+    on_every_store(|store, _| async move {
+        store
+            .executor()
+            .set_queue(QueueRow { name: "default".into(), limit: Some(1), held: false })
+            .await
+            .unwrap();
+        let _run = create(&store, &graph(&[&[], &[]], |_| Policy::default())).await;
+        let seq = look(&store, |db| db.last_seq());
+        for _ in 0..3 {
+            assert_eq!(store.executor().fill_queue("default".into(), 10).await.unwrap(), 0);
+        }
+        assert_eq!(look(&store, |db| db.last_seq()), seq);
+    });
+}
+
+#[test]
+fn c10_a_resume_waits_for_a_place_in_its_group() {
+    on_every_store(|store, _| async move {
+        let mut plan = (*sequence(1)).clone();
+        plan.concurrency = Some(sprag_lifecycle::Concurrency { group: "g".into(), limit: 1 });
+        let plan = std::sync::Arc::new(plan);
+        let failed = create(&store, &plan).await;
+        let held = claim(&store, 1).await;
+        let _ = finish(&store, &held, badly()).await;
+        let other = create(&store, &plan).await;
+        assert_eq!((status(&store, failed), status(&store, other)), ("failed".into(), "running".into()));
+        let refused = store.person().resume_run(failed, None).await;
+        assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("full")), "{refused:?}");
+        assert_eq!(status(&store, failed), "failed");
+        let held = claim(&store, 1).await;
+        let _ = finish(&store, &held, well()).await;
+        assert!(store.person().resume_run(failed, None).await.unwrap().is_applied());
+    });
+}
+
+#[test]
+fn a_rewind_also_tries_again_what_else_was_broken() {
+    on_every_store(|store, _| async move {
+        // a → b, and d beside them: d fails while a runs, so b never starts.
+        let run = create(&store, &graph(&[&[], &[0], &[]], |_| Policy::default())).await;
+        let (a, d) = (claim(&store, 1).await, claim(&store, 1).await);
+        assert_eq!((a.lease.execution.step, d.lease.execution.step), (0, 2));
+        let _ = finish(&store, &d, badly()).await;
+        let _ = finish(&store, &a, well()).await;
+        assert_eq!(steps(&store, run), ["done", "cancelled", "failed"]);
+        assert!(store.person().rewind_run(run, 2, None).await.unwrap().is_applied());
+        for _ in 0..2 {
+            let next = claim(&store, 1).await;
+            let _ = finish(&store, &next, well()).await;
+        }
+        assert_eq!((status(&store, run), steps(&store, run)), ("completed".into(), vec!["done".into(); 3]));
+    });
+}
+
+#[test]
+fn c03_a_second_hand_over_keeps_its_place_in_line() {
+    on_every_store(|store, clock| async move {
+        let first = create(&store, &sequence(1)).await;
+        clock.advance(10);
+        let second = create(&store, &sequence(1)).await;
+        clock.advance(10);
+        let waiting = look(&store, |db| db.unclaimed_since(i64::MAX, 1));
+        assert_eq!(waiting[0].run, first);
+        assert!(store.executor().redispatch(waiting[0]).await.unwrap());
+        let order: Vec<RunId> = store
+            .claims()
+            .claim(claimer(1), 2)
+            .await
+            .unwrap()
+            .iter()
+            .map(|got| got.lease.execution.run)
+            .collect();
+        assert_eq!(order, [first, second]);
+    });
+}
+
+#[test]
+fn o12_what_nobody_can_be_found_for_fails_with_its_reason() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(2)).await;
+        let waiting = look(&store, |db| db.unclaimed_since(i64::MAX, 1))[0];
+        assert!(store.executor().fail_unserved(waiting).await.unwrap());
+        assert!(!store.executor().fail_unserved(waiting).await.unwrap(), "once");
+        assert_eq!(
+            (status(&store, run), steps(&store, run)),
+            ("failed".into(), vec!["failed".into(), "cancelled".into()])
+        );
+        let told = look(&store, |db| db.executions(run))[0].result.clone().unwrap();
+        assert!(told.contains("no worker serves its queue"), "{told}");
+    });
+}
+
+#[test]
+fn a_rework_hands_on_its_feedback_wherever_its_step_was_written() {
+    on_every_store(|store, _| async move {
+        // The step that sends back is written above the one that it needs.
+        let plan = graph(&[&[1], &[]], |no| match no {
+            0 => Policy { on_fail: OnFail::Rework { step: 1, max: 1 }, ..Policy::default() },
+            _ => Policy::default(),
+        });
+        let _run = create(&store, &plan).await;
+        let work = claim(&store, 1).await;
+        let _ = finish(&store, &work, well()).await;
+        let check = claim(&store, 1).await;
+        let _ = finish(&store, &check, badly()).await;
+        let again = claim(&store, 1).await;
+        assert_eq!(again.lease.execution.step, 1);
+        assert!(again.feedback.is_some_and(|feedback| feedback.contains("exit_code")));
+    });
+}
+
+#[test]
+fn a_run_is_given_back_to_its_own_worker_only_if_it_is_nobodys() {
+    on_every_store(|store, _| async move {
+        let mut new = store.person().new_run(sequence(1));
+        new.pin = Some(5);
+        let Created::New(run) = store.person().create_run(new).await.unwrap() else { panic!() };
+        assert!(!store.claims().reclaim(run, 6).await.unwrap(), "it is another's");
+        assert!(store.executor().pin_run(run, None).await.unwrap());
+        assert!(store.claims().reclaim(run, 5).await.unwrap());
+        assert!(store.claims().claim(claimer(6), 1).await.unwrap().is_empty());
+        let held = claim(&store, 5).await;
+        let _ = finish(&store, &held, well()).await;
     });
 }

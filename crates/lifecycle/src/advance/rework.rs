@@ -56,7 +56,8 @@ pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(
 }
 
 fn reset<S: RunState>(walk: &mut Walk<'_, S>, set: &BTreeSet<StepNo>, by: StepNo) -> Result<(), S::Error> {
-    for no in set {
+    // The failed step last: what it has to say is read off its present attempt.
+    for no in set.iter().filter(|no| **no != by).chain([&by]) {
         let step = walk.state.step(*no)?;
         if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
             walk.state.move_step(*no, StepMove::Cancelled)?;

@@ -1,10 +1,10 @@
 //! What executors do before hand-off, and after nothing happened: schedule, revoke, heal.
 
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, heal};
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, advance, heal};
 
 use crate::backend::QueueRow;
 use crate::error::Result;
-use crate::rows::{ExecutionRow, Row, RunRow, StepRow};
+use crate::rows::{ExecutionRow, Row, StepRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
@@ -79,17 +79,27 @@ pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Resul
     Ok(handed_over)
 }
 
-/// Starts the runs of a group that have a place now.
-pub fn fill_group(session: &mut Session<'_>, group: &str) -> Result<Option<RunId>> {
-    for run in session.db().queued(group, 1)? {
+/// Gives up on an execution that nobody can be found for; its step fails.
+pub fn fail_unserved(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+    let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
+    if held.session.get::<ExecutionRow>(id)?.is_none_or(|row| row.status() != ExecutionStatus::Scheduled)
+        || !held.revoke(id)?
+        || !held.fail_unserved(id)?
+    {
+        return Ok(false);
+    }
+    advance(&mut held, [id.step])?;
+    Ok(true)
+}
+
+/// Starts the next run of a group that has a place; `unattended` ones are passed over.
+pub fn fill_group(session: &mut Session<'_>, group: &str, unattended: &[RunId]) -> Result<Option<RunId>> {
+    /// More than this many unattended runs at the head of a line are for a person to look at.
+    const LOOK: usize = 64;
+    for run in session.db().queued(group, LOOK)?.into_iter().filter(|run| !unattended.contains(run)) {
         if super::start_run(session, run)?.is_some_and(|outcome| outcome.is_applied()) {
             return Ok(Some(run));
         }
     }
     Ok(None)
-}
-
-/// Whether a run is over.
-pub fn is_over(session: &mut Session<'_>, run: RunId) -> Result<bool> {
-    Ok(session.get::<RunRow>(run)?.is_none_or(|run| run.status().is_terminal()))
 }

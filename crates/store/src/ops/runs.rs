@@ -78,9 +78,7 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
     if session.get::<RunRow>(new.id)?.is_some() {
         return Ok(Created::NameTaken);
     }
-    if session.db().plan(plan_hash)?.is_none() {
-        session.db().put_plan(plan_hash, &new.plan)?;
-    }
+    let plan_hash = keep_plan(session, plan_hash, &new.plan)?;
     let steps = &new.plan.steps;
     let row = RunRow {
         id: new.id,
@@ -127,6 +125,18 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
     }
     let _ = start_run(session, new.id)?;
     Ok(Created::New(new.id))
+}
+
+/// Keeps a plan; the number by which it is found. Another plan with the same hash gets the next number.
+fn keep_plan(session: &mut Session<'_>, mut hash: i64, plan: &Arc<Plan>) -> Result<i64> {
+    while let Some(kept) = session.db().plan(hash)? {
+        if kept.is_same(plan) {
+            return Ok(hash);
+        }
+        hash = hash.wrapping_add(1);
+    }
+    session.db().put_plan(hash, plan)?;
+    Ok(hash)
 }
 
 /// Starts a queued run, if its group has a place; `None` if it has to wait.
@@ -179,10 +189,13 @@ pub fn resume_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Resu
 pub fn rewind_run(session: &mut Session<'_>, id: RunId, to: StepNo, pin: Option<Id>) -> Result<Outcome<Run>> {
     again(session, id, pin, RunEvent::Rewound, |held| {
         let plan = held.plan();
-        match (to as usize) < plan.steps.len() {
-            true => Ok(plan.with_descendants(to)),
-            false => Err(Error::Refused(format!("run {id} has no step number {to}"))),
+        if to as usize >= plan.steps.len() {
+            return Err(Error::Refused(format!("run {id} has no step number {to}")));
         }
+        // What else is broken would break the run again, whatever becomes of this step.
+        let mut set = resume_set(held)?;
+        set.extend(plan.with_descendants(to));
+        Ok(set)
     })
 }
 
@@ -195,6 +208,14 @@ fn again(
 ) -> Result<Outcome<Run>> {
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };
     let run = held.row()?;
+    if run.status().is_terminal()
+        && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
+        && held.session.db().places(group)?.len() >= limits.limit as usize
+    {
+        return Err(Error::Refused(format!(
+            "group {group:?} is full: wait for one of its runs to end, then try again"
+        )));
+    }
     let outcome = report_run(held.session, &run, event, Actor::Person)?;
     if outcome.is_applied() {
         held.session.note::<RunRow>(id, |row| row.pin = pin)?;
@@ -206,6 +227,15 @@ fn again(
         restart(&mut held, &set)?;
     }
     Ok(outcome)
+}
+
+/// Reserves a live run to a worker again, if it is reserved to nobody: one that was silent for too long
+/// comes back to its own run.
+pub fn reclaim_run(session: &mut Session<'_>, id: RunId, worker: Id) -> Result<bool> {
+    match session.get::<RunRow>(id)? {
+        Some(run) if run.pin.is_none() => pin_run(session, id, Some(worker)),
+        _ => Ok(false),
+    }
 }
 
 /// Reserves a live run to another worker, or to none: whoever takes over a run whose process died.

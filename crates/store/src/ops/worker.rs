@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionPredicate, ExecutionStatus, Plan, PlanStep,
-    RunState, advance,
+    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, advance,
 };
 
 use crate::backend::Candidate;
@@ -251,12 +250,13 @@ pub fn finish(
 fn receive_next(session: &mut Session<'_>, claimer: &Claimer, last: Lease) -> Result<Option<Assignment>> {
     let found = session
         .seen::<ExecutionRow>()
-        .find(|row| {
+        .filter(|row| {
             row.id.run == last.execution.run
                 && row.status() == ExecutionStatus::Scheduled
                 && row.pin.is_none_or(|pin| pin == claimer.worker)
                 && claimer.queues.contains(&row.queue)
         })
+        .max_by_key(|row| (row.priority, std::cmp::Reverse(row.id)))
         .map(|row| Lease { execution: row.id, fence: row.fence });
     let Some(told) = found else { return Ok(None) };
     Ok(receive(session, claimer, told)?.ok())
@@ -305,7 +305,6 @@ pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execut
             row.owner = None;
             row.lease_until_ms = 0;
             row.started_ms = None;
-            row.published_ms = 0;
         },
     )?;
     if outcome.is_applied()
@@ -322,6 +321,3 @@ pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execut
     }
     Ok(outcome)
 }
-
-/// The predicate that a worker meets when its lease was taken away.
-pub const FENCED_OFF: ExecutionPredicate = ExecutionPredicate::MatchingFence;

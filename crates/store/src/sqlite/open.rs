@@ -204,7 +204,11 @@ pub(super) fn anchor_clock(conn: &Connection, path: &Path, clock: Arc<dyn Clock>
             let offset = match anchored() {
                 Ok(Some(offset)) => Ok(offset),
                 Ok(None) => {
-                    let offset = clock.wall_ms() - clock.boot_ms();
+                    // A clock that was set back while the machine was off: time still does not go back here.
+                    let last: i64 = conn
+                        .query_row("SELECT coalesce(max(at_ms), 0) FROM (SELECT at_ms FROM journal ORDER BY seq DESC LIMIT 1)", [], |columns| columns.get(0))
+                        .map_err(fail)?;
+                    let offset = clock.wall_ms().max(last) - clock.boot_ms();
                     conn.execute(
                         "INSERT INTO meta (name, value) VALUES ('clock', ?1) \
                          ON CONFLICT (name) DO UPDATE SET value = excluded.value",

@@ -251,6 +251,11 @@ fn execution_id(columns: &Columns<'_>, first: usize) -> rusqlite::Result<Executi
     })
 }
 
+/// A journal number as SQLite keeps it.
+fn seq_of(seq: u64) -> i64 {
+    i64::try_from(seq).unwrap_or(i64::MAX)
+}
+
 fn run_id(columns: &Columns<'_>) -> rusqlite::Result<RunId> {
     columns.get(0).map(RunId::from_i64)
 }
@@ -583,8 +588,8 @@ impl Backend for SqliteTx<'_> {
 
     fn unclaimed_since(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
         self.list(
-            "SELECT run, step, attempt FROM executions WHERE status = 'scheduled' AND published_ms <= ?1 \
-             ORDER BY published_ms, run, step, attempt LIMIT ?2",
+            "SELECT run, step, attempt FROM executions WHERE status = 'scheduled' AND lease_until_ms <= ?1 \
+             ORDER BY lease_until_ms, run, step, attempt LIMIT ?2",
             params![before_ms, limit as i64],
             |columns| execution_id(columns, 0),
         )
@@ -645,13 +650,13 @@ impl Backend for SqliteTx<'_> {
     fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
         // A run's entries lie between its first and, once it has ended, its last.
         let (from, to) = match run {
-            None => (since as i64, i64::MAX),
+            None => (seq_of(since), i64::MAX),
             Some(id) => match Table::<RunRow>::load(self, id)? {
                 None => return Ok(Vec::new()),
                 Some(row) => {
                     let ended = crate::rows::Row::status(&row).is_terminal();
                     let last = if ended { row.last_seq as i64 } else { i64::MAX };
-                    ((since as i64).max(row.first_seq as i64 - 1), last)
+                    (seq_of(since).max(row.first_seq as i64 - 1), last)
                 }
             },
         };

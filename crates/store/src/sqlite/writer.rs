@@ -148,7 +148,8 @@ impl Writer {
                 memo.borrow_mut().forget();
                 return Err(Undone::Failed(outcome.err().unwrap_or_else(|| self.lost())));
             }
-            if undo == Undo::Together && outcome.is_err() && self.conn.total_changes() != before {
+            let wrote = self.conn.total_changes() != before || matches!(outcome, Err(Error::Conflict { .. }));
+            if undo == Undo::Together && outcome.is_err() && wrote {
                 let _ = self.conn.execute_batch("ROLLBACK");
                 memo.borrow_mut().forget();
                 return Err(Undone::Together);
