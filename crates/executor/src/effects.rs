@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use sprag_lifecycle::RunId;
-use sprag_store::Result;
+use sprag_store::{Backend, Result, Row, RunRow, Table};
 
 use crate::Executor;
 
@@ -11,12 +11,17 @@ use crate::Executor;
 pub type EffectFuture<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), String>> + Send + 'a>>;
 
 /// Something to be done after a run has ended. It may be called again for the same run: after a crash
-/// between doing it and noting that, or because another effect of the run failed.
+/// between doing it and noting that, because another effect of the run failed, or by two executors at once.
 pub trait Effect: Send + Sync + 'static {
     /// What it is called in the log.
     fn name(&self) -> &'static str;
     /// Does it.
     fn run_ended(&self, run: RunId) -> EffectFuture<'_>;
+}
+
+/// Whether a run is over, or gone.
+fn is_over(db: &mut dyn Backend, run: RunId) -> Result<bool> {
+    Ok(Table::<RunRow>::load(db, run)?.is_none_or(|row| row.status().is_terminal()))
 }
 
 /// Effects that one sweep carries out at most.
@@ -31,8 +36,13 @@ impl Executor {
     pub(crate) async fn relay(&self) -> Result<usize> {
         let now_ms = self.store.now().steady_ms;
         let mut done = 0;
-        for row in self.store.read(|db| db.outbox_due(now_ms, BATCH))? {
+        for row in self.store.read(|db| db.outbox_due(now_ms, self.batch(BATCH)))? {
             if !self.cares_for(row.run) {
+                continue;
+            }
+            // Somebody has resumed it meanwhile: its next end brings its own effects.
+            if !self.store.read(|db| is_over(db, row.run))? {
+                self.store.executor().effect_done(row.id).await?;
                 continue;
             }
             let mut failures = Vec::new();

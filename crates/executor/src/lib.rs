@@ -41,6 +41,8 @@ pub struct Config {
     pub sweep_interval: Duration,
     /// How long an execution may lie in a queue before it is handed over again.
     pub dispatch_deadline: Duration,
+    /// How long an execution may wait for a queue that no worker serves before its step fails.
+    pub unserved_bound: Duration,
 }
 
 impl Default for Config {
@@ -49,6 +51,7 @@ impl Default for Config {
             only: None,
             sweep_interval: Duration::from_secs(5),
             dispatch_deadline: Duration::from_secs(300),
+            unserved_bound: Duration::from_secs(24 * 3600),
         }
     }
 }
@@ -63,6 +66,9 @@ pub struct Executor {
 
 /// However busy the store is, an executor looks no more often than this.
 const SHORTEST_REST: Duration = Duration::from_millis(20);
+
+/// How long to leave alone what is due and was not dealt with.
+const NOT_OURS: Duration = Duration::from_secs(1);
 
 impl Executor {
     /// An executor on this store.
@@ -108,10 +114,12 @@ impl Executor {
     fn rest(&self) -> Duration {
         let now_ms = self.store.now().steady_ms;
         match self.store.read(|db| db.next_due()) {
-            Ok(Some(due_ms)) => {
+            Ok(Some(due_ms)) if due_ms > now_ms => {
                 let left = u64::try_from(due_ms - now_ms).unwrap_or(0);
                 Duration::from_millis(left).clamp(SHORTEST_REST, self.config.sweep_interval)
             }
+            // Due, and still there after a sweep: somebody else's, or more than one sweep takes on.
+            Ok(Some(_)) => NOT_OURS.min(self.config.sweep_interval),
             _ => self.config.sweep_interval,
         }
     }
@@ -135,6 +143,11 @@ impl Executor {
                 }
             }
         }
+    }
+
+    /// How much one sweep takes on: of everybody's a bounded part, of one run's all.
+    pub(crate) fn batch(&self, of_all: usize) -> usize {
+        if self.config.only.is_some() { 1_000_000 } else { of_all }
     }
 
     fn cares_for(&self, run: RunId) -> bool {

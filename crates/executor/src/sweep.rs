@@ -1,7 +1,8 @@
 //! One sweep: everything whose time has come, each in a transaction of its own.
 
+use sprag_lifecycle::{ExecutionId, RunId};
 use sprag_store::ops::{Lease, Lost};
-use sprag_store::{Id, Result, WorkerRow};
+use sprag_store::{ExecutionRow, Id, Result, RunRow, Table, WorkerRow};
 
 use crate::Executor;
 
@@ -40,9 +41,10 @@ impl Executor {
 
     async fn fire_timers(&self, swept: &mut Swept) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
-        for timer in self.store.read(|db| db.timers_due(now_ms, BATCH))? {
+        for timer in self.store.read(|db| db.timers_due(now_ms, self.batch(BATCH)))? {
             if self.cares_for(timer.execution.run) {
-                swept.scheduled += usize::from(self.store.executor().schedule(timer.execution).await?);
+                let scheduled = self.store.executor().schedule(timer.execution).await;
+                swept.scheduled += usize::from(done(timer.execution.run, scheduled, false));
             }
         }
         Ok(())
@@ -50,10 +52,11 @@ impl Executor {
 
     async fn reap_leases(&self, swept: &mut Swept) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
-        for (execution, fence) in self.store.read(|db| db.lapsed(now_ms, BATCH))? {
+        for (execution, fence) in self.store.read(|db| db.lapsed(now_ms, self.batch(BATCH)))? {
             if self.cares_for(execution.run) {
-                let outcome = self.store.reaper().expire(Lease { execution, fence }).await?;
-                swept.abandoned += usize::from(outcome.is_applied());
+                let outcome = self.store.reaper().expire(Lease { execution, fence }).await;
+                let expired = outcome.map(|outcome| outcome.is_applied());
+                swept.abandoned += usize::from(done(execution.run, expired, false));
             }
         }
         Ok(())
@@ -102,14 +105,36 @@ impl Executor {
     }
 
     async fn redispatch(&self, swept: &mut Swept) -> Result<()> {
-        let before_ms = self.store.now().steady_ms - self.config.dispatch_deadline.as_millis() as i64;
-        for execution in self.store.read(|db| db.unclaimed_since(before_ms, BATCH))? {
-            if self.cares_for(execution.run) && self.store.executor().redispatch(execution).await? {
+        let now_ms = self.store.now().steady_ms;
+        let before_ms = now_ms - self.config.dispatch_deadline.as_millis() as i64;
+        let unclaimed = self.store.read(|db| db.unclaimed_since(before_ms, self.batch(BATCH)))?;
+        for execution in unclaimed.into_iter().filter(|execution| self.cares_for(execution.run)) {
+            if self.is_hopeless(execution, now_ms)? {
+                let failed = self.store.executor().fail_unserved(execution).await;
+                if done(execution.run, failed, false) {
+                    tracing::warn!(%execution, "no worker has served its queue for too long: its step fails");
+                }
+                continue;
+            }
+            let redispatched = self.store.executor().redispatch(execution).await;
+            if done(execution.run, redispatched, false) {
                 tracing::info!(%execution, "nobody came for it: handed over again");
                 swept.redispatched += 1;
             }
         }
         Ok(())
+    }
+
+    /// Whether it has waited for longer than its bound, and nobody is there to wait for.
+    fn is_hopeless(&self, execution: ExecutionId, now_ms: i64) -> Result<bool> {
+        let bound_ms = self.config.unserved_bound.as_millis() as i64;
+        self.store.read(|db| {
+            let Some(row) = Table::<ExecutionRow>::load(db, execution)? else { return Ok(false) };
+            let served = db.workers()?.iter().any(|worker| {
+                row.pin == Some(worker.id) || worker.queues.split(',').any(|queue| *queue == *row.queue)
+            });
+            Ok(!served && row.published_ms + bound_ms <= now_ms)
+        })
     }
 
     /// Hands over what has a place now, and starts the runs that have one.
@@ -119,8 +144,9 @@ impl Executor {
             swept.scheduled += self.store.executor().fill_queue(queue, BATCH).await?;
         }
         for group in self.store.read(|db| db.crowded_groups())? {
+            let unattended = self.unattended(&group)?;
             for _ in 0..BATCH {
-                if self.store.executor().fill_group(group.clone()).await?.is_none() {
+                if self.store.executor().fill_group(group.clone(), unattended.clone()).await?.is_none() {
                     break;
                 }
                 swept.started += 1;
@@ -128,4 +154,28 @@ impl Executor {
         }
         Ok(())
     }
+
+    /// Queued runs whose process is gone: a place would be lost on them. Whoever takes one over frees it.
+    fn unattended(&self, group: &str) -> Result<Vec<RunId>> {
+        self.store.read(|db| {
+            let mut gone = Vec::new();
+            for run in db.queued(group, BATCH)? {
+                let pin = Table::<RunRow>::load(db, run)?.and_then(|row| row.pin);
+                let Some(pin) = pin else { continue };
+                let worker = Table::<WorkerRow>::load(db, pin)?;
+                if worker.is_none_or(|worker| self.hosts.is_gone(&worker.process)) {
+                    gone.push(run);
+                }
+            }
+            Ok(gone)
+        })
+    }
+}
+
+/// What came of one item of a sweep: one that cannot be read or written must not hold up the others.
+fn done<T>(run: RunId, result: Result<T>, otherwise: T) -> T {
+    result.unwrap_or_else(|error| {
+        tracing::warn!(%run, %error, "sweep: left for the next one");
+        otherwise
+    })
 }

@@ -59,7 +59,7 @@ mod table;
 
 pub use error::{Error, RefusalKind};
 pub use identity::{Liveness, NotAProcessId, ProcessId, current, is_alive};
-pub use lock::is_held;
+pub use lock::{is_held, remove_if_free};
 pub use log::{LogEntry, LogReader, Stream};
 pub use order::{Capture, DEFAULT_GRACE_MS, DEFAULT_LOG_LIMIT_BYTES, LEASE_GRACE_MS, Order, TREE_MARKER};
 pub use orphans::{OrphansEnded, end_orphans};

@@ -42,6 +42,23 @@ pub fn is_held(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Removes a lock's file unless a process of the attempt that took it is alive; says whether it is gone.
+///
+/// It is removed while the lock is held: who opens the file at the same time finds that it is not the one
+/// at this path any more, and begins again.
+pub fn remove_if_free(path: &Path) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(error),
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => std::fs::remove_file(path).map(|()| true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// The lock, on a descriptor that children inherit.
 pub(crate) struct OwnerLock {
     _fd: OwnedFd,
@@ -49,20 +66,29 @@ pub(crate) struct OwnerLock {
 
 /// Takes the lock, or says None if it is held.
 pub(crate) fn acquire(path: &Path) -> io::Result<Option<OwnerLock>> {
-    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path)?;
-    let mut tries = 0;
-    while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        tries += 1;
-        match error {
-            Errno::WOULDBLOCK if tries < TRIES => sys::pause(BETWEEN_TRIES_MS),
-            Errno::WOULDBLOCK => return Ok(None),
-            error => return Err(error.into()),
+    let open = || OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+    let mut file = open()?;
+    for tries in 1.. {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // A file that was removed meanwhile is nobody's lock.
+            Ok(()) if is_at(&file, path) => break,
+            Ok(()) if tries < TRIES => file = open()?,
+            Ok(()) => return Ok(None),
+            Err(Errno::WOULDBLOCK) if tries < TRIES => sys::pause(BETWEEN_TRIES_MS),
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
     }
     // If the limit of open files is below our number, the one we have will do.
     let fd = fcntl_dupfd_cloexec(&file, LOCK_FD).unwrap_or_else(|_| file.into());
     fcntl_setfd(&fd, FdFlags::empty())?;
     Ok(Some(OwnerLock { _fd: fd }))
+}
+
+/// Whether this open file is the one at the path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let same = |a: std::fs::Metadata, b: std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    file.metadata().ok().zip(std::fs::metadata(path).ok()).is_some_and(|(a, b)| same(a, b))
 }
 
 /// Whether process `pid` holds the lock on `file` (its device and inode) by an inherited descriptor.

@@ -149,7 +149,7 @@ impl Builder {
             id,
             name: self.name,
             queues: if self.queues.is_empty() { vec![DEFAULT_QUEUE.into()] } else { self.queues },
-            reserved_only: self.attached_to.is_some(),
+            only: self.attached_to,
             slots: self.slots,
             lease: self.lease,
             grace: self.grace,

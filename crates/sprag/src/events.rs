@@ -28,10 +28,13 @@ impl Events {
     /// What is there already, perhaps nothing.
     pub fn ready(&mut self) -> Result<Vec<JournalEntry>> {
         let (run, since) = (self.run, self.since);
-        let entries = self.store.read(|db| db.journal(since, run, PAGE))?;
-        if let Some(last) = entries.last() {
-            self.since = last.seq;
-        }
+        let (entries, last_seq) =
+            self.store.read(|db| Ok((db.journal(since, run, PAGE)?, db.last_seq()?)))?;
+        // Fewer than asked for: there is nothing between them and the journal's end.
+        self.since = match entries.last() {
+            Some(last) if entries.len() >= PAGE => last.seq,
+            _ => since.max(last_seq),
+        };
         Ok(entries)
     }
 

@@ -22,11 +22,9 @@ impl Effect for RemoveLocks {
             };
             for path in entries.flatten().map(|entry| entry.path()) {
                 // A lock that is held belongs to processes that are still ending: the next sweep looks again.
-                if path.extension().is_some_and(|ending| ending == "lock")
-                    && !sprag_process::is_held(&path)
-                        .map_err(|error| format!("{}: {error}", path.display()))?
-                {
-                    std::fs::remove_file(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+                if path.extension().is_some_and(|ending| ending == "lock") {
+                    sprag_process::remove_if_free(&path)
+                        .map_err(|error| format!("{}: {error}", path.display()))?;
                 }
             }
             Ok(())

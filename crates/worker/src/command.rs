@@ -41,6 +41,11 @@ impl Commands {
 
     /// Runs the command of a step; returns when no process of it is left.
     pub async fn run(&self, assignment: &Assignment, spec: &StepSpec, control: Control) -> Ended {
+        match control.now() {
+            Signal::Renewed { .. } => {}
+            Signal::Cancel => return Ended::Report(Ending::Cancelled),
+            Signal::Lost => return Ended::Lost,
+        }
         let rendered = match render(assignment, spec) {
             Ok(rendered) => rendered,
             Err(message) => return failed(&json!({ "reason": "template", "message": message }), false),

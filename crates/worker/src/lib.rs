@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sprag_lifecycle::RunId;
 use sprag_store::Id;
 
 pub use command::Commands;
@@ -37,8 +38,8 @@ pub struct Config {
     pub name: String,
     /// The queues it serves.
     pub queues: Vec<Arc<str>>,
-    /// Takes only what is reserved to it: the process that started a run works off that run alone.
-    pub reserved_only: bool,
+    /// Works off this run alone, which is reserved to it: the process that started a run.
+    pub only: Option<RunId>,
     /// How much it takes at once.
     pub slots: usize,
     /// How long it may be silent before its work is given to others.

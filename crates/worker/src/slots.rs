@@ -170,7 +170,7 @@ impl Inner {
             name: config.name.as_str().into(),
             process: Arc::clone(&self.process),
             // One that takes only what is reserved to it serves no queue that others could count on.
-            queues: if config.reserved_only { "".into() } else { config.queues.join(",").into() },
+            queues: if config.only.is_some() { "".into() } else { config.queues.join(",").into() },
             slots: config.slots as u32,
             lease_ms: config.lease.as_millis() as i64,
         };
@@ -178,11 +178,20 @@ impl Inner {
         Ok(())
     }
 
+    /// Registers again, and takes its own run back if nobody else has.
+    async fn come_back(&self) -> Result<()> {
+        self.present().await?;
+        if let Some(run) = self.config.only {
+            self.store.claims().reclaim(run, self.config.id).await?;
+        }
+        Ok(())
+    }
+
     fn claimer(&self) -> Claimer {
         Claimer {
             worker: self.config.id,
             queues: self.config.queues.clone(),
-            reserved_only: self.config.reserved_only,
+            reserved_only: self.config.only.is_some(),
             lease_ms: self.config.lease.as_millis() as i64,
             nonce: (self.store.random() >> 1) as i64,
         }
@@ -194,7 +203,11 @@ impl Inner {
     }
 
     fn take(&self, lease: Lease) -> Control {
-        let (sender, receiver) = watch::channel(Signal::Renewed { count: 0, lease: self.guard() });
+        let first = match self.gave_up.load(Ordering::Acquire) {
+            true => Signal::Lost,
+            false => Signal::Renewed { count: 0, lease: self.guard() },
+        };
+        let (sender, receiver) = watch::channel(first);
         self.held().insert(lease, sender);
         Control(receiver)
     }
@@ -276,7 +289,7 @@ impl Inner {
                         tracing::info!(
                             "silent for too long: the store gave this worker up, and it comes back"
                         );
-                        if let Err(error) = self.present().await {
+                        if let Err(error) = self.come_back().await {
                             tracing::warn!(%error, "registering again");
                         }
                     }
