@@ -150,7 +150,7 @@ signal ends them; they are then tried again elsewhere.")]
         /// What to call it
         #[arg(long)]
         name: Option<String>,
-        /// Leave once there is nothing left to do (exit code 4 if there never was)
+        /// Leave once no run is left to workers (exit code 4 if there never was one)
         #[arg(long)]
         until_idle: bool,
         /// How long this process may be silent before others take its work, 5s at least

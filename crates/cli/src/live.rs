@@ -114,10 +114,11 @@ pub(crate) async fn watch(
     files: Files,
     known: &Known,
     json: bool,
+    since: Option<u64>,
 ) -> Result<Watched, Failure> {
     // Listened to all the time: one that comes while something is shown must not be lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut screen = Screen::new(store, files, known, json);
+    let mut screen = Screen::new(store, files, known, json, since)?;
     let mut interrupts = 0;
     let mut terminate = signal(SignalKind::terminate())?;
     loop {
@@ -160,28 +161,39 @@ struct Screen<'k> {
     footer: bool,
     drawn: bool,
     tick: usize,
+    /// How many times in a row nothing ran.
+    idle_ticks: u32,
 }
 
 impl<'k> Screen<'k> {
-    fn new(store: &'k Store, files: Files, known: &'k Known, json: bool) -> Self {
-        Screen {
+    fn new(
+        store: &'k Store,
+        files: Files,
+        known: &'k Known,
+        json: bool,
+        since: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let steps = store.read(|db| db.steps(known.id()))?;
+        let settled = steps.iter().filter(|step| step.status().is_settled()).count();
+        Ok(Screen {
             store,
             known,
             events: Events::new(
                 store,
                 Some(known.id()),
-                known.run.last_seq.min(known.run.first_seq.saturating_sub(1)),
+                since.unwrap_or(known.run.first_seq.saturating_sub(1)),
             ),
             tails: Tails::new(files, known, false, known.plan.steps.len() > 1),
             names: Names::new(store),
             json,
             style: Style::stderr(),
             running: BTreeMap::new(),
-            settled: 0,
+            settled: if since.is_some() { settled } else { 0 },
+            idle_ticks: 0,
             footer: !json && std::io::stderr().is_terminal(),
             drawn: false,
             tick: 0,
-        }
+        })
     }
 
     /// Shows what is new; the run's status.
@@ -204,6 +216,7 @@ impl<'k> Screen<'k> {
                 self.tails.print_some(id)?;
             }
             self.draw();
+            self.wonder(status);
         }
         Ok(status)
     }
@@ -273,6 +286,17 @@ impl<'k> Screen<'k> {
             "abandoned" => Some("its worker was lost".to_owned()),
             _ => row.result.as_deref().and_then(why_failed),
         }))
+    }
+
+    /// A run that does not begin is worth a word, once.
+    fn wonder(&mut self, status: RunStatus) {
+        /// Some three seconds.
+        const PATIENCE: u32 = 30;
+        let idle = self.running.is_empty() && !status.is_terminal();
+        self.idle_ticks = if idle { self.idle_ticks.saturating_add(1) } else { 0 };
+        if self.idle_ticks == PATIENCE {
+            eprintln!("nothing runs yet; why: sprag explain {}", self.known.id());
+        }
     }
 
     /// Draws the line that moves.

@@ -137,6 +137,18 @@ fn executions(tables: &Tables) -> Result<(), Violation> {
             ensure(timed || row.cancel_requested, "I17 timers derive from rows", || format!("{row:?}"))?;
         }
     }
+    // I15: what a cancelled run still has going on was told to end.
+    for run in tables.all_runs().filter(|run| run.status() == RunStatus::Cancelling) {
+        let plan = tables.plan_of(run).expect("every run has its plan");
+        for row in tables.all_executions().filter(|row| row.id.run == run.id) {
+            let told = row.cancel_requested || plan.step(row.id.step).policy.always;
+            ensure(
+                told || row.status() != ExecutionStatus::Running,
+                "I15 a cancel reaches live work",
+                || format!("{row:?}"),
+            )?;
+        }
+    }
     // I10: a step that may be worked on has work, which somebody acts on.
     for step in tables.all_steps() {
         if matches!(step.status(), StepStatus::Pending | StepStatus::Running) {

@@ -109,7 +109,14 @@ pub enum Act {
         reply_lost: bool,
     },
     /// A worker gives back what it has.
-    Release(usize, Lease),
+    Release {
+        /// The worker.
+        worker: usize,
+        /// What it believes to hold.
+        lease: Lease,
+        /// The answer does not reach it: it goes on believing.
+        reply_lost: bool,
+    },
     /// A worker forgets everything.
     Crash(usize),
     /// The reaper takes an execution whose lease has lapsed.
@@ -308,7 +315,10 @@ impl Model for Pipelines {
             for lease in held {
                 finishes(world, worker, *lease, actions);
                 if budget.releases > 0 {
-                    actions.push(Act::Release(worker, *lease));
+                    actions.push(Act::Release { worker, lease: *lease, reply_lost: false });
+                    if budget.lost_replies > 0 {
+                        actions.push(Act::Release { worker, lease: *lease, reply_lost: true });
+                    }
                 }
             }
             if budget.crashes > 0 && !held.is_empty() {
@@ -420,9 +430,13 @@ fn step(world: &mut World, act: Act) -> bool {
         Act::Finish { worker, lease, how, next, reply_lost } => {
             finish(world, worker, lease, how, next, reply_lost)
         }
-        Act::Release(worker, lease) => {
+        Act::Release { worker, lease, reply_lost } => {
             spend(&mut world.budget.releases);
-            world.workers[worker].retain(|held| *held != lease);
+            if reply_lost {
+                spend(&mut world.budget.lost_replies);
+            } else {
+                world.workers[worker].retain(|held| *held != lease);
+            }
             world.transact(EARLY, |s| ops::release(s, lease));
             true
         }

@@ -72,7 +72,20 @@ fn sequence_resumed_and_rewound() {
 #[test]
 fn join_with_an_always_step() {
     let plan = plan(&[&[], &[], &[0, 1]], |no| Policy { always: no == 2, ..retrying(2) });
-    explore("join", plan, Budget { failures: 2, crashes: 1, expiries: 1, cancels: 1, ..NONE });
+    explore(
+        "join",
+        plan,
+        Budget {
+            failures: 2,
+            crashes: 1,
+            expiries: 1,
+            lost_replies: 1,
+            releases: 1,
+            cancels: 1,
+            rewinds: 1,
+            ..NONE
+        },
+    );
 }
 
 #[test]
@@ -104,5 +117,5 @@ fn diamond_reworked() {
         3 => reworking(0, 2),
         _ => Policy::default(),
     });
-    explore("diamond, reworked", plan, Budget { failures: 2, expiries: 1, cancels: 1, ..NONE });
+    explore("diamond, reworked", plan, Budget { failures: 2, expiries: 1, cancels: 1, resumes: 1, ..NONE });
 }

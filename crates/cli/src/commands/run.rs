@@ -58,13 +58,18 @@ pub(crate) async fn start(
     new.pin = Some(attached.id);
     let expected = new.id;
     match store.person().create_run(new).await? {
-        Created::New(run) if run == expected => attached.see_through(context, &store, run).await,
+        Created::New(run) if run == expected => attached.see_through(context, &store, run, None).await,
         Created::Existing(run) => {
             attached.leave().await?;
             if !context.json {
                 eprintln!("this key has started run {run} before");
             }
-            super::wait::wait(context, Some(&run.to_string()), None).await
+            let known = find_run(&store, Some(&run.to_string()))?;
+            // Its process may have died: then this one goes on with it. A live one is waited for.
+            match known.run.status().is_terminal() || is_attended(&store, &known.run)? {
+                true => super::wait::wait(context, Some(&run.to_string()), None).await,
+                false => again(context, &store, &known, false, None).await,
+            }
         }
         Created::New(run) => {
             let _ = store.person().cancel_run(run).await?;
@@ -149,8 +154,14 @@ impl Attached {
         Ok(self.engine.shutdown().await?)
     }
 
-    /// Shows the run until it has ended.
-    async fn see_through(self, context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
+    /// Shows the run until it has ended: from its beginning, or what came after `since`.
+    async fn see_through(
+        self,
+        context: &Context,
+        store: &Store,
+        run: RunId,
+        since: Option<u64>,
+    ) -> Result<Exit, Failure> {
         let known = find_run(store, Some(&run.to_string()))?;
         if !context.json {
             let steps = known.plan.steps.len();
@@ -158,7 +169,7 @@ impl Attached {
             let style = Style::stderr();
             eprintln!("{} {} · {steps} step{s}", style.bold(&known.plan.name), style.dim(&run.to_string()));
         }
-        let watched = watch(store, context.files(), &known, context.json).await?;
+        let watched = watch(store, context.files(), &known, context.json, since).await?;
         let status = match watched {
             Watched::Ended(status) => {
                 self.leave().await?;
@@ -256,16 +267,18 @@ async fn again(
     if !status.is_terminal() {
         take_from_the_dead(store, &known.run).await?;
     }
+    let since = store.read(|db| db.last_seq())?;
     let attached = if detach { None } else { Some(Attached::begin(context, store, id, (None, None)).await?) };
     let pin = attached.as_ref().map(|attached| attached.id);
-    let done = match (status.is_terminal(), to) {
-        (true, Some(to)) => store.person().rewind_run(id, to, pin).await?.require_applied().map(drop),
-        (true, None) => store.person().resume_run(id, pin).await?.require_applied().map(drop),
-        (false, _) => {
-            store.executor().pin_run(id, pin).await?;
-            Ok(())
+    let done: Result<(), Failure> = async {
+        match (status.is_terminal(), to) {
+            (true, Some(to)) => store.person().rewind_run(id, to, pin).await?.require_applied().map(drop)?,
+            (true, None) => store.person().resume_run(id, pin).await?.require_applied().map(drop)?,
+            (false, _) => store.executor().pin_run(id, pin).await.map(drop)?,
         }
-    };
+        Ok(())
+    }
+    .await;
     match attached {
         None => {
             done?;
@@ -274,9 +287,9 @@ async fn again(
         Some(attached) => {
             if let Err(refused) = done {
                 attached.leave().await?;
-                return Err(refused.into());
+                return Err(refused);
             }
-            attached.see_through(context, store, id).await
+            attached.see_through(context, store, id, Some(since)).await
         }
     }
 }
@@ -295,6 +308,15 @@ async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> 
         }
     }
     Ok(())
+}
+
+/// Whether somebody works on a live run, or could: its own process, or any worker if it was left to them.
+fn is_attended(store: &Store, run: &RunRow) -> Result<bool, Failure> {
+    let workers = store.read(|db| db.workers())?;
+    Ok(workers.iter().any(|worker| match run.pin {
+        Some(pin) => worker.id == pin && liveness(worker).1 != Liveness::Dead,
+        None => !worker.queues.is_empty() && liveness(worker).1 != Liveness::Dead,
+    }))
 }
 
 /// A worker's process, and what can be said of it from here.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sprag::Engine;
-use sprag_store::Store;
+use sprag_store::{RunRow, Store, Table};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, this_program};
@@ -82,10 +82,22 @@ pub(crate) async fn drain(engine: Engine, impatient: impl Future<Output = ()>) -
 }
 
 fn is_idle(store: &Store) -> Result<bool, Failure> {
-    Ok(store.read(|db| db.live_runs(None, 1))?.is_empty())
+    /// More live runs than this are not nothing.
+    const LOOK: usize = 10_000;
+    store
+        .read(|db| {
+            for run in db.live_runs(None, LOOK)? {
+                // A run that is reserved to its own process was not left to workers.
+                if Table::<RunRow>::load(db, run)?.is_some_and(|row| row.pin.is_none()) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .map_err(Failure::from)
 }
 
-/// Waits until no run is live.
+/// Waits until no run is left to workers.
 async fn idle(store: &Store) -> Result<(), Failure> {
     let wake = store.subscribe(vec![sprag_store::Topic::Journal]);
     while !is_idle(store)? {
