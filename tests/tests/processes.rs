@@ -97,3 +97,29 @@ fn c03_what_is_more_urgent_is_claimed_first() {
     sandbox.sprag(["worker", "--until-idle", "--slots", "1"]).expect(0);
     assert_eq!(sandbox.lines("ran"), ["high", "high", "middle", "middle", "low", "low"]);
 }
+
+#[test]
+fn c10_a_groups_limit_holds_between_processes() {
+    const RUNS: usize = 12;
+    const LIMIT: usize = 2;
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "grouped.yaml",
+        "concurrency: { group: g, limit: 2 }\n\
+         steps:\n\
+         \x20 - { id: enter, run: echo + >> ledger; sleep 0.1 }\n\
+         \x20 - { id: leave, run: echo - >> ledger }\n",
+    );
+    finish((0..RUNS).map(|_| sandbox.start(["run", "grouped.yaml"])).collect());
+    let (mut inside, mut most) = (0, 0);
+    for line in sandbox.lines("ledger") {
+        match line.as_str() {
+            "+" => inside += 1,
+            _ => inside -= 1,
+        }
+        most = most.max(inside);
+    }
+    assert_eq!((inside, most <= LIMIT), (0, true), "at most {LIMIT} at once, were {most}");
+    assert_eq!(sandbox.lines("ledger").len(), RUNS * 2);
+    assert_eq!(sandbox.journal(None).events("run.succeeded"), RUNS);
+}

@@ -117,5 +117,15 @@ fn diamond_reworked() {
         3 => reworking(0, 2),
         _ => Policy::default(),
     });
-    explore("diamond, reworked", plan, Budget { failures: 2, expiries: 1, cancels: 1, resumes: 1, ..NONE });
+    explore("diamond, reworked", plan, Budget { failures: 2, expiries: 1, cancels: 1, ..NONE });
+}
+
+#[test]
+fn sequence_reworked_and_resumed() {
+    let plan = plan(&[&[], &[0], &[1]], |no| if no == 2 { reworking(0, 1) } else { Policy::default() });
+    explore(
+        "sequence, reworked",
+        plan,
+        Budget { failures: 2, expiries: 1, cancels: 1, resumes: 1, rewinds: 1, ..NONE },
+    );
 }
