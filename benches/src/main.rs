@@ -10,6 +10,7 @@
 
 mod board;
 mod clock;
+mod engine;
 mod files;
 mod floors;
 mod growth;

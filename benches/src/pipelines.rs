@@ -13,7 +13,7 @@ use crate::board::{Board, Key, key, median, percentile};
 use crate::clock::Stopwatch;
 use crate::load::{STEPS, Until, Written, claimer, sequence, well, whole_run, whole_runs};
 use crate::peer::{Apalis, Request};
-use crate::{Effort, Result, files, floors};
+use crate::{Effort, Result, engine, files, floors};
 
 /// Whoever drains the queue in W2.
 const WORKERS: usize = 8;
@@ -65,6 +65,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
         let folder = files::scratch()?;
         for (in_flight, runs) in amounts.runs {
             w1(&mut board, folder.path(), in_flight, runs, amounts.floor).await?;
+            engine::w1(&mut board, folder.path(), in_flight, runs as usize).await?;
             if let Some(peer) = &mut apalis {
                 w1_peer(&mut board, peer, folder.path(), in_flight, runs / 4)?;
             }
@@ -74,6 +75,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
             w2_peer(&mut board, peer, folder.path(), amounts.tasks / 4)?;
         }
         w3(&mut board, folder.path(), amounts.single_runs, amounts.floor).await?;
+        engine::w3(&mut board, folder.path(), amounts.single_runs).await?;
     }
     compare(&mut board, amounts);
     Ok(board)
@@ -84,9 +86,11 @@ fn compare(board: &mut Board, amounts: Amounts) {
     let steps = |system, in_flight| key("W1", system, in_flight, "steps/s");
     for (in_flight, _) in amounts.runs {
         board.compare(&steps("sprag", in_flight), key("W1", "group commit", in_flight, "updates/s"));
+        board.compare(&steps("sprag library", in_flight), key("W1", "group commit", in_flight, "updates/s"));
     }
     let ms = |system| key("W3", system, 1, "ms");
     board.compare(&ms("sprag"), ms("6.5 syncs + 2 ms"));
+    board.compare(&ms("sprag library"), ms("6.5 syncs + 2 ms"));
     let ratio = |board: &mut Board, name: &'static str, ours: Key, theirs: Key| {
         board.ratio(key(ours.workload, name, ours.in_flight, "times"), &ours, &theirs);
     };
@@ -94,6 +98,7 @@ fn compare(board: &mut Board, amounts: Amounts) {
     ratio(board, "sprag/sprag at 8", steps("sprag", many), steps("sprag", few));
     for (in_flight, _) in amounts.runs {
         ratio(board, "sprag/apalis", steps("sprag", in_flight), steps("apalis FULL", in_flight));
+        ratio(board, "library/apalis", steps("sprag library", in_flight), steps("apalis FULL", in_flight));
     }
     let tasks = |system| key("W2", system, WORKERS, "tasks/s");
     ratio(board, "sprag/apalis", tasks("sprag"), tasks("apalis FULL"));

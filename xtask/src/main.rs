@@ -65,8 +65,16 @@ fn test(args: &[&str]) -> Result<(), String> {
 }
 
 fn bench(args: &[&str]) -> Result<(), String> {
+    // W3 starts the program itself.
+    cargo(["build", "--quiet", "--release", "-p", "sprag-cli"], &[])?;
     let run = ["run", "--quiet", "--release", "-p", "sprag-benches", "--"];
-    cargo(run.into_iter().chain(args.iter().copied()), &[])
+    if !args.is_empty() {
+        return cargo(run.into_iter().chain(args.iter().copied()), &[]);
+    }
+    for workload in ["store", "pipelines", "growth"] {
+        cargo(run.into_iter().chain([workload]), &[])?;
+    }
+    Ok(())
 }
 
 /// Writes what is generated from the code.

@@ -11,7 +11,7 @@ use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::{Diagnostics, Pipeline};
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, NewRun};
-use sprag_store::{DEFAULT_QUEUE, Id, Row, RunRow, Store, Table};
+use sprag_store::{DEFAULT_QUEUE, Id, Reach, Row, RunRow, Store, Table, Topic};
 use sprag_worker::{Call, CallError, Commands, Files, Handlers, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -264,13 +264,14 @@ impl Engine {
 
     /// Waits until a run has ended.
     pub async fn wait(&self, run: RunId) -> Result<RunStatus, Error> {
-        let events = Events::new(&self.store, Some(run), u64::MAX >> 1);
+        // The executor listens to the whole journal, so that other processes' changes are heard here too.
+        let changes = self.store.subscribe_from(vec![Topic::Run(run)], Reach::Here);
         loop {
             let status = self.status(run)?;
             if status.is_terminal() {
                 return Ok(status);
             }
-            events.wait(Duration::from_secs(2)).await;
+            changes.wait(Duration::from_secs(2)).await;
         }
     }
 

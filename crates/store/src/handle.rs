@@ -21,7 +21,7 @@ use crate::rows::{EnvironmentGiven, Id, ThreadGiven};
 use crate::seams::{Clock, Entropy, Now, System};
 use crate::session::Session;
 use crate::sqlite::{Job, Sqlite, SqliteOptions};
-use crate::wake::{Hub, Subscription, Topic};
+use crate::wake::{Hub, Reach, Subscription, Topic};
 
 /// A store. Cloning it is cheap; the last clone closes it.
 #[derive(Clone)]
@@ -137,9 +137,14 @@ impl Store {
 
     /// Waits for changes from now on.
     pub fn subscribe(&self, topics: Vec<Topic>) -> Subscription {
+        self.subscribe_from(topics, Reach::Everywhere)
+    }
+
+    /// Waits for changes from now on, made here or anywhere.
+    pub fn subscribe_from(&self, topics: Vec<Topic>, reach: Reach) -> Subscription {
         match &*self.inner {
-            Inner::Memory(memory) => memory.hub.subscribe(topics),
-            Inner::Sqlite(sqlite) => sqlite.hub.subscribe(topics),
+            Inner::Memory(memory) => memory.hub.subscribe(topics, reach),
+            Inner::Sqlite(sqlite) => sqlite.hub.subscribe(topics, reach),
         }
     }
 

@@ -36,7 +36,7 @@ pub use run_state::DEFAULT_QUEUE;
 pub use seams::{Clock, Entropy, Manual, Now, System, mix};
 pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
-pub use wake::{Subscription, Topic};
+pub use wake::{Reach, Subscription, Topic};
 
 /// For tests that play somebody else's write behind a session's back.
 #[doc(hidden)]

@@ -72,6 +72,16 @@ impl Topic {
     }
 }
 
+/// From where a wake-up is to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// From this process and from others.
+    Everywhere,
+    /// From this process; from others only while something here listens to the whole journal. It costs no
+    /// bell, which counts where there are many short waits.
+    Here,
+}
+
 /// Where a process's waiting and telling meet.
 #[derive(Debug)]
 pub(crate) struct Hub {
@@ -127,10 +137,10 @@ impl Hub {
     }
 
     /// Waits for these topics from now on.
-    pub(crate) fn subscribe(self: &Arc<Self>, topics: Vec<Topic>) -> Subscription {
+    pub(crate) fn subscribe(self: &Arc<Self>, topics: Vec<Topic>, reach: Reach) -> Subscription {
         let notify = Arc::new(Notify::new());
         let mut hung = Vec::new();
-        if let Some(bells) = &self.bells {
+        if let (Some(bells), Reach::Everywhere) = (&self.bells, reach) {
             for topic in &topics {
                 match bells.hang(topic) {
                     Ok(bell) => hung.push(bell),
@@ -179,7 +189,9 @@ impl Hub {
     /// Somebody rang for the topic with this number.
     fn heard(&self, number: u64) {
         let inner = self.inner();
-        for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| topic.number() == number) {
+        // "Something happened" may be what anybody here waits for without a bell of its own.
+        let any = number == Topic::Journal.number();
+        for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| any || topic.number() == number) {
             waiting.iter().filter_map(Weak::upgrade).for_each(|notify| notify.notify_one());
         }
     }

@@ -1,0 +1,108 @@
+//! The same workloads through the library's own engine and handlers, and cold through the program.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sprag::{Engine, Plan, RunStatus};
+
+use crate::Result;
+use crate::board::{Board, key, percentile};
+use crate::clock::Stopwatch;
+use crate::load::{STEPS, Written};
+
+/// Five steps that call a handler which does nothing.
+fn plan() -> Result<Arc<Plan>> {
+    let steps: String = (0..STEPS).map(|no| format!("  - {{ id: s{no}, call: noop }}\n")).collect();
+    let pipeline = sprag::parse("bench.yaml", &format!("steps:\n{steps}"))?;
+    Ok(Arc::new(pipeline.plan(&Default::default())?))
+}
+
+async fn engine(folder: &Path, slots: usize) -> Result<Engine> {
+    let engine = Engine::builder(folder).handler("noop", |_| async { Ok(serde_json::Value::Null) });
+    Ok(engine.slots(slots).start().await?)
+}
+
+async fn whole_run(engine: &Engine, plan: &Arc<Plan>) -> Result<Duration> {
+    let watch = Stopwatch::start();
+    let run = engine.submit_plan(Arc::clone(plan)).await?;
+    match engine.wait(run).await? {
+        RunStatus::Completed => Ok(watch.elapsed()),
+        other => Err(format!("run {run} is {other}").into()),
+    }
+}
+
+/// W1 with so many runs in flight.
+pub(crate) async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs: usize) -> Result<()> {
+    let data = tempfile::tempdir_in(folder)?;
+    let engine = Arc::new(engine(data.path(), in_flight).await?);
+    let plan = plan()?;
+    let watch = Stopwatch::start();
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..in_flight {
+        let (engine, plan) = (Arc::clone(&engine), Arc::clone(&plan));
+        callers.spawn(async move {
+            let mut took = Vec::new();
+            for _ in 0..runs / in_flight {
+                took.push(whole_run(&engine, &plan).await.map_err(|error| error.to_string())?);
+            }
+            Ok::<_, String>(took)
+        });
+    }
+    let mut took = Vec::new();
+    while let Some(done) = callers.join_next().await {
+        took.extend(done??);
+    }
+    let elapsed = watch.elapsed();
+    if let Some(engine) = Arc::into_inner(engine) {
+        engine.shutdown().await?;
+    }
+    let written = Written::read(data.path())?.check(took.len(), STEPS)?;
+    board.add(
+        key("W1", "sprag library", in_flight, "steps/s"),
+        written.completed as f64 / elapsed.as_secs_f64(),
+    );
+    Ok(())
+}
+
+/// W3: one run at a time, hot through the library, cold through the program.
+pub(crate) async fn w3(board: &mut Board, folder: &Path, runs: usize) -> Result<()> {
+    let data = tempfile::tempdir_in(folder)?;
+    let engine = engine(data.path(), 1).await?;
+    let plan = plan()?;
+    let mut took = Vec::new();
+    for _ in 0..=runs {
+        took.push(whole_run(&engine, &plan).await?);
+    }
+    engine.shutdown().await?;
+    board.add(key("W3", "sprag library", 1, "ms"), percentile(&mut took, 50).as_secs_f64() * 1e3);
+    cold(board, folder, runs.min(20))
+}
+
+/// The program from its start to its end: one step that does nothing, beyond the command's own time.
+fn cold(board: &mut Board, folder: &Path, runs: usize) -> Result<()> {
+    let program = std::env::current_exe()?.with_file_name("sprag");
+    if !program.exists() {
+        board.note("W3 cold is not measured: build the program first (cargo build --release -p sprag-cli)");
+        return Ok(());
+    }
+    let data = tempfile::tempdir_in(folder)?;
+    let file = data.path().join("one.yaml");
+    std::fs::write(&file, "steps:\n  - { id: one, run: [\"true\"] }\n")?;
+    let (mut took, mut bare) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        let watch = Stopwatch::start();
+        Command::new("true").status()?;
+        bare.push(watch.elapsed());
+        let watch = Stopwatch::start();
+        let answer = Command::new(&program).args(["run", "--data"]).arg(data.path()).arg(&file).output()?;
+        if !answer.status.success() {
+            return Err(String::from_utf8_lossy(&answer.stderr).into_owned().into());
+        }
+        took.push(watch.elapsed());
+    }
+    let beyond = percentile(&mut took, 50).saturating_sub(percentile(&mut bare, 50));
+    board.add(key("W3", "sprag run, cold, beyond its command", 1, "ms"), beyond.as_secs_f64() * 1e3);
+    Ok(())
+}
