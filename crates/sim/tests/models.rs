@@ -1,6 +1,6 @@
 //! Exhaustive exploration, at bounds that every test run can afford.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use sprag_lifecycle::{OnFail, Plan, Policy};
 use sprag_sim::model::{Budget, Pipelines, plan, retrying, reworking};
@@ -20,6 +20,7 @@ const NONE: Budget = Budget {
 
 /// Explores everything, prints how much that was, and fails on the first violation with its trace.
 fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let model = Pipelines { plan, workers: 3, budget, quiet_every: 8 };
     let checker = model.checker().threads(2).spawn_bfs().join();
     println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
@@ -35,21 +36,24 @@ fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
     checker.unique_state_count()
 }
 
-fn nightly() -> bool {
-    std::env::var_os("SPRAG_NIGHTLY").is_some()
+/// One more of something in the nightly run.
+fn more() -> u8 {
+    u8::from(std::env::var_os("SPRAG_NIGHTLY").is_some())
 }
+
+/// An exploration uses both cores and some gigabytes: one at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn sequence_with_every_fault() {
     let plan = plan(&[&[], &[0], &[1]], |_| retrying(2));
-    let more = u8::from(nightly());
     explore(
         "sequence",
         plan,
         Budget {
             failures: 1,
             crashes: 1,
-            expiries: 1 + more,
+            expiries: 1 + more(),
             lost_replies: 1,
             releases: 1,
             redispatches: 1,
@@ -72,20 +76,7 @@ fn sequence_resumed_and_rewound() {
 #[test]
 fn join_with_an_always_step() {
     let plan = plan(&[&[], &[], &[0, 1]], |no| Policy { always: no == 2, ..retrying(2) });
-    explore(
-        "join",
-        plan,
-        Budget {
-            failures: 2,
-            crashes: 1,
-            expiries: 1,
-            lost_replies: 1,
-            releases: 1,
-            cancels: 1,
-            rewinds: 1,
-            ..NONE
-        },
-    );
+    explore("join", plan, Budget { failures: 2, crashes: 1, expiries: 1, cancels: 1, rewinds: 1, ..NONE });
 }
 
 #[test]
@@ -126,6 +117,17 @@ fn sequence_reworked_and_resumed() {
     explore(
         "sequence, reworked",
         plan,
-        Budget { failures: 2, expiries: 1, cancels: 1, resumes: 1, rewinds: 1, ..NONE },
+        // The larger bounds: eleven million states, and 20 GB.
+        Budget { failures: 2, expiries: more(), cancels: 1, resumes: 1, rewinds: more(), ..NONE },
+    );
+}
+
+#[test]
+fn sequence_given_back_by_workers_that_do_not_hear_the_answer() {
+    let plan = plan(&[&[], &[0]], |_| Policy::default());
+    explore(
+        "sequence, given back",
+        plan,
+        Budget { releases: 2, lost_replies: 2, redispatches: 1, expiries: 1, cancels: 1, ..NONE },
     );
 }
