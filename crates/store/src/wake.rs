@@ -26,6 +26,7 @@ use sprag_lifecycle::RunId;
 use tokio::sync::Notify;
 
 use crate::rows::Id;
+use crate::seams::{Clock, System};
 
 /// What one can wait for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,8 +120,10 @@ impl Hub {
         std::fs::create_dir_all(folder)?;
         take_down_the_dead(folder)?;
         let hung = AtomicU64::new(0);
-        // Another process may have this number in a pid namespace of its own: the address tells them apart.
-        let name = format!(".{}-{:x}", std::process::id(), std::ptr::from_ref(&hung).addr());
+        // Another process may have this number in a pid namespace of its own: the moment tells them apart.
+        static OPENED: AtomicU64 = AtomicU64::new(0);
+        let nth = OPENED.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".{}-{:x}-{nth}", std::process::id(), System.boot_ms());
         let pipe = folder.join(&name);
         let ear = make_pipe(folder, &name)?;
         let bells = Bells { folder: folder.to_owned(), pipe, who: format!("{name}-"), hung };
