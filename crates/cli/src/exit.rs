@@ -26,7 +26,7 @@ pub(crate) enum Exit {
 /// What the numbers mean, for `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0 ok · 1 error · 2 usage · 4 nothing to do · 5 waiting for a person
+  0 ok · 1 error · 2 usage · 4 nothing to do · 5 waiting for a person (kept for gates)
   100 run failed · 124 timed out · 130 cancelled";
 
 impl From<Exit> for ExitCode {

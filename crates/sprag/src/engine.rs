@@ -143,7 +143,7 @@ impl Builder {
         let supervisor = self.supervisor.unwrap_or_default();
         let mut handlers = self.handlers;
         if !supervisor.as_os_str().is_empty() {
-            handlers = handlers.with_commands(Commands::new(files.clone(), supervisor.clone(), self.grace));
+            handlers = handlers.with_commands(Commands::new(files.clone(), supervisor, self.grace));
         }
         let config = sprag_worker::Config {
             id,
@@ -152,9 +152,6 @@ impl Builder {
             only: self.attached_to,
             slots: self.slots,
             lease: self.lease,
-            grace: self.grace,
-            supervisor,
-            data: self.data,
         };
         let process = sprag_process::current()?.to_string();
         let worker = Worker::register(store.clone(), config, Arc::new(handlers), &process).await?;

@@ -37,20 +37,6 @@ impl Control {
             Err(_) => Signal::Lost,
         }
     }
-
-    /// Waits until the work is to end.
-    pub async fn ended(&mut self) -> Signal {
-        loop {
-            match self.now() {
-                Signal::Renewed { .. } => {
-                    if self.next().await == Signal::Lost {
-                        return Signal::Lost;
-                    }
-                }
-                end => return end,
-            }
-        }
-    }
 }
 
 /// Lets a while pass before something is tried again.

@@ -16,7 +16,6 @@ mod files;
 mod handlers;
 mod slots;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,10 +43,4 @@ pub struct Config {
     pub slots: usize,
     /// How long it may be silent before its work is given to others.
     pub lease: Duration,
-    /// How long commands have between being asked to end and being killed.
-    pub grace: Duration,
-    /// The program that runs as a step's supervisor: one that calls `sprag_process::run_if_supervisor`.
-    pub supervisor: PathBuf,
-    /// Where logs and locks go.
-    pub data: PathBuf,
 }
