@@ -503,8 +503,13 @@ fn finish(world: &mut World, worker: usize, lease: Lease, how: How, next: bool, 
         How::Cancelled => Ending::Cancelled,
     };
     let taker = next.then(|| claimer(worker));
+    let current = world.running().contains(&lease);
     let done = world.transact(EARLY, |s| ops::finish(s, lease, &ending, taker.as_ref()));
     let Some((finished, changed)) = done else { return true };
+    if finished.outcome.is_applied() && !current {
+        let seen = format!("{lease:?} was completed by one who had lost it");
+        world.violation = Some(Violation { invariant: "I4 a stale fence commits nothing", seen });
+    }
     if how == How::Badly && finished.outcome.is_applied() {
         spend(&mut world.budget.failures);
     }
