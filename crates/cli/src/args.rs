@@ -136,6 +136,54 @@ Examples:
         #[arg(long)]
         detach: bool,
     },
+    /// Go back: a step and everything after it run again
+    Rewind {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+        /// The step to go back to
+        #[arg(long, value_name = "STEP")]
+        to: String,
+        /// Leave the run to a worker, and return at once
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Answer a run's question with yes: it goes on
+    #[command(after_help = "\
+Without anybody else working on the run, this process goes on with it.
+
+Examples:
+  sprag approve RUN
+  sprag approve RUN release --choice canary --comment 'only to the north'")]
+    Approve {
+        #[arg(help = "The run: its id, or the last characters of it")]
+        run: String,
+        /// The step that asks, if several do
+        step: Option<String>,
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Answer a run's question with no: the step that asks fails
+    Reject {
+        #[arg(help = "The run: its id, or the last characters of it")]
+        run: String,
+        /// The step that asks, if several do
+        step: Option<String>,
+        #[command(flatten)]
+        answer: Answer,
+    },
+    /// Send a signal to a run that waits for it, or will
+    Signal {
+        #[arg(help = "The run: its id, or the last characters of it")]
+        run: String,
+        /// The signal's name
+        name: String,
+        /// What comes with it, as JSON: the step's outputs
+        #[arg(long, value_name = "JSON")]
+        payload: Option<String>,
+        /// Leave the run to a worker, and return at once
+        #[arg(long)]
+        detach: bool,
+    },
     /// Work off the runs that were left to workers, until stopped
     #[command(after_help = "\
 Stop it with Ctrl-C or SIGTERM: it finishes the steps it has, then leaves. A second
@@ -195,4 +243,18 @@ signal ends them; they are then tried again elsewhere.")]
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+}
+
+/// A person's answer.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Answer {
+    /// Which of the choices [default: the first to approve, the last to reject]
+    #[arg(long, value_name = "CHOICE")]
+    pub(crate) choice: Option<String>,
+    /// What else to say; a step that is sent back reads it
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) comment: Option<String>,
+    /// Leave the run to a worker, and return at once
+    #[arg(long)]
+    pub(crate) detach: bool,
 }

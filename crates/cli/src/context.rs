@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sprag_lifecycle::{Plan, RunId};
-use sprag_store::{Row, RunRow, Store, Table};
+use sprag_lifecycle::{Plan, RunId, StepNo};
+use sprag_store::{Row, RunRow, StepRow, Store, Table, step_name};
 use sprag_worker::Files;
 
 use crate::args::Args;
@@ -53,6 +53,7 @@ fn default_data() -> Result<PathBuf, Failure> {
 }
 
 /// A run and its plan.
+#[derive(Clone)]
 pub(crate) struct Known {
     pub(crate) run: RunRow,
     pub(crate) plan: Arc<Plan>,
@@ -63,9 +64,29 @@ impl Known {
         self.run.id
     }
 
-    pub(crate) fn step_no(&self, id: &str) -> Result<u32, Failure> {
-        let found = self.plan.steps.iter().position(|step| step.id == id);
-        found.map(|no| no as u32).ok_or_else(|| {
+    /// A step's name: its id, and which item of a fan-out it is.
+    pub(crate) fn name_of(&self, store: &Store, no: StepNo) -> String {
+        if let Some(step) = self.plan.steps.get(no as usize) {
+            return step.id.clone();
+        }
+        let row = store.read(|db| Table::<StepRow>::load(db, (self.run.id, no)));
+        row.ok().flatten().map_or_else(|| no.to_string(), |row| step_name(&self.plan, &row))
+    }
+
+    /// The step of this id, as it was planned.
+    pub(crate) fn step_no(&self, id: &str) -> Result<StepNo, Failure> {
+        self.find_step(id, None)
+    }
+
+    /// The step of this id; with a store, also an item of a fan-out, by its name.
+    pub(crate) fn find_step(&self, id: &str, store: Option<&Store>) -> Result<StepNo, Failure> {
+        let found = self.plan.steps.iter().position(|step| step.id == id).map(|no| no as StepNo);
+        let of_items = || -> Option<StepNo> {
+            let steps = store.filter(|_| id.ends_with(']'))?.read(|db| db.steps(self.run.id)).ok()?;
+            // The last one of that name: a list that was made anew has items of its own.
+            steps.iter().rfind(|row| row.item.is_some() && step_name(&self.plan, row) == id).map(|row| row.no)
+        };
+        found.or_else(of_items).ok_or_else(|| {
             let known: Vec<&str> = self.plan.steps.iter().map(|step| step.id.as_str()).collect();
             Failure::usage(format!("run {} has no step {id:?}", self.run.id))
                 .next(format!("its steps are: {}", known.join(", ")))

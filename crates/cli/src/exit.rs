@@ -15,6 +15,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// There was nothing to do.
     Nothing = 4,
+    /// The run goes on when a person has answered.
+    WaitsForPerson = 5,
     /// The run failed.
     RunFailed = 100,
     /// The time limit passed.
@@ -26,7 +28,7 @@ pub(crate) enum Exit {
 /// What the numbers mean, for `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0 ok · 1 error · 2 usage · 4 nothing to do · 5 waiting for a person (kept for gates)
+  0 ok · 1 error · 2 usage · 4 nothing to do · 5 waiting for a person
   100 run failed · 124 timed out · 130 cancelled";
 
 impl From<Exit> for ExitCode {

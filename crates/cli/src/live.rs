@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag::Events;
-use sprag_lifecycle::{ExecutionId, RunStatus, StepNo, Word};
+use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind};
 use sprag_process::LogReader;
-use sprag_store::{JournalEntry, Row, RunRow, Store, Table};
+use sprag_store::{GateKind, GateRow, Id, JournalEntry, Row, RunRow, StepRow, Store, Table};
 use sprag_worker::Files;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::commands::Names;
 use crate::context::Known;
 use crate::exit::Failure;
-use crate::show::{Style, line, plain, span};
+use crate::show::{Style, line, local, plain, span};
 
 /// How often a terminal is drawn anew and logs are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -28,17 +28,20 @@ const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "�
 /// Prints what attempts have printed, each line once.
 pub(crate) struct Tails {
     files: Files,
-    readers: BTreeMap<ExecutionId, LogReader>,
-    steps: Vec<String>,
+    readers: BTreeMap<ExecutionId, (String, LogReader)>,
+    store: Store,
+    known: Known,
+    width: usize,
     json: bool,
     /// Lines begin with the step's name.
     named: bool,
 }
 
 impl Tails {
-    pub(crate) fn new(files: Files, known: &Known, json: bool, named: bool) -> Self {
-        let steps = known.plan.steps.iter().map(|step| step.id.clone()).collect();
-        Tails { files, readers: BTreeMap::new(), steps, json, named }
+    pub(crate) fn new(store: &Store, files: Files, known: &Known, json: bool, named: bool) -> Self {
+        let width = known.plan.steps.iter().map(|step| step.id.chars().count()).max().unwrap_or(0);
+        let (store, known) = (store.clone(), known.clone());
+        Tails { files, readers: BTreeMap::new(), store, known, width, json, named }
     }
 
     /// Prints what is new in an attempt's log, to its end.
@@ -52,20 +55,25 @@ impl Tails {
     }
 
     fn print_pieces(&mut self, id: ExecutionId, most: usize) -> Result<(), Failure> {
-        let step = &self.steps[id.step as usize];
-        let path = self.files.log(id.run, step, id.attempt);
-        let reader = self.readers.entry(id).or_insert_with(|| LogReader::new(&path));
+        let (step, reader) = self.readers.entry(id).or_insert_with(|| {
+            let step = self.known.name_of(&self.store, id.step);
+            let path = self.files.log(id.run, &step, id.attempt);
+            (step, LogReader::new(path))
+        });
         for _ in 0..most {
             let entries = match reader.read(LOG_PIECE_BYTES) {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(Failure::error(format!("{}: {error}", path.display()))),
+                Err(error) => {
+                    let path = self.files.log(id.run, step, id.attempt);
+                    return Err(Failure::error(format!("{}: {error}", path.display())));
+                }
             };
             if entries.is_empty() {
                 return Ok(());
             }
             let style = Style::stdout();
-            let width = self.steps.iter().map(|step| step.chars().count()).max().unwrap_or(0);
+            let width = self.width.max(step.chars().count());
             for entry in entries {
                 if self.json {
                     let told = json!({
@@ -99,11 +107,37 @@ pub(crate) fn why_failed(result: &str) -> Option<String> {
     facts["signal"].as_i64().map(|signal| format!("ended by signal {signal}"))
 }
 
+/// Whether lines of several steps may stand beside each other.
+fn is_crowded(known: &Known) -> bool {
+    known.plan.steps.len() > 1 || known.plan.steps.iter().any(|step| step.spread.is_some())
+}
+
+/// What a gate waits for, in words.
+pub(crate) fn gate_text(gate: &GateRow) -> String {
+    match gate.kind {
+        GateKind::Question => {
+            let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
+            let choices = question["choices"].as_array().cloned().unwrap_or_default();
+            let choices: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
+            format!(
+                "an answer: {} [{}]",
+                plain(question["ask"].as_str().unwrap_or_default()),
+                choices.join(", ")
+            )
+        }
+        GateKind::Time if gate.until_ms > 0 => format!("a time: {}", local(gate.until_ms)),
+        GateKind::Time => "a time".into(),
+        GateKind::Signal => format!("the signal {:?}", gate.question),
+    }
+}
+
 /// What the user asked for in the meantime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watched {
     /// The run has ended so.
     Ended(RunStatus),
+    /// It goes on when somebody has answered, and not before.
+    Waits,
     /// The user insists on leaving.
     Left,
 }
@@ -127,6 +161,10 @@ pub(crate) async fn watch(
             screen.clear();
             return Ok(Watched::Ended(status));
         }
+        if screen.running_nothing_but_gates() && !questions_alone(store, known.id())?.is_empty() {
+            screen.clear();
+            return Ok(Watched::Waits);
+        }
         let wait = async {
             screen.events.wait(TICK).await;
         };
@@ -145,6 +183,41 @@ pub(crate) async fn watch(
         }
         let _ = store.person().cancel_run(known.id()).await?;
     }
+}
+
+/// The open questions of a run, if nothing else of it goes on: no step, no wait, no other run.
+pub(crate) fn questions_alone(store: &Store, run: RunId) -> Result<Vec<GateRow>, Failure> {
+    let (row, steps, gates) = store.read(|db| {
+        let row = Table::<RunRow>::load(db, run)?;
+        let mut steps = Vec::new();
+        for no in db.unsettled(run)? {
+            steps.extend(Table::<StepRow>::load(db, (run, no))?);
+        }
+        Ok((row, steps, db.open_gates(run)?))
+    })?;
+    let Some(plan) = row.map(|row| store.read(|db| db.plan(row.plan))).transpose()?.flatten() else {
+        return Ok(Vec::new());
+    };
+    let mut questions: Vec<GateRow> = Vec::new();
+    for step in steps {
+        let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
+        if !busy && !step.rework_pending || step.items.is_some() {
+            continue;
+        }
+        let asked = gates.iter().find(|gate| Some(gate.id) == step.work && gate.kind == GateKind::Question);
+        match (asked, plan.step(step.node()).work, step.work) {
+            (Some(gate), _, _) => questions.push(gate.clone()),
+            (None, WorkKind::Child, Some(child)) => {
+                let of_child = questions_alone(store, RunId::from_i64(child))?;
+                if of_child.is_empty() {
+                    return Ok(Vec::new());
+                }
+                questions.extend(of_child);
+            }
+            _ => return Ok(Vec::new()),
+        }
+    }
+    Ok(questions)
 }
 
 struct Screen<'k> {
@@ -183,7 +256,7 @@ impl<'k> Screen<'k> {
                 Some(known.id()),
                 since.unwrap_or(known.run.first_seq.saturating_sub(1)),
             ),
-            tails: Tails::new(files, known, false, known.plan.steps.len() > 1),
+            tails: Tails::new(store, files, known, false, is_crowded(known)),
             names: Names::new(store),
             json,
             style: Style::stderr(),
@@ -221,6 +294,17 @@ impl<'k> Screen<'k> {
         Ok(status)
     }
 
+    /// Whether no step prints anything, as far as was shown.
+    fn running_nothing_but_gates(&self) -> bool {
+        let works = |no: &StepNo| {
+            let step = self.known.plan.steps.get(*no as usize);
+            step.is_none_or(|step| {
+                matches!(step.work, WorkKind::Execution | WorkKind::Task) && step.spread.is_none()
+            })
+        };
+        !self.running.keys().any(works)
+    }
+
     fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
         self.clear();
         self.tails.print(id)
@@ -233,11 +317,15 @@ impl<'k> Screen<'k> {
         }
         let (Some(run), Some(step)) = (entry.place.run, entry.place.step) else { return Ok(()) };
         let id = ExecutionId { run, step, attempt: entry.place.attempt.unwrap_or(1) };
-        let name = &self.known.plan.step(step).id.clone();
+        let name = &self.known.name_of(self.store, step);
         match (entry.entity, entry.event) {
             ("step", "step.started") => {
                 self.running.insert(step, (id, entry.at_ms));
-                Ok(())
+                self.tell_of_child(step, name)
+            }
+            ("gate", "gate.opened") => {
+                self.clear();
+                self.tell_of_gate(entry.place.id, name)
             }
             (
                 "step",
@@ -247,13 +335,13 @@ impl<'k> Screen<'k> {
                 if let Some((id, _)) = began {
                     self.print(id)?;
                 }
-                self.settled += usize::from(entry.event != "step.retried");
+                self.settled += usize::from(entry.event != "step.retried" && self.is_planned(step));
                 let took = began.map(|(_, at)| span(entry.at_ms - at)).unwrap_or_default();
                 self.clear();
                 self.tell(entry, began.map_or(id, |(id, _)| id), name, &took)
             }
             ("step", "step.reset" | "step.reworked") => {
-                self.settled = self.settled.saturating_sub(1);
+                self.settled = self.settled.saturating_sub(usize::from(self.is_planned(step)));
                 Ok(())
             }
             _ => Ok(()),
@@ -275,6 +363,33 @@ impl<'k> Screen<'k> {
             }
             _ => eprintln!("{sign} {name} {}", style.dim(entry.to)),
         }
+        Ok(())
+    }
+
+    fn is_planned(&self, step: StepNo) -> bool {
+        (step as usize) < self.known.plan.steps.len()
+    }
+
+    /// A step whose work is another run: that one has logs of its own.
+    fn tell_of_child(&mut self, step: StepNo, name: &str) -> Result<(), Failure> {
+        let row = self.store.read(|db| Table::<StepRow>::load(db, (self.known.id(), step)))?;
+        let Some(row) = row else { return Ok(()) };
+        if self.known.plan.step(row.node()).work == WorkKind::Child
+            && row.items.is_none()
+            && let Some(child) = row.work
+        {
+            self.clear();
+            let child = RunId::from_i64(child);
+            eprintln!("{} {name} {}", self.style.sign("running"), self.style.dim(&format!("is run {child}")));
+        }
+        Ok(())
+    }
+
+    fn tell_of_gate(&self, gate: Option<Id>, name: &str) -> Result<(), Failure> {
+        let Some(gate) = gate else { return Ok(()) };
+        let Some(gate) = self.store.read(|db| Table::<GateRow>::load(db, gate))? else { return Ok(()) };
+        let sign = self.style.bold("?");
+        eprintln!("{sign} {name} {}", self.style.dim(&format!("waits for {}", gate_text(&gate))));
         Ok(())
     }
 
@@ -310,7 +425,7 @@ impl<'k> Screen<'k> {
             .running
             .iter()
             .take(3)
-            .map(|(no, (_, at))| format!("{} {}", self.known.plan.step(*no).id, span(now - at)))
+            .map(|(no, (_, at))| format!("{} {}", self.known.name_of(self.store, *no), span(now - at)))
             .collect();
         let more = if self.running.len() > 3 {
             format!(" and {} more", self.running.len() - 3)

@@ -4,8 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::{Value, json};
-use sprag_lifecycle::{Plan, StepNo};
-use sprag_store::{JournalEntry, Row, RunRow, StepRow};
+use sprag_lifecycle::{Plan, RunId, StepNo, WorkKind};
+use sprag_store::{JournalEntry, Row, RunRow, StepRow, step_name};
 
 use crate::args::Colour;
 
@@ -143,7 +143,23 @@ pub(crate) fn run_json(run: &RunRow) -> Value {
 pub(crate) fn status_json(run: &RunRow, plan: &Plan, steps: &[StepRow]) -> Value {
     let steps: Vec<Value> = steps
         .iter()
-        .map(|step| json!({ "id": plan.step(step.no).id, "status": step.status(), "attempt": step.attempt }))
+        .map(|step| {
+            let mut told = json!({
+                "id": step_name(plan, step), "status": step.status(), "attempt": step.attempt,
+            });
+            if let Some(parent) = step.item_of {
+                told["item_of"] = plan.step(parent).id.clone().into();
+            }
+            if let Some(list) = step.items {
+                let items = list.items;
+                told["items"] =
+                    json!({ "total": items.total, "settled": items.settled, "failed": items.failed });
+            }
+            if let (WorkKind::Child, Some(child)) = (plan.step(step.node()).work, step.work) {
+                told["child"] = json!(RunId::from_i64(child));
+            }
+            told
+        })
         .collect();
     json!({
         "id": run.id,

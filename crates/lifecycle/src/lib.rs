@@ -21,9 +21,8 @@ mod table;
 mod thread;
 
 pub use advance::{
-    Items,
-    Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, advance, heal, restart,
-    resume_set, standing,
+    Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, advance, heal,
+    restart, resume_set, standing,
 };
 pub use diagram::reference;
 pub use environment::{
@@ -32,8 +31,8 @@ pub use environment::{
 pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicate, ExecutionStatus};
 pub use ids::{ExecutionId, NotARunId, RunId, StepNo};
 pub use plan::{
-    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanError, PlanStep, Policy,
-    Spread, WorkKind,
+    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanError, PlanStep,
+    Policy, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

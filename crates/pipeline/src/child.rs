@@ -30,7 +30,10 @@ pub struct Definition {
 impl Definition {
     /// The pipeline in it. No file is read.
     pub fn parse(&self) -> Result<Loaded, Diagnostics> {
-        read(Report::new(Source::new(&self.name, &self.text)).with_children(Children::Kept(self.children.clone())))
+        read(
+            Report::new(Source::new(&self.name, &self.text))
+                .with_children(Children::Kept(self.children.clone())),
+        )
     }
 }
 
@@ -62,7 +65,9 @@ impl Children {
     /// The child's definition and the child itself, or why it cannot be had.
     fn find(&self, file: &str) -> Result<(Definition, Pipeline), String> {
         match self {
-            Children::Nowhere => Err("a child pipeline is found beside its parent's file, and this one has none".into()),
+            Children::Nowhere => {
+                Err("a child pipeline is found beside its parent's file, and this one has none".into())
+            }
             Children::Kept(kept) => {
                 let definition = kept.get(file).ok_or("it was not kept with its parent")?.clone();
                 let pipeline = definition.parse().map_err(|wrong| first_of(&wrong))?.pipeline;
@@ -106,14 +111,18 @@ fn first_of(wrong: &Diagnostics) -> String {
 pub(crate) fn resolve(file: &Node, inputs: Option<&Node>, report: &mut Report) -> Option<Definition> {
     let name = file.text()?;
     if name.contains("{{") {
-        let problem = Problem::at(file.span, "the file of a child pipeline is known when its parent is loaded");
+        let problem =
+            Problem::at(file.span, "the file of a child pipeline is known when its parent is loaded");
         report.error(problem.expected("a path without templates"));
         return None;
     }
     let (definition, child) = match report.children.clone().find(name) {
         Ok(found) => found,
         Err(why) => {
-            report.error(Problem::at(file.span, format!("the child pipeline {} cannot be used: {why}", quoted(name))));
+            report.error(Problem::at(
+                file.span,
+                format!("the child pipeline {} cannot be used: {why}", quoted(name)),
+            ));
             return None;
         }
     };
@@ -135,11 +144,14 @@ fn check_inputs(file: &Node, given: Option<&Node>, declared: &[Input], report: &
     for (key, _) in given {
         if !declared.iter().any(|input| input.name == key.text) {
             let names = declared.iter().map(|input| input.name.as_str());
-            let problem = Problem::at(key.span, format!("the child pipeline has no input {}", quoted(&key.text)));
+            let problem =
+                Problem::at(key.span, format!("the child pipeline has no input {}", quoted(&key.text)));
             report.error(problem.nearest(nearest(&key.text, names)).help("declare it under its `inputs:`"));
         }
     }
-    let missing = declared.iter().filter(|input| input.required && !given.iter().any(|(key, _)| key.text == input.name));
+    let missing = declared
+        .iter()
+        .filter(|input| input.required && !given.iter().any(|(key, _)| key.text == input.name));
     for input in missing {
         let problem = Problem::at(file.span, format!("the child pipeline needs the input `{}`", input.name));
         report.error(problem.help(format!("give it: `inputs: {{ {}: … }}`", input.name)));

@@ -229,7 +229,14 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(source: Arc<Source>) -> Report {
-        Report { source, found: Vec::new(), errors: 0, warnings: 0, left_out: 0, children: Children::default() }
+        Report {
+            source,
+            found: Vec::new(),
+            errors: 0,
+            warnings: 0,
+            left_out: 0,
+            children: Children::default(),
+        }
     }
 
     /// Finds child pipelines there.

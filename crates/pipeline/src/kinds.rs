@@ -151,7 +151,8 @@ fn wait<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<
             uses.add(value, Place::Text);
             if let Some(wrong) = value.text().filter(|text| !text.contains("{{") && time_ms(text).is_none()) {
                 let message = format!("{} is not a time", quoted(wrong));
-                report.error(Problem::at(value.span, message).expected("a time such as 2030-01-31T08:00:00Z"));
+                report
+                    .error(Problem::at(value.span, message).expected("a time such as 2030-01-31T08:00:00Z"));
             }
             Wait::Until { time: value.text()?.to_owned() }
         }

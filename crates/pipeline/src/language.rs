@@ -22,9 +22,21 @@ const fn word(name: &'static str) -> Word {
 
 /// All tables.
 #[cfg(test)]
-pub(crate) static ALL: &[&Record] =
-    &[
-    &PIPELINE, &STEP, &DEFAULTS, &RETRY, &REWORK, &CALL, &CONCURRENCY, &INPUT, &TASK, &GATE, &WAIT, &CHILD, &CHECK, &OUTPUT,
+pub(crate) static ALL: &[&Record] = &[
+    &PIPELINE,
+    &STEP,
+    &DEFAULTS,
+    &RETRY,
+    &REWORK,
+    &CALL,
+    &CONCURRENCY,
+    &INPUT,
+    &TASK,
+    &GATE,
+    &WAIT,
+    &CHILD,
+    &CHECK,
+    &OUTPUT,
 ];
 
 /// The whole file.

@@ -88,7 +88,9 @@ impl<'s> StepNames<'s> {
             id: vertex.id.as_ref().map(|id| id.name.as_str()),
             outputs: match () {
                 () if node.get("gate").is_some() => Some(GATE.to_vec()),
-                () if ["call", "task", "pipeline", "wait"].iter().any(|kind| node.get(kind).is_some()) => None,
+                () if ["call", "task", "pipeline", "wait"].iter().any(|kind| node.get(kind).is_some()) => {
+                    None
+                }
                 () => Some(node.get("outputs").map(keys).unwrap_or_default()),
             },
             axes: node.get("matrix").map(keys),

@@ -245,7 +245,10 @@ mod tests {
             ("wait: {until: soon}", "3:17 `soon` is not a time"),
             ("pipeline: none.yaml", "3:13 the child pipeline `none.yaml` cannot be used"),
             ("pipeline: '{{ run.id }}'", "3:13 the file of a child pipeline is known"),
-            ("pipeline: {file: child.yaml, inputs: {texd: 1}}", "3:41 the child pipeline has no input `texd`"),
+            (
+                "pipeline: {file: child.yaml, inputs: {texd: 1}}",
+                "3:41 the child pipeline has no input `texd`",
+            ),
             ("task: {prompt: x}\n  outputs: {a: f}", "4:3 `outputs` means nothing to a `task`"),
             ("agent: {use: x}", "3:3 `agent` is not supported yet"),
         ] {

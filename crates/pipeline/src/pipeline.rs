@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{
-    Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, WorkKind,
-};
+use sprag_lifecycle::{Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
 
+use crate::child::Definition;
 use crate::diagnostic::{Diagnostics, Problem, Report};
 use crate::inputs::Input;
 use crate::source::{Source, Span};
-use crate::child::Definition;
 use crate::spec::{Kind, StepSpec};
 use crate::template;
 
@@ -109,12 +107,14 @@ impl Pipeline {
 
     fn plan_step(&self, no: usize) -> PlanStep {
         let step = &self.steps[no];
-        let spec = serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
+        let spec =
+            serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
         let names = match spec.contains("steps") || step.spec.when.is_some() {
             true => step.spec.names(),
             false => Vec::new(),
         };
-        let of_item = |name: &String| ["item", "matrix"].contains(&name.split('.').next().unwrap_or_default());
+        let of_item =
+            |name: &String| ["item", "matrix"].contains(&name.split('.').next().unwrap_or_default());
         let when = step.spec.when.as_deref().map(|when| {
             template::condition(when).map(template::names).unwrap_or_default().iter().any(of_item)
         });
@@ -165,7 +165,9 @@ impl Pipeline {
         let mut found = std::collections::BTreeSet::new();
         let mut todo = vec![no];
         while let Some(next) = todo.pop() {
-            todo.extend(self.steps[next].needs.iter().filter(|need| found.insert(**need)).map(|need| *need as usize));
+            todo.extend(
+                self.steps[next].needs.iter().filter(|need| found.insert(**need)).map(|need| *need as usize),
+            );
         }
         found
     }

@@ -123,7 +123,10 @@ mod tests {
                 if !validator.is_valid(&broken) {
                     refused += 1;
                     // JSON is YAML.
-                    assert!(crate::parse_beside_child(&name, &broken.to_string()).is_err(), "accepted: {broken}");
+                    assert!(
+                        crate::parse_beside_child(&name, &broken.to_string()).is_err(),
+                        "accepted: {broken}"
+                    );
                 }
             }
         }

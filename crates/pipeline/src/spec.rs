@@ -244,7 +244,11 @@ impl StepSpec {
     /// All names in its templates and its condition.
     pub(crate) fn names(&self) -> Vec<String> {
         let when = self.when.as_deref().and_then(|when| template::condition(when).ok().map(str::to_owned));
-        self.expressions().into_iter().chain(when).flat_map(|expression| template::names(&expression)).collect()
+        self.expressions()
+            .into_iter()
+            .chain(when)
+            .flat_map(|expression| template::names(&expression))
+            .collect()
     }
 
     /// All expressions in its templates.

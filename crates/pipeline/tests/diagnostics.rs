@@ -163,10 +163,7 @@ fn each_kind_of_error_has_its_place() {
         ("steps:\n  - id: a\n    run: ['']\n", "3:11 the program's name is empty"),
         ("steps:\n  - id: a\n    run: echo {{ x\n", "3:15 `{{` without its `}}`"),
         ("steps:\n  - id: a\n    run: echo {{ run.nmae }}\n", "3:18 a run has no `nmae`"),
-        (
-            "steps:\n  - id: a\n    run: echo {{ steps.b.outputs }}\n",
-            "3:18 there is no step `b`",
-        ),
+        ("steps:\n  - id: a\n    run: echo {{ steps.b.outputs }}\n", "3:18 there is no step `b`"),
         (
             "steps:\n  - id: a\n    run: echo '{{ run.id }}'\n",
             "3:19 a value cannot stand inside single quotes",

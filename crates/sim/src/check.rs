@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use sprag_lifecycle::{Items, 
-    ExecutionEvent, ExecutionStatus, OnFail, Plan, RunEvent, RunId, RunStatus, Standing, StepEvent, StepNow,
-    StepStatus, Tally, Word, standing,
+use sprag_lifecycle::{
+    ExecutionEvent, ExecutionStatus, Items, OnFail, Plan, RunEvent, RunId, RunStatus, Standing, StepEvent,
+    StepNow, StepStatus, Tally, Word, standing,
 };
 use sprag_store::{JournalEntry, Row, RunRow, StepRow, Tables};
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, Environment, EnvironmentEvent, Execution, ExecutionId, Gate, Plan, Run, RunId, StepNo, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
+    Actor, Enforcement, EnforcementEvent, Environment, EnvironmentEvent, Execution, ExecutionId, Gate, Plan,
+    Run, RunId, StepNo, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
 };
 use tokio::sync::oneshot;
 
@@ -13,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::language::Language;
 use crate::memory::{Tables, Tongue};
 use crate::ops::{
-    self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal,
-    Signalled, ThreadIntent,
+    self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal, Signalled,
+    ThreadIntent,
 };
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, Id, ThreadGiven};

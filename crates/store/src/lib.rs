@@ -28,14 +28,15 @@ mod wake;
 
 pub use backend::{Backend, Candidate, QueueRow, Table};
 pub use error::{Error, Result};
-pub use language::{Language, Prepared, Wordless};
-pub use names::{ITEM, outputs_of, run_names, step_name};
 pub use handle::{Claims, Executor, Holder, Person, Reaper, Store};
+pub use language::{Language, Prepared, Wordless};
 pub use memory::{REFUSALS_KEPT, Tables};
+pub use names::{ITEM, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
 pub use rows::{
-    EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList, JournalEntry, OutboxRow,
-    Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow, WorkerRow,
+    EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
+    JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow,
+    WorkerRow,
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use seams::{Clock, Entropy, Manual, Now, System, mix};

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus};
+use sprag_lifecycle::{
+    ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus,
+};
 
 use crate::backend::{Backend, Candidate, QueueRow, Table};
 use crate::error::{Error, Result};

@@ -67,7 +67,9 @@ pub(crate) fn step_names(
 pub(crate) fn item_value(session: &mut Session<'_>, step: &StepRow) -> Result<Option<Arc<str>>> {
     let (Some(parent), Some(index)) = (step.item_of, step.item) else { return Ok(None) };
     match session.get::<StepRow>((step.run, parent))?.and_then(|row| row.items) {
-        Some(list) => session.db().item(ExecutionId { run: step.run, step: parent, attempt: list.made_by }, index),
+        Some(list) => {
+            session.db().item(ExecutionId { run: step.run, step: parent, attempt: list.made_by }, index)
+        }
         None => Ok(None),
     }
 }
@@ -148,7 +150,9 @@ pub(crate) fn failure(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> 
     }
     let told = match plan.step(row.node()).work {
         WorkKind::Gate | WorkKind::Wait => gate_failure(session, row)?,
-        WorkKind::Child => row.work.map(|child| format!("its run {} did not succeed", RunId::from_i64(child))),
+        WorkKind::Child => {
+            row.work.map(|child| format!("its run {} did not succeed", RunId::from_i64(child)))
+        }
         WorkKind::Execution | WorkKind::Task => {
             let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
             session.get::<ExecutionRow>(id)?.map(|execution| execution_failure(&execution))
@@ -163,7 +167,8 @@ fn gate_failure(session: &mut Session<'_>, row: &StepRow) -> Result<Option<Strin
     if gate.status() == GateStatus::Expired {
         return Ok(Some("nobody answered in time".into()));
     }
-    let answer: Value = gate.answer.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let answer: Value =
+        gate.answer.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let choice = answer["choice"].as_str().unwrap_or("no");
     Ok(Some(match answer["comment"].as_str() {
         Some(comment) => format!("the answer was {choice:?}: {comment}"),
@@ -172,7 +177,8 @@ fn gate_failure(session: &mut Session<'_>, row: &StepRow) -> Result<Option<Strin
 }
 
 fn execution_failure(row: &ExecutionRow) -> String {
-    let result: Value = row.result.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let result: Value =
+        row.result.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let mut told = match (row.status(), result["message"].as_str(), result["exit_code"].as_i64()) {
         (ExecutionStatus::TimedOut, _, _) => "it took too long and was ended".to_owned(),
         (_, Some(message), _) => message.to_owned(),

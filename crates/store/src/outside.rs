@@ -131,12 +131,7 @@ impl HeldRun<'_, '_> {
         Ok(())
     }
 
-    fn start_child(
-        &mut self,
-        step: &StepRow,
-        plan: Arc<Plan>,
-        inputs: Arc<str>,
-    ) -> Result<()> {
+    fn start_child(&mut self, step: &StepRow, plan: Arc<Plan>, inputs: Arc<str>) -> Result<()> {
         let parent = self.row()?;
         let own_plan = self.plan();
         let planned = own_plan.step(step.node());
@@ -177,9 +172,7 @@ fn work_of_gate(row: &GateRow) -> Work {
             Work::Ended(WorkEnd::Succeeded)
         }
         (GateStatus::Answered, GateKind::Question) if row.is_approved() => Work::Ended(WorkEnd::Succeeded),
-        (GateStatus::Answered | GateStatus::Expired, _) => {
-            Work::Ended(WorkEnd::Failed { retriable: false })
-        }
+        (GateStatus::Answered | GateStatus::Expired, _) => Work::Ended(WorkEnd::Failed { retriable: false }),
     }
 }
 

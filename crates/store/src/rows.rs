@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, Enforcement, EnforcementStatus, Environment, EnvironmentFacts, EnvironmentStatus, Execution,
-    ExecutionFacts, ExecutionId, ExecutionStatus, Gate, GateFacts, GateStatus, Lifecycle, Needs, Run,
-    Items, RunFacts, RunId, RunStatus, Step, StepFacts, StepNo, StepStatus, Tally, Thread, ThreadFacts,
+    ExecutionFacts, ExecutionId, ExecutionStatus, Gate, GateFacts, GateStatus, Items, Lifecycle, Needs, Run,
+    RunFacts, RunId, RunStatus, Step, StepFacts, StepNo, StepStatus, Tally, Thread, ThreadFacts,
     ThreadStatus, WorkerFacts, WorkerPresence, WorkerStatus,
 };
 
@@ -538,7 +538,8 @@ pub struct GateGiven {
 impl GateRow {
     /// Whether the answer lets the run go on.
     pub fn is_approved(&self) -> bool {
-        let answer = self.answer.as_deref().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        let answer =
+            self.answer.as_deref().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
         answer.is_some_and(|answer| answer["approved"] == true)
     }
 }

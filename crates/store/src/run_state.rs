@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, Needs, OnFail, Plan, PlanStep,
-    RunEvent, RunId, RunNow, RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow, StepStatus,
-    Tally, Work, WorkEnd, WorkKind,
+    RunEvent, RunId, RunNow, RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow,
+    StepStatus, Tally, Work, WorkEnd, WorkKind,
 };
 
 use crate::error::{Error, Result};
@@ -200,7 +200,11 @@ impl HeldRun<'_, '_> {
     pub(crate) fn ask<T>(
         &mut self,
         step: &StepRow,
-        question: impl FnOnce(&dyn crate::language::Language, &PlanStep, &serde_json::Value) -> std::result::Result<T, String>,
+        question: impl FnOnce(
+            &dyn crate::language::Language,
+            &PlanStep,
+            &serde_json::Value,
+        ) -> std::result::Result<T, String>,
     ) -> Result<std::result::Result<T, String>> {
         let run = self.row()?;
         let plan = Arc::clone(&self.plan);

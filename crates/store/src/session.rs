@@ -11,7 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sprag_lifecycle::{Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, StepNo, Verdict, Word, evaluate};
+use sprag_lifecycle::{
+    Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, StepNo, Verdict, Word, evaluate,
+};
 
 use crate::backend::{Backend, Table};
 use crate::error::{Error, Result};
@@ -148,7 +150,9 @@ impl<'a> Session<'a> {
 
     /// The items of a fan-out that its present list has made, in order.
     pub(crate) fn item_rows(&mut self, run: RunId, of: StepNo) -> Result<Vec<StepRow>> {
-        let Some(list) = self.get::<StepRow>((run, of))?.and_then(|row| row.items) else { return Ok(Vec::new()) };
+        let Some(list) = self.get::<StepRow>((run, of))?.and_then(|row| row.items) else {
+            return Ok(Vec::new());
+        };
         let mut numbers: BTreeSet<StepNo> = self.db.item_steps(run, of, list.first)?.into_iter().collect();
         let made_now = self.seen::<StepRow>().filter(|row| row.run == run && row.item_of == Some(of));
         numbers.extend(made_now.map(|row| row.no).filter(|no| *no >= list.first));

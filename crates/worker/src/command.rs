@@ -7,8 +7,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sprag_pipeline::{Check, Kind, StepSpec, render_step};
 use sprag_process::{
-    Capture, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running, end_orphans,
-    spawn,
+    Capture, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running,
+    end_orphans, spawn,
 };
 use sprag_store::ITEM;
 use sprag_store::ops::{Assignment, Ending};
@@ -262,7 +262,8 @@ impl Work<'_> {
             if let Err(why) = held {
                 let mut facts = self.facts(&ended, Some(&outputs));
                 facts["reason"] = "check".into();
-                facts["message"] = format!("check {} of {} does not hold: {why}", at + 1, spec.checks.len()).into();
+                facts["message"] =
+                    format!("check {} of {} does not hold: {why}", at + 1, spec.checks.len()).into();
                 facts["tail"] = evidence::tail(&self.order.log).into();
                 return failed(&facts, true);
             }
@@ -295,7 +296,8 @@ impl Work<'_> {
         Ok(match ended.success() {
             true => Ok(()),
             false => {
-                let code = ended.exit_code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
+                let code =
+                    ended.exit_code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
                 Err(format!("{} ended with {code}", first_line(&shown)))
             }
         })

@@ -50,9 +50,9 @@ pub(crate) fn outputs(spec: &StepSpec, places: &Places, stdout_dropped: u64) -> 
             Output::File { path, format: Some(format) } => {
                 read_bounded(&places.path(path)).and_then(|text| read_as(text, *format, &places.secrets))
             }
-            Output::Stdout { .. } if stdout_dropped > 0 => {
-                Err(format!("it printed more than {MAX_VALUE_BYTES} bytes: write them to a file and hand that on"))
-            }
+            Output::Stdout { .. } if stdout_dropped > 0 => Err(format!(
+                "it printed more than {MAX_VALUE_BYTES} bytes: write them to a file and hand that on"
+            )),
             Output::Stdout { format } => {
                 read_bounded(&places.stdout).and_then(|text| read_as(text, *format, &places.secrets))
             }
@@ -112,8 +112,14 @@ fn read_as(mut text: String, format: Format, secrets: &[String]) -> Result<Value
 pub(crate) fn file_is_there(path: &Path, not_empty: bool) -> Result<(), String> {
     match path.metadata() {
         Err(error) => Err(format!("{}: {error}", path.display())),
-        Ok(found) if not_empty && found.is_file() && found.len() == 0 => Err(format!("{} is empty", path.display())),
-        Ok(found) if not_empty && found.is_dir() && std::fs::read_dir(path).is_ok_and(|mut all| all.next().is_none()) => {
+        Ok(found) if not_empty && found.is_file() && found.len() == 0 => {
+            Err(format!("{} is empty", path.display()))
+        }
+        Ok(found)
+            if not_empty
+                && found.is_dir()
+                && std::fs::read_dir(path).is_ok_and(|mut all| all.next().is_none()) =>
+        {
             Err(format!("{} is an empty folder", path.display()))
         }
         Ok(_) => Ok(()),
@@ -122,7 +128,8 @@ pub(crate) fn file_is_there(path: &Path, not_empty: bool) -> Result<(), String> 
 
 /// Whether an output fits a JSON schema; else the first places where it does not.
 pub(crate) fn fits_schema(value: &Value, schema: &Value) -> Result<(), String> {
-    let validator = jsonschema::validator_for(schema).map_err(|error| format!("the schema itself is wrong: {error}"))?;
+    let validator =
+        jsonschema::validator_for(schema).map_err(|error| format!("the schema itself is wrong: {error}"))?;
     let wrong: Vec<String> = validator
         .iter_errors(value)
         .take(3)

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sprag::Events;
-use sprag_lifecycle::{Plan, RunId};
-use sprag_store::{JournalEntry, RunRow, Store, Table};
+use sprag_lifecycle::{Plan, RunId, StepNo};
+use sprag_store::{JournalEntry, RunRow, StepRow, Store, Table, step_name};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
@@ -65,7 +65,16 @@ impl<'s> Names<'s> {
 
     pub(crate) fn json(&mut self, entry: &JournalEntry) -> Result<serde_json::Value, Failure> {
         let plan = entry.place.run.map(|run| self.plan(run)).transpose()?.flatten();
-        Ok(entry_json(entry, |no| plan.as_ref()?.steps.get(no as usize).map(|step| step.id.clone())))
+        let name = |no: StepNo| {
+            let plan = plan.as_ref()?;
+            let id = plan.steps.get(no as usize).map(|step| step.id.clone());
+            id.or_else(|| {
+                let run = entry.place.run?;
+                let row = self.store.read(|db| Table::<StepRow>::load(db, (run, no)));
+                row.ok().flatten().map(|row| step_name(plan, &row))
+            })
+        };
+        Ok(entry_json(entry, name))
     }
 
     fn show(&mut self, context: &Context, entry: &JournalEntry) -> Result<(), Failure> {

@@ -1,8 +1,8 @@
 //! `sprag explain`: for each unsettled step what it waits for, since when, until when, and who has it.
 
 use serde_json::{Value, json};
-use sprag_lifecycle::{ExecutionStatus, RunStatus, StepStatus};
-use sprag_store::{ExecutionRow, Id, Now, Refusal, Row, StepRow, WorkerRow};
+use sprag_lifecycle::{ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, WorkKind};
+use sprag_store::{ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, StepRow, WorkerRow, step_name};
 
 use crate::context::{Context, Known, find_run};
 use crate::exit::{Exit, Failure};
@@ -28,7 +28,9 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
         Ok((db.steps(id)?, db.executions(id)?, db.workers()?, db.refusals(id)?, crowd))
     })?;
     let now = store.now();
-    let view = View { known: &known, steps: &steps, executions: &executions, workers: &workers, now };
+    let gates = store.read(|db| db.open_gates(id))?;
+    let view =
+        View { known: &known, steps: &steps, executions: &executions, workers: &workers, gates: &gates, now };
     let waiting: Vec<Waiting> = steps
         .iter()
         .filter(|step| !step.status().is_settled() || step.rework_pending)
@@ -91,12 +93,49 @@ struct View<'v> {
     steps: &'v [StepRow],
     executions: &'v [ExecutionRow],
     workers: &'v [WorkerRow],
+    gates: &'v [GateRow],
     now: Now,
 }
 
 impl View<'_> {
-    fn name(&self, no: u32) -> &str {
-        &self.known.plan.step(no).id
+    fn name(&self, no: StepNo) -> String {
+        let row = self.steps.iter().find(|step| step.no == no);
+        row.map_or_else(|| no.to_string(), |row| step_name(&self.known.plan, row))
+    }
+
+    /// What a step waits for that no worker does.
+    fn outside(&self, step: &StepRow, waiting: &mut Waiting) -> bool {
+        if let Some(list) = step.items {
+            let items = list.items;
+            waiting.waits_for = format!(
+                "its items: {} of {} are settled, {} are live",
+                items.settled,
+                items.total,
+                items.created - items.settled
+            );
+            return true;
+        }
+        if let Some(gate) = self.gates.iter().find(|gate| Some(gate.id) == step.work) {
+            waiting.waits_for = crate::live::gate_text(gate);
+            waiting.since_ms = Some(gate.opened_ms);
+            waiting.until_ms = (gate.timeout_at_ms > 0).then(|| self.wall(gate.timeout_at_ms));
+            waiting.owner = match gate.kind {
+                GateKind::Question => format!("a person: sprag approve {} {}", gate.run, self.name(step.no)),
+                GateKind::Signal => format!("anybody: sprag signal {} {}", gate.run, gate.question),
+                GateKind::Time => "the clock".into(),
+            };
+            return true;
+        }
+        match (self.known.plan.step(step.node()).work, step.work) {
+            (WorkKind::Child, Some(child)) => {
+                let child = RunId::from_i64(child);
+                waiting.waits_for = format!("run {child} to end");
+                waiting.owner = format!("that run: sprag explain {child}");
+                waiting.since_ms = step.started_ms;
+                true
+            }
+            _ => false,
+        }
     }
 
     /// A steady moment as people read the clock.
@@ -124,19 +163,21 @@ impl View<'_> {
             .find(|row| row.id.step == step.no && row.id.attempt == step.attempt)
             .filter(|_| matches!(step.status(), StepStatus::Pending | StepStatus::Running));
         let mut waiting = Waiting {
-            step: self.name(step.no).to_owned(),
+            step: self.name(step.no),
             status: step.status().to_string(),
             waits_for: String::new(),
             since_ms: execution.map(|row| row.created_ms).or(self.known.run.started_ms),
             until_ms: None,
             owner: "the executor".to_owned(),
         };
+        let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
         match execution {
+            None if busy && self.outside(step, &mut waiting) => {}
             None if step.rework_pending => {
                 waiting.waits_for = "the live work of the steps it sends back to end".into();
             }
             None => {
-                let needs = &self.known.plan.step(step.no).needs;
+                let needs = &self.known.plan.step(step.node()).needs;
                 let open: Vec<String> = needs
                     .iter()
                     .filter_map(|need| self.steps.iter().find(|other| other.no == *need))

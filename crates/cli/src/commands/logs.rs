@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sprag_lifecycle::StepNo;
 use sprag_store::{Row, RunRow, Table, Topic};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,11 +22,18 @@ pub(crate) async fn logs(
 ) -> Result<Exit, Failure> {
     let store = context.store()?;
     let known = find_run(&store, run)?;
-    let only = step.map(|step| known.step_no(step)).transpose()?;
+    let only = step.map(|step| known.find_step(step, Some(&store))).transpose()?;
     let id = known.id();
     let wake = store.subscribe(vec![Topic::Run(id)]);
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut tails = Tails::new(context.files(), &known, context.json, only.is_none());
+    let mut tails = Tails::new(&store, context.files(), &known, context.json, only.is_none());
+    // Of a fan-out, what its items printed.
+    let items: Vec<StepNo> = match only {
+        Some(only) => store.read(|db| {
+            Ok(db.steps(id)?.iter().filter(|row| row.item_of == Some(only)).map(|row| row.no).collect())
+        })?,
+        None => Vec::new(),
+    };
     loop {
         let (row, executions) = store.read(|db| Ok((Table::<RunRow>::load(db, id)?, db.executions(id)?)))?;
         let over = row.is_none_or(|row| row.status().is_terminal());
@@ -35,7 +43,8 @@ pub(crate) async fn logs(
                 Some(attempt) => execution.id.attempt == attempt,
                 None => follow || last.is_some_and(|last| last.id == execution.id),
             };
-            if wanted && only.is_none_or(|only| only == execution.id.step) {
+            let of_step = |only| only == execution.id.step || items.contains(&execution.id.step);
+            if wanted && only.is_none_or(of_step) {
                 if follow && !over {
                     tails.print_some(execution.id)?;
                 } else {

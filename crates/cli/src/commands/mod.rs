@@ -2,6 +2,7 @@
 
 mod events;
 mod explain;
+mod gates;
 mod logs;
 mod ls;
 mod machine;
@@ -15,7 +16,7 @@ pub(crate) use events::Names;
 
 use clap::CommandFactory;
 
-use crate::args::{Args, Command};
+use crate::args::{Answer, Args, Command};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::line;
@@ -33,6 +34,16 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Resume { run, detach } => run::resume(&context, run.as_deref(), detach).await,
         Command::Cancel { run } => run::cancel(&context, &run).await,
+        Command::Approve { run, step, answer } => {
+            gates::answer(&context, gate_answer(&run, step.as_deref(), &answer, true)).await
+        }
+        Command::Reject { run, step, answer } => {
+            gates::answer(&context, gate_answer(&run, step.as_deref(), &answer, false)).await
+        }
+        Command::Signal { run, name, payload, detach } => {
+            gates::signal(&context, &run, &name, payload.as_deref(), detach).await
+        }
+        Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
         Command::Ls { status, limit } => ls::ls(&context, &status, limit),
         Command::Status { run } => status::status(&context, run.as_deref()),
         Command::Logs { run, step, follow, attempt } => {
@@ -58,5 +69,22 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             clap_complete::generate(shell, &mut Args::command(), "sprag", &mut std::io::stdout());
             Ok(Exit::Ok)
         }
+    }
+}
+
+fn gate_answer<'a>(
+    run: &'a str,
+    step: Option<&'a str>,
+    answer: &'a Answer,
+    approved: bool,
+) -> gates::Answer<'a> {
+    let Answer { choice, comment, detach } = answer;
+    gates::Answer {
+        run,
+        step,
+        choice: choice.as_deref(),
+        comment: comment.as_deref(),
+        approved,
+        detach: *detach,
     }
 }

@@ -175,6 +175,10 @@ impl Attached {
                 self.leave().await?;
                 status
             }
+            Watched::Waits => {
+                self.leave().await?;
+                return super::gates::waits_for_person(context, store, run);
+            }
             Watched::Left => {
                 drain(self.engine, std::future::ready(())).await?;
                 store
@@ -185,6 +189,7 @@ impl Attached {
         outcome(context, store, &known, status)?;
         Ok(match watched {
             Watched::Ended(status) => status.into(),
+            Watched::Waits => Exit::WaitsForPerson,
             Watched::Left => Exit::Cancelled,
         })
     }
@@ -248,6 +253,29 @@ pub(crate) async fn retry(
         .next(format!("wait for it (`sprag wait {id}`), or take it over (`sprag resume {id}`)")));
     }
     again(context, &store, &known, detach, to).await
+}
+
+/// After something that a run had waited for: works it off here, unless somebody else does.
+pub(crate) async fn go_on(
+    context: &Context,
+    store: &Store,
+    run: RunId,
+    since: u64,
+    detach: bool,
+) -> Result<Exit, Failure> {
+    let row = super::gates::root_row(store, run)?;
+    if row.status().is_terminal() {
+        let known = find_run(store, Some(&run.to_string()))?;
+        outcome(context, store, &known, row.status())?;
+        return Ok(row.status().into());
+    }
+    if detach || is_attended(store, &row)? {
+        return Ok(Exit::Ok);
+    }
+    take_from_the_dead(store, &row).await?;
+    let attached = Attached::begin(context, store, run, (None, None)).await?;
+    store.executor().pin_run(run, Some(attached.id)).await?;
+    attached.see_through(context, store, run, Some(since)).await
 }
 
 /// Goes on with a run: from a step, from what failed, or from where its process died.

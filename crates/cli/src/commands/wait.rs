@@ -18,12 +18,15 @@ pub(crate) async fn wait(
     let store = context.store()?;
     let run = find_run(&store, run)?.id();
     let ended = ended(&store, run);
-    let status = match limit {
+    let ended = match limit {
         None => ended.await?,
         Some(limit) => match tokio::time::timeout(limit, ended).await {
             Ok(status) => status?,
             Err(_) => return Ok(Exit::TimedOut),
         },
+    };
+    let Some(status) = ended else {
+        return super::gates::waits_for_person(context, &store, run);
     };
     if context.json {
         line(&serde_json::json!({ "type": "result", "run": run, "status": status }).to_string());
@@ -33,13 +36,14 @@ pub(crate) async fn wait(
     Ok(status.into())
 }
 
-/// Waits until the run has ended.
-async fn ended(store: &Store, run: RunId) -> Result<sprag_lifecycle::RunStatus, Failure> {
+/// Waits until the run has ended; none if it waits for a person and nothing else of it goes on.
+async fn ended(store: &Store, run: RunId) -> Result<Option<sprag_lifecycle::RunStatus>, Failure> {
     let wake = store.subscribe(vec![Topic::Run(run)]);
     loop {
         let row = store.read(|db| Table::<RunRow>::load(db, run))?;
         match row.map(|row| row.status()) {
-            Some(status) if status.is_terminal() => return Ok(status),
+            Some(status) if status.is_terminal() => return Ok(Some(status)),
+            Some(_) if !crate::live::questions_alone(store, run)?.is_empty() => return Ok(None),
             Some(_) => wake.wait(Duration::from_secs(2)).await,
             None => return Err(Failure::error(format!("run {run} is gone"))),
         }

@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, Enforcement, EnforcementEvent, EnforcementStatus, Environment, EnvironmentEvent,
-    EnvironmentStatus, RunId, Thread, ThreadEvent, ThreadStatus,
-    WorkerEvent, WorkerPresence, WorkerStatus,
+    EnvironmentStatus, RunId, Thread, ThreadEvent, ThreadStatus, WorkerEvent, WorkerPresence, WorkerStatus,
 };
 
 use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{
-    EnforcementRow, EnvironmentGiven, EnvironmentRow, Id, Row, ThreadGiven, ThreadRow,
-    WorkerGiven, WorkerRow,
+    EnforcementRow, EnvironmentGiven, EnvironmentRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow,
 };
 use crate::session::Session;
 

@@ -218,9 +218,9 @@ pub(crate) fn resume_child(session: &mut Session<'_>, id: RunId, pin: Option<Id>
 /// A run that is another's work does not go on by itself: its parent would not know.
 fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
     match session.get::<RunRow>(id)?.and_then(|run| run.parent) {
-        Some((parent, _)) => {
-            Err(Error::Refused(format!("run {id} is the work of a step of run {parent}: go on with that one")))
-        }
+        Some((parent, _)) => Err(Error::Refused(format!(
+            "run {id} is the work of a step of run {parent}: go on with that one"
+        ))),
         None => Ok(()),
     }
 }

@@ -9,8 +9,8 @@ use sprag_lifecycle::{ExecutionId, Items, Lifecycle, Needs, RunId, Tally, Word};
 
 use crate::error::Error;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList, Row, RunRow, Status, StepKey, StepRow,
-    ThreadRow, WorkerRow,
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList, Row, RunRow, Status,
+    StepKey, StepRow, ThreadRow, WorkerRow,
 };
 
 /// Why a row could not be read.
@@ -75,7 +75,9 @@ fn items_text(list: ItemList) -> String {
 
 fn read_items(text: &str) -> Option<ItemList> {
     let numbers: Vec<u32> = text.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [made_by, first, total, created, settled, failed, cancelled, ending] = numbers[..] else { return None };
+    let [made_by, first, total, created, settled, failed, cancelled, ending] = numbers[..] else {
+        return None;
+    };
     let items = Items { total, created, settled, failed, cancelled, ending: ending == 1 };
     Some(ItemList { made_by, first, items })
 }

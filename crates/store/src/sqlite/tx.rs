@@ -16,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::language::{Language, Wordless};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status, StepRow, TimerRow, WorkerRow,
+    ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status, StepRow, TimerRow,
+    WorkerRow,
 };
 use crate::seams::{Entropy, Now};
 
@@ -499,7 +500,9 @@ impl Backend for SqliteTx<'_> {
     fn item(&mut self, of: ExecutionId, index: u32) -> Result<Option<Arc<str>>> {
         let found = self
             .conn
-            .prepare_cached("SELECT value FROM items WHERE run = ?1 AND step = ?2 AND attempt = ?3 AND no = ?4")
+            .prepare_cached(
+                "SELECT value FROM items WHERE run = ?1 AND step = ?2 AND attempt = ?3 AND no = ?4",
+            )
             .and_then(|mut statement| {
                 let key = params![of.run.to_i64(), of.step, of.attempt, index];
                 statement.query_row(key, |columns| columns.get(0)).optional()

@@ -1,0 +1,155 @@
+//! `sprag approve`, `reject`, `signal`: what a run waits for from outside.
+
+use serde_json::{Value, json};
+use sprag_lifecycle::RunId;
+use sprag_store::ops::{self, Signalled};
+use sprag_store::{GateKind, GateRow, RunRow, Store, Table};
+
+use super::run::go_on;
+use crate::context::{Context, find_run};
+use crate::exit::{Exit, Failure};
+use crate::live::{gate_text, questions_alone};
+use crate::show::{Style, line};
+
+/// A person's answer.
+pub(crate) struct Answer<'a> {
+    pub(crate) run: &'a str,
+    pub(crate) step: Option<&'a str>,
+    pub(crate) choice: Option<&'a str>,
+    pub(crate) comment: Option<&'a str>,
+    pub(crate) approved: bool,
+    pub(crate) detach: bool,
+}
+
+pub(crate) async fn answer(context: &Context, answer: Answer<'_>) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, Some(answer.run))?;
+    let root = known.run.root;
+    let (gate, name) = find_gate(&store, known.id(), answer.step)?;
+    let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
+    let choices: Vec<&str> =
+        question["choices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let meant = if answer.approved { choices.first() } else { choices.last() };
+    let choice = answer.choice.or(meant.copied()).unwrap_or("yes");
+    if !choices.is_empty() && !choices.contains(&choice) {
+        return Err(Failure::usage(format!("{choice:?} is no answer to this question"))
+            .next(format!("choose one of: {}", choices.join(", "))));
+    }
+    let text = ops::answer_text(choice, answer.comment, answer.approved);
+    let since = store.read(|db| db.last_seq())?;
+    store.person().answer_gate(gate.id, text).await?.require_applied()?;
+    if context.json {
+        let told = json!({ "type": "answer", "run": gate.run, "step": name, "choice": choice, "approved": answer.approved });
+        line(&told.to_string());
+    } else {
+        let style = Style::stderr();
+        let sign = if answer.approved { style.green("✓") } else { style.red("✗") };
+        eprintln!("{sign} {name} {}", style.dim(&format!("answered {choice:?}")));
+    }
+    go_on(context, &store, root, since, answer.detach).await
+}
+
+/// The open question that is meant: of this run, or of one that is the work of its steps.
+fn find_gate(store: &Store, run: RunId, step: Option<&str>) -> Result<(GateRow, String), Failure> {
+    let mut open = Vec::new();
+    let mut todo = vec![run];
+    while let Some(next) = todo.pop() {
+        let known = find_run(store, Some(&next.to_string()))?;
+        let (gates, children) = store.read(|db| Ok((db.open_gates(next)?, db.children(next)?)))?;
+        for gate in gates.into_iter().filter(|gate| gate.kind == GateKind::Question) {
+            let name = known.name_of(store, gate.step);
+            if step.is_none_or(|step| step == name) {
+                open.push((gate, name));
+            }
+        }
+        todo.extend(children);
+    }
+    match open.len() {
+        1 => Ok(open.remove(0)),
+        0 => {
+            let of_step = step.map(|step| format!(" in step {step:?}")).unwrap_or_default();
+            Err(Failure { exit: Exit::Nothing, ..Failure::error(format!("run {run} asks nothing{of_step}")) }
+                .next(format!("see what it waits for: sprag explain {run}")))
+        }
+        _ => {
+            let names: Vec<&str> = open.iter().map(|(_, name)| name.as_str()).collect();
+            Err(Failure::usage(format!("run {run} asks several questions: {}", names.join(", ")))
+                .next(format!("name the step: sprag approve {run} {}", names[0])))
+        }
+    }
+}
+
+/// Tells what a run waits for from a person.
+pub(crate) fn waits_for_person(context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
+    let questions = questions_alone(store, run)?;
+    if context.json {
+        let told: Vec<Value> = questions
+            .iter()
+            .map(|gate| {
+                let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
+                json!({ "run": gate.run, "step": step_of(store, gate), "ask": question["ask"], "choices": question["choices"] })
+            })
+            .collect();
+        line(&json!({ "type": "result", "run": run, "status": "running", "waits_for": told }).to_string());
+        return Ok(Exit::WaitsForPerson);
+    }
+    let style = Style::stderr();
+    for gate in &questions {
+        let step = step_of(store, gate);
+        eprintln!("{} {step} waits for {}", style.bold("?"), gate_text(gate));
+        eprintln!(
+            "{} sprag approve {} {step} · sprag reject {} {step}",
+            style.dim("next:"),
+            gate.run,
+            gate.run
+        );
+    }
+    Ok(Exit::WaitsForPerson)
+}
+
+fn step_of(store: &Store, gate: &GateRow) -> String {
+    find_run(store, Some(&gate.run.to_string()))
+        .map_or_else(|_| gate.step.to_string(), |known| known.name_of(store, gate.step))
+}
+
+pub(crate) async fn signal(
+    context: &Context,
+    run: &str,
+    name: &str,
+    payload: Option<&str>,
+    detach: bool,
+) -> Result<Exit, Failure> {
+    let payload: Value = match payload {
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            Failure::usage(format!("--payload is not JSON: {error}")).next("write it like '{\"version\": 3}'")
+        })?,
+        None => json!({}),
+    };
+    let store = context.store()?;
+    let known = find_run(&store, Some(run))?;
+    let id = known.id();
+    let since = store.read(|db| db.last_seq())?;
+    let sent = store.person().signal(id, name.into(), payload.to_string().into()).await?;
+    let step = match sent {
+        Signalled::Received(step) => Some(known.name_of(&store, step)),
+        Signalled::Kept => None,
+    };
+    if context.json {
+        line(&json!({ "type": "signal", "run": id, "name": name, "received_by": step }).to_string());
+    } else {
+        match &step {
+            Some(step) => eprintln!("{} step {step} has waited for it", Style::stderr().green("✓")),
+            None => eprintln!("kept: no step of run {id} waits for {name:?} yet"),
+        }
+    }
+    if step.is_none() {
+        return Ok(Exit::Ok);
+    }
+    go_on(context, &store, known.run.root, since, detach).await
+}
+
+/// The root run's row, as it is now.
+pub(super) fn root_row(store: &Store, run: RunId) -> Result<RunRow, Failure> {
+    let row = store.read(|db| Table::<RunRow>::load(db, run))?;
+    row.ok_or_else(|| Failure::error(format!("run {run} is gone")))
+}
