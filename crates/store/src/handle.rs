@@ -482,6 +482,12 @@ impl Person<'_> {
         Err(Error::Refused("no free name for the run was found".into()))
     }
 
+    /// Makes a run that begins where `source` had finished the step `from`.
+    pub async fn fork_run(self, source: RunId, from: StepNo, new: NewRun) -> Result<Created> {
+        let hash = ops::plan_hash(&new.plan);
+        self.0.write(move |session| ops::fork_run(session, source, from, &new, hash)).await
+    }
+
     /// A name for a new run.
     pub fn new_run_id(self) -> RunId {
         RunId::new(self.0.now().wall_ms, self.0.random())

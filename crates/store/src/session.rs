@@ -193,6 +193,16 @@ impl<'a> Session<'a> {
         self.cache().0.values().map(|slot| &slot.row)
     }
 
+    /// Adds a row in the place of one that this very operation has added, and the journal entry of its creation.
+    pub(crate) fn replace_new<R: Row>(&mut self, row: R, event: &'static str, actor: Actor)
+    where
+        Self: Holds<R>,
+    {
+        debug_assert!(self.cache().0.get(&row.key()).is_none_or(|slot| slot.was.is_none()));
+        self.cache().0.remove(&row.key());
+        self.create(row, event, actor);
+    }
+
     /// Adds a row and the journal entry of its creation.
     pub(crate) fn create<R: Row>(&mut self, row: R, event: &'static str, actor: Actor)
     where

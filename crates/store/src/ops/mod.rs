@@ -6,6 +6,7 @@
 mod entities;
 mod executor;
 mod gates;
+mod inherit;
 mod reaper;
 mod runs;
 mod worker;
@@ -13,6 +14,7 @@ mod worker;
 pub use entities::*;
 pub use executor::*;
 pub use gates::*;
+use inherit::inherit_step;
 pub use reaper::*;
 pub use runs::*;
 pub use worker::*;

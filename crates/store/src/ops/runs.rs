@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionStatus, Needs, OnConflict, Plan, Run, RunEvent, RunId, RunState, RunStatus, StepMove,
-    StepNo, Tally, advance, restart, resume_set,
+    Actor, ExecutionStatus, Needs, OnConflict, OnFail, Plan, Run, RunEvent, RunId, RunState, RunStatus,
+    StepMove, StepNo, StepStatus, Tally, advance, restart, resume_set,
 };
 
 use crate::error::{Error, Result};
@@ -73,6 +73,77 @@ pub fn plan_hash(plan: &Plan) -> i64 {
 
 /// Makes a run and starts it, if its group has a place.
 pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
+    let created = insert_run(session, new, plan_hash)?;
+    if let Created::New(run) = created {
+        let _ = start_run(session, run)?;
+    }
+    Ok(created)
+}
+
+/// Makes a run that begins where another had finished a step: that step and all before it are taken over
+/// as they are, with what they handed on; everything else runs anew.
+pub fn fork_run(
+    session: &mut Session<'_>,
+    source: RunId,
+    from: StepNo,
+    new: &NewRun,
+    plan_hash: i64,
+) -> Result<Created> {
+    let kept = kept_by_fork(session, source, from, &new.plan)?;
+    let created = insert_run(session, new, plan_hash)?;
+    let Created::New(run) = created else { return Ok(created) };
+    let mut steps = new.plan.steps.len() as u32;
+    for no in &kept {
+        steps = steps.max(super::inherit_step(session, source, run, *no)?);
+    }
+    for (no, step) in new.plan.steps.iter().enumerate() {
+        let no = no as StepNo;
+        if !kept.contains(&no) && step.needs.iter().any(|need| kept.contains(need)) {
+            let open = step.needs.iter().filter(|need| !kept.contains(need)).count() as u32;
+            session.note::<StepRow>((run, no), |row| row.needs = Needs { open, broken: 0 })?;
+        }
+    }
+    let unsettled = (new.plan.steps.len() - kept.len()) as u32;
+    session.note::<RunRow>(run, |row| {
+        row.tally = Tally { unsettled, broken: 0 };
+        row.steps = steps;
+    })?;
+    let _ = start_run(session, run)?;
+    Ok(created)
+}
+
+/// What a fork takes over: the step, and all that comes before it.
+fn kept_by_fork(
+    session: &mut Session<'_>,
+    source: RunId,
+    from: StepNo,
+    plan: &Plan,
+) -> Result<BTreeSet<StepNo>> {
+    let mut kept = BTreeSet::new();
+    let mut todo = vec![from];
+    while let Some(no) = todo.pop() {
+        let Some(row) = session.get::<StepRow>((source, no))?.filter(|row| row.item_of.is_none()) else {
+            return Err(Error::Refused(format!("run {source} has no step number {no}")));
+        };
+        let tolerated = plan.step(no).policy.on_fail == OnFail::Continue;
+        let met = match row.status() {
+            StepStatus::Done => true,
+            StepStatus::Skipped => row.skipped_by_when && no != from,
+            StepStatus::Failed => tolerated && !row.rework_pending && no != from,
+            _ => false,
+        };
+        if !met {
+            let id = &plan.step(no).id;
+            return Err(Error::Refused(format!("step {id:?} of run {source} is {}, not done", row.status())));
+        }
+        todo.extend(plan.step(no).needs.iter().filter(|need| kept.insert(**need)));
+        kept.insert(no);
+    }
+    Ok(kept)
+}
+
+/// Makes a run and its steps, waiting.
+fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
     if let Some(key) = &new.idempotency_key
         && let Some(existing) = session.db().run_by_key(key)?
     {
@@ -122,7 +193,6 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
     for older in crowd {
         let _ = cancel_run(session, older)?;
     }
-    let _ = start_run(session, new.id)?;
     Ok(Created::New(new.id))
 }
 
@@ -177,8 +247,14 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     let outcome = report_run(held.session, &run, RunEvent::Started, Actor::Executor)?;
     if outcome.is_applied() {
         let plan = held.plan();
-        let roots = (0..plan.steps.len() as StepNo).filter(|no| plan.step(*no).needs.is_empty());
-        advance(&mut held, roots)?;
+        if run.tally.unsettled < plan.steps.len() as u32 {
+            // Some of it was done by the run that it began in.
+            let left = held.unsettled()?;
+            advance(&mut held, left)?;
+        } else {
+            let roots = (0..plan.steps.len() as StepNo).filter(|no| plan.step(*no).needs.is_empty());
+            advance(&mut held, roots)?;
+        }
     }
     Ok(Some(outcome))
 }
