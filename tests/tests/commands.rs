@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use sprag_tests::{Answer, Entry, Sandbox, Signal, until};
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "run",
     "ls",
     "status",
@@ -18,6 +18,7 @@ const COMMANDS: [&str; 16] = [
     "worker",
     "events",
     "explain",
+    "graph",
     "validate",
     "schema",
     "lifecycle",

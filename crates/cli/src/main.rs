@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod context;
+mod draw;
 mod exit;
 mod live;
 mod show;

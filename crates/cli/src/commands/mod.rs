@@ -2,6 +2,7 @@
 
 mod events;
 mod explain;
+mod graph;
 mod logs;
 mod ls;
 mod machine;
@@ -14,11 +15,12 @@ mod worker;
 pub(crate) use events::Names;
 
 use clap::CommandFactory;
+use sprag_pipeline::Diagnostics;
 
 use crate::args::{Args, Command};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::line;
+use crate::show::{Style, line};
 
 /// Does what the command line says.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
@@ -48,6 +50,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Explain { run } => explain::explain(&context, run.as_deref()),
         Command::Validate { files } => validate::validate(&context, &files),
+        Command::Graph { what, format } => graph::graph(&context, what.as_deref(), format),
         Command::Schema => {
             line(&format!("{:#}", sprag_pipeline::schema()));
             Ok(Exit::Ok)
@@ -59,4 +62,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
     }
+}
+
+/// A file's problems, as a picture.
+pub(crate) fn drawn(problems: &Diagnostics) -> Failure {
+    let message = problems.render(Style::stderr().coloured());
+    Failure { exit: Exit::Usage, message, next: None, drawn: true }
 }

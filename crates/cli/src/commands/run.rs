@@ -8,11 +8,12 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag::Engine;
 use sprag_lifecycle::{ExecutionStatus, Plan, RunId, RunStatus, StepNo};
-use sprag_pipeline::{Diagnostics, Pipeline};
+use sprag_pipeline::Pipeline;
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, Lease, Lost};
 use sprag_store::{Id, Row, RunRow, Store, Table, WorkerRow};
 
+use super::drawn;
 use super::worker::drain;
 use crate::context::{Context, Known, find_run, this_program};
 use crate::exit::{Exit, Failure};
@@ -81,12 +82,6 @@ pub(crate) async fn start(
 
 fn name_taken() -> Failure {
     Failure::error("the name drawn for the run was taken").next("try again")
-}
-
-/// A file's problems, as a picture.
-fn drawn(problems: &Diagnostics) -> Failure {
-    let message = problems.render(Style::stderr().coloured());
-    Failure { exit: Exit::Usage, message, next: None, drawn: true }
 }
 
 /// The plan and the complete inputs of a run.
