@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use sprag_tests::{Answer, Entry, Sandbox, Signal, until};
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "ls",
     "status",
@@ -19,6 +19,7 @@ const COMMANDS: [&str; 17] = [
     "events",
     "explain",
     "graph",
+    "init",
     "validate",
     "schema",
     "lifecycle",

@@ -55,6 +55,21 @@ const RUN_HELP: &str = "The run: its id, or the last characters of it [default: 
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Write a first pipeline, fitted to this folder
+    #[command(after_help = "\
+It looks for Cargo.toml, package.json (and its scripts), pyproject.toml or
+requirements.txt, go.mod, and a Makefile, and writes .sprag/pipelines/NAME.yaml.")]
+    Init {
+        /// What to call the pipeline
+        #[arg(default_value = "ci")]
+        name: String,
+        /// Replace the file if it is there
+        #[arg(long)]
+        force: bool,
+        /// Print it, and write nothing
+        #[arg(long, visible_alias = "dry")]
+        stdout: bool,
+    },
     /// Run a pipeline file and watch it
     #[command(after_help = "\
 Examples:
@@ -207,6 +222,9 @@ Examples:
         /// The pipeline files
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Warnings count too (exit code 1)
+        #[arg(long)]
+        strict: bool,
     },
     /// Print the JSON Schema of pipeline files, for editors
     Schema,

@@ -7,6 +7,7 @@ mod draw;
 mod exit;
 mod live;
 mod show;
+mod starter;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

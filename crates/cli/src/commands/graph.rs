@@ -11,7 +11,7 @@ use crate::args::GraphFormat;
 use crate::context::{Context, find_run};
 use crate::draw::{Graph, Node, Shape, layers, mermaid, svg, text};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, width};
+use crate::show::{counted, line, width};
 
 pub(crate) fn graph(
     context: &Context,
@@ -112,9 +112,8 @@ fn heading(context: &Context, graph: &Graph) -> String {
             format!("{}  {}  {}", style.bold(run), graph.name, style.status(status, 0))
         }
         None => {
-            let steps = graph.nodes.len();
-            let s = if steps == 1 { "" } else { "s" };
-            format!("{}  {}", style.bold(&graph.name), style.dim(&format!("{steps} step{s}")))
+            let steps = counted(graph.nodes.len(), "step");
+            format!("{}  {}", style.bold(&graph.name), style.dim(&steps))
         }
     }
 }

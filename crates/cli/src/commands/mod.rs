@@ -3,6 +3,7 @@
 mod events;
 mod explain;
 mod graph;
+mod init;
 mod logs;
 mod ls;
 mod machine;
@@ -49,7 +50,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             events::events(&context, run.as_deref(), since, follow).await
         }
         Command::Explain { run } => explain::explain(&context, run.as_deref()),
-        Command::Validate { files } => validate::validate(&context, &files),
+        Command::Validate { files, strict } => validate::validate(&context, &files, strict),
+        Command::Init { name, force, stdout } => init::init(&context, &name, force, stdout),
         Command::Graph { what, format } => graph::graph(&context, what.as_deref(), format),
         Command::Schema => {
             line(&format!("{:#}", sprag_pipeline::schema()));
