@@ -217,6 +217,32 @@ fn schema_lifecycle_and_validate_need_no_data() {
 }
 
 #[test]
+fn warnings_are_shown_counted_and_refused_only_if_asked() {
+    let sandbox = Sandbox::new();
+    sandbox.write("odd.yaml", "inputs:\n  unused: string\nsteps:\n  - id: a\n    run: [echo, $HOME]\n");
+    let told = sandbox.sprag(["validate", "odd.yaml"]).expect(0);
+    assert_eq!(told.stdout, "odd.yaml: ok, pipeline \"odd\" with 1 step, 2 warnings\n");
+    assert!(
+        told.stderr.contains("warning: nothing uses the input `unused`\n --> odd.yaml:2:3\n"),
+        "{told:?}"
+    );
+    assert!(told.stderr.contains("  ^^^^^^"), "{told:?}");
+    sandbox.sprag(["validate", "odd.yaml", "--strict"]).expect(1);
+    let json = sandbox.sprag(["validate", "--json", "--strict", "odd.yaml"]).expect(1).json();
+    assert_eq!(json[0]["valid"], true);
+    let first = &json[0]["diagnostics"][0];
+    assert_eq!(
+        (&first["severity"], &first["line"], &first["column"]),
+        (&json!("warning"), &json!(2), &json!(3))
+    );
+    sandbox.write("broken.yaml", "steps: []\n");
+    sandbox.sprag(["validate", "--strict", "odd.yaml", "broken.yaml"]).expect(2);
+    let ran = sandbox.sprag(["run", "odd.yaml"]).expect(0);
+    assert!(ran.stderr.contains("2 warnings about odd.yaml: see `sprag validate odd.yaml`"), "{ran:?}");
+    assert!(!ran.stderr.contains("-->"), "{ran:?}");
+}
+
+#[test]
 fn doctor_is_content_with_a_new_folder() {
     let sandbox = sandbox();
     let told = sandbox.json(["doctor", "--json"]);

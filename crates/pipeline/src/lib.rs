@@ -30,6 +30,7 @@ mod shell;
 mod source;
 mod spec;
 mod template;
+mod warnings;
 mod yaml;
 
 use std::path::Path;
