@@ -127,7 +127,7 @@ fn secrets(step: &Node, common: Option<&Node>, report: &mut Report) {
         let set = [step.get("env"), common].into_iter().flatten().any(|env| env.get(name).is_some());
         if set {
             let problem = Problem::at(secret.span, format!("{} is set by `env` too", quoted(name)));
-            report.warn(problem.help("remove one of them: the secret is what the step sees"));
+            report.warn(problem.help("remove one of them: what `env` says hides the secret"));
         }
     }
 }
