@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rusqlite::Connection;
-use sprag_lifecycle::{Plan, PlanStep, Policy, StepNo};
+use sprag_lifecycle::{Plan, PlanStep, StepNo};
 use sprag_store::ops::{Claimer, Ending};
 use sprag_store::{DEFAULT_QUEUE, FILE_NAME, Store};
 
@@ -21,12 +21,11 @@ const LEASE_MS: i64 = 600_000;
 /// A pipeline of `steps` steps, each needing the one before it.
 pub(crate) fn sequence(steps: usize) -> Result<Arc<Plan>> {
     let step = |no: usize| PlanStep {
-        id: format!("s{no}"),
-        needs: no.checked_sub(1).map(|before| before as StepNo).into_iter().collect(),
-        policy: Policy::default(),
-        queue: DEFAULT_QUEUE.to_owned(),
-        priority: 0,
         spec: "{}".to_owned(),
+        ..PlanStep::new(
+            format!("s{no}"),
+            no.checked_sub(1).map(|before| before as StepNo).into_iter().collect(),
+        )
     };
     Ok(Arc::new(Plan::new("bench", (0..steps).map(step).collect())?))
 }

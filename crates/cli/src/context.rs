@@ -33,7 +33,7 @@ impl Context {
     }
 
     pub(crate) fn store(&self) -> Result<Store, Failure> {
-        Store::open(&self.data).map_err(|error| {
+        sprag::open(&self.data).map_err(|error| {
             Failure::error(error.to_string()).next("choose another folder with --data DIR or SPRAG_DATA")
         })
     }

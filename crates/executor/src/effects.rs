@@ -2,8 +2,8 @@
 
 use std::pin::Pin;
 
-use sprag_lifecycle::RunId;
-use sprag_store::{Backend, Result, Row, RunRow, Table};
+use sprag_lifecycle::{RunId, StepNo};
+use sprag_store::{Backend, OutboxRow, Result, Row, RunRow, Table};
 
 use crate::Executor;
 
@@ -32,12 +32,30 @@ const FIRST_WAIT_MS: i64 = 1_000;
 const LONGEST_WAIT_MS: i64 = 300_000;
 
 impl Executor {
+    /// A run that is the work of another's step has ended: that step is looked at.
+    async fn tell_parent(&self, row: &OutboxRow) -> Result<bool> {
+        let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap_or_default();
+        let step = payload["step"].as_u64().and_then(|step| StepNo::try_from(step).ok()).unwrap_or_default();
+        if let Err(error) = self.store.executor().look_at_step(row.run, step).await {
+            tracing::warn!(run = %row.run, step, %error, "telling a run that its step's work has ended");
+            let not_before_ms = self.store.now().steady_ms + FIRST_WAIT_MS;
+            self.store.executor().effect_failed(row.id, not_before_ms, error.to_string()).await?;
+            return Ok(false);
+        }
+        self.store.executor().effect_done(row.id).await?;
+        Ok(true)
+    }
+
     /// Carries out what is due in the outbox. One that fails blocks no other and undoes nothing.
     pub(crate) async fn relay(&self) -> Result<usize> {
         let now_ms = self.store.now().steady_ms;
         let mut done = 0;
         for row in self.store.read(|db| db.outbox_due(now_ms, self.batch(BATCH)))? {
             if !self.cares_for(row.run) {
+                continue;
+            }
+            if &*row.kind == "child.ended" {
+                done += usize::from(self.tell_parent(&row).await?);
                 continue;
             }
             // Somebody has resumed it meanwhile: its next end brings its own effects.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
-use sprag_store::{Result, Store, Topic};
+use sprag_store::{Result, RunRow, Store, Table, Topic};
 use tokio::sync::watch;
 
 pub use effects::{Effect, EffectFuture};
@@ -150,7 +150,14 @@ impl Executor {
         if self.config.only.is_some() { 1_000_000 } else { of_all }
     }
 
+    /// Whether a run is one that this executor looks after: any, or the one, with all that are its work.
     fn cares_for(&self, run: RunId) -> bool {
-        self.config.only.is_none_or(|only| only == run)
+        self.config.only.is_none_or(|only| {
+            only == run
+                || self
+                    .store
+                    .read(|db| Table::<RunRow>::load(db, run))
+                    .is_ok_and(|row| row.is_some_and(|row| row.root == only))
+        })
     }
 }

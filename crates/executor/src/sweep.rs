@@ -43,7 +43,7 @@ impl Executor {
         let now_ms = self.store.now().steady_ms;
         for timer in self.store.read(|db| db.timers_due(now_ms, self.batch(BATCH)))? {
             if self.cares_for(timer.execution.run) {
-                let scheduled = self.store.executor().schedule(timer.execution).await;
+                let scheduled = self.store.executor().timer_fired(timer.execution).await;
                 swept.scheduled += usize::from(done(timer.execution.run, scheduled, false));
             }
         }

@@ -21,8 +21,8 @@ mod table;
 mod thread;
 
 pub use advance::{
-    Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, advance, heal, restart,
-    resume_set, standing,
+    Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, advance, heal,
+    restart, resume_set, standing,
 };
 pub use diagram::reference;
 pub use environment::{
@@ -30,7 +30,10 @@ pub use environment::{
 };
 pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicate, ExecutionStatus};
 pub use ids::{ExecutionId, NotARunId, RunId, StepNo};
-pub use plan::{Backoff, Concurrency, DEFAULT_LOSSES, Growth, OnFail, Plan, PlanError, PlanStep, Policy};
+pub use plan::{
+    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanError, PlanStep,
+    Policy, Spread, WorkKind,
+};
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{
     Enforcement, EnforcementEvent, EnforcementPredicate, EnforcementStatus, Gate, GateEvent, GateFacts,

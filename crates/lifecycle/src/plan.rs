@@ -40,6 +40,76 @@ pub struct PlanStep {
     pub priority: i32,
     /// What to do, for the worker; the walk does not look inside.
     pub spec: String,
+    /// Whose hands its work is in.
+    #[serde(default)]
+    pub work: WorkKind,
+    /// When its own condition is asked.
+    #[serde(default)]
+    pub condition: Condition,
+    /// One step of the run for each item of a list, instead of one in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+    /// The steps whose results its texts name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reads: Vec<StepNo>,
+}
+
+impl PlanStep {
+    /// A step that a worker of the default queue does, with nothing special about it.
+    pub fn new(id: impl Into<String>, needs: Vec<StepNo>) -> PlanStep {
+        PlanStep {
+            id: id.into(),
+            needs,
+            policy: Policy::default(),
+            queue: "default".into(),
+            priority: 0,
+            spec: String::new(),
+            work: WorkKind::default(),
+            condition: Condition::default(),
+            spread: None,
+            reads: Vec::new(),
+        }
+    }
+}
+
+/// Whose hands a step's work is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkKind {
+    /// A worker's: it is handed over and comes back.
+    #[default]
+    Execution,
+    /// A worker's that comes from outside, whenever it does: an agent or a person.
+    Task,
+    /// A person's: a question that waits for an answer.
+    Gate,
+    /// Nobody's: a time or a signal.
+    Wait,
+    /// Another run's.
+    Child,
+}
+
+/// When a step's own condition is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// It has none.
+    #[default]
+    None,
+    /// Once its needs are met.
+    Step,
+    /// For each item of its fan-out.
+    Item,
+}
+
+/// How the items of a fan-out are worked off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Spread {
+    /// How many may be live at once; none: as many as the walk allows.
+    pub max_parallel: Option<u32>,
+    /// One item that fails ends the others.
+    pub fail_fast: bool,
 }
 
 /// What becomes of a step when its work fails, and whether it runs when others did.
@@ -60,6 +130,9 @@ pub struct Policy {
     pub losses: u32,
     /// Only these exit codes are worth another try; empty means all.
     pub retry_exit_codes: Vec<i32>,
+    /// The longest that one attempt may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// A step that takes its worker down with it is not handed out forever.
@@ -75,6 +148,7 @@ impl Default for Policy {
             at_most_once: false,
             losses: DEFAULT_LOSSES,
             retry_exit_codes: Vec::new(),
+            timeout_ms: None,
         }
     }
 }
@@ -146,6 +220,22 @@ pub struct Concurrency {
     pub group: String,
     /// How many of it may be live at once.
     pub limit: u32,
+    /// What becomes of a run that finds it full.
+    #[serde(default)]
+    pub on_conflict: OnConflict,
+}
+
+/// What becomes of a run that finds its group full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnConflict {
+    /// It waits for a place.
+    #[default]
+    Queue,
+    /// It is refused.
+    Reject,
+    /// Those who hold the places or wait for one are cancelled, and it takes their place.
+    CancelOlder,
 }
 
 /// Why a graph is not a plan.
@@ -317,14 +407,7 @@ mod tests {
     use super::*;
 
     fn step(id: &str, needs: &[StepNo]) -> PlanStep {
-        PlanStep {
-            id: id.into(),
-            needs: needs.to_vec(),
-            policy: Policy::default(),
-            queue: "default".into(),
-            priority: 0,
-            spec: String::new(),
-        }
+        PlanStep::new(id, needs.to_vec())
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use sprag_lifecycle::{Backoff, Growth, OnFail, Policy};
+use sprag_lifecycle::{Backoff, Growth, OnConflict, OnFail, Policy};
 
 use crate::diagnostic::{Problem, Report};
 use crate::duration;
@@ -15,7 +15,7 @@ use crate::kinds;
 use crate::language::PIPELINE;
 use crate::names::{self, Place, Scope, StepNames, Uses};
 use crate::parts;
-use crate::pipeline::{ConcurrencyRule, OnConflict, Pipeline, Step};
+use crate::pipeline::{ConcurrencyRule, Pipeline, Step};
 use crate::spec::StepSpec;
 use crate::warnings;
 use crate::yaml::{Node, Scalar, Yaml};
@@ -23,6 +23,8 @@ use crate::yaml::{Node, Scalar, Yaml};
 /// Ten times what has been asked for; the checks of a graph grow faster than the graph.
 const MAX_STEPS: usize = 10_000;
 const DEFAULT_QUEUE: &str = "default";
+/// Where tasks wait for agents and people, unless they say otherwise.
+const TASKS_QUEUE: &str = "tasks";
 
 /// The pipeline in the tree; none if anything is wrong with it, which is reported.
 pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
@@ -72,11 +74,11 @@ fn step<'n>(
     report: &mut Report,
 ) -> Option<Step> {
     let kind = kinds::kind(node, common, uses, report);
-    let inner = |key: &str| ["task", "gate", "wait"].iter().find_map(|kind| node.get(kind)?.get(key));
+    let inner = |key: &str| node.get("task")?.get(key);
     let spec = StepSpec {
         env: common.env(node, uses),
         dir: common.dir(node, uses),
-        timeout_ms: inner("timeout").or_else(|| common.get(node, "timeout")).and_then(duration_ms),
+        timeout_ms: timeout(node, common).and_then(duration_ms),
         secrets: texts(node.get("secrets")),
         when: parts::when(node, uses),
         outputs: parts::outputs(node, uses, report),
@@ -84,15 +86,30 @@ fn step<'n>(
         fan_out: parts::fan_out(node, uses, report),
         ..StepSpec::new(kind?)
     };
-    let queue = inner("queue").or_else(|| common.get(node, "queue"));
+    let is_task = node.get("task").is_some();
+    let queue = match is_task {
+        // What steps share is about commands: a task is not for whoever runs these.
+        true => inner("queue").or_else(|| node.get("queue")),
+        false => common.get(node, "queue"),
+    };
+    let default_queue = if is_task { TASKS_QUEUE } else { DEFAULT_QUEUE };
+    let timeout_ms = spec.timeout_ms;
     Some(Step {
         id: vertex.id.as_ref()?.name.clone(),
         needs: graph.needs[no].clone(),
-        policy: policy(node, common.defaults, graph.rework[no], report),
-        queue: queue.and_then(Node::text).unwrap_or(DEFAULT_QUEUE).to_owned(),
+        policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
+        queue: queue.and_then(Node::text).unwrap_or(default_queue).to_owned(),
         priority: common.get(node, "priority").and_then(Node::integer).unwrap_or(0) as i32,
         spec,
     })
+}
+
+/// How long a step may take: a question or a wait has a time of its own, and what steps share is not for them.
+fn timeout<'n>(node: &'n Node, common: &Common<'n>) -> Option<&'n Node> {
+    match ["gate", "wait"].iter().find_map(|kind| node.get(kind)) {
+        Some(outside) => outside.get("timeout"),
+        None => common.get(node, "timeout"),
+    }
 }
 
 /// What steps share.

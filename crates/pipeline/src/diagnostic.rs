@@ -6,7 +6,7 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
 
-use crate::form::State;
+use crate::child::Children;
 use crate::source::{Source, Span};
 
 /// A file of nonsense is wrong in ten thousand places; nobody reads past these.
@@ -224,23 +224,24 @@ pub(crate) struct Report {
     errors: usize,
     warnings: usize,
     left_out: usize,
-    accepted: State,
+    pub(crate) children: Children,
 }
 
 impl Report {
     pub(crate) fn new(source: Arc<Source>) -> Report {
-        Report { source, found: Vec::new(), errors: 0, warnings: 0, left_out: 0, accepted: State::Ready }
+        Report {
+            source,
+            found: Vec::new(),
+            errors: 0,
+            warnings: 0,
+            left_out: 0,
+            children: Children::default(),
+        }
     }
 
-    /// Accepts what is understood and not acted on yet, too.
-    #[cfg(test)]
-    pub(crate) fn accepting_understood(source: Arc<Source>) -> Report {
-        Report { accepted: State::Understood, ..Report::new(source) }
-    }
-
-    /// Whether a key or word in this state may be used.
-    pub(crate) fn accepts(&self, state: State) -> bool {
-        state <= self.accepted
+    /// Finds child pipelines there.
+    pub(crate) fn with_children(self, children: Children) -> Report {
+        Report { children, ..self }
     }
 
     pub(crate) fn error(&mut self, problem: Problem) {

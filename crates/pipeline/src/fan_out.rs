@@ -29,6 +29,7 @@ impl FanOut {
         };
         let mut context = context.clone();
         if let Value::Object(names) = &mut context {
+            names.remove("item");
             names.insert(name.into(), item.clone());
         }
         context

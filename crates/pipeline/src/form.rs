@@ -38,7 +38,6 @@ pub(crate) enum Form {
 #[derive(Debug)]
 pub(crate) struct Word {
     pub(crate) name: &'static str,
-    pub(crate) state: State,
 }
 
 /// A map with fixed keys.
@@ -64,8 +63,6 @@ pub(crate) struct Key {
 pub(crate) enum State {
     /// Acted on.
     Ready,
-    /// Understood here, and not acted on by the rest: refused, but for tests of this crate.
-    Understood,
     /// A word of the language, no more.
     Later,
 }
@@ -223,7 +220,7 @@ impl Form {
             Form::Duration(_) => duration::EXPECTED.into(),
             Form::Integer(min, max) => format!("a whole number from {min} to {max}"),
             Form::Boolean => "true or false".into(),
-            Form::Word(words) => one_of(words.iter().filter(|w| w.state == State::Ready).map(|w| w.name)),
+            Form::Word(words) => one_of(words.iter().map(|w| w.name)),
             Form::Scalar => "text, a number or a boolean".into(),
             Form::List(_, 0) => "a list".into(),
             Form::List(_, min) => format!("a list of at least {min}"),
@@ -252,22 +249,13 @@ impl Form {
 
     fn check_word(&self, words: &[Word], node: &Node, what: &str, report: &mut Report) -> bool {
         let Some(text) = node.text() else { return self.refuse(node, what, report) };
-        match words.iter().find(|word| word.name == text).map(|word| word.state) {
-            Some(state) if report.accepts(state) => true,
-            Some(_) => {
-                report.error(
-                    Problem::at(node.span, format!("`{text}` is not supported yet"))
-                        .expected(self.expected()),
-                );
-                false
-            }
-            None => {
-                let near = nearest(text, words.iter().map(|word| word.name));
-                let message = format!("{what} cannot be {}", quoted(text));
-                report.error(Problem::at(node.span, message).expected(self.expected()).nearest(near));
-                false
-            }
+        if words.iter().any(|word| word.name == text) {
+            return true;
         }
+        let near = nearest(text, words.iter().map(|word| word.name));
+        let message = format!("{what} cannot be {}", quoted(text));
+        report.error(Problem::at(node.span, message).expected(self.expected()).nearest(near));
+        false
     }
 
     /// Reports a node of the wrong kind; false, for the convenience of callers.
@@ -323,7 +311,7 @@ fn check_record(
     let mut right = true;
     for (name, value) in entries {
         right &= match record.key(&name.text) {
-            Some(key) if !report.accepts(key.state) => {
+            Some(key) if key.state != State::Ready => {
                 let message = format!("`{}` is not supported yet", name.text);
                 report.error(
                     Problem::at(name.span, message).help("remove it: this version would not act on it"),

@@ -2,22 +2,24 @@
 
 use serde_json::Value;
 
+use crate::child;
 use crate::decode::{Common, duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
+use crate::form::State;
 use crate::language::{KINDS, STEP};
 use crate::names::{Place, Uses};
 use crate::render::MAX_TEXT_BYTES;
 use crate::spec::{Kind, Shell, Wait};
-use crate::yaml::{MapKey, Node, Yaml};
+use crate::yaml::{MapKey, Node, Yaml, quoted};
 
 /// The keys that mean nothing to a kind; found on its step, they are refused.
 #[rustfmt::skip]
 const IN_VAIN: &[(&str, &[&str])] = &[
-    ("call",     &["shell", "dir", "env", "secrets"]),
-    ("task",     &["shell", "dir", "env", "secrets"]),
+    ("call",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
+    ("task",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
     ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
     ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
-    ("pipeline", &["shell", "dir", "env", "secrets", "queue"]),
+    ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "at_most_once"]),
 ];
 
 /// The step's kind, if it has exactly one.
@@ -33,7 +35,7 @@ pub(crate) fn kind<'n>(
         let only_known = step.entries().iter().all(|(key, _)| STEP.key(&key.text).is_some());
         if only_known && matches!(step.yaml, Yaml::Map(_)) {
             let ready =
-                KINDS.iter().filter(|kind| STEP.key(kind).is_some_and(|key| report.accepts(key.state)));
+                KINDS.iter().filter(|kind| STEP.key(kind).is_some_and(|key| key.state == State::Ready));
             let expected = format!("one of {}", ready.copied().collect::<Vec<_>>().join(", "));
             report.error(Problem::at(step.span, "this step does nothing").expected(expected));
         }
@@ -68,10 +70,12 @@ pub(crate) fn kind<'n>(
         "wait" => wait(node, uses, report),
         "pipeline" => {
             let file = if node.text().is_some() { node } else { node.get("file")? };
-            uses.add(file, Place::Text);
-            let inputs = node.get("inputs").map(Node::entries).unwrap_or_default();
+            let given = node.get("inputs");
+            let inputs = given.map(Node::entries).unwrap_or_default();
             let inputs = inputs.iter().map(|(key, value)| (key.text.clone(), json(Some(value), uses)));
-            Some(Kind::Pipeline { inputs: inputs.collect(), file: file.text()?.to_owned() })
+            let inputs = inputs.collect();
+            let definition = Box::new(child::resolve(file, given, report)?);
+            Some(Kind::Pipeline { inputs, file: file.text()?.to_owned(), definition })
         }
         _ => None,
     }
@@ -145,10 +149,20 @@ fn wait<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<
         "for" => Wait::For { ms: duration_ms(value)? },
         "until" => {
             uses.add(value, Place::Text);
+            if let Some(wrong) = value.text().filter(|text| !text.contains("{{") && time_ms(text).is_none()) {
+                let message = format!("{} is not a time", quoted(wrong));
+                report
+                    .error(Problem::at(value.span, message).expected("a time such as 2030-01-31T08:00:00Z"));
+            }
             Wait::Until { time: value.text()?.to_owned() }
         }
         _ => Wait::Signal { name: value.text()?.to_owned() },
     }))
+}
+
+/// A time as people write it, in milliseconds since 1970.
+pub(crate) fn time_ms(text: &str) -> Option<i64> {
+    text.trim().parse::<jiff::Timestamp>().ok().map(|time| time.as_millisecond())
 }
 
 /// The one of these keys that a map has; none or several are reported.

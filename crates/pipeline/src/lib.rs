@@ -10,6 +10,7 @@
 //! Everything that is wrong is gathered into [`Diagnostics`], each with its place in the file. A key that
 //! nothing acts on is refused, never ignored.
 
+mod child;
 mod decode;
 mod diagnostic;
 mod duration;
@@ -35,13 +36,15 @@ mod yaml;
 
 use std::path::Path;
 
+pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use inputs::{Input, InputType};
-pub use pipeline::{ConcurrencyRule, OnConflict, Pipeline, Step};
+pub use pipeline::{ConcurrencyRule, Pipeline, Step};
 pub use render::{RenderError, render_step, when_holds};
 pub use schema::schema;
 pub use spec::{Check, FanOut, Format, Kind, Output, Over, Shell, StepSpec, Wait};
 
+use child::Children;
 use diagnostic::{Problem, Report};
 use form::Rule;
 use source::Source;
@@ -57,10 +60,10 @@ pub struct Loaded {
 
 /// The pipeline in the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, Diagnostics> {
-    read(Report::new(Source::read(path)?))
+    read(Report::new(Source::read(path)?).with_children(Children::of(path, Vec::new())))
 }
 
-/// The pipeline in a text; `name_for_messages` stands for the file's path.
+/// The pipeline in a text; `name_for_messages` stands for the file's path. It has no folder, so no children.
 pub fn parse(name_for_messages: &str, source: &str) -> Result<Loaded, Diagnostics> {
     read(Report::new(Source::new(name_for_messages, source)))
 }
@@ -95,13 +98,24 @@ fn default_name(file: &str) -> String {
     if name.is_empty() { "pipeline".into() } else { name }
 }
 
+/// A time as people write it, in milliseconds since 1970.
+pub fn time_ms(text: &str) -> Option<i64> {
+    kinds::time_ms(text)
+}
+
 /// A span of time as people write it: `500ms`, `30s`, `1h30m`.
 pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     duration::parse_ms(text).map(std::time::Duration::from_millis)
 }
 
-/// The pipeline in a text that may use what is understood and not acted on yet.
+/// The pipeline in a text, beside which there is a file `child.yaml`.
 #[cfg(test)]
-pub(crate) fn parse_understood(source: &str) -> Result<Loaded, Diagnostics> {
-    read(Report::accepting_understood(Source::new("p.yaml", source)))
+pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<Loaded, Diagnostics> {
+    let child = Definition {
+        name: "child.yaml".into(),
+        text: include_str!("../tests/data/child.yaml").into(),
+        children: std::collections::BTreeMap::new(),
+    };
+    let children = std::collections::BTreeMap::from([("child.yaml".to_owned(), child)]);
+    Definition { name: name.into(), text: source.into(), children }.parse()
 }

@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, HashMap};
 use sprag_lifecycle::StepNo;
 
 use crate::diagnostic::{Problem, Report};
-use crate::form::State;
 use crate::graph::{self, Graph, Vertex};
 use crate::inputs::Input;
 use crate::nearest::nearest;
@@ -15,19 +14,14 @@ use crate::template::{self, Piece};
 use crate::yaml::{Node, Scalar, Yaml, quoted};
 use crate::{render, shell};
 
-/// What a template can name, and whether that is acted on.
-const ROOTS: [(&str, State); 6] = [
-    ("inputs", State::Ready),
-    ("run", State::Ready),
-    ("env", State::Ready),
-    ("steps", State::Understood),
-    ("item", State::Understood),
-    ("matrix", State::Understood),
-];
+/// What a template can name.
+const ROOTS: [&str; 6] = ["inputs", "run", "env", "steps", "item", "matrix"];
 /// What is known of a run.
 const RUN: [&str; 2] = ["id", "name"];
 /// What is known of a step that has ended.
 const STEP: [&str; 4] = ["outputs", "status", "attempt", "feedback"];
+/// What the answer to a gate is made of.
+const GATE: [&str; 3] = ["choice", "comment", "approved"];
 /// What a step knows of itself.
 const ITSELF: [&str; 2] = ["attempt", "feedback"];
 
@@ -81,7 +75,8 @@ pub(crate) struct Scope<'s> {
 /// What templates can name of a step.
 pub(crate) struct StepNames<'s> {
     id: Option<&'s str>,
-    outputs: Vec<&'s str>,
+    /// None where they are not declared: what a handler, an agent or a child run hands on is its own affair.
+    outputs: Option<Vec<&'s str>>,
     axes: Option<Vec<&'s str>>,
     has_items: bool,
 }
@@ -91,7 +86,13 @@ impl<'s> StepNames<'s> {
         let keys = |node: &'s Node| node.entries().iter().map(|(key, _)| key.text.as_str()).collect();
         StepNames {
             id: vertex.id.as_ref().map(|id| id.name.as_str()),
-            outputs: node.get("outputs").map(keys).unwrap_or_default(),
+            outputs: match () {
+                () if node.get("gate").is_some() => Some(GATE.to_vec()),
+                () if ["call", "task", "pipeline", "wait"].iter().any(|kind| node.get(kind).is_some()) => {
+                    None
+                }
+                () => Some(node.get("outputs").map(keys).unwrap_or_default()),
+            },
             axes: node.get("matrix").map(keys),
             has_items: node.get("foreach").is_some(),
         }
@@ -203,12 +204,9 @@ impl Checker<'_> {
         let root = parts[0];
         let known = self.known_roots(used);
         if !known.contains(&root) {
-            let message = match ROOTS.iter().find(|(name, _)| *name == root) {
-                Some((_, state)) if !self.report.accepts(*state) => {
-                    format!("`{root}` in templates is not supported yet")
-                }
-                Some(_) => format!("`{root}` is not known when this is filled in"),
-                None => format!("nothing is called {}", quoted(root)),
+            let message = match ROOTS.contains(&root) {
+                true => format!("`{root}` is not known when this is filled in"),
+                false => format!("nothing is called {}", quoted(root)),
             };
             let near = nearest(root, known.iter().copied());
             self.report.error(
@@ -249,11 +247,7 @@ impl Checker<'_> {
             ("steps", _) => step.is_some(),
             _ => true,
         };
-        ROOTS
-            .iter()
-            .filter(|(root, state)| self.report.accepts(*state) && known(root))
-            .map(|(root, _)| *root)
-            .collect()
+        ROOTS.into_iter().filter(|root| known(root)).collect()
     }
 
     /// Whether the name is one of those; reported if not.
@@ -285,7 +279,7 @@ impl Checker<'_> {
         if self.one_of(field, fields, &format!("of step `{id}` there is no"), &help, span)
             && let ("outputs", Some(output)) = (*field, rest.get(1))
         {
-            let outputs = self.scope.steps[other].outputs.clone();
+            let Some(outputs) = self.scope.steps[other].outputs.clone() else { return };
             self.one_of(
                 output,
                 &outputs,

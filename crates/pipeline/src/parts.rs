@@ -131,11 +131,11 @@ pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Repo
 mod tests {
     use serde_json::{Value, json};
 
-    use crate::parse_understood;
+    use crate::parse_beside_child as parse;
 
     /// The spec of the last step, as JSON.
     fn spec(source: &str) -> Value {
-        let loaded = parse_understood(source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
+        let loaded = parse("p.yaml", source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
         serde_json::to_value(&loaded.pipeline.steps.last().unwrap().spec).unwrap()
     }
 
@@ -184,6 +184,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_decoded() {
+        let child = json!({ "name": "child.yaml", "text": include_str!("../tests/data/child.yaml") });
         for (step, expected) in [
             (
                 "task: {prompt: Review it}",
@@ -204,17 +205,17 @@ mod tests {
             ),
             (
                 "pipeline: child.yaml",
-                json!({ "kind": { "pipeline": { "file": "child.yaml", "inputs": {} } } }),
+                json!({ "kind": { "pipeline": { "file": "child.yaml", "inputs": {}, "definition": child } } }),
             ),
             (
-                "pipeline: {file: child.yaml, inputs: {n: '{{ run.id }}'}}",
-                json!({ "kind": { "pipeline": { "file": "child.yaml", "inputs": { "n": "{{ run.id }}" } } } }),
+                "pipeline: {file: child.yaml, inputs: {text: '{{ run.id }}'}}",
+                json!({ "kind": { "pipeline": { "file": "child.yaml", "inputs": { "text": "{{ run.id }}" }, "definition": child } } }),
             ),
         ] {
             assert_eq!(spec(&format!("steps:\n- id: a\n  {step}\n")), expected, "{step}");
         }
         let loaded =
-            parse_understood("defaults: {queue: q}\nsteps:\n- {id: a, task: {prompt: x, queue: people}}")
+            parse("p.yaml", "defaults: {queue: q}\nsteps:\n- {id: a, task: {prompt: x, queue: people}}")
                 .unwrap();
         assert_eq!(loaded.pipeline.steps[0].queue, "people");
     }
@@ -241,10 +242,18 @@ mod tests {
             ("gate: {ask: x}\n  env: {A: b}", "4:3 `env` means nothing to a `gate`"),
             ("wait: {for: 1s, until: x}", "3:9 only one of these keys can be here"),
             ("wait: 0s", "3:9 `wait` cannot be zero"),
+            ("wait: {until: soon}", "3:17 `soon` is not a time"),
+            ("pipeline: none.yaml", "3:13 the child pipeline `none.yaml` cannot be used"),
+            ("pipeline: '{{ run.id }}'", "3:13 the file of a child pipeline is known"),
+            (
+                "pipeline: {file: child.yaml, inputs: {texd: 1}}",
+                "3:41 the child pipeline has no input `texd`",
+            ),
+            ("task: {prompt: x}\n  outputs: {a: f}", "4:3 `outputs` means nothing to a `task`"),
             ("agent: {use: x}", "3:3 `agent` is not supported yet"),
         ] {
             let source = format!("steps:\n- id: a\n  {step}\n- id: z\n  needs: []\n  run: x\n");
-            let wrong = parse_understood(&source).map(|_| ()).unwrap_err();
+            let wrong = parse("p.yaml", &source).map(|_| ()).unwrap_err();
             let first = wrong.iter().next().unwrap();
             let found =
                 format!("{}:{} {}", first.line.unwrap_or(0), first.column.unwrap_or(0), first.message);
@@ -254,19 +263,19 @@ mod tests {
 
     #[test]
     fn retry_on_a_gate_is_warned_of() {
-        let loaded = parse_understood("steps:\n- id: a\n  gate: {ask: x}\n  retry: {attempts: 2}\n").unwrap();
+        let loaded = parse("p.yaml", "steps:\n- id: a\n  gate: {ask: x}\n  retry: {attempts: 2}\n").unwrap();
         assert_eq!(loaded.warnings.len(), 1, "{}", loaded.warnings);
     }
 
     #[test]
     fn broken_files_of_the_whole_language_never_panic() {
-        let whole = "steps:\n- {id: a, run: x, outputs: {l: {stdout: json}}}\n- id: b\n  run: 'echo {{ item }}'\n  foreach: '{{ steps.a.outputs.l }}'\n  when: steps.a.status == 'done'\n  check: [{file: f, not_empty: true}, {run: make}]\n- {id: c, gate: {ask: x, choices: [y, n]}}\n- {id: d, wait: {signal: s, timeout: 1s}}\n- {id: e, pipeline: {file: f, inputs: {a: 1}}}\n- {id: f, task: {prompt: p, queue: q}}\n";
-        assert!(parse_understood(whole).is_ok(), "{}", parse_understood(whole).unwrap_err());
+        let whole = "steps:\n- {id: a, run: x, outputs: {l: {stdout: json}}}\n- id: b\n  run: 'echo {{ item }}'\n  foreach: '{{ steps.a.outputs.l }}'\n  when: steps.a.status == 'done'\n  check: [{file: f, not_empty: true}, {run: make}]\n- {id: c, gate: {ask: x, choices: [y, n]}}\n- {id: d, wait: {signal: s, timeout: 1s}}\n- {id: e, pipeline: {file: child.yaml, inputs: {text: x}}}\n- {id: f, task: {prompt: p, queue: q}}\n";
+        assert!(parse("p.yaml", whole).is_ok(), "{}", parse("p.yaml", whole).unwrap_err());
         // Each character left out, and each replaced by one that means something to YAML or templates.
         for (at, character) in whole.char_indices() {
             let (before, after) = (&whole[..at], &whole[at + character.len_utf8()..]);
             for put in ["", "{", "}", "[", "'", ":", "\n", "*", "é"] {
-                if let Err(wrong) = parse_understood(&format!("{before}{put}{after}")) {
+                if let Err(wrong) = parse("p.yaml", &format!("{before}{put}{after}")) {
                     assert!(!wrong.to_string().is_empty());
                 }
             }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Concurrency, Plan, PlanStep, Policy, StepNo};
+use sprag_lifecycle::{Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
 
+use crate::child::Definition;
 use crate::diagnostic::{Diagnostics, Problem, Report};
 use crate::inputs::Input;
 use crate::source::{Source, Span};
-use crate::spec::StepSpec;
+use crate::spec::{Kind, StepSpec};
 use crate::template;
 
 /// A pipeline as its author wrote it.
@@ -55,18 +56,6 @@ pub struct ConcurrencyRule {
     pub(crate) span: Span,
 }
 
-/// What becomes of a run that finds its group full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnConflict {
-    /// It waits.
-    #[default]
-    Queue,
-    /// It is refused.
-    Reject,
-    /// Older runs of the group are cancelled.
-    CancelOlder,
-}
-
 impl Pipeline {
     /// The file's text, from which a run's frozen copy can be hashed.
     pub fn source(&self) -> &str {
@@ -80,7 +69,7 @@ impl Pipeline {
         let context = serde_json::json!({ "inputs": inputs });
         let concurrency =
             self.concurrency.as_ref().and_then(|rule| match template::text(&rule.group, &context) {
-                Ok(group) => Some(Concurrency { group, limit: rule.limit }),
+                Ok(group) => Some(Concurrency { group, limit: rule.limit, on_conflict: rule.on_conflict }),
                 Err(why) => {
                     report.error(Problem::at(
                         rule.span,
@@ -93,14 +82,7 @@ impl Pipeline {
         if inputs.len() < self.inputs.len() {
             self.check_values(&context, &mut report);
         }
-        let steps = self.steps.iter().map(|step| PlanStep {
-            id: step.id.clone(),
-            needs: step.needs.clone(),
-            policy: step.policy.clone(),
-            queue: step.queue.clone(),
-            priority: step.priority,
-            spec: serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys"),
-        });
+        let steps = (0..self.steps.len()).map(|no| self.plan_step(no));
         let plan = Plan::new(self.name.clone(), steps.collect());
         match plan {
             Ok(mut plan) if !report.has_errors() => {
@@ -113,6 +95,81 @@ impl Pipeline {
                 Err(report.finish())
             }
         }
+    }
+
+    /// The child pipelines that its steps name, by the names they have for them.
+    pub(crate) fn children(&self) -> impl Iterator<Item = (String, Definition)> {
+        self.steps.iter().filter_map(|step| match &step.spec.kind {
+            Kind::Pipeline { file, definition, .. } => Some((file.clone(), (**definition).clone())),
+            _ => None,
+        })
+    }
+
+    fn plan_step(&self, no: usize) -> PlanStep {
+        let step = &self.steps[no];
+        let spec =
+            serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
+        let names = match spec.contains("steps") || step.spec.when.is_some() {
+            true => step.spec.names(),
+            false => Vec::new(),
+        };
+        let of_item =
+            |name: &String| ["item", "matrix"].contains(&name.split('.').next().unwrap_or_default());
+        let when = step.spec.when.as_deref().map(|when| {
+            template::condition(when).map(template::names).unwrap_or_default().iter().any(of_item)
+        });
+        let mut planned = PlanStep::new(step.id.clone(), step.needs.clone());
+        planned.policy = step.policy.clone();
+        planned.queue = step.queue.clone();
+        planned.priority = step.priority;
+        planned.work = match &step.spec.kind {
+            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } => WorkKind::Execution,
+            Kind::Task { .. } => WorkKind::Task,
+            Kind::Gate { .. } => WorkKind::Gate,
+            Kind::Wait(_) => WorkKind::Wait,
+            Kind::Pipeline { .. } => WorkKind::Child,
+        };
+        planned.condition = match (when, &step.spec.fan_out) {
+            (None, _) => Condition::None,
+            (Some(true), Some(_)) => Condition::Item,
+            (Some(_), _) => Condition::Step,
+        };
+        planned.spread = step
+            .spec
+            .fan_out
+            .as_ref()
+            .map(|fan_out| Spread { max_parallel: fan_out.max_parallel, fail_fast: fan_out.fail_fast });
+        planned.reads = self.reads(no, &names);
+        planned.spec = spec;
+        planned
+    }
+
+    /// The steps whose results these names are about; all that come before if it cannot be told.
+    fn reads(&self, no: usize, names: &[String]) -> Vec<StepNo> {
+        let mut reads = std::collections::BTreeSet::new();
+        for name in names {
+            let mut parts = name.split('.');
+            if parts.next() != Some("steps") {
+                continue;
+            }
+            match parts.next().and_then(|id| self.steps.iter().position(|step| step.id == id)) {
+                Some(found) => drop(reads.insert(found as StepNo)),
+                None => reads.extend(self.before(no)),
+            }
+        }
+        reads.into_iter().collect()
+    }
+
+    /// All steps that come before this one.
+    fn before(&self, no: usize) -> std::collections::BTreeSet<StepNo> {
+        let mut found = std::collections::BTreeSet::new();
+        let mut todo = vec![no];
+        while let Some(next) = todo.pop() {
+            todo.extend(
+                self.steps[next].needs.iter().filter(|need| found.insert(**need)).map(|need| *need as usize),
+            );
+        }
+        found
     }
 
     /// Reports the templates that have no value for want of an input, before any step has run.

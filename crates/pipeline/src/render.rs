@@ -92,11 +92,11 @@ impl Renderer {
                 Kind::Wait(Wait::Until { time: self.free_text(time, "`until`")? })
             }
             Kind::Wait(wait) => Kind::Wait(wait.clone()),
-            Kind::Pipeline { file, inputs } => {
+            Kind::Pipeline { file, inputs, definition } => {
                 let given =
                     inputs.iter().map(|(name, value)| Ok((name.clone(), self.json(value, "`inputs`")?)));
                 let inputs = given.collect::<Result<_, _>>()?;
-                Kind::Pipeline { file: self.text(file, || "`file`".into())?, inputs }
+                Kind::Pipeline { file: file.clone(), inputs, definition: definition.clone() }
             }
         })
     }

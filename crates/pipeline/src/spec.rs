@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::child::Definition;
 use crate::template::{self, Piece};
 
 /// A step's work. Texts may hold templates until [`crate::render_step`] has filled them in.
@@ -86,6 +87,8 @@ pub enum Kind {
         file: String,
         /// What it is given.
         inputs: BTreeMap<String, Value>,
+        /// The file's content, as it was when the parent was loaded.
+        definition: Box<Definition>,
     },
 }
 
@@ -238,10 +241,24 @@ impl StepSpec {
 }
 
 impl StepSpec {
+    /// All names in its templates and its condition.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let when = self.when.as_deref().and_then(|when| template::condition(when).ok().map(str::to_owned));
+        self.expressions()
+            .into_iter()
+            .chain(when)
+            .flat_map(|expression| template::names(&expression))
+            .collect()
+    }
+
     /// All expressions in its templates.
     pub(crate) fn expressions(&self) -> Vec<String> {
         // Every template is a text somewhere in the JSON, and a text that is none splits into nothing.
-        let json = serde_json::to_value(self).unwrap_or_default();
+        let mut json = serde_json::to_value(self).unwrap_or_default();
+        // A child's templates are filled in by its own run.
+        if let Some(child) = json.pointer_mut("/kind/pipeline/definition") {
+            child.take();
+        }
         let mut found = Vec::new();
         let mut todo = vec![&json];
         while let Some(next) = todo.pop() {

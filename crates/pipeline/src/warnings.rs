@@ -182,11 +182,11 @@ fn entry<'n>(node: &'n Node, key: &str) -> Option<&'n (MapKey, Node)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::parse_understood;
+    use crate::parse_beside_child as parse;
 
     /// The warnings about a pipeline, each with its place.
     fn warnings(source: &str) -> Vec<String> {
-        let loaded = parse_understood(source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
+        let loaded = parse("p.yaml", source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
         let told = |w: &crate::Diagnostic| {
             assert_eq!(w.severity, crate::Severity::Warning);
             format!("{}:{} {}", w.line.unwrap_or(0), w.column.unwrap_or(0), w.message)

@@ -27,7 +27,7 @@ error: a step has no key `rum`
  --> p.yaml:3:5
   |
 3 |     rum: make
-  |     ^^^ expected one of id, run, call, needs, timeout, retry, on_fail, env, dir, shell, queue, priority, always, at_most_once, secrets
+  |     ^^^ expected one of id, run, call, task, gate, wait, pipeline, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell, secrets, queue, priority, always, at_most_once
   |
   = help: did you mean `run`?
 ",
@@ -163,10 +163,7 @@ fn each_kind_of_error_has_its_place() {
         ("steps:\n  - id: a\n    run: ['']\n", "3:11 the program's name is empty"),
         ("steps:\n  - id: a\n    run: echo {{ x\n", "3:15 `{{` without its `}}`"),
         ("steps:\n  - id: a\n    run: echo {{ run.nmae }}\n", "3:18 a run has no `nmae`"),
-        (
-            "steps:\n  - id: a\n    run: echo {{ steps.b.outputs }}\n",
-            "3:18 `steps` in templates is not supported yet",
-        ),
+        ("steps:\n  - id: a\n    run: echo {{ steps.b.outputs }}\n", "3:18 there is no step `b`"),
         (
             "steps:\n  - id: a\n    run: echo '{{ run.id }}'\n",
             "3:19 a value cannot stand inside single quotes",
@@ -192,8 +189,8 @@ fn each_kind_of_error_has_its_place() {
             "1:28 `run` is not known when this is filled in",
         ),
         (
-            "concurrency: {group: g, on_conflict: reject}\nsteps: [{id: a, run: x}]",
-            "1:38 `reject` is not supported yet",
+            "concurrency: {group: g, on_conflict: refuse}\nsteps: [{id: a, run: x}]",
+            "1:38 `on_conflict` cannot be `refuse`",
         ),
         ("steps:\n  - id: a\n    run: x\n    dir: {{ run.id }}\n", "4:10 YAML takes this for a map"),
         ("steps:\n  - id: a\n    run: {{ run.id }} x\n", "3:10 YAML takes this for a map"),
@@ -224,7 +221,7 @@ fn programs_read_the_same_as_json() {
     let expected = json!([{
         "severity": "error", "file": "p.yaml", "line": 3, "column": 5, "end_line": 3, "end_column": 8,
         "message": "a step has no key `rum`",
-        "expected": "one of id, run, call, needs, timeout, retry, on_fail, env, dir, shell, queue, priority, always, at_most_once, secrets",
+        "expected": "one of id, run, call, task, gate, wait, pipeline, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell, secrets, queue, priority, always, at_most_once",
         "nearest": "run",
     }]);
     assert_eq!(serde_json::to_value(&found).unwrap(), expected);

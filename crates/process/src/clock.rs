@@ -6,7 +6,7 @@
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// Milliseconds since the machine started, time asleep included.
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     millis(clock_gettime(ClockId::Boottime))
 }
 

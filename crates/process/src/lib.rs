@@ -57,6 +57,7 @@ mod supervisor;
 mod sys;
 mod table;
 
+pub use clock::now_ms as boot_ms;
 pub use error::{Error, RefusalKind};
 pub use identity::{Liveness, NotAProcessId, ProcessId, current, is_alive};
 pub use lock::{is_held, remove_if_free};

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use sprag_lifecycle::{
-    ExecutionEvent, ExecutionStatus, OnFail, Plan, RunEvent, RunId, RunStatus, Standing, StepEvent, StepNow,
-    StepStatus, Tally, Word, standing,
+    ExecutionEvent, ExecutionStatus, Items, OnFail, Plan, RunEvent, RunId, RunStatus, Standing, StepEvent,
+    StepNow, StepStatus, Tally, Word, standing,
 };
 use sprag_store::{JournalEntry, Row, RunRow, StepRow, Tables};
 
@@ -29,6 +29,9 @@ fn ensure(holds: bool, invariant: &'static str, seen: impl FnOnce() -> String) -
 /// How a step stands, read off its row.
 fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
     let now = StepNow {
+        node: step.node(),
+        item_of: step.item_of,
+        items: step.items.map(|list| list.items),
         status: step.status(),
         tries: step.tries,
         losses: step.losses,
@@ -38,7 +41,7 @@ fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
         rework_pending: step.rework_pending,
         work: sprag_lifecycle::Work::None,
     };
-    standing(&now, plan.step(step.no).policy.on_fail)
+    standing(&now, plan.step(step.node()).policy.on_fail)
 }
 
 /// What must hold in every state.
@@ -47,9 +50,12 @@ pub fn state(tables: &Tables) -> Result<(), Violation> {
         let plan = tables.plan_of(run).expect("every run has its plan");
         let steps: BTreeMap<u32, &StepRow> =
             tables.all_steps().filter(|step| step.run == run.id).map(|step| (step.no, step)).collect();
-        let standings: Vec<Standing> = steps.values().map(|step| standing_of(&plan, step)).collect();
-        order(&plan, &steps, &standings)?;
-        counts(run, &plan, &steps, &standings)?;
+        let planned: BTreeMap<u32, &StepRow> =
+            steps.iter().filter(|(_, step)| step.item_of.is_none()).map(|(no, step)| (*no, *step)).collect();
+        let standings: Vec<Standing> = planned.values().map(|step| standing_of(&plan, step)).collect();
+        order(&plan, &planned, &standings)?;
+        counts(run, &plan, &planned, &standings)?;
+        items(&plan, &steps)?;
         endings(run, tables, &steps)?;
     }
     executions(tables)
@@ -98,6 +104,32 @@ fn counts(
     Ok(())
 }
 
+/// P14: a fan-out counts its items rightly, is settled only after them, and has no more at once than it may.
+fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
+    for (parent, list) in steps.values().filter_map(|step| Some((step, step.items?))) {
+        let of_list: Vec<&&StepRow> =
+            steps.values().filter(|step| step.item_of == Some(parent.no) && step.no >= list.first).collect();
+        let count = |what: fn(StepStatus) -> bool| of_list.iter().filter(|i| what(i.status())).count() as u32;
+        let counted = Items {
+            created: of_list.len() as u32,
+            settled: count(StepStatus::is_settled),
+            failed: count(|status| status == StepStatus::Failed),
+            cancelled: count(|status| status == StepStatus::Cancelled),
+            ..list.items
+        };
+        ensure(counted == list.items, "P14 a fan-out's count of its items", || {
+            format!("step {} keeps {:?}, counted {counted:?}", parent.no, list.items)
+        })?;
+        let still = !parent.status().is_settled() || counted.settled == counted.created;
+        ensure(still, "P14 a fan-out settles after its items", || format!("{parent:?}"))?;
+        let whole = parent.status() != StepStatus::Done || counted.settled == counted.total;
+        ensure(whole, "P14 a fan-out is done when all items are", || format!("{parent:?}"))?;
+        let bound = plan.step(parent.no).spread.and_then(|spread| spread.max_parallel).unwrap_or(u32::MAX);
+        ensure(counted.created - counted.settled <= bound, "max_parallel", || format!("{parent:?}"))?;
+    }
+    Ok(())
+}
+
 /// I3, I16: an ended run has no open step and no live work; a completed one has every step met.
 fn endings(run: &RunRow, tables: &Tables, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
     if !run.status().is_terminal() {
@@ -141,7 +173,9 @@ fn executions(tables: &Tables) -> Result<(), Violation> {
     for run in tables.all_runs().filter(|run| run.status() == RunStatus::Cancelling) {
         let plan = tables.plan_of(run).expect("every run has its plan");
         for row in tables.all_executions().filter(|row| row.id.run == run.id) {
-            let told = row.cancel_requested || plan.step(row.id.step).policy.always;
+            let node = tables.all_steps().find(|step| (step.run, step.no) == (row.id.run, row.id.step));
+            let node = node.map_or(row.id.step, StepRow::node);
+            let told = row.cancel_requested || plan.step(node).policy.always;
             ensure(
                 told || row.status() != ExecutionStatus::Running,
                 "I15 a cancel reaches live work",
@@ -276,7 +310,7 @@ pub fn bounded(tables: &Tables) -> Result<(), Violation> {
     for run in tables.all_runs() {
         let plan = tables.plan_of(run).expect("every run has its plan");
         for step in tables.all_steps().filter(|step| step.run == run.id) {
-            let policy = &plan.step(step.no).policy;
+            let policy = &plan.step(step.node()).policy;
             if let OnFail::Rework { max, .. } = policy.on_fail {
                 ensure(step.reworks <= max, "P13 at most N rounds", || format!("{step:?}"))?;
             }

@@ -579,12 +579,8 @@ pub fn quiet(mut world: World) -> std::result::Result<(), Violation> {
 /// A plan of steps `a`, `b`, `c`, … with these needs.
 pub fn plan(needs: &[&[StepNo]], policies: impl Fn(StepNo) -> Policy) -> Arc<Plan> {
     let steps = needs.iter().enumerate().map(|(no, needs)| PlanStep {
-        id: char::from(b'a' + no as u8).to_string(),
-        needs: needs.to_vec(),
         policy: policies(no as StepNo),
-        queue: "default".into(),
-        priority: 0,
-        spec: String::new(),
+        ..PlanStep::new(char::from(b'a' + no as u8).to_string(), needs.to_vec())
     });
     Arc::new(Plan::new("model", steps.collect()).expect("the models' graphs are sound"))
 }

@@ -136,7 +136,7 @@ impl Builder {
     pub async fn start(self) -> Result<Engine, Error> {
         let store = match self.store {
             Some(store) => store,
-            None => Store::open(&self.data)?,
+            None => crate::open(&self.data)?,
         };
         let files = Files::new(&self.data);
         let id = self.id.unwrap_or_else(|| store.new_id());

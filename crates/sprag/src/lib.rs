@@ -41,10 +41,12 @@
 
 mod engine;
 mod events;
+mod language;
 mod tidy;
 
 pub use engine::{Abandoner, Builder, Engine, Error};
 pub use events::Events;
+pub use language::PipelineLanguage;
 pub use sprag_executor::{Effect, EffectFuture};
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
 pub use sprag_pipeline::{Diagnostics, Loaded, Pipeline};
@@ -60,4 +62,9 @@ pub fn load(path: &std::path::Path) -> Result<Pipeline, Diagnostics> {
 /// Reads a pipeline from a text; `name` stands for the file in messages.
 pub fn parse(name: &str, source: &str) -> Result<Pipeline, Diagnostics> {
     sprag_pipeline::parse(name, source).map(|loaded| loaded.pipeline)
+}
+
+/// Opens the store in a folder, making both if they are not there.
+pub fn open(folder: &std::path::Path) -> sprag_store::Result<Store> {
+    Ok(Store::open(folder)?.speaking(std::sync::Arc::new(PipelineLanguage)))
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo};
 
 use crate::error::Result;
+use crate::language::Language;
 use crate::rows::{
     EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
     Status, StepRow, ThreadRow, TimerRow, WorkerRow,
@@ -39,6 +40,8 @@ pub trait Backend:
     fn now(&mut self) -> Now;
     /// Any number.
     fn random(&mut self) -> u64;
+    /// Who reads the specs of steps.
+    fn language(&self) -> Arc<dyn Language>;
     /// The sequence number of the last journal entry; 0 if there is none.
     fn last_seq(&mut self) -> Result<u64>;
     /// Adds entries to the journal.
@@ -76,11 +79,26 @@ pub trait Backend:
     fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>>;
     /// The run's steps, in order.
     fn steps(&mut self, run: RunId) -> Result<Vec<StepRow>>;
+    /// The steps of a run that are items of this fan-out, from number `first` on, in order.
+    fn item_steps(&mut self, run: RunId, of: StepNo, first: StepNo) -> Result<Vec<StepNo>>;
+    /// Keeps the list of a fan-out, as made by this attempt at it.
+    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()>;
+    /// One value of a fan-out's list, as JSON.
+    fn item(&mut self, of: ExecutionId, index: u32) -> Result<Option<Arc<str>>>;
+    /// The run's gates that are open, oldest first.
+    fn open_gates(&mut self, run: RunId) -> Result<Vec<GateRow>>;
+    /// Keeps a signal that nobody waits for yet.
+    fn put_signal(&mut self, run: RunId, name: &str, payload: &str) -> Result<()>;
+    /// Takes the oldest signal of this name out of those that were kept.
+    fn take_signal(&mut self, run: RunId, name: &str) -> Result<Option<Arc<str>>>;
+    /// Live runs that are the work of this run's steps, in order.
+    fn children(&mut self, run: RunId) -> Result<Vec<RunId>>;
     /// The run's executions, by step and attempt.
     fn executions(&mut self, run: RunId) -> Result<Vec<ExecutionRow>>;
     /// The run that this key made.
     fn run_by_key(&mut self, key: &str) -> Result<Option<RunId>>;
-    /// Runs from the newest on, at most `limit`, older than `before`, in one of `statuses` (none: any).
+    /// Runs from the newest on, at most `limit`, older than `before`, in one of `statuses` (none: any). Those
+    /// that are another run's work are left out.
     fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>>;
     /// Runs that have not ended, from the oldest on, younger than `after`.
     fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>>;

@@ -4,16 +4,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, Environment, EnvironmentEvent, Execution, ExecutionId, Gate,
-    GateEvent, Plan, Run, RunId, StepNo, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
+    Actor, Enforcement, EnforcementEvent, Environment, EnvironmentEvent, Execution, ExecutionId, Gate, Plan,
+    Run, RunId, StepNo, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
 };
 use tokio::sync::oneshot;
 
 use crate::backend::{Backend, QueueRow};
 use crate::error::{Error, Result};
-use crate::memory::Tables;
+use crate::language::Language;
+use crate::memory::{Tables, Tongue};
 use crate::ops::{
-    self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal,
+    self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal, Signalled,
     ThreadIntent,
 };
 use crate::outcome::Outcome;
@@ -96,6 +97,15 @@ impl Store {
     pub fn in_memory(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Store {
         let memory = Memory { tables: Mutex::default(), clock, entropy, hub: Hub::local() };
         Store { inner: Arc::new(Inner::Memory(Box::new(memory))) }
+    }
+
+    /// Has the specs of steps read by `language`. The first one to be named stays.
+    pub fn speaking(self, language: Arc<dyn Language>) -> Store {
+        match &*self.inner {
+            Inner::Memory(memory) => memory.tables().language = Tongue(language),
+            Inner::Sqlite(sqlite) => sqlite.speak(language),
+        }
+        self
     }
 
     /// Runs one operation in a transaction; answers once it is on disk.
@@ -323,11 +333,14 @@ impl Executor<'_> {
         self.0.write(move |session| ops::thread_event(session, id, event, Actor::Executor, &given)).await
     }
 
-    /// A gate's time is over.
-    pub async fn expire_gate(self, id: Id) -> Result<Outcome<Gate>> {
-        self.0
-            .write(move |session| ops::gate_event(session, id, GateEvent::Expired, Actor::Executor, None))
-            .await
+    /// An attempt's time has come.
+    pub async fn timer_fired(self, id: ExecutionId) -> Result<bool> {
+        self.0.write(move |session| ops::timer_fired(session, id)).await
+    }
+
+    /// Looks at one step whose work, somewhere else, may have come to an end.
+    pub async fn look_at_step(self, run: RunId, step: StepNo) -> Result<()> {
+        self.0.write(move |session| ops::look_at_step(session, run, step)).await
     }
 }
 
@@ -496,11 +509,12 @@ impl Person<'_> {
 
     /// Answers a gate.
     pub async fn answer_gate(self, id: Id, answer: Arc<str>) -> Result<Outcome<Gate>> {
-        self.0
-            .write(move |session| {
-                ops::gate_event(session, id, GateEvent::Answered, Actor::Person, Some(Arc::clone(&answer)))
-            })
-            .await
+        self.0.write(move |session| ops::answer_gate(session, id, &answer)).await
+    }
+
+    /// Sends a signal to a run.
+    pub async fn signal(self, run: RunId, name: Arc<str>, payload: Arc<str>) -> Result<Signalled> {
+        self.0.write(move |session| ops::signal(session, run, &name, &payload)).await
     }
 
     /// Notes a wish on a thread.

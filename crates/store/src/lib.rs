@@ -13,9 +13,12 @@
 mod backend;
 mod error;
 mod handle;
+mod language;
 mod memory;
+mod names;
 pub mod ops;
 mod outcome;
+mod outside;
 mod rows;
 mod run_state;
 mod seams;
@@ -26,11 +29,14 @@ mod wake;
 pub use backend::{Backend, Candidate, QueueRow, Table};
 pub use error::{Error, Result};
 pub use handle::{Claims, Executor, Holder, Person, Reaper, Store};
+pub use language::{Language, Prepared, Wordless};
 pub use memory::{REFUSALS_KEPT, Tables};
+pub use names::{ITEM, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
 pub use rows::{
-    EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow,
-    Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow, WorkerRow,
+    EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
+    JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow,
+    WorkerRow,
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use seams::{Clock, Entropy, Manual, Now, System, mix};

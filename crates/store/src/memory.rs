@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus};
+use sprag_lifecycle::{
+    ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus,
+};
 
 use crate::backend::{Backend, Candidate, QueueRow, Table};
 use crate::error::{Error, Result};
+use crate::language::{Language, Wordless};
 use crate::rows::{
     EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
     Status, StepKey, StepRow, ThreadRow, TimerRow, WorkerRow,
@@ -37,6 +40,19 @@ pub struct Tables {
     refusals: BTreeMap<Option<RunId>, VecDeque<Refusal>>,
     queues: BTreeMap<Arc<str>, QueueRow>,
     places: BTreeSet<(Arc<str>, RunId)>,
+    items: BTreeMap<ExecutionId, Vec<Arc<str>>>,
+    signals: Vec<(RunId, Arc<str>, Arc<str>)>,
+    pub(crate) language: Tongue,
+}
+
+/// Who reads the specs of steps.
+#[derive(Debug, Clone)]
+pub(crate) struct Tongue(pub(crate) Arc<dyn Language>);
+
+impl Default for Tongue {
+    fn default() -> Self {
+        Tongue(Arc::new(Wordless))
+    }
 }
 
 type Undo = Box<dyn FnOnce(&mut Tables)>;
@@ -211,6 +227,10 @@ impl Backend for MemoryTx<'_> {
         (self.random)()
     }
 
+    fn language(&self) -> Arc<dyn Language> {
+        Arc::clone(&self.tables.language.0)
+    }
+
     fn last_seq(&mut self) -> Result<u64> {
         Ok(self.tables.journal.last().map_or(0, |entry| entry.seq))
     }
@@ -326,6 +346,52 @@ impl Backend for MemoryTx<'_> {
         Ok(self.tables.steps.range((run, 0)..=(run, StepNo::MAX)).map(|(_, step)| step.clone()).collect())
     }
 
+    fn item_steps(&mut self, run: RunId, of: StepNo, first: StepNo) -> Result<Vec<StepNo>> {
+        let from_first = self.tables.steps.range((run, first)..=(run, StepNo::MAX));
+        Ok(from_first.filter(|(_, row)| row.item_of == Some(of)).map(|((_, no), _)| *no).collect())
+    }
+
+    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
+        self.tables.items.insert(of, values.to_vec());
+        self.undo.push(Box::new(move |tables| {
+            tables.items.remove(&of);
+        }));
+        Ok(())
+    }
+
+    fn item(&mut self, of: ExecutionId, index: u32) -> Result<Option<Arc<str>>> {
+        Ok(self.tables.items.get(&of).and_then(|values| values.get(index as usize)).cloned())
+    }
+
+    fn open_gates(&mut self, run: RunId) -> Result<Vec<GateRow>> {
+        let open = self.tables.gates.values().filter(|gate| gate.run == run);
+        let mut open: Vec<GateRow> = open.filter(|gate| gate.status() == GateStatus::Open).cloned().collect();
+        open.sort_by_key(|gate| (gate.opened_ms, gate.step, gate.attempt));
+        Ok(open)
+    }
+
+    fn put_signal(&mut self, run: RunId, name: &str, payload: &str) -> Result<()> {
+        self.tables.signals.push((run, name.into(), payload.into()));
+        self.undo.push(Box::new(move |tables| {
+            tables.signals.pop();
+        }));
+        Ok(())
+    }
+
+    fn take_signal(&mut self, run: RunId, name: &str) -> Result<Option<Arc<str>>> {
+        let found = self.tables.signals.iter().position(|(of, called, _)| *of == run && &**called == name);
+        let Some(at) = found else { return Ok(None) };
+        let signal = self.tables.signals.remove(at);
+        let payload = Arc::clone(&signal.2);
+        self.undo.push(Box::new(move |tables| tables.signals.insert(at, signal)));
+        Ok(Some(payload))
+    }
+
+    fn children(&mut self, run: RunId) -> Result<Vec<RunId>> {
+        let of_run = self.tables.runs.values().filter(|row| row.parent.is_some_and(|(of, _)| of == run));
+        Ok(of_run.filter(|row| !row.status().is_terminal()).map(|row| row.id).collect())
+    }
+
     fn executions(&mut self, run: RunId) -> Result<Vec<ExecutionRow>> {
         let first = ExecutionId { run, step: 0, attempt: 0 };
         let last = ExecutionId { run, step: StepNo::MAX, attempt: u32::MAX };
@@ -344,7 +410,8 @@ impl Backend for MemoryTx<'_> {
     fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>> {
         let newest_first = self.tables.runs.values().rev();
         let wanted = newest_first.filter(|run| {
-            before.is_none_or(|before| run.id < before)
+            run.parent.is_none()
+                && before.is_none_or(|before| run.id < before)
                 && (statuses.is_empty() || statuses.contains(&run.status()))
         });
         Ok(wanted.take(limit).cloned().collect())

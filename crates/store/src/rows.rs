@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, Enforcement, EnforcementStatus, Environment, EnvironmentFacts, EnvironmentStatus, Execution,
-    ExecutionFacts, ExecutionId, ExecutionStatus, Gate, GateFacts, GateStatus, Lifecycle, Needs, Run,
+    ExecutionFacts, ExecutionId, ExecutionStatus, Gate, GateFacts, GateStatus, Items, Lifecycle, Needs, Run,
     RunFacts, RunId, RunStatus, Step, StepFacts, StepNo, StepStatus, Tally, Thread, ThreadFacts,
     ThreadStatus, WorkerFacts, WorkerPresence, WorkerStatus,
 };
@@ -118,6 +118,12 @@ pub struct RunRow {
     pub context: Arc<str>,
     /// Why it ended as it did.
     pub reason: Option<Arc<str>>,
+    /// The step of another run whose work it is.
+    pub parent: Option<StepKey>,
+    /// The run that stands at the beginning: itself, unless it is the work of another's step.
+    pub root: RunId,
+    /// How many steps it has had: those of its plan, then the items of fan-outs.
+    pub steps: u32,
     /// Its first journal entry.
     pub first_seq: u64,
     /// The last journal entry when this row was last written.
@@ -164,6 +170,17 @@ impl Row for RunRow {
 /// A step's key: its run and its place in it.
 pub type StepKey = (RunId, StepNo);
 
+/// A fan-out's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ItemList {
+    /// The attempt that made it.
+    pub made_by: u32,
+    /// The number that its first item has, or will have at least: earlier items are of earlier lists.
+    pub first: StepNo,
+    /// How its items stand.
+    pub items: Items,
+}
+
 /// A node of the pipeline in one run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StepRow {
@@ -189,12 +206,52 @@ pub struct StepRow {
     pub skipped_by_when: bool,
     /// It failed and will send another step back.
     pub rework_pending: bool,
-    /// What the step that sent it back had to say.
+    /// What its last try, or the step that sent it back, had to say.
     pub feedback: Option<Arc<str>>,
+    /// The fan-out that it is an item of.
+    pub item_of: Option<StepNo>,
+    /// Which item it is, from 0.
+    pub item: Option<u32>,
+    /// The gate or the child run that is the present attempt's work.
+    pub work: Option<Id>,
+    /// The list that it is worked off by, if it is a fan-out that has begun.
+    pub items: Option<ItemList>,
     /// When its work was first begun in this attempt.
     pub started_ms: Option<i64>,
     /// When it was settled.
     pub ended_ms: Option<i64>,
+}
+
+impl StepRow {
+    /// A step that waits, as it is when its run or its fan-out makes it.
+    pub(crate) fn new(run: RunId, no: StepNo, needs: Needs) -> StepRow {
+        StepRow {
+            run,
+            no,
+            status: StepStatus::Waiting,
+            version: 1,
+            attempt: 1,
+            round: 0,
+            tries: 0,
+            losses: 0,
+            reworks: 0,
+            needs,
+            skipped_by_when: false,
+            rework_pending: false,
+            feedback: None,
+            item_of: None,
+            item: None,
+            work: None,
+            items: None,
+            started_ms: None,
+            ended_ms: None,
+        }
+    }
+
+    /// The node of the plan that it stands for.
+    pub fn node(&self) -> StepNo {
+        self.item_of.unwrap_or(self.no)
+    }
 }
 
 impl Row for StepRow {
@@ -417,7 +474,7 @@ impl Row for ThreadRow {
     }
 }
 
-/// A question to a person.
+/// Something outside that a run waits for: an answer, a moment, a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GateRow {
     /// Its number.
@@ -428,12 +485,47 @@ pub struct GateRow {
     pub run: RunId,
     /// The step that asks.
     pub step: StepNo,
-    /// The question, as JSON: text and choices.
+    /// The attempt at the step.
+    pub attempt: u32,
+    /// What is waited for.
+    pub kind: GateKind,
+    /// The question as JSON (text and choices), or the signal's name.
     pub question: Arc<str>,
+    /// The moment that is waited for (wall clock); 0 for none.
+    pub until_ms: i64,
+    /// When it was opened (wall clock).
+    pub opened_ms: i64,
     /// The answer, as JSON.
     pub answer: Option<Arc<str>>,
     /// When it expires (steady); 0 for never.
     pub timeout_at_ms: i64,
+}
+
+/// What a gate waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum GateKind {
+    /// A person's answer.
+    Question,
+    /// A moment.
+    Time,
+    /// A signal from outside.
+    Signal,
+}
+
+impl GateKind {
+    /// Its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GateKind::Question => "question",
+            GateKind::Time => "time",
+            GateKind::Signal => "signal",
+        }
+    }
+
+    /// The kind of this word.
+    pub fn parse(word: &str) -> Option<GateKind> {
+        [GateKind::Question, GateKind::Time, GateKind::Signal].into_iter().find(|kind| kind.as_str() == word)
+    }
 }
 
 /// What is known beside a gate's row: the present moment (steady).
@@ -441,6 +533,15 @@ pub struct GateRow {
 pub struct GateGiven {
     /// The present moment (steady).
     pub now_ms: i64,
+}
+
+impl GateRow {
+    /// Whether the answer lets the run go on.
+    pub fn is_approved(&self) -> bool {
+        let answer =
+            self.answer.as_deref().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+        answer.is_some_and(|answer| answer["approved"] == true)
+    }
 }
 
 impl Row for GateRow {
@@ -455,7 +556,7 @@ impl Row for GateRow {
     }
 
     fn place(&self) -> Place {
-        Place { run: Some(self.run), step: Some(self.step), attempt: None, id: Some(self.id) }
+        Place { run: Some(self.run), step: Some(self.step), attempt: Some(self.attempt), id: Some(self.id) }
     }
 }
 

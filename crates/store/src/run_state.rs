@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionEvent, ExecutionId, ExecutionStatus, Needs, OnFail, Plan, RunEvent, RunId, RunNow,
-    RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow, StepStatus, Tally, Work, WorkEnd,
+    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, Needs, OnFail, Plan, PlanStep,
+    RunEvent, RunId, RunNow, RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow,
+    StepStatus, Tally, Work, WorkEnd, WorkKind,
 };
 
 use crate::error::{Error, Result};
+use crate::names;
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionGiven, ExecutionRow, Row, RunGiven, RunRow, StepRow, TimerRow};
+use crate::rows::{ExecutionGiven, ExecutionRow, ItemList, Row, RunGiven, RunRow, StepRow, TimerRow};
 use crate::session::Session;
 
 /// Steps of the queue that every worker serves unless told otherwise; a run's pin applies to it alone.
@@ -50,7 +52,8 @@ impl<'s, 'a> HeldRun<'s, 'a> {
 
     fn given(&mut self, execution: &ExecutionRow) -> Result<ExecutionGiven> {
         let run = self.row()?;
-        let always = self.plan.step(execution.id.step).policy.always;
+        let node = self.step_row(execution.id.step)?.node();
+        let always = self.plan.step(node).policy.always;
         Ok(ExecutionGiven {
             fence: execution.fence,
             run_epoch: run.epoch,
@@ -60,20 +63,24 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         })
     }
 
-    fn executor_event(&mut self, id: ExecutionId, event: ExecutionEvent) -> Result<bool> {
+    pub(crate) fn executor_event(&mut self, id: ExecutionId, event: ExecutionEvent) -> Result<bool> {
         let Some(row) = self.session.get::<ExecutionRow>(id)? else { return Ok(false) };
         let given = self.given(&row)?;
+        let node = self.step_row(id.step)?.node();
+        let patient = self.plan.step(node).work == WorkKind::Task;
         let outcome =
             self.session.apply::<ExecutionRow>(id, event, Actor::Executor, &given, |row, now| {
                 if event.raises_fence() {
                     row.fence += 1;
                 }
                 match event {
-                    // Its place in line is that of the first time; how long it lies there counts anew.
+                    // Its place in line is that of the first time; how long it lies there counts anew. What
+                    // agents and people claim lies there for as long as it takes.
                     ExecutionEvent::HandoffPublished => {
-                        row.lease_until_ms = now.steady_ms.max(1);
+                        let since_ms = now.steady_ms.max(1);
+                        row.lease_until_ms = if patient { i64::MAX } else { since_ms };
                         if row.published_ms == 0 {
-                            row.published_ms = row.lease_until_ms;
+                            row.published_ms = since_ms;
                         }
                     }
                     ExecutionEvent::HandoffRevoked => row.lease_until_ms = 0,
@@ -140,11 +147,12 @@ impl<'s, 'a> HeldRun<'s, 'a> {
     fn step_facts(&mut self, no: StepNo, step: &StepRow, to: StepMove) -> Result<StepFacts> {
         let run = self.row()?;
         let plan = Arc::clone(&self.plan);
-        let policy = &plan.step(no).policy;
+        let policy = &plan.step(step.node()).policy;
         let work_ended = match step.status() {
-            StepStatus::Pending | StepStatus::Running => {
-                self.execution(step)?.is_none_or(|row| row.status().is_terminal())
-            }
+            StepStatus::Pending | StepStatus::Running => match step.items {
+                Some(list) => list.items.settled == list.items.created,
+                None => matches!(self.work(step)?, Work::None | Work::Ended(_)),
+            },
             _ => true,
         };
         let rounds_left = match to {
@@ -169,6 +177,106 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             rounds_left,
             epoch_raised: self.epoch_raised,
         })
+    }
+}
+
+impl HeldRun<'_, '_> {
+    /// The state of the work of a step that is at it.
+    fn work(&mut self, step: &StepRow) -> Result<Work> {
+        if let Some(list) = step.items {
+            let items = list.items;
+            return Ok(match items.are_over(true) {
+                true => Work::Ended(items.end()),
+                false => Work::Live { ending: items.ending },
+            });
+        }
+        if let Some(execution) = self.execution(step)? {
+            return Ok(work_of(&execution));
+        }
+        self.outside_work(step)
+    }
+
+    /// Asks the language about a step, with everything that its texts can name.
+    pub(crate) fn ask<T>(
+        &mut self,
+        step: &StepRow,
+        question: impl FnOnce(
+            &dyn crate::language::Language,
+            &PlanStep,
+            &serde_json::Value,
+        ) -> std::result::Result<T, String>,
+    ) -> Result<std::result::Result<T, String>> {
+        let run = self.row()?;
+        let plan = Arc::clone(&self.plan);
+        let names = names::names(self.session, &plan, &run, step)?;
+        let language = self.session.language();
+        Ok(question(&*language, plan.step(step.node()), &names))
+    }
+
+    /// Makes the list of a fan-out, unless one was kept.
+    fn list_items(&mut self, step: &StepRow) -> Result<()> {
+        if step.items.is_some() {
+            return Ok(());
+        }
+        let values = match self.ask(step, |language, planned, names| language.items(planned, names))? {
+            Ok(values) => values,
+            Err(why) => return self.fail_to_start(step, &why),
+        };
+        let texts: Vec<Arc<str>> = values.iter().map(|value| value.to_string().into()).collect();
+        let made_by = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
+        self.session.db().put_items(made_by, &texts)?;
+        let first = self.row()?.steps;
+        let items = Items { total: texts.len() as u32, ..Items::default() };
+        self.session.note::<StepRow>((self.id, step.no), |row| {
+            row.items = Some(ItemList { made_by: step.attempt, first, items });
+        })
+    }
+
+    /// A step whose texts cannot be filled in: its work is an execution that no worker ever sees.
+    pub(crate) fn fail_to_start(&mut self, step: &StepRow, why: &str) -> Result<()> {
+        let id = self.create_execution(step)?;
+        let result = serde_json::json!({ "reason": "template", "message": why }).to_string();
+        self.session.note::<ExecutionRow>(id, |row| row.result = Some(result.into()))?;
+        self.executor_event(id, ExecutionEvent::SchedulingFailed).map(drop)
+    }
+
+    /// Makes the execution of the step's present attempt.
+    fn create_execution(&mut self, step: &StepRow) -> Result<ExecutionId> {
+        let run = self.row()?;
+        let plan = Arc::clone(&self.plan);
+        let planned = plan.step(step.node());
+        let now = self.session.now();
+        // A lost worker is replaced at once; a failure waits for its backoff.
+        let wait_ms = if step.tries > 0 && step.losses == 0 && planned.policy.backoff.delay_ms > 0 {
+            let chance = self.session.random();
+            planned.policy.backoff.wait_ms(step.tries, chance) as i64
+        } else {
+            0
+        };
+        let id = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
+        let row = ExecutionRow {
+            id,
+            status: ExecutionStatus::Requested,
+            version: 1,
+            fence: 0,
+            epoch: run.epoch,
+            pin: if planned.queue == DEFAULT_QUEUE { run.pin } else { None },
+            queue: planned.queue.as_str().into(),
+            priority: planned.priority.saturating_add(run.priority),
+            cancel_requested: false,
+            not_before_ms: if wait_ms > 0 { now.steady_ms + wait_ms } else { 0 },
+            published_ms: 0,
+            owner: None,
+            lease_until_ms: 0,
+            nonce: 0,
+            retriable: true,
+            result: None,
+            created_ms: now.wall_ms,
+            started_ms: None,
+            ended_ms: None,
+        };
+        self.session.create(row, "execution.requested", Actor::Executor);
+        Ok(id)
     }
 }
 
@@ -210,12 +318,13 @@ impl RunState for HeldRun<'_, '_> {
     fn step(&mut self, no: StepNo) -> Result<StepNow> {
         let row = self.step_row(no)?;
         let work = match row.status() {
-            StepStatus::Pending | StepStatus::Running => {
-                self.execution(&row)?.as_ref().map_or(Work::None, work_of)
-            }
+            StepStatus::Pending | StepStatus::Running => self.work(&row)?,
             _ => Work::None,
         };
         Ok(StepNow {
+            node: row.node(),
+            item_of: row.item_of,
+            items: row.items.map(|list| list.items),
             status: row.status(),
             tries: row.tries,
             losses: row.losses,
@@ -241,8 +350,23 @@ impl RunState for HeldRun<'_, '_> {
         Ok(all.into_iter().collect())
     }
 
-    fn wanted(&mut self, _no: StepNo) -> Result<bool> {
-        Ok(true)
+    fn wanted(&mut self, no: StepNo) -> Result<bool> {
+        let step = self.step_row(no)?;
+        let asked = match self.plan.step(step.node()).condition {
+            Condition::None => false,
+            Condition::Step => step.item_of.is_none(),
+            Condition::Item => step.item_of.is_some(),
+        };
+        if !asked {
+            return Ok(true);
+        }
+        // One that has no answer is no reason to skip the step: it is started, and fails with the same words.
+        Ok(self.ask(&step, |language, planned, names| language.wanted(planned, names))?.unwrap_or(true))
+    }
+
+    fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>> {
+        let rows = self.session.item_rows(self.id, of)?;
+        Ok(rows.iter().filter(|row| !unsettled || !row.status().is_settled()).map(|row| row.no).collect())
     }
 
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<()> {
@@ -252,12 +376,12 @@ impl RunState for HeldRun<'_, '_> {
             StepMove::Reworked { by } if matches!(self.plan.step(by).policy.on_fail, OnFail::Rework { step, .. } if step == no) =>
             {
                 let by = self.step_row(by)?;
-                self.session
-                    .get::<ExecutionRow>(ExecutionId { run: self.id, step: by.no, attempt: by.attempt })?
-                    .and_then(|row| row.result)
+                names::failure(self.session, &self.plan, &by)?
             }
+            StepMove::Retried { lost: false } => names::failure(self.session, &self.plan, &step)?,
             _ => None,
         };
+        let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
         let outcome = self.session.apply::<StepRow>(
             (self.id, no),
             to.event(),
@@ -274,6 +398,8 @@ impl RunState for HeldRun<'_, '_> {
                 StepMove::Retried { lost } => {
                     row.attempt += 1;
                     row.started_ms = None;
+                    row.work = None;
+                    row.feedback = feedback.or(row.feedback.take());
                     if lost {
                         row.losses += 1;
                     } else {
@@ -286,8 +412,11 @@ impl RunState for HeldRun<'_, '_> {
                     row.reworks += u32::from(rework);
                     row.ended_ms = Some(now.wall_ms);
                 }
-                StepMove::Reworked { .. } | StepMove::Reset => {
+                StepMove::Reworked { .. } | StepMove::Reset { .. } => {
+                    let keep = matches!(to, StepMove::Reset { keep: true });
                     row.attempt += 1;
+                    row.work = row.work.filter(|_| keep && keeps_child);
+                    row.items = row.items.filter(|_| keep);
                     row.tries = 0;
                     row.losses = 0;
                     row.skipped_by_when = false;
@@ -313,48 +442,51 @@ impl RunState for HeldRun<'_, '_> {
     }
 
     fn start_work(&mut self, no: StepNo) -> Result<()> {
-        let run = self.row()?;
         let step = self.step_row(no)?;
         let plan = Arc::clone(&self.plan);
-        let planned = plan.step(no);
-        let now = self.session.now();
-        // A lost worker is replaced at once; a failure waits for its backoff.
-        let wait_ms = if step.tries > 0 && step.losses == 0 && planned.policy.backoff.delay_ms > 0 {
-            let chance = self.session.random();
-            planned.policy.backoff.wait_ms(step.tries, chance) as i64
-        } else {
-            0
-        };
-        let id = ExecutionId { run: self.id, step: no, attempt: step.attempt };
-        let row = ExecutionRow {
-            id,
-            status: ExecutionStatus::Requested,
-            version: 1,
-            fence: 0,
-            epoch: run.epoch,
-            pin: if planned.queue == DEFAULT_QUEUE { run.pin } else { None },
-            queue: planned.queue.as_str().into(),
-            priority: planned.priority.saturating_add(run.priority),
-            cancel_requested: false,
-            not_before_ms: if wait_ms > 0 { now.steady_ms + wait_ms } else { 0 },
-            published_ms: 0,
-            owner: None,
-            lease_until_ms: 0,
-            nonce: 0,
-            retriable: true,
-            result: None,
-            created_ms: now.wall_ms,
-            started_ms: None,
-            ended_ms: None,
-        };
-        self.session.create(row, "execution.requested", Actor::Executor);
-        self.schedule(id)?;
-        Ok(())
+        let planned = plan.step(step.node());
+        if planned.spread.is_some() && step.item_of.is_none() {
+            return self.list_items(&step);
+        }
+        // A condition that had no answer: the step fails with the reason.
+        if planned.condition != Condition::None
+            && let Err(why) = self.ask(&step, |language, planned, names| language.wanted(planned, names))?
+        {
+            return self.fail_to_start(&step, &why);
+        }
+        match planned.work {
+            WorkKind::Execution | WorkKind::Task => {
+                let id = self.create_execution(&step)?;
+                self.schedule(id).map(drop)
+            }
+            WorkKind::Gate | WorkKind::Wait | WorkKind::Child => self.start_outside(&step),
+        }
+    }
+
+    fn add_item(&mut self, of: StepNo) -> Result<StepNo> {
+        let no = self.row()?.steps;
+        let mut row = StepRow::new(self.id, no, Needs::default());
+        row.item_of = Some(of);
+        row.item = self.step_row(of)?.items.map(|list| list.items.created);
+        self.session.create(row, "step.added", Actor::Advance);
+        self.session.note::<RunRow>(self.id, |row| row.steps += 1)?;
+        Ok(no)
+    }
+
+    fn set_items(&mut self, of: StepNo, items: Items) -> Result<()> {
+        self.session.note::<StepRow>((self.id, of), |row| {
+            if let Some(list) = &mut row.items {
+                list.items = items;
+            }
+        })
     }
 
     fn end_work(&mut self, no: StepNo) -> Result<()> {
         let step = self.step_row(no)?;
-        let Some(row) = self.execution(&step)? else { return Ok(()) };
+        if let Some(list) = step.items {
+            return self.set_items(no, Items { ending: true, ..list.items });
+        }
+        let Some(row) = self.execution(&step)? else { return self.end_outside(&step) };
         match row.status() {
             ExecutionStatus::Running => {
                 self.session.note::<ExecutionRow>(row.id, |row| row.cancel_requested = true)?;
@@ -423,7 +555,10 @@ pub(crate) fn report_run(
                 session.nudge(next);
             }
         }
-        session.after_commit("run.ended", run.id);
+        session.after_commit("run.ended", run.id, &serde_json::json!({}));
+        if let Some((parent, step)) = run.parent {
+            session.after_commit("child.ended", parent, &serde_json::json!({ "step": step }));
+        }
     }
     Ok(outcome)
 }

@@ -11,10 +11,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sprag_lifecycle::{Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, Verdict, Word, evaluate};
+use sprag_lifecycle::{
+    Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, StepNo, Verdict, Word, evaluate,
+};
 
 use crate::backend::{Backend, Table};
 use crate::error::{Error, Result};
+use crate::language::Language;
 use crate::outcome::Outcome;
 use crate::rows::{
     EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, JournalEntry, OutboxRow, Place, Refusal,
@@ -138,6 +141,26 @@ impl<'a> Session<'a> {
     /// The database, for queries. It does not see what this session has changed.
     pub fn db(&mut self) -> &mut dyn Backend {
         self.db
+    }
+
+    /// Who reads the specs of steps.
+    pub(crate) fn language(&self) -> Arc<dyn Language> {
+        self.db.language()
+    }
+
+    /// The items of a fan-out that its present list has made, in order.
+    pub(crate) fn item_rows(&mut self, run: RunId, of: StepNo) -> Result<Vec<StepRow>> {
+        let Some(list) = self.get::<StepRow>((run, of))?.and_then(|row| row.items) else {
+            return Ok(Vec::new());
+        };
+        let mut numbers: BTreeSet<StepNo> = self.db.item_steps(run, of, list.first)?.into_iter().collect();
+        let made_now = self.seen::<StepRow>().filter(|row| row.run == run && row.item_of == Some(of));
+        numbers.extend(made_now.map(|row| row.no).filter(|no| *no >= list.first));
+        let mut rows = Vec::with_capacity(numbers.len());
+        for no in numbers {
+            rows.extend(self.get::<StepRow>((run, no))?);
+        }
+        Ok(rows)
     }
 
     /// The run's plan.
@@ -300,13 +323,13 @@ impl<'a> Session<'a> {
     }
 
     /// Leaves something to be done after the commit.
-    pub(crate) fn after_commit(&mut self, kind: &str, run: RunId) {
+    pub(crate) fn after_commit(&mut self, kind: &str, run: RunId, payload: &serde_json::Value) {
         let not_before_ms = self.now.steady_ms;
         self.outbox.push(OutboxRow {
             id: 0,
             kind: kind.into(),
             run,
-            payload: "{}".into(),
+            payload: payload.to_string().into(),
             attempts: 0,
             not_before_ms,
             error: None,
@@ -391,7 +414,10 @@ impl<'a> Session<'a> {
         if !self.journal.is_empty() {
             topics.insert(Topic::Journal);
         }
-        topics.extend(self.runs.0.values().filter(|slot| slot.dirty).map(|slot| Topic::Run(slot.row.id)));
+        for run in self.runs.0.values().filter(|slot| slot.dirty).map(|slot| &slot.row) {
+            topics.insert(Topic::Run(run.id));
+            topics.insert(Topic::Run(run.root));
+        }
         for row in self.executions.0.values().filter(|slot| slot.dirty).map(|slot| &slot.row) {
             topics.insert(Topic::Run(row.id.run));
             if row.cancel_requested

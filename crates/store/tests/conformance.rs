@@ -258,7 +258,11 @@ fn c10_a_queue_and_a_group_hold_their_limits() {
         store.executor().set_queue(QueueRow { limit: None, ..queue }).await.unwrap();
 
         let mut plan = (*sequence(1)).clone();
-        plan.concurrency = Some(sprag_lifecycle::Concurrency { group: "g".into(), limit: 1 });
+        plan.concurrency = Some(sprag_lifecycle::Concurrency {
+            group: "g".into(),
+            limit: 1,
+            on_conflict: Default::default(),
+        });
         let plan = std::sync::Arc::new(plan);
         let (first, second) = (create(&store, &plan).await, create(&store, &plan).await);
         assert_eq!((status(&store, first), status(&store, second)), ("running".into(), "queued".into()));
@@ -669,7 +673,11 @@ fn c10_a_full_queue_is_asked_without_writing_anything() {
 fn c10_a_resume_waits_for_a_place_in_its_group() {
     on_every_store(|store, _| async move {
         let mut plan = (*sequence(1)).clone();
-        plan.concurrency = Some(sprag_lifecycle::Concurrency { group: "g".into(), limit: 1 });
+        plan.concurrency = Some(sprag_lifecycle::Concurrency {
+            group: "g".into(),
+            limit: 1,
+            on_conflict: Default::default(),
+        });
         let plan = std::sync::Arc::new(plan);
         let failed = create(&store, &plan).await;
         let held = claim(&store, 1).await;
@@ -757,7 +765,7 @@ fn a_rework_hands_on_its_feedback_wherever_its_step_was_written() {
         let _ = finish(&store, &check, badly()).await;
         let again = claim(&store, 1).await;
         assert_eq!(again.lease.execution.step, 1);
-        assert!(again.feedback.is_some_and(|feedback| feedback.contains("exit_code")));
+        assert!(again.feedback.is_some_and(|feedback| feedback.contains("exit code")));
     });
 }
 

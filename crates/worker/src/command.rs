@@ -1,16 +1,20 @@
-//! Runs a step's command under a supervisor, with its log and its lock.
+//! Runs a step's command under a supervisor, with its log and its lock, and then whatever checks it.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sprag_pipeline::{StepSpec, render_step};
-use sprag_process::{Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running, end_orphans, spawn};
+use sprag_pipeline::{Check, Kind, StepSpec, render_step};
+use sprag_process::{
+    Capture, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running,
+    end_orphans, spawn,
+};
+use sprag_store::ITEM;
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::control::{Control, Signal};
+use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
 use crate::files::Files;
 use crate::slots::Ended;
 
@@ -39,32 +43,45 @@ impl Commands {
         Commands { files, supervisor, grace }
     }
 
-    /// Runs the command of a step; returns when no process of it is left.
-    pub async fn run(&self, assignment: &Assignment, spec: &StepSpec, control: Control) -> Ended {
+    /// Runs the command of a step and what checks it; returns when no process of it is left. The spec's
+    /// texts are filled in.
+    pub async fn run(&self, assignment: &Assignment, spec: &StepSpec, mut control: Control) -> Ended {
         match control.now() {
             Signal::Renewed { .. } => {}
             Signal::Cancel => return Ended::Report(Ending::Cancelled),
             Signal::Lost => return Ended::Lost,
         }
-        let rendered = match render(assignment, spec) {
-            Ok(rendered) => rendered,
-            Err(message) => return failed(&json!({ "reason": "template", "message": message }), false),
-        };
-        let order = match self.order(assignment, &rendered, &control) {
+        let began_ms = sprag_process::boot_ms();
+        let (mut order, places) = match self.order(assignment, spec, &control) {
             Ok(order) => order,
             Err(message) => {
                 return failed(&json!({ "reason": "could_not_start", "message": message }), false);
             }
         };
-        match self.start(order, assignment).await {
-            Ok(running) => watch(running, control, assignment).await,
-            Err(message) => failed(&json!({ "reason": "could_not_start", "message": message }), true),
+        if wants_stdout(spec) {
+            order.capture_stdout = Some(Capture { path: places.stdout.clone(), max_bytes: MAX_VALUE_BYTES });
         }
+        let order = order;
+        let command = Work { commands: self, assignment, order: &order, places: &places };
+        let ended = match command.see_to_end(order.clone(), &mut control).await {
+            Ok(ended) => ended,
+            Err(ended) => return ended,
+        };
+        let ending = command.judge(ended, spec, began_ms, &mut control).await;
+        if wants_stdout(spec) {
+            let _ = std::fs::remove_file(&places.stdout);
+        }
+        ending
     }
 
-    fn order(&self, assignment: &Assignment, spec: &StepSpec, control: &Control) -> Result<Order, String> {
+    fn order(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        control: &Control,
+    ) -> Result<(Order, Places), String> {
         let id = assignment.lease.execution;
-        let step = &assignment.step().id;
+        let step = &assignment.name;
         let argv = spec.argv().ok_or("the step has no command")?;
         std::fs::create_dir_all(self.files.run(id.run))
             .map_err(|error| format!("cannot make {}: {error}", self.files.run(id.run).display()))?;
@@ -74,7 +91,7 @@ impl Commands {
             (Some(base), Some(dir)) => Some(base.join(dir)),
             (base, dir) => base.clone().or_else(|| dir.as_ref().map(PathBuf::from)),
         };
-        order.dir = dir;
+        order.dir = dir.clone();
         order.label = format!("{} {step}", id.run);
         order.grace_ms = self.grace.as_millis() as u64;
         order.timeout_ms = spec.timeout_ms;
@@ -94,7 +111,16 @@ impl Commands {
         order.env.insert("SPRAG_STEP_ID".into(), step.clone());
         order.env.insert("SPRAG_ATTEMPT".into(), id.attempt.to_string());
         order.env.insert("SPRAG_FENCE".into(), assignment.lease.fence.to_string());
-        Ok(order)
+        if let Some(feedback) = &assignment.feedback {
+            order.env.insert("SPRAG_FEEDBACK".into(), bounded(feedback));
+        }
+        let places = Places {
+            dir,
+            stdout: self.files.stdout(id.run, step, id.attempt),
+            kept: self.files.kept(id.run, step, id.attempt),
+            secrets: order.secrets.clone(),
+        };
+        Ok((order, places))
     }
 
     /// Starts the command; first ends what is left of a former attempt, and sees it gone.
@@ -105,7 +131,7 @@ impl Commands {
             started => return started.map_err(|error| error.to_string()),
         }
         let run = assignment.lease.execution.run.to_string();
-        let step = assignment.step().id.clone();
+        let step = assignment.name.clone();
         let grace = self.grace;
         tracing::info!(run, step, "processes of a former attempt are still there: ending them");
         let ended = tokio::task::spawn_blocking(move || {
@@ -122,66 +148,190 @@ fn guard_ms(lease: Duration) -> u64 {
     (lease.as_millis() as u64).saturating_sub(LEASE_GRACE_MS).max(1)
 }
 
-fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, String> {
-    let inputs: Value = serde_json::from_str(&assignment.inputs).unwrap_or(Value::Null);
-    let run = assignment.lease.execution.run.to_string();
-    let context =
-        json!({ "inputs": inputs, "run": { "id": run, "name": format!("{}-{run}", assignment.plan.name) } });
-    render_step(spec, &context).map_err(|error| error.to_string())
+/// A variable that the kernel passes on: the end of a long text is what counts.
+fn bounded(text: &str) -> String {
+    const MOST: usize = 100 << 10;
+    let mut from = text.len().saturating_sub(MOST);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text[from..].replace('\0', "\u{fffd}")
 }
 
-/// Waits for the end, passing on what the worker says.
-async fn watch(mut running: Running, mut control: Control, assignment: &Assignment) -> Ended {
-    let mut killed = false;
-    let ended = loop {
-        tokio::select! {
-            ended = running.wait() => break ended,
-            signal = control.next(), if !killed => {
-                let told = match signal {
-                    Signal::Renewed { lease, .. } => running.renew(Duration::from_millis(guard_ms(lease))),
-                    Signal::Cancel => running.cancel(),
-                    Signal::Lost => {
-                        killed = true;
-                        running.kill()
+/// The step with its texts filled in.
+pub(crate) fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, String> {
+    let names = assignment.names();
+    let names = match (&spec.fan_out, names.get(ITEM)) {
+        (Some(fan_out), Some(item)) => fan_out.item_context(&names, &item.clone()),
+        _ => names,
+    };
+    render_step(spec, &names).map_err(|error| error.to_string())
+}
+
+/// A command that is being run for a step.
+struct Work<'w> {
+    commands: &'w Commands,
+    assignment: &'w Assignment,
+    order: &'w Order,
+    places: &'w Places,
+}
+
+impl Work<'_> {
+    /// Starts a command and waits for its end, passing on what the worker says. Without an end of its own,
+    /// the step's is known already.
+    async fn see_to_end(&self, order: Order, control: &mut Control) -> Result<ProcessEnded, Ended> {
+        let mut running = match self.commands.start(order, self.assignment).await {
+            Ok(running) => running,
+            Err(message) => {
+                return Err(failed(&json!({ "reason": "could_not_start", "message": message }), true));
+            }
+        };
+        let execution = self.assignment.lease.execution;
+        let mut killed = false;
+        let ended = loop {
+            tokio::select! {
+                ended = running.wait() => break ended,
+                signal = control.next(), if !killed => {
+                    let told = match signal {
+                        Signal::Renewed { lease, .. } => running.renew(Duration::from_millis(guard_ms(lease))),
+                        Signal::Cancel => running.cancel(),
+                        Signal::Lost => {
+                            killed = true;
+                            running.kill()
+                        }
+                    };
+                    if let Err(error) = told {
+                        tracing::warn!(%execution, %error, "telling the supervisor");
                     }
-                };
-                if let Err(error) = told {
-                    tracing::warn!(execution = %assignment.lease.execution, %error, "telling the supervisor");
                 }
             }
+        };
+        let ended = ended.map_err(|error| {
+            tracing::error!(%execution, %error, "the end of the tree was not seen");
+            Ended::Lost
+        })?;
+        match ended.reason {
+            _ if control.now() == Signal::Lost => Err(Ended::Lost),
+            Reason::Exited => Ok(ended),
+            Reason::Timeout => {
+                let result = self.facts(&ended, None).to_string();
+                Err(Ended::Report(Ending::TimedOut { result: Some(result.into()) }))
+            }
+            Reason::Cancelled => Err(Ended::Report(Ending::Cancelled)),
+            Reason::LeaseLost | Reason::ParentGone => Err(Ended::Lost),
+            // Killed from outside: the tree is gone, and not by its own doing.
+            Reason::Signalled | Reason::SupervisorLost => Err(Ended::Vanished),
+            Reason::CouldNotStart { .. } => Err(failed(&self.facts(&ended, None), false)),
         }
-    };
-    let ended = match ended {
-        Ok(ended) => ended,
-        Err(error) => {
-            tracing::error!(execution = %assignment.lease.execution, %error, "the end of the tree was not seen");
-            return Ended::Lost;
-        }
-    };
-    let facts = json!({
-        "reason": ended.reason,
-        "exit_code": ended.exit_code,
-        "signal": ended.signal,
-        "leftovers": ended.leftovers,
-        "usage": ended.usage,
-        "log_dropped_bytes": ended.log_dropped_bytes,
-        "log_error": ended.log_error,
-    });
-    let result = Some(Arc::from(facts.to_string()));
-    match ended.reason {
-        _ if control.now() == Signal::Lost => Ended::Lost,
-        Reason::Exited if ended.success() => Ended::Report(Ending::Completed { result }),
-        Reason::Exited => {
-            let wanted = &assignment.step().policy.retry_exit_codes;
+    }
+
+    /// What the command's end means for the step, once it is checked.
+    async fn judge(
+        &self,
+        ended: ProcessEnded,
+        spec: &StepSpec,
+        began_ms: u64,
+        control: &mut Control,
+    ) -> Ended {
+        if !ended.success() {
+            let wanted = &self.assignment.step().policy.retry_exit_codes;
             let retriable = wanted.is_empty() || ended.exit_code.is_some_and(|code| wanted.contains(&code));
-            Ended::Report(Ending::Failed { result, retriable })
+            return failed(&self.facts(&ended, None), retriable);
         }
-        Reason::Timeout => Ended::Report(Ending::TimedOut { result }),
-        Reason::Cancelled => Ended::Report(Ending::Cancelled),
-        Reason::LeaseLost | Reason::ParentGone => Ended::Lost,
-        // Killed from outside: the tree is gone, and not by its own doing.
-        Reason::Signalled | Reason::SupervisorLost => Ended::Vanished,
-        Reason::CouldNotStart { .. } => Ended::Report(Ending::Failed { result, retriable: false }),
+        let outputs = match evidence::outputs(spec, self.places, ended.capture_dropped_bytes) {
+            Ok(outputs) => outputs,
+            Err(why) => {
+                let mut facts = self.facts(&ended, None);
+                facts["reason"] = "output".into();
+                facts["message"] = why.into();
+                return failed(&facts, true);
+            }
+        };
+        for (at, check) in spec.checks.iter().enumerate() {
+            let held = match check {
+                Check::Command(kind) => match self.check_command(kind, spec, began_ms, control).await {
+                    Ok(held) => held,
+                    Err(ended) => return ended,
+                },
+                Check::File { path, not_empty } => {
+                    evidence::file_is_there(&self.places.path(path), *not_empty)
+                }
+                Check::Schema { output, schema } => evidence::fits_schema(&outputs[output], schema)
+                    .map_err(|why| format!("output `{output}` does not fit its schema: {why}")),
+            };
+            if let Err(why) = held {
+                let mut facts = self.facts(&ended, Some(&outputs));
+                facts["reason"] = "check".into();
+                facts["message"] =
+                    format!("check {} of {} does not hold: {why}", at + 1, spec.checks.len()).into();
+                facts["tail"] = evidence::tail(&self.order.log).into();
+                return failed(&facts, true);
+            }
+        }
+        let result = self.facts(&ended, Some(&outputs)).to_string();
+        Ended::Report(Ending::Completed { result: Some(result.into()) })
+    }
+
+    /// Runs a command that must succeed, in what is left of the step's time.
+    async fn check_command(
+        &self,
+        kind: &Kind,
+        spec: &StepSpec,
+        began_ms: u64,
+        control: &mut Control,
+    ) -> Result<Result<(), String>, Ended> {
+        let argv = kind.argv().unwrap_or_default();
+        let mut order = self.order.clone();
+        let shown = argv.last().cloned().unwrap_or_default();
+        order.argv = argv;
+        order.capture_stdout = None;
+        let took_ms = sprag_process::boot_ms().saturating_sub(began_ms);
+        order.timeout_ms = spec.timeout_ms.map(|limit_ms| limit_ms.saturating_sub(took_ms).max(1));
+        order.lease_ms = match control.now() {
+            Signal::Renewed { lease, .. } => Some(guard_ms(lease)),
+            Signal::Cancel => return Err(Ended::Report(Ending::Cancelled)),
+            Signal::Lost => return Err(Ended::Lost),
+        };
+        let ended = self.see_to_end(order, control).await?;
+        Ok(match ended.success() {
+            true => Ok(()),
+            false => {
+                let code =
+                    ended.exit_code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
+                Err(format!("{} ended with {code}", first_line(&shown)))
+            }
+        })
+    }
+
+    /// What is known of a command's end.
+    fn facts(&self, ended: &ProcessEnded, outputs: Option<&Value>) -> Value {
+        let mut facts = json!({
+            "reason": ended.reason,
+            "exit_code": ended.exit_code,
+            "signal": ended.signal,
+            "leftovers": ended.leftovers,
+            "usage": ended.usage,
+            "log_dropped_bytes": ended.log_dropped_bytes,
+            "log_error": ended.log_error,
+        });
+        match outputs {
+            Some(outputs) if outputs.as_object().is_some_and(|outputs| !outputs.is_empty()) => {
+                facts["outputs"] = outputs.clone();
+            }
+            Some(_) => {}
+            None => facts["tail"] = evidence::tail(&self.order.log).into(),
+        }
+        facts
+    }
+}
+
+/// The first line of a command, as it is shown.
+fn first_line(command: &str) -> String {
+    const MOST: usize = 60;
+    let line = command.lines().next().unwrap_or_default();
+    match line.chars().count() > MOST || line.len() < command.trim_end().len() {
+        true => format!("`{}…`", line.chars().take(MOST).collect::<String>()),
+        false => format!("`{line}`"),
     }
 }
 

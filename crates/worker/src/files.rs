@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   runs/RUN/STEP.ATTEMPT.log    what the attempt printed
+//!   runs/RUN/files/STEP.ATTEMPT/NAME/FILE    what it hands on as a file
 //!   runs/RUN/STEP.lock           held by the processes of the step's present attempt
 //! ```
 
@@ -9,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use sprag_lifecycle::RunId;
 
-/// The data directory's layout. Step ids are checked when a pipeline is loaded; they hold no `/`.
+/// The data directory's layout. Step ids are checked when a pipeline is loaded; they hold no `/`. An item
+/// of a fan-out is `STEP[N]`.
 #[derive(Debug, Clone)]
 pub struct Files {
     data: PathBuf,
@@ -29,6 +31,16 @@ impl Files {
     /// What an attempt printed.
     pub fn log(&self, run: RunId, step: &str, attempt: u32) -> PathBuf {
         self.run(run).join(format!("{step}.{attempt}.log"))
+    }
+
+    /// What an attempt wrote to stdout, until it is read.
+    pub fn stdout(&self, run: RunId, step: &str, attempt: u32) -> PathBuf {
+        self.run(run).join(format!("{step}.{attempt}.stdout"))
+    }
+
+    /// Where the files that an attempt hands on are kept.
+    pub fn kept(&self, run: RunId, step: &str, attempt: u32) -> PathBuf {
+        self.run(run).join("files").join(format!("{step}.{attempt}"))
     }
 
     /// Held by whoever works on the step.

@@ -10,7 +10,7 @@ use sprag_lifecycle::{ExecutionId, RunId};
 use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::ops::{Assignment, Ending};
 
-use crate::command::Commands;
+use crate::command::{Commands, render};
 use crate::control::{Control, Signal, pause};
 use crate::slots::{Ended, Runner, RunnerFuture};
 
@@ -94,7 +94,7 @@ impl Handlers {
         let ExecutionId { run, attempt, .. } = assignment.lease.execution;
         let work = handler(Call {
             run,
-            step: assignment.step().id.clone(),
+            step: assignment.name.clone(),
             attempt,
             fence: assignment.lease.fence,
             with: with.clone(),
@@ -166,6 +166,10 @@ impl Runner for Handlers {
                     let message = format!("this version cannot read the step: {error}");
                     return failed(json!({ "reason": "spec", "message": message }), false);
                 }
+            };
+            let spec = match render(assignment, &spec) {
+                Ok(rendered) => rendered,
+                Err(message) => return failed(json!({ "reason": "template", "message": message }), false),
             };
             match (&spec.kind, &self.commands) {
                 (Kind::Call { handler, with }, _) => {

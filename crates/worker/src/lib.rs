@@ -12,6 +12,7 @@
 
 mod command;
 mod control;
+mod evidence;
 mod files;
 mod handlers;
 mod slots;

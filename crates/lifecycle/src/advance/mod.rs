@@ -38,6 +38,9 @@ pub trait RunState {
     fn unsettled(&mut self) -> Result<Vec<StepNo>, Self::Error>;
     /// Whether the step's own `when` wants it; asked once all its needs are met.
     fn wanted(&mut self, no: StepNo) -> Result<bool, Self::Error>;
+    /// The items of a fan-out that this attempt at it has made, in order; only those that are not settled
+    /// if `unsettled`.
+    fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>, Self::Error>;
 
     /// Reports an event on a step.
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<(), Self::Error>;
@@ -45,6 +48,10 @@ pub trait RunState {
     fn set_needs(&mut self, no: StepNo, needs: Needs) -> Result<(), Self::Error>;
     /// Creates the step's work for its present attempt.
     fn start_work(&mut self, no: StepNo) -> Result<(), Self::Error>;
+    /// Adds the next item of a fan-out as a step of the run, waiting, and says its number.
+    fn add_item(&mut self, of: StepNo) -> Result<StepNo, Self::Error>;
+    /// Notes how the items of a fan-out stand.
+    fn set_items(&mut self, of: StepNo, items: Items) -> Result<(), Self::Error>;
     /// Ends the step's work: at once if nobody received it, else by an intent that its owner acts on.
     fn end_work(&mut self, no: StepNo) -> Result<(), Self::Error>;
     /// Reports an event on the run.
@@ -88,9 +95,50 @@ pub struct Needs {
     pub broken: u32,
 }
 
+/// How the items of a fan-out stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Items {
+    /// How many there are to be.
+    pub total: u32,
+    /// How many are steps of the run by now, in the list's order.
+    pub created: u32,
+    /// How many of these are settled.
+    pub settled: u32,
+    /// How many of these failed.
+    pub failed: u32,
+    /// How many of these were cancelled.
+    pub cancelled: u32,
+    /// No more are to be made, and those that go on are to end.
+    pub ending: bool,
+}
+
+impl Items {
+    /// Whether nothing more will come of them; `more` says whether further ones may still be made.
+    pub fn are_over(&self, more: bool) -> bool {
+        self.settled == self.created && (self.created == self.total || self.ending || !more)
+    }
+
+    /// What they mean for their parent, once they are over.
+    pub fn end(&self) -> WorkEnd {
+        if self.failed > 0 {
+            WorkEnd::Failed { retriable: false }
+        } else if self.cancelled > 0 || self.created < self.total {
+            WorkEnd::Cancelled
+        } else {
+            WorkEnd::Succeeded
+        }
+    }
+}
+
 /// A step's row, as far as the walk cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepNow {
+    /// The node of the plan that it stands for; its own number unless it is an item.
+    pub node: StepNo,
+    /// The fan-out that it is an item of.
+    pub item_of: Option<StepNo>,
+    /// Its items, if it is a fan-out that has begun.
+    pub items: Option<Items>,
     /// Its status.
     pub status: StepStatus,
     /// Failed tries in this round.
@@ -116,6 +164,8 @@ pub enum Work {
     None,
     /// It exists; nobody has begun it.
     Unreceived,
+    /// It goes on, and nobody is at it: a question without an answer, a time that has not come.
+    Open,
     /// Somebody is at it.
     Live {
         /// Its owner was told to end it.
@@ -175,7 +225,10 @@ pub enum StepMove {
         by: StepNo,
     },
     /// It runs again because a person said so.
-    Reset,
+    Reset {
+        /// It is a fan-out whose list stays: what is done of it is kept. So is a child run.
+        keep: bool,
+    },
 }
 
 impl StepMove {
@@ -190,7 +243,7 @@ impl StepMove {
             StepMove::Skipped { .. } => StepEvent::Skipped,
             StepMove::Cancelled => StepEvent::Cancelled,
             StepMove::Reworked { .. } => StepEvent::Reworked,
-            StepMove::Reset => StepEvent::Reset,
+            StepMove::Reset { .. } => StepEvent::Reset,
         }
     }
 }

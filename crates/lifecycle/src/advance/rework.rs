@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::walk::{Walk, count};
-use super::{Needs, RunState, Standing, StepMove, Tally, Work, standing};
+use super::{Items, Needs, RunState, Standing, StepMove, Tally, Work, standing};
 use crate::{OnFail, Plan, RunStatus, StepNo, StepStatus};
 
 /// Whether `no` belongs to what the rework of `by` resets.
@@ -43,10 +43,14 @@ pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(
     for no in set.iter().copied().filter(|no| *no != by) {
         let step = walk.state.step(no)?;
         if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
-            if matches!(step.work, Work::Unreceived | Work::Live { ending: false }) {
+            if matches!(step.work, Work::Unreceived | Work::Open | Work::Live { ending: false }) {
                 walk.state.end_work(no)?;
+                if step.items.is_some() {
+                    walk.agenda.extend(walk.state.items(no, true)?);
+                }
             }
-            still &= !matches!(walk.state.step(no)?.work, Work::Live { .. } | Work::Unreceived);
+            let work = walk.state.step(no)?.work;
+            still &= !matches!(work, Work::Live { .. } | Work::Open | Work::Unreceived);
         }
     }
     if still {
@@ -93,18 +97,40 @@ pub fn resume_set<S: RunState>(state: &mut S) -> Result<BTreeSet<StepNo>, S::Err
 }
 
 /// Resets these steps of a run that a person resumed or rewound (its epoch is already raised), and
-/// walks on from there.
-pub fn restart<S: RunState>(state: &mut S, set: &BTreeSet<StepNo>) -> Result<(), S::Error> {
+/// walks on from there. What is done of a fan-out stays done, unless something before it runs again or
+/// it is `afresh` itself.
+pub fn restart<S: RunState>(
+    state: &mut S,
+    set: &BTreeSet<StepNo>,
+    afresh: Option<StepNo>,
+) -> Result<(), S::Error> {
+    let plan = state.plan();
     for no in set {
         let step = state.step(*no)?;
-        let stands = standing(&step, state.plan().step(*no).policy.on_fail);
+        let stands = standing(&step, plan.step(*no).policy.on_fail);
         if step.status.is_settled() {
-            state.move_step(*no, StepMove::Reset)?;
+            let keep = afresh != Some(*no) && !plan.step(*no).needs.iter().any(|need| set.contains(need));
+            state.move_step(*no, StepMove::Reset { keep })?;
+            if keep && step.items.is_some() {
+                reset_items(state, *no)?;
+            }
         }
         uncount(state, stands)?;
     }
     recount_needs(state, set)?;
     super::advance(state, set.iter().copied())
+}
+
+/// Sends back the items that did not come to a good end; the others stay as they are.
+fn reset_items<S: RunState>(state: &mut S, of: StepNo) -> Result<(), S::Error> {
+    let Some(mut items) = state.step(of)?.items else { return Ok(()) };
+    for item in state.items(of, false)? {
+        if matches!(state.step(item)?.status, StepStatus::Failed | StepStatus::Cancelled) {
+            state.move_step(item, StepMove::Reset { keep: true })?;
+            items.settled = items.settled.saturating_sub(1);
+        }
+    }
+    state.set_items(of, Items { failed: 0, cancelled: 0, ending: false, ..items })
 }
 
 /// The run has one settled step less.

@@ -4,8 +4,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::rework::{drive, is_held};
-use super::{Needs, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, standing};
-use crate::{OnFail, Plan, RunEvent, RunStatus, StepNo, StepStatus};
+use super::{Items, Needs, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, standing};
+use crate::{OnFail, Plan, PlanStep, RunEvent, RunStatus, StepNo, StepStatus};
+
+/// More items of one fan-out than this are not live at once: a list of a million must not fill the queues.
+const LIVE_ITEMS: u32 = 1_000;
+/// More items than this are not made in one go: others want to write too. Each item that settles makes
+/// room for as many again, up to what may be live.
+const ITEMS_AT_ONCE: u32 = 64;
 
 /// Decides what follows from a change to these steps, and from that, until nothing more does.
 pub fn advance<S: RunState>(
@@ -22,7 +28,7 @@ pub fn advance<S: RunState>(
     walk.finish()
 }
 
-/// Recounts every need from the steps themselves, then walks over all of them.
+/// Recounts every need and every item from the steps themselves, then walks over all of them.
 pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
     if state.run().status.is_terminal() || state.run().status == RunStatus::Queued {
         return Ok(());
@@ -31,7 +37,11 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
     let all = 0..plan.steps.len() as StepNo;
     let mut standings = Vec::with_capacity(plan.steps.len());
     for no in all.clone() {
-        standings.push(standing(&state.step(no)?, plan.step(no).policy.on_fail));
+        let step = state.step(no)?;
+        standings.push(standing(&step, plan.step(no).policy.on_fail));
+        if let Some(items) = step.items {
+            recount_items(state, no, items)?;
+        }
     }
     for no in all.clone() {
         let needs = count(plan.step(no).needs.iter().map(|need| standings[*need as usize]));
@@ -45,12 +55,28 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
         state.set_tally(tally)?;
     }
     // A failure that its writer did not live to report.
-    let mut walk = Walk { plan, state, agenda: all.collect() };
+    let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state };
     walk.observe_failure()?;
     while let Some(no) = walk.agenda.pop_first() {
         walk.visit(no)?;
     }
     walk.finish()
+}
+
+fn recount_items<S: RunState>(state: &mut S, of: StepNo, was: Items) -> Result<(), S::Error> {
+    let mut now = Items { created: 0, settled: 0, failed: 0, cancelled: 0, ..was };
+    for item in state.items(of, false)? {
+        now.created += 1;
+        count_item(&mut now, state.step(item)?.status);
+    }
+    if now == was { Ok(()) } else { state.set_items(of, now) }
+}
+
+/// Counts an item in this status among the settled, if it is.
+fn count_item(items: &mut Items, status: StepStatus) {
+    items.settled += u32::from(status.is_settled());
+    items.failed += u32::from(status == StepStatus::Failed);
+    items.cancelled += u32::from(status == StepStatus::Cancelled);
 }
 
 /// How many of these are open, and how many broken.
@@ -71,36 +97,78 @@ pub(super) struct Walk<'s, S> {
     pub(super) agenda: BTreeSet<StepNo>,
 }
 
+/// Whether a step may begin anything, and if not, whether what it has begun must end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum May {
+    /// It may.
+    Start,
+    /// What goes on goes on to its end; nothing else begins.
+    GoOn,
+    /// It is to end.
+    End,
+}
+
 impl<S: RunState> Walk<'_, S> {
     fn visit(&mut self, no: StepNo) -> Result<(), S::Error> {
         let run = self.state.run();
         if run.status.is_terminal() {
             return Ok(());
         }
-        if let Some(by) = run.reworking
-            && run.status == RunStatus::Running
-            && by != no
-            && is_held(&self.plan, by, no)
-        {
+        let step = self.state.step(no)?;
+        let held_by = run.reworking.filter(|by| {
+            run.status == RunStatus::Running
+                && *by != no
+                && is_held(&self.plan, *by, step.item_of.unwrap_or(no))
+        });
+        if let (Some(by), None) = (held_by, step.item_of) {
             // It will run again: whatever it did in the meantime only matters for how still it is.
             self.agenda.insert(by);
             return Ok(());
         }
-        let step = self.state.step(no)?;
+        let may = match held_by {
+            Some(_) => May::End,
+            None => self.may(&step)?,
+        };
         match step.status {
-            StepStatus::Waiting => self.visit_waiting(no, &step),
-            StepStatus::Pending | StepStatus::Running => self.visit_working(no, &step),
+            StepStatus::Waiting => self.visit_waiting(no, &step, may),
+            StepStatus::Pending | StepStatus::Running => match step.items {
+                Some(items) => self.visit_spread(no, &step, items, may),
+                None => self.visit_working(no, &step, may),
+            },
             StepStatus::Failed if step.rework_pending => drive(self, no),
             StepStatus::Done | StepStatus::Failed | StepStatus::Skipped | StepStatus::Cancelled => Ok(()),
         }
     }
 
-    fn visit_waiting(&mut self, no: StepNo, step: &StepNow) -> Result<(), S::Error> {
-        let always = self.plan.step(no).policy.always;
-        if !self.state.run().status.starts(always) {
+    /// What the run, and for an item its fan-out, allow a step to do.
+    fn may(&mut self, step: &StepNow) -> Result<May, S::Error> {
+        if let Some(parent) = step.item_of
+            && self.state.step(parent)?.items.is_some_and(|items| items.ending)
+        {
+            return Ok(May::End);
+        }
+        let run = self.state.run().status;
+        Ok(match run.starts(self.planned(step).policy.always) {
+            true => May::Start,
+            false if run == RunStatus::Cancelling => May::End,
+            false => May::GoOn,
+        })
+    }
+
+    fn planned(&self, step: &StepNow) -> &PlanStep {
+        self.plan.step(step.node)
+    }
+
+    fn visit_waiting(&mut self, no: StepNo, step: &StepNow, may: May) -> Result<(), S::Error> {
+        if may != May::Start {
             return self.settle(no, StepMove::Cancelled);
         }
-        if step.needs.broken > 0 && !always {
+        if let Some(parent) = step.item_of
+            && self.state.step(parent)?.status == StepStatus::Waiting
+        {
+            return Ok(());
+        }
+        if step.needs.broken > 0 && !self.planned(step).policy.always {
             return self.settle(no, StepMove::Skipped { by_when: false });
         }
         if step.needs.open > 0 {
@@ -110,30 +178,40 @@ impl<S: RunState> Walk<'_, S> {
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
         self.state.move_step(no, StepMove::Ready)?;
-        self.state.start_work(no)
+        self.start_work(no)
     }
 
-    fn visit_working(&mut self, no: StepNo, step: &StepNow) -> Result<(), S::Error> {
-        let run = self.state.run().status;
-        let starts = run.starts(self.plan.step(no).policy.always);
+    /// Creates the step's work, and looks at it: it may have failed or ended at once.
+    fn start_work(&mut self, no: StepNo) -> Result<(), S::Error> {
+        self.state.start_work(no)?;
+        let step = self.state.step(no)?;
+        if step.items.is_some() {
+            self.agenda.extend(self.state.items(no, true)?);
+        }
+        if step.work != Work::Unreceived {
+            self.agenda.insert(no);
+        }
+        Ok(())
+    }
+
+    fn visit_working(&mut self, no: StepNo, step: &StepNow, may: May) -> Result<(), S::Error> {
         match step.work {
             // Its writer died between the two: the work of a step that may still start is made good.
-            Work::None if starts => self.state.start_work(no),
+            Work::None if may == May::Start => self.start_work(no),
             Work::None => self.settle(no, StepMove::Cancelled),
-            Work::Unreceived if starts => Ok(()),
-            Work::Unreceived => {
-                self.state.end_work(no)?;
-                self.agenda.insert(no);
-                Ok(())
+            Work::Unreceived if may == May::Start => Ok(()),
+            Work::Unreceived => self.end_now(no),
+            Work::Open => {
+                if step.status == StepStatus::Pending {
+                    self.state.move_step(no, StepMove::Started)?;
+                }
+                if may == May::Start { Ok(()) } else { self.end_now(no) }
             }
             Work::Live { ending } => {
                 if step.status == StepStatus::Pending {
                     self.state.move_step(no, StepMove::Started)?;
                 }
-                if run == RunStatus::Cancelling && !starts && !ending {
-                    self.state.end_work(no)?;
-                }
-                Ok(())
+                if may == May::End && !ending { self.state.end_work(no) } else { Ok(()) }
             }
             Work::Ended(WorkEnd::Cancelled) => self.settle(no, StepMove::Cancelled),
             Work::Ended(WorkEnd::Unschedulable) => self.fail(no, step),
@@ -143,9 +221,9 @@ impl<S: RunState> Walk<'_, S> {
                 }
                 match end {
                     WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
-                    _ if self.may_retry(no, step, end) => {
+                    _ if may == May::Start && self.has_tries(step, end) => {
                         self.state.move_step(no, StepMove::Retried { lost: end == WorkEnd::Lost })?;
-                        self.state.start_work(no)
+                        self.start_work(no)
                     }
                     _ => self.fail(no, step),
                 }
@@ -153,18 +231,60 @@ impl<S: RunState> Walk<'_, S> {
         }
     }
 
-    fn may_retry(&self, no: StepNo, step: &StepNow, end: WorkEnd) -> bool {
-        let policy = &self.plan.step(no).policy;
-        let left = match end {
+    /// Ends work that nobody is at, and looks again.
+    fn end_now(&mut self, no: StepNo) -> Result<(), S::Error> {
+        self.state.end_work(no)?;
+        self.agenda.insert(no);
+        Ok(())
+    }
+
+    /// A fan-out: makes further items as far as they may be live, and settles once they are over.
+    fn visit_spread(
+        &mut self,
+        no: StepNo,
+        step: &StepNow,
+        mut items: Items,
+        may: May,
+    ) -> Result<(), S::Error> {
+        if step.status == StepStatus::Pending {
+            self.state.move_step(no, StepMove::Started)?;
+        }
+        let bound = self.planned(step).spread.unwrap_or_default().max_parallel.unwrap_or(LIVE_ITEMS);
+        if may == May::Start && !items.ending {
+            let was = items.created;
+            while items.created < items.total
+                && items.created - items.settled < bound.min(LIVE_ITEMS)
+                && items.created - was < ITEMS_AT_ONCE
+            {
+                let item = self.state.add_item(no)?;
+                self.agenda.insert(item);
+                items.created += 1;
+                self.state.set_items(no, items)?;
+            }
+        }
+        if !items.are_over(may == May::Start) {
+            return Ok(());
+        }
+        match items.end() {
+            WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
+            WorkEnd::Cancelled => self.settle(no, StepMove::Cancelled),
+            _ => self.fail(no, step),
+        }
+    }
+
+    fn has_tries(&self, step: &StepNow, end: WorkEnd) -> bool {
+        let policy = &self.planned(step).policy;
+        match end {
             WorkEnd::Lost => !policy.at_most_once && step.losses + 1 < policy.losses,
             WorkEnd::Failed { retriable } => retriable && step.tries + 1 < policy.attempts,
             WorkEnd::Succeeded | WorkEnd::Cancelled | WorkEnd::Unschedulable => false,
-        };
-        left && self.state.run().status.starts(policy.always)
+        }
     }
 
     fn fail(&mut self, no: StepNo, step: &StepNow) -> Result<(), S::Error> {
-        let rework = match self.plan.step(no).policy.on_fail {
+        let rework = match self.planned(step).policy.on_fail {
+            // An item's failure is its fan-out's to judge.
+            _ if step.item_of.is_some() => false,
             OnFail::Rework { max, .. } => step.reworks < max && self.state.run().status == RunStatus::Running,
             OnFail::Fail | OnFail::Continue => false,
         };
@@ -183,9 +303,13 @@ impl<S: RunState> Walk<'_, S> {
         self.tell(no)
     }
 
-    /// Tells those that need the step, and the run, how it now stands.
+    /// Tells those that need the step, and the run, how it now stands; of an item, its fan-out.
     pub(super) fn tell(&mut self, no: StepNo) -> Result<(), S::Error> {
-        let stands = standing(&self.state.step(no)?, self.plan.step(no).policy.on_fail);
+        let step = self.state.step(no)?;
+        if let Some(parent) = step.item_of {
+            return self.tell_parent(parent, step.status);
+        }
+        let stands = standing(&step, self.planned(&step).policy.on_fail);
         let broken = u32::from(stands == Standing::Broken);
         let plan = Arc::clone(&self.plan);
         for dependent in plan.dependents(no) {
@@ -202,6 +326,20 @@ impl<S: RunState> Walk<'_, S> {
             broken: tally.broken + broken,
         })?;
         self.observe_failure()
+    }
+
+    fn tell_parent(&mut self, parent: StepNo, became: StepStatus) -> Result<(), S::Error> {
+        let step = self.state.step(parent)?;
+        let mut items = step.items.unwrap_or_default();
+        count_item(&mut items, became);
+        let fail_fast = self.planned(&step).spread.unwrap_or_default().fail_fast;
+        if became == StepStatus::Failed && fail_fast && !items.ending {
+            items.ending = true;
+            self.agenda.extend(self.state.items(parent, true)?);
+        }
+        self.state.set_items(parent, items)?;
+        self.agenda.insert(parent);
+        Ok(())
     }
 
     /// A broken step under a running run: the run is failing, and whatever waits is looked at again.

@@ -1,19 +1,17 @@
-//! Workers, gates, environments, threads and enforcements: created here, moved by their tables.
+//! Workers, environments, threads and enforcements: created here, moved by their tables.
 
 use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, Enforcement, EnforcementEvent, EnforcementStatus, Environment, EnvironmentEvent,
-    EnvironmentStatus, Gate, GateEvent, GateStatus, RunId, StepNo, Thread, ThreadEvent, ThreadStatus,
-    WorkerEvent, WorkerPresence, WorkerStatus,
+    EnvironmentStatus, RunId, Thread, ThreadEvent, ThreadStatus, WorkerEvent, WorkerPresence, WorkerStatus,
 };
 
 use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{
-    EnforcementRow, EnvironmentGiven, EnvironmentRow, GateGiven, GateRow, Id, Row, ThreadGiven, ThreadRow,
-    WorkerGiven, WorkerRow,
+    EnforcementRow, EnvironmentGiven, EnvironmentRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow,
 };
 use crate::session::Session;
 
@@ -93,45 +91,6 @@ pub fn heartbeat(session: &mut Session<'_>, id: Id, lease_ms: i64) -> Result<boo
         }
         _ => Ok(false),
     }
-}
-
-/// Asks a person a question.
-pub fn open_gate(
-    session: &mut Session<'_>,
-    id: Id,
-    (run, step): (RunId, StepNo),
-    question: Arc<str>,
-    timeout_ms: Option<i64>,
-) -> Result<()> {
-    let timeout_at_ms = timeout_ms.map_or(0, |ms| session.now().steady_ms + ms);
-    let row = GateRow {
-        id,
-        status: GateStatus::Open,
-        version: 1,
-        run,
-        step,
-        question,
-        answer: None,
-        timeout_at_ms,
-    };
-    session.create(row, "gate.opened", Actor::Advance);
-    Ok(())
-}
-
-/// Reports an event on a gate.
-pub fn gate_event(
-    session: &mut Session<'_>,
-    id: Id,
-    event: GateEvent,
-    actor: Actor,
-    answer: Option<Arc<str>>,
-) -> Result<Outcome<Gate>> {
-    let given = GateGiven { now_ms: session.now().steady_ms };
-    session.apply::<GateRow>(id, event, actor, &given, |row, _| {
-        if answer.is_some() {
-            row.answer = answer;
-        }
-    })
 }
 
 /// Notes an environment that is to be made, before anything is touched on disk.

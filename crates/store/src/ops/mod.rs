@@ -5,12 +5,14 @@
 
 mod entities;
 mod executor;
+mod gates;
 mod reaper;
 mod runs;
 mod worker;
 
 pub use entities::*;
 pub use executor::*;
+pub use gates::*;
 pub use reaper::*;
 pub use runs::*;
 pub use worker::*;

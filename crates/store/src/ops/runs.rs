@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionStatus, Needs, Plan, Run, RunEvent, RunId, RunState, RunStatus, StepMove, StepNo,
-    StepStatus, Tally, advance, restart, resume_set,
+    Actor, ExecutionStatus, Needs, OnConflict, Plan, Run, RunEvent, RunId, RunState, RunStatus, StepMove,
+    StepNo, Tally, advance, restart, resume_set,
 };
 
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
+use crate::rows::{ExecutionRow, Id, Row, RunRow, StepKey, StepRow};
 use crate::run_state::{DEFAULT_QUEUE, HeldRun, report_run};
 use crate::session::Session;
 
@@ -31,6 +31,8 @@ pub struct NewRun {
     pub inputs: Arc<str>,
     /// What else its steps must know, as JSON.
     pub context: Arc<str>,
+    /// The step of another run whose work it is.
+    pub parent: Option<StepKey>,
 }
 
 impl NewRun {
@@ -44,6 +46,7 @@ impl NewRun {
             idempotency_key: None,
             inputs: "{}".into(),
             context: "{}".into(),
+            parent: None,
         }
     }
 }
@@ -78,8 +81,13 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
     if session.get::<RunRow>(new.id)?.is_some() {
         return Ok(Created::NameTaken);
     }
+    let crowd = resolve_conflict(session, new)?;
     let plan_hash = keep_plan(session, plan_hash, &new.plan)?;
     let steps = &new.plan.steps;
+    let root = match new.parent {
+        Some((parent, _)) => session.get::<RunRow>(parent)?.map_or(parent, |row| row.root),
+        None => new.id,
+    };
     let row = RunRow {
         id: new.id,
         status: RunStatus::Queued,
@@ -97,6 +105,9 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
         inputs: Arc::clone(&new.inputs),
         context: Arc::clone(&new.context),
         reason: None,
+        parent: new.parent,
+        root,
+        steps: steps.len() as u32,
         first_seq: 0,
         last_seq: 0,
         created_ms: session.now().wall_ms,
@@ -105,26 +116,38 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
     };
     session.create(row, "run.created", Actor::Person);
     for (no, step) in steps.iter().enumerate() {
-        session.create_quietly(StepRow {
-            run: new.id,
-            no: no as StepNo,
-            status: StepStatus::Waiting,
-            version: 1,
-            attempt: 1,
-            round: 0,
-            tries: 0,
-            losses: 0,
-            reworks: 0,
-            needs: Needs { open: step.needs.len() as u32, broken: 0 },
-            skipped_by_when: false,
-            rework_pending: false,
-            feedback: None,
-            started_ms: None,
-            ended_ms: None,
-        });
+        let needs = Needs { open: step.needs.len() as u32, broken: 0 };
+        session.create_quietly(StepRow::new(new.id, no as StepNo, needs));
+    }
+    for older in crowd {
+        let _ = cancel_run(session, older)?;
     }
     let _ = start_run(session, new.id)?;
     Ok(Created::New(new.id))
+}
+
+/// What a run that finds its group full does about it: nothing, or it names those that make room for it.
+fn resolve_conflict(session: &mut Session<'_>, new: &NewRun) -> Result<Vec<RunId>> {
+    /// Older runs of a group that one new run may cancel.
+    const MANY: usize = 10_000;
+    let Some(limits) = &new.plan.concurrency else { return Ok(Vec::new()) };
+    let holders = session.db().places(&limits.group)?;
+    match limits.on_conflict {
+        OnConflict::Queue => Ok(Vec::new()),
+        OnConflict::Reject if holders.len() >= limits.limit as usize => Err(Error::Refused(format!(
+            "group {:?} is full: {} {} its place",
+            limits.group,
+            holders.iter().map(RunId::to_string).collect::<Vec<_>>().join(", "),
+            if holders.len() == 1 { "holds" } else { "hold" },
+        ))),
+        OnConflict::Reject => Ok(Vec::new()),
+        OnConflict::CancelOlder => {
+            let room = limits.limit.saturating_sub(1) as usize;
+            let mut older = session.db().queued(&limits.group, MANY)?;
+            older.extend(holders.iter().take(holders.len().saturating_sub(room)));
+            Ok(older)
+        }
+    }
 }
 
 /// Keeps a plan; the number by which it is found. Another plan with the same hash gets the next number.
@@ -182,12 +205,30 @@ pub fn cancel_run(session: &mut Session<'_>, id: RunId) -> Result<Outcome<Run>> 
 
 /// Tries again what failed or was cancelled, keeping what is done.
 pub fn resume_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
-    again(session, id, pin, RunEvent::Resumed, |held| resume_set(held))
+    refuse_child(session, id)?;
+    again(session, id, pin, RunEvent::Resumed, None, |held| resume_set(held))
+}
+
+/// Goes on with the run that is the work of a step which goes on.
+pub(crate) fn resume_child(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
+    session.note::<RunRow>(id, |row| row.reason = None)?;
+    again(session, id, pin, RunEvent::Resumed, None, |held| resume_set(held))
+}
+
+/// A run that is another's work does not go on by itself: its parent would not know.
+fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
+    match session.get::<RunRow>(id)?.and_then(|run| run.parent) {
+        Some((parent, _)) => Err(Error::Refused(format!(
+            "run {id} is the work of a step of run {parent}: go on with that one"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Goes on from an earlier step: it and all that descends from it run again.
 pub fn rewind_run(session: &mut Session<'_>, id: RunId, to: StepNo, pin: Option<Id>) -> Result<Outcome<Run>> {
-    again(session, id, pin, RunEvent::Rewound, |held| {
+    refuse_child(session, id)?;
+    again(session, id, pin, RunEvent::Rewound, Some(to), |held| {
         let plan = held.plan();
         if to as usize >= plan.steps.len() {
             return Err(Error::Refused(format!("run {id} has no step number {to}")));
@@ -204,6 +245,7 @@ fn again(
     id: RunId,
     pin: Option<Id>,
     event: RunEvent,
+    afresh: Option<StepNo>,
     set: impl FnOnce(&mut HeldRun<'_, '_>) -> Result<BTreeSet<StepNo>>,
 ) -> Result<Outcome<Run>> {
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };
@@ -224,7 +266,7 @@ fn again(
         }
         held.epoch_raised = true;
         let set = set(&mut held)?;
-        restart(&mut held, &set)?;
+        restart(&mut held, &set, afresh)?;
     }
     Ok(outcome)
 }
@@ -257,6 +299,9 @@ pub fn pin_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<
         if open && &*execution.queue == DEFAULT_QUEUE {
             session.note::<ExecutionRow>(execution.id, |row| row.pin = pin)?;
         }
+    }
+    for child in session.db().children(id)? {
+        pin_run(session, child, pin)?;
     }
     Ok(true)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, advance,
+    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo, advance,
 };
 
 use crate::backend::Candidate;
@@ -50,14 +50,36 @@ pub struct Assignment {
     pub inputs: Arc<str>,
     /// The run's context, as JSON.
     pub context: Arc<str>,
-    /// What the step that sent this one back had to say.
+    /// What its last try, or the step that sent it back, had to say.
     pub feedback: Option<Arc<str>>,
+    /// The node of the plan that the step stands for.
+    pub node: StepNo,
+    /// The step's name: its id, and which item of a fan-out it is.
+    pub name: String,
+    /// What became of the steps that its texts name, as JSON.
+    pub steps: Option<Arc<str>>,
+    /// The value of the item that it stands for, as JSON.
+    pub item: Option<Arc<str>>,
 }
 
 impl Assignment {
-    /// The step to work on.
+    /// The step to work on, as it was planned.
     pub fn step(&self) -> &PlanStep {
-        self.plan.step(self.lease.execution.step)
+        self.plan.step(self.node)
+    }
+
+    /// Everything that the step's texts can name; an item's value stands under [`crate::ITEM`].
+    pub fn names(&self) -> serde_json::Value {
+        let parse = |text: &str| serde_json::from_str(text).unwrap_or(serde_json::Value::Null);
+        let mut names = serde_json::json!({
+            "inputs": parse(&self.inputs),
+            "run": crate::names::run_names(self.lease.execution.run, &self.plan),
+            "steps": self.steps.as_deref().map_or_else(|| serde_json::json!({}), parse),
+        });
+        if let Some(item) = &self.item {
+            names[crate::names::ITEM] = parse(item);
+        }
+        names
     }
 }
 
@@ -203,10 +225,20 @@ fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<Assignment> 
     let row = session.get::<ExecutionRow>(id)?.ok_or_else(missing)?;
     let run = session.get::<RunRow>(id.run)?.ok_or_else(missing)?;
     let step = session.get::<StepRow>((id.run, id.step))?.ok_or_else(missing)?;
+    let plan = session.plan(id.run, run.plan)?;
+    let node = step.node();
+    let steps = match plan.step(node).reads.is_empty() {
+        true => None,
+        false => Some(crate::names::step_names(session, &plan, id.run, &step)?.to_string().into()),
+    };
     Ok(Assignment {
+        node,
+        name: crate::names::step_name(&plan, &step),
+        steps,
+        item: crate::names::item_value(session, &step)?,
         lease: Lease { execution: id, fence: row.fence },
         lease_until_ms: row.lease_until_ms,
-        plan: session.plan(id.run, run.plan)?,
+        plan,
         inputs: run.inputs,
         context: run.context,
         feedback: step.feedback,

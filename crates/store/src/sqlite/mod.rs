@@ -16,13 +16,14 @@ mod writer;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::language::Language;
 use crate::seams::{Clock, Entropy, Now, System};
 use crate::wake::Hub;
 
@@ -73,6 +74,7 @@ pub(crate) struct Sqlite {
     readers: Mutex<Vec<Connection>>,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) hub: Arc<Hub>,
+    language: Arc<OnceLock<Arc<dyn Language>>>,
 }
 
 impl Sqlite {
@@ -94,6 +96,7 @@ impl Sqlite {
         crate::wake::probe(&bells).map_err(|error| open::cannot_make(&bells, &error))?;
         let hub = Hub::shared(&bells)
             .map_err(|error| Error::Open { path: bells.clone(), reason: error.to_string() })?;
+        let language = Arc::new(OnceLock::new());
         let (jobs, queue) = tokio::sync::mpsc::channel(writer::QUEUE_BOUND);
         let thread = writer::Writer {
             conn,
@@ -101,6 +104,7 @@ impl Sqlite {
             clock: clock.clone(),
             entropy: Arc::clone(&entropy),
             hub: Arc::clone(&hub),
+            language: Arc::clone(&language),
         };
         let handle = std::thread::Builder::new()
             .name("sprag-writer".into())
@@ -115,7 +119,13 @@ impl Sqlite {
             readers: Mutex::default(),
             writer: Mutex::new(Some(handle)),
             hub,
+            language,
         })
+    }
+
+    /// Has the specs of steps read by `language`; the first one to be named stays.
+    pub(crate) fn speak(&self, language: Arc<dyn Language>) {
+        let _ = self.language.set(language);
     }
 
     /// Gives the writer a job; waits while its queue is full.
@@ -139,6 +149,7 @@ impl Sqlite {
             clock: &self.clock,
             entropy: &*self.entropy,
             path: &self.path,
+            language: &self.language,
         });
         // A failure may have ended the transaction already, and is what is to be told.
         let end = sql(conn.execute_batch("COMMIT"));

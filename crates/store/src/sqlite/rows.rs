@@ -3,13 +3,14 @@
 //! The `UPDATE`s here are the only statements that change a status, and each changes it only from what
 //! it was read as.
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Result as SqlResult, Row as Columns, Statement, params};
-use sprag_lifecycle::{ExecutionId, Lifecycle, Needs, RunId, Tally, Word};
+use sprag_lifecycle::{ExecutionId, Items, Lifecycle, Needs, RunId, Tally, Word};
 
 use crate::error::Error;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, Row, RunRow, Status, StepKey, StepRow,
-    ThreadRow, WorkerRow,
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList, Row, RunRow, Status,
+    StepKey, StepRow, ThreadRow, WorkerRow,
 };
 
 /// Why a row could not be read.
@@ -65,6 +66,22 @@ fn word<R: Row>(r: &Columns<'_>, column: usize) -> Result<Status<R>, ReadError> 
     })
 }
 
+/// A fan-out's list as it lies in its column.
+fn items_text(list: ItemList) -> String {
+    let ItemList { made_by, first, items } = list;
+    let Items { total, created, settled, failed, cancelled, ending } = items;
+    format!("{made_by} {first} {total} {created} {settled} {failed} {cancelled} {}", u8::from(ending))
+}
+
+fn read_items(text: &str) -> Option<ItemList> {
+    let numbers: Vec<u32> = text.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    let [made_by, first, total, created, settled, failed, cancelled, ending] = numbers[..] else {
+        return None;
+    };
+    let items = Items { total, created, settled, failed, cancelled, ending: ending == 1 };
+    Some(ItemList { made_by, first, items })
+}
+
 fn some_unless_zero(pin: i64) -> Option<Id> {
     (pin != 0).then_some(pin)
 }
@@ -74,16 +91,16 @@ impl Stored for RunRow {
     const LOAD: &'static str =
         "SELECT id, status, version, plan, pipeline, priority, grp, idempotency_key, inputs, context, \
          first_seq, created_ms, epoch, open, unsettled, broken, reworking, pin, reason, last_seq, \
-         started_ms, ended_ms FROM runs WHERE id = ?1";
+         started_ms, ended_ms, parent_run, parent_step, root, steps FROM runs WHERE id = ?1";
     const INSERT: &'static str =
         "INSERT INTO runs (id, status, version, plan, pipeline, priority, grp, idempotency_key, inputs, \
          context, first_seq, created_ms, epoch, open, unsettled, broken, reworking, pin, reason, \
-         last_seq, started_ms, ended_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, \
-         ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)";
+         last_seq, started_ms, ended_ms, parent_run, parent_step, root, steps) VALUES (?1, ?2, ?3, ?4, ?5, \
+         ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)";
     const UPDATE: &'static str =
         "UPDATE runs SET status = ?2, version = ?3, epoch = ?4, open = ?5, unsettled = ?6, broken = ?7, \
-         reworking = ?8, pin = ?9, reason = ?10, last_seq = ?11, started_ms = ?12, ended_ms = ?13 WHERE \
-         id = ?1 AND status = ?14 AND version = ?15";
+         reworking = ?8, pin = ?9, reason = ?10, last_seq = ?11, started_ms = ?12, ended_ms = ?13, \
+         steps = ?14 WHERE id = ?1 AND status = ?15 AND version = ?16";
 
     fn load(statement: &mut Statement<'_>, key: RunId) -> Result<Option<Self>, ReadError> {
         one(&mut statement.query(params![key.to_i64()])?)
@@ -95,7 +112,9 @@ impl Stored for RunRow {
             row.priority, row.group.as_deref(), row.idempotency_key.as_deref(), &*row.inputs,
             &*row.context, row.first_seq as i64, row.created_ms, row.epoch, row.open,
             row.tally.unsettled, row.tally.broken, row.reworking, row.pin.unwrap_or(0),
-            row.reason.as_deref(), row.last_seq as i64, row.started_ms, row.ended_ms
+            row.reason.as_deref(), row.last_seq as i64, row.started_ms, row.ended_ms,
+            row.parent.map(|(run, _)| run.to_i64()), row.parent.map(|(_, step)| step), row.root.to_i64(),
+            row.steps
         ])
     }
 
@@ -103,8 +122,8 @@ impl Stored for RunRow {
         statement.execute(params![
             row.id.to_i64(), row.status().as_str(), row.version(), row.epoch, row.open,
             row.tally.unsettled, row.tally.broken, row.reworking, row.pin.unwrap_or(0),
-            row.reason.as_deref(), row.last_seq as i64, row.started_ms, row.ended_ms, was.0.as_str(),
-            was.1
+            row.reason.as_deref(), row.last_seq as i64, row.started_ms, row.ended_ms, row.steps,
+            was.0.as_str(), was.1
         ])
     }
 
@@ -126,6 +145,12 @@ impl Stored for RunRow {
             inputs: r.get(8)?,
             context: r.get(9)?,
             reason: r.get(18)?,
+            parent: match r.get::<_, Option<i64>>(22)? {
+                Some(run) => Some((RunId::from_i64(run), r.get(23)?)),
+                None => None,
+            },
+            root: RunId::from_i64(r.get(24)?),
+            steps: r.get(25)?,
             first_seq: r.get::<_, i64>(10)? as u64,
             last_seq: r.get::<_, i64>(19)? as u64,
             created_ms: r.get(11)?,
@@ -139,17 +164,18 @@ impl Stored for RunRow {
 impl Stored for StepRow {
     const LOAD: &'static str =
         "SELECT run, no, status, version, attempt, round, tries, losses, reworks, open_needs, \
-         broken_needs, skipped_by_when, rework_pending, feedback, started_ms, ended_ms FROM steps WHERE \
-         run = ?1 AND no = ?2";
+         broken_needs, skipped_by_when, rework_pending, feedback, started_ms, ended_ms, work, items, \
+         item_of, item FROM steps WHERE run = ?1 AND no = ?2";
     const INSERT: &'static str =
         "INSERT INTO steps (run, no, status, version, attempt, round, tries, losses, reworks, open_needs, \
-         broken_needs, skipped_by_when, rework_pending, feedback, started_ms, ended_ms) VALUES (?1, ?2, \
-         ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+         broken_needs, skipped_by_when, rework_pending, feedback, started_ms, ended_ms, work, items, \
+         item_of, item) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, \
+         ?18, ?19, ?20)";
     const UPDATE: &'static str =
         "UPDATE steps SET status = ?3, version = ?4, attempt = ?5, round = ?6, tries = ?7, losses = ?8, \
          reworks = ?9, open_needs = ?10, broken_needs = ?11, skipped_by_when = ?12, rework_pending = ?13, \
-         feedback = ?14, started_ms = ?15, ended_ms = ?16 WHERE run = ?1 AND no = ?2 AND status = ?17 AND \
-         version = ?18";
+         feedback = ?14, started_ms = ?15, ended_ms = ?16, work = ?17, items = ?18 WHERE run = ?1 AND \
+         no = ?2 AND status = ?19 AND version = ?20";
 
     fn load(statement: &mut Statement<'_>, key: StepKey) -> Result<Option<Self>, ReadError> {
         one(&mut statement.query(params![key.0.to_i64(), key.1])?)
@@ -159,7 +185,8 @@ impl Stored for StepRow {
         statement.execute(params![
             row.run.to_i64(), row.no, row.status().as_str(), row.version(), row.attempt, row.round,
             row.tries, row.losses, row.reworks, row.needs.open, row.needs.broken, row.skipped_by_when,
-            row.rework_pending, row.feedback.as_deref(), row.started_ms, row.ended_ms
+            row.rework_pending, row.feedback.as_deref(), row.started_ms, row.ended_ms, row.work,
+            row.items.map(items_text), row.item_of, row.item
         ])
     }
 
@@ -167,8 +194,8 @@ impl Stored for StepRow {
         statement.execute(params![
             row.run.to_i64(), row.no, row.status().as_str(), row.version(), row.attempt, row.round,
             row.tries, row.losses, row.reworks, row.needs.open, row.needs.broken, row.skipped_by_when,
-            row.rework_pending, row.feedback.as_deref(), row.started_ms, row.ended_ms, was.0.as_str(),
-            was.1
+            row.rework_pending, row.feedback.as_deref(), row.started_ms, row.ended_ms, row.work,
+            row.items.map(items_text), was.0.as_str(), was.1
         ])
     }
 
@@ -187,6 +214,13 @@ impl Stored for StepRow {
             skipped_by_when: r.get(11)?,
             rework_pending: r.get(12)?,
             feedback: r.get(13)?,
+            item_of: r.get(18)?,
+            item: r.get(19)?,
+            work: r.get(16)?,
+            items: match r.get_ref(17)? {
+                ValueRef::Null => None,
+                text => text.as_str().ok().and_then(read_items),
+            },
             started_ms: r.get(14)?,
             ended_ms: r.get(15)?,
         })
@@ -361,16 +395,25 @@ impl Stored for ThreadRow {
     }
 }
 
+fn kind(r: &Columns<'_>, column: usize) -> Result<GateKind, ReadError> {
+    let text: String = r.get(column)?;
+    GateKind::parse(&text).ok_or_else(|| {
+        let id = r.get::<_, i64>(0).unwrap_or_default().to_string();
+        ReadError::Row(Error::UnknownWord { entity: "gate", id, field: "kind", text })
+    })
+}
+
 #[rustfmt::skip]
 impl Stored for GateRow {
     const LOAD: &'static str =
-        "SELECT id, status, version, run, step, question, timeout_at_ms, answer FROM gates WHERE id = ?1";
+        "SELECT id, status, version, run, step, question, timeout_at_ms, answer, attempt, kind, until_ms, \
+         opened_ms FROM gates WHERE id = ?1";
     const INSERT: &'static str =
-        "INSERT INTO gates (id, status, version, run, step, question, timeout_at_ms, answer) VALUES (?1, \
-         ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        "INSERT INTO gates (id, status, version, run, step, question, timeout_at_ms, answer, attempt, kind, \
+         until_ms, opened_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
     const UPDATE: &'static str =
-        "UPDATE gates SET status = ?2, version = ?3, answer = ?4 WHERE id = ?1 AND status = ?5 AND \
-         version = ?6";
+        "UPDATE gates SET status = ?2, version = ?3, answer = ?4, timeout_at_ms = ?5 WHERE id = ?1 AND \
+         status = ?6 AND version = ?7";
 
     fn load(statement: &mut Statement<'_>, key: Id) -> Result<Option<Self>, ReadError> {
         one(&mut statement.query(params![key])?)
@@ -379,13 +422,15 @@ impl Stored for GateRow {
     fn insert(statement: &mut Statement<'_>, row: &Self) -> SqlResult<usize> {
         statement.execute(params![
             row.id, row.status().as_str(), row.version(), row.run.to_i64(), row.step, &*row.question,
-            row.timeout_at_ms, row.answer.as_deref()
+            row.timeout_at_ms, row.answer.as_deref(), row.attempt, row.kind.as_str(), row.until_ms,
+            row.opened_ms
         ])
     }
 
     fn update(statement: &mut Statement<'_>, row: &Self, was: (Status<Self>, u32)) -> SqlResult<usize> {
         statement.execute(params![
-            row.id, row.status().as_str(), row.version(), row.answer.as_deref(), was.0.as_str(), was.1
+            row.id, row.status().as_str(), row.version(), row.answer.as_deref(), row.timeout_at_ms,
+            was.0.as_str(), was.1
         ])
     }
 
@@ -396,7 +441,11 @@ impl Stored for GateRow {
             version: r.get(2)?,
             run: RunId::from_i64(r.get(3)?),
             step: r.get(4)?,
+            attempt: r.get(8)?,
+            kind: kind(r, 9)?,
             question: r.get(5)?,
+            until_ms: r.get(10)?,
+            opened_ms: r.get(11)?,
             answer: r.get(7)?,
             timeout_at_ms: r.get(6)?,
         })

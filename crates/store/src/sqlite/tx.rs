@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use rusqlite::{Connection, OptionalExtension, Row as Columns, params};
 use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word};
@@ -13,9 +13,11 @@ use super::rows::{ReadError, Stored};
 use super::{SqliteClock, translate};
 use crate::backend::{Backend, Candidate, QueueRow, Table};
 use crate::error::{Error, Result};
+use crate::language::{Language, Wordless};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    ExecutionRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status, StepRow, TimerRow, WorkerRow,
+    ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status, StepRow, TimerRow,
+    WorkerRow,
 };
 use crate::seams::{Entropy, Now};
 
@@ -66,6 +68,7 @@ pub(super) struct SqliteTx<'c> {
     pub(super) clock: &'c SqliteClock,
     pub(super) entropy: &'c dyn Entropy,
     pub(super) path: &'c Path,
+    pub(super) language: &'c OnceLock<Arc<dyn Language>>,
 }
 
 impl SqliteTx<'_> {
@@ -267,6 +270,10 @@ impl Backend for SqliteTx<'_> {
 
     fn random(&mut self) -> u64 {
         self.entropy.next_u64()
+    }
+
+    fn language(&self) -> Arc<dyn Language> {
+        self.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
     }
 
     fn last_seq(&mut self) -> Result<u64> {
@@ -472,6 +479,76 @@ impl Backend for SqliteTx<'_> {
         self.rows(&Self::select::<StepRow>("WHERE run = ?1 ORDER BY no"), params![run.to_i64()])
     }
 
+    fn item_steps(&mut self, run: RunId, of: StepNo, first: StepNo) -> Result<Vec<StepNo>> {
+        self.list(
+            "SELECT no FROM steps WHERE run = ?1 AND item_of = ?2 AND no >= ?3 ORDER BY no",
+            params![run.to_i64(), of, first],
+            |columns| columns.get(0),
+        )
+    }
+
+    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
+        for (no, value) in values.iter().enumerate() {
+            self.run(
+                "INSERT INTO items (run, step, attempt, no, value) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![of.run.to_i64(), of.step, of.attempt, no as i64, &**value],
+            )?;
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, of: ExecutionId, index: u32) -> Result<Option<Arc<str>>> {
+        let found = self
+            .conn
+            .prepare_cached(
+                "SELECT value FROM items WHERE run = ?1 AND step = ?2 AND attempt = ?3 AND no = ?4",
+            )
+            .and_then(|mut statement| {
+                let key = params![of.run.to_i64(), of.step, of.attempt, index];
+                statement.query_row(key, |columns| columns.get(0)).optional()
+            });
+        self.sql("reading", found)
+    }
+
+    fn open_gates(&mut self, run: RunId) -> Result<Vec<GateRow>> {
+        self.rows(
+            &Self::select::<GateRow>("WHERE run = ?1 AND status = 'open' ORDER BY opened_ms, step, attempt"),
+            params![run.to_i64()],
+        )
+    }
+
+    fn put_signal(&mut self, run: RunId, name: &str, payload: &str) -> Result<()> {
+        self.run(
+            "INSERT INTO signals (run, name, payload) VALUES (?1, ?2, ?3)",
+            params![run.to_i64(), name, payload],
+        )
+        .map(drop)
+    }
+
+    fn take_signal(&mut self, run: RunId, name: &str) -> Result<Option<Arc<str>>> {
+        let taken = self
+            .conn
+            .prepare_cached(
+                "DELETE FROM signals WHERE id = \
+                     (SELECT id FROM signals WHERE run = ?1 AND name = ?2 ORDER BY id LIMIT 1) \
+                 RETURNING payload",
+            )
+            .and_then(|mut statement| {
+                statement.query_row(params![run.to_i64(), name], |columns| columns.get(0)).optional()
+            });
+        self.sql("writing", taken)
+    }
+
+    fn children(&mut self, run: RunId) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE parent_run = ?1 \
+             AND (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
+             ORDER BY id",
+            params![run.to_i64()],
+            run_id,
+        )
+    }
+
     fn executions(&mut self, run: RunId) -> Result<Vec<ExecutionRow>> {
         self.rows(
             &Self::select::<ExecutionRow>("WHERE run = ?1 ORDER BY step, attempt"),
@@ -492,7 +569,9 @@ impl Backend for SqliteTx<'_> {
         let wanted =
             if words.is_empty() { String::new() } else { format!("AND status IN ({})", words.join(", ")) };
         self.rows(
-            &Self::select::<RunRow>(&format!("WHERE id < ?1 {wanted} ORDER BY id DESC LIMIT ?2")),
+            &Self::select::<RunRow>(&format!(
+                "WHERE id < ?1 AND parent_run IS NULL {wanted} ORDER BY id DESC LIMIT ?2"
+            )),
             params![before.map_or(i64::MAX, RunId::to_i64), limit as i64],
         )
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::mpsc::Receiver;
@@ -13,6 +13,7 @@ use tokio::sync::mpsc::Receiver;
 use super::tx::{Memo, SqliteTx};
 use super::{SqliteClock, translate, waited_since};
 use crate::error::{Error, Result};
+use crate::language::Language;
 use crate::seams::{Clock, Entropy, System};
 use crate::session::{Flushed, Session};
 use crate::wake::Hub;
@@ -60,6 +61,7 @@ pub(super) struct Writer {
     pub(super) clock: SqliteClock,
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) hub: Arc<Hub>,
+    pub(super) language: Arc<OnceLock<Arc<dyn Language>>>,
 }
 
 impl Writer {
@@ -181,6 +183,7 @@ impl Writer {
             clock: &self.clock,
             entropy: &*self.entropy,
             path: &self.path,
+            language: &self.language,
         }
     }
 

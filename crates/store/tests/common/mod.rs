@@ -13,14 +13,7 @@ use sprag_store::{Backend, JournalEntry, Manual, Result, Row, SqliteOptions, Sto
 
 /// A step called after its place.
 pub fn step(no: usize, needs: &[StepNo], policy: Policy) -> PlanStep {
-    PlanStep {
-        id: format!("s{no}"),
-        needs: needs.to_vec(),
-        policy,
-        queue: "default".into(),
-        priority: 0,
-        spec: "{}".into(),
-    }
+    PlanStep { policy, spec: "{}".into(), ..PlanStep::new(format!("s{no}"), needs.to_vec()) }
 }
 
 /// A plan with these needs and one policy for all.

@@ -1,0 +1,128 @@
+//! Answers, moments and signals: what ends a wait for something outside.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use sprag_lifecycle::{Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance};
+
+use super::cancel_run;
+use crate::error::{Error, Result};
+use crate::outcome::Outcome;
+use crate::outside::TIMED_OUT;
+use crate::rows::{ExecutionRow, GateGiven, GateKind, GateRow, Id, Row, RunRow, StepRow, TimerRow};
+use crate::run_state::HeldRun;
+use crate::session::Session;
+
+/// A person answers a gate, and its run goes on.
+pub fn answer_gate(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
+    let outcome = note_answer(session, id, answer)?;
+    if outcome.is_applied() {
+        look_at_step_of(session, id)?;
+    }
+    Ok(outcome)
+}
+
+/// Writes an answer down; whoever calls this looks at the step.
+pub(crate) fn note_answer(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
+    let given = GateGiven { now_ms: session.now().steady_ms };
+    session.apply::<GateRow>(id, GateEvent::Answered, Actor::Person, &given, |row, _| {
+        row.answer = Some(Arc::clone(answer));
+    })
+}
+
+fn look_at_step_of(session: &mut Session<'_>, gate: Id) -> Result<()> {
+    let Some(gate) = session.get::<GateRow>(gate)? else { return Ok(()) };
+    session.clear_timer(ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt });
+    look_at_step(session, gate.run, gate.step)
+}
+
+/// Looks at one step of a run whose work, somewhere else, may have come to an end.
+pub fn look_at_step(session: &mut Session<'_>, run: RunId, step: StepNo) -> Result<()> {
+    match HeldRun::take(session, run)? {
+        Some(mut held) => advance(&mut held, [step]),
+        None => Ok(()),
+    }
+}
+
+/// What became of a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signalled {
+    /// A step had waited for it, and goes on.
+    Received(StepNo),
+    /// It is kept for the step that will wait for it.
+    Kept,
+}
+
+/// Sends a signal to a run: to whoever has waited for it longest, or to whoever will.
+pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<str>) -> Result<Signalled> {
+    match session.get::<RunRow>(run)? {
+        None => return Err(Error::NoSuchRun(run.to_string())),
+        Some(row) if row.status().is_terminal() => {
+            return Err(Error::Refused(format!("run {run} has ended: it waits for no signal")));
+        }
+        Some(_) => {}
+    }
+    let gates = session.db().open_gates(run)?;
+    let waiting = gates.into_iter().find(|gate| gate.kind == GateKind::Signal && &*gate.question == name);
+    match waiting {
+        Some(gate) => {
+            let _ = answer_gate(session, gate.id, payload)?;
+            Ok(Signalled::Received(gate.step))
+        }
+        None => {
+            session.db().put_signal(run, name, payload)?;
+            Ok(Signalled::Kept)
+        }
+    }
+}
+
+/// An attempt's time has come: it is handed over, its wait is over, or it has taken too long.
+pub fn timer_fired(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+    session.clear_timer(id);
+    if session.get::<ExecutionRow>(id)?.is_some() {
+        return super::schedule(session, id);
+    }
+    let Some(step) = session.get::<StepRow>((id.run, id.step))? else { return Ok(false) };
+    let Some(work) = step.work.filter(|_| step.attempt == id.attempt) else { return Ok(false) };
+    if session.get::<GateRow>(work)?.is_some() {
+        return expire_gate(session, work).map(|outcome| outcome.is_applied());
+    }
+    let child = RunId::from_i64(work);
+    match session.get::<RunRow>(child)? {
+        Some(row) if !row.status().is_terminal() && row.status() != RunStatus::Cancelling => {
+            session.note::<RunRow>(child, |row| row.reason = Some(TIMED_OUT.into()))?;
+            Ok(cancel_run(session, child)?.is_applied())
+        }
+        _ => Ok(false),
+    }
+}
+
+/// A gate's time is over. One that waits for a moment looks at the wall clock: it may have been set.
+fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
+    let now = session.now();
+    let Some(gate) = session.get::<GateRow>(id)? else { return Ok(Outcome::NotFound) };
+    if gate.until_ms > now.wall_ms && gate.status() == GateStatus::Open {
+        let due_ms = now.steady_ms.saturating_add(gate.until_ms - now.wall_ms);
+        session.note::<GateRow>(id, |row| row.timeout_at_ms = due_ms)?;
+        session.set_timer(TimerRow {
+            due_ms,
+            execution: ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt },
+        });
+        return Ok(Outcome::Superseded(sprag_lifecycle::GatePredicate::TimeoutPassed));
+    }
+    let given = GateGiven { now_ms: now.steady_ms };
+    let outcome = session.apply::<GateRow>(id, GateEvent::Expired, Actor::Executor, &given, |_, _| {})?;
+    if outcome.is_applied() {
+        look_at_step_of(session, id)?;
+    }
+    Ok(outcome)
+}
+
+/// The answer that a person gives, as it is kept.
+pub fn answer_text(choice: &str, comment: Option<&str>, approved: bool) -> Arc<str> {
+    let mut answer = serde_json::json!({ "choice": choice, "approved": approved });
+    if let Some(comment) = comment {
+        answer["comment"] = Value::String(comment.to_owned());
+    }
+    answer.to_string().into()
+}

@@ -1,0 +1,191 @@
+//! Work that no worker does: questions, moments, signals, and other runs.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use sprag_lifecycle::{
+    Actor, ExecutionId, GateEvent, GateStatus, Plan, RunId, RunState, RunStatus, Work, WorkEnd, WorkKind,
+};
+
+use crate::error::{Error, Result};
+use crate::language::Prepared;
+use crate::ops::{self, NewRun};
+use crate::rows::{GateGiven, GateKind, GateRow, Id, Row, RunRow, StepRow, TimerRow};
+use crate::run_state::HeldRun;
+
+/// Why a child run was ended that took too long, as its row says.
+pub(crate) const TIMED_OUT: &str = "timeout";
+
+impl HeldRun<'_, '_> {
+    /// The state of a gate or a child run.
+    pub(crate) fn outside_work(&mut self, step: &StepRow) -> Result<Work> {
+        let Some(work) = step.work else { return Ok(Work::None) };
+        match self.kind(step) {
+            WorkKind::Gate | WorkKind::Wait => {
+                Ok(self.session.get::<GateRow>(work)?.as_ref().map_or(Work::None, work_of_gate))
+            }
+            WorkKind::Child => {
+                let child = self.session.get::<RunRow>(RunId::from_i64(work))?;
+                Ok(child.as_ref().map_or(Work::None, work_of_child))
+            }
+            WorkKind::Execution | WorkKind::Task => Ok(Work::None),
+        }
+    }
+
+    /// Opens the gate or makes the run that is the step's work.
+    pub(crate) fn start_outside(&mut self, step: &StepRow) -> Result<()> {
+        if let Some(child) = self.kept_child(step)? {
+            let pin = self.row()?.pin;
+            return match ops::resume_child(self.session, child, pin) {
+                Err(Error::Refused(why)) => self.fail_to_start(step, &why),
+                done => done.map(drop),
+            };
+        }
+        match self.ask(step, |language, planned, names| language.prepare(planned, names))? {
+            Err(why) => self.fail_to_start(step, &why),
+            Ok(Prepared::Gate { ask, choices, timeout_ms }) => {
+                let question = json!({ "ask": ask, "choices": choices }).to_string();
+                self.open_gate(step, GateKind::Question, &question, timeout_ms.map(|ms| ms as i64), 0)
+            }
+            Ok(Prepared::Pause { ms }) => self.open_gate(step, GateKind::Time, "", Some(ms as i64), 0),
+            Ok(Prepared::Until { wall_ms }) => {
+                let left_ms = (wall_ms - self.session.now().wall_ms).max(0);
+                self.open_gate(step, GateKind::Time, "", Some(left_ms), wall_ms)
+            }
+            Ok(Prepared::Signal { name, timeout_ms }) => {
+                self.open_gate(step, GateKind::Signal, &name, timeout_ms.map(|ms| ms as i64), 0)
+            }
+            Ok(Prepared::Child { plan, inputs }) => self.start_child(step, plan, inputs),
+        }
+    }
+
+    /// Withdraws the question, or ends the child run.
+    pub(crate) fn end_outside(&mut self, step: &StepRow) -> Result<()> {
+        let Some(work) = step.work else { return Ok(()) };
+        self.session.clear_timer(self.attempt(step));
+        match self.kind(step) {
+            WorkKind::Child => ops::cancel_run(self.session, RunId::from_i64(work)).map(drop),
+            _ => {
+                let given = GateGiven { now_ms: self.session.now().steady_ms };
+                let event = GateEvent::Cancelled;
+                self.session.apply::<GateRow>(work, event, Actor::Advance, &given, |_, _| {}).map(drop)
+            }
+        }
+    }
+
+    /// The child run of the attempt before a resume: it goes on where it stopped.
+    fn kept_child(&mut self, step: &StepRow) -> Result<Option<RunId>> {
+        let Some(work) = step.work.filter(|_| self.kind(step) == WorkKind::Child) else {
+            return Ok(None);
+        };
+        let child = self.session.get::<RunRow>(RunId::from_i64(work))?;
+        Ok(child.filter(|child| child.status().is_terminal()).map(|child| child.id))
+    }
+
+    fn kind(&self, step: &StepRow) -> WorkKind {
+        self.plan().step(step.node()).work
+    }
+
+    fn attempt(&self, step: &StepRow) -> ExecutionId {
+        ExecutionId { run: self.id, step: step.no, attempt: step.attempt }
+    }
+
+    fn open_gate(
+        &mut self,
+        step: &StepRow,
+        kind: GateKind,
+        question: &str,
+        timeout_ms: Option<i64>,
+        until_ms: i64,
+    ) -> Result<()> {
+        let id = (self.session.random() >> 2) as Id + 1;
+        let now = self.session.now();
+        let timeout_at_ms = timeout_ms.map_or(0, |ms| now.steady_ms.saturating_add(ms).max(1));
+        self.session.create(
+            GateRow {
+                id,
+                status: GateStatus::Open,
+                version: 1,
+                run: self.id,
+                step: step.no,
+                attempt: step.attempt,
+                kind,
+                question: question.into(),
+                until_ms,
+                opened_ms: now.wall_ms,
+                answer: None,
+                timeout_at_ms,
+            },
+            "gate.opened",
+            Actor::Advance,
+        );
+        self.session.note::<StepRow>((self.id, step.no), |row| row.work = Some(id))?;
+        if kind == GateKind::Signal
+            && let Some(payload) = self.session.db().take_signal(self.id, question)?
+        {
+            return ops::note_answer(self.session, id, &payload).map(drop);
+        }
+        if timeout_at_ms > 0 {
+            self.session.set_timer(TimerRow { due_ms: timeout_at_ms, execution: self.attempt(step) });
+        }
+        Ok(())
+    }
+
+    fn start_child(&mut self, step: &StepRow, plan: Arc<Plan>, inputs: Arc<str>) -> Result<()> {
+        let parent = self.row()?;
+        let own_plan = self.plan();
+        let planned = own_plan.step(step.node());
+        let now = self.session.now();
+        let child = NewRun {
+            id: RunId::new(now.wall_ms, self.session.random()),
+            plan,
+            pin: parent.pin,
+            priority: parent.priority.saturating_add(planned.priority),
+            idempotency_key: None,
+            inputs,
+            context: parent.context.clone(),
+            parent: Some((self.id, step.no)),
+        };
+        let hash = ops::plan_hash(&child.plan);
+        match ops::create_run(self.session, &child, hash) {
+            Ok(ops::Created::New(run)) => {
+                self.session.note::<StepRow>((self.id, step.no), |row| row.work = Some(run.to_i64()))?;
+                if let Some(timeout_ms) = planned.policy.timeout_ms {
+                    let due_ms = now.steady_ms.saturating_add(timeout_ms as i64);
+                    self.session.set_timer(TimerRow { due_ms, execution: self.attempt(step) });
+                }
+                Ok(())
+            }
+            Ok(_) => Err(Error::Conflict { entity: "run", id: child.id.to_string() }),
+            Err(Error::Refused(why)) => self.fail_to_start(step, &why),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What a gate means for its step.
+fn work_of_gate(row: &GateRow) -> Work {
+    match (row.status(), row.kind) {
+        (GateStatus::Open, _) => Work::Open,
+        (GateStatus::Cancelled, _) => Work::Ended(WorkEnd::Cancelled),
+        (GateStatus::Expired, GateKind::Time) | (GateStatus::Answered, GateKind::Signal | GateKind::Time) => {
+            Work::Ended(WorkEnd::Succeeded)
+        }
+        (GateStatus::Answered, GateKind::Question) if row.is_approved() => Work::Ended(WorkEnd::Succeeded),
+        (GateStatus::Answered | GateStatus::Expired, _) => Work::Ended(WorkEnd::Failed { retriable: false }),
+    }
+}
+
+/// What a child run means for its parent's step.
+fn work_of_child(row: &RunRow) -> Work {
+    match row.status() {
+        RunStatus::Queued | RunStatus::Running | RunStatus::Failing => Work::Live { ending: false },
+        RunStatus::Cancelling => Work::Live { ending: true },
+        RunStatus::Completed => Work::Ended(WorkEnd::Succeeded),
+        RunStatus::Failed => Work::Ended(WorkEnd::Failed { retriable: true }),
+        RunStatus::Cancelled if row.reason.as_deref() == Some(TIMED_OUT) => {
+            Work::Ended(WorkEnd::Failed { retriable: true })
+        }
+        RunStatus::Cancelled => Work::Ended(WorkEnd::Cancelled),
+    }
+}
