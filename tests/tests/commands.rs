@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use sprag_tests::{Answer, Entry, Sandbox, Signal, until};
 
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "run",
     "ls",
     "status",
@@ -18,6 +18,8 @@ const COMMANDS: [&str; 16] = [
     "worker",
     "events",
     "explain",
+    "graph",
+    "init",
     "validate",
     "schema",
     "lifecycle",
@@ -212,6 +214,32 @@ fn schema_lifecycle_and_validate_need_no_data() {
     let first = &told[1]["diagnostics"][0];
     assert_eq!(first["line"], 3, "{told}");
     assert!(!sandbox.data().exists(), "nothing was made");
+}
+
+#[test]
+fn warnings_are_shown_counted_and_refused_only_if_asked() {
+    let sandbox = Sandbox::new();
+    sandbox.write("odd.yaml", "inputs:\n  unused: string\nsteps:\n  - id: a\n    run: [echo, $HOME]\n");
+    let told = sandbox.sprag(["validate", "odd.yaml"]).expect(0);
+    assert_eq!(told.stdout, "odd.yaml: ok, pipeline \"odd\" with 1 step, 2 warnings\n");
+    assert!(
+        told.stderr.contains("warning: nothing uses the input `unused`\n --> odd.yaml:2:3\n"),
+        "{told:?}"
+    );
+    assert!(told.stderr.contains("  ^^^^^^"), "{told:?}");
+    sandbox.sprag(["validate", "odd.yaml", "--strict"]).expect(1);
+    let json = sandbox.sprag(["validate", "--json", "--strict", "odd.yaml"]).expect(1).json();
+    assert_eq!(json[0]["valid"], true);
+    let first = &json[0]["diagnostics"][0];
+    assert_eq!(
+        (&first["severity"], &first["line"], &first["column"]),
+        (&json!("warning"), &json!(2), &json!(3))
+    );
+    sandbox.write("broken.yaml", "steps: []\n");
+    sandbox.sprag(["validate", "--strict", "odd.yaml", "broken.yaml"]).expect(2);
+    let ran = sandbox.sprag(["run", "odd.yaml"]).expect(0);
+    assert!(ran.stderr.contains("2 warnings about odd.yaml: see `sprag validate odd.yaml`"), "{ran:?}");
+    assert!(!ran.stderr.contains("-->"), "{ran:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! `cargo xtask test|bench|gen|tidy`: the project's own commands.
+//! `cargo xtask test|bench|fuzz|gen|tidy`: the project's own commands.
 
+mod fuzz;
 mod tidy;
 
 use std::ffi::OsStr;
@@ -9,6 +10,8 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 cargo xtask test [--nightly]    everything that must hold: formatting, lints, docs, tests
 cargo xtask bench [WORKLOAD]    benchmarks against floors and peers; see docs/performance.md
+cargo xtask fuzz [--executions N | --nightly | --keep]
+                                the loader under libFuzzer; --keep adds to the corpus what was found
 cargo xtask gen                 writes what is generated from the code
 cargo xtask tidy                checks what no compiler checks";
 
@@ -18,6 +21,7 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("test") => test(&rest),
         Some("bench") => bench(&rest),
+        Some("fuzz") => fuzz::fuzz(&root(), &rest),
         Some("gen") => generate(),
         Some("tidy") => tidy::check(&root()),
         _ => Err(format!("what to do?\n\n{USAGE}")),
@@ -61,7 +65,8 @@ fn test(args: &[&str]) -> Result<(), String> {
     cargo(["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"], &env)?;
     // The end-to-end tests start the program itself.
     cargo(["build", "--quiet", "-p", "sprag-cli"], &env)?;
-    cargo(["test", "--quiet", "--workspace"], &env)
+    cargo(["test", "--quiet", "--workspace"], &env)?;
+    if args == ["--nightly"] { fuzz::fuzz(&root(), args) } else { Ok(()) }
 }
 
 fn bench(args: &[&str]) -> Result<(), String> {

@@ -37,11 +37,39 @@ pub(crate) enum Colour {
     Never,
 }
 
+/// How a graph is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GraphFormat {
+    /// Lanes in the terminal, or a list where those would be too many
+    Text,
+    /// One line a step, by layers
+    List,
+    /// Mermaid's language
+    Mermaid,
+    /// A picture
+    Svg,
+}
+
 /// A run, by its id or the end of it.
 const RUN_HELP: &str = "The run: its id, or the last characters of it [default: the newest]";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Write a first pipeline, fitted to this folder
+    #[command(after_help = "\
+It looks for Cargo.toml, package.json (and its scripts), pyproject.toml or
+requirements.txt, go.mod, and a Makefile, and writes .sprag/pipelines/NAME.yaml.")]
+    Init {
+        /// What to call the pipeline
+        #[arg(default_value = "ci")]
+        name: String,
+        /// Replace the file if it is there
+        #[arg(long)]
+        force: bool,
+        /// Print it, and write nothing
+        #[arg(long, visible_alias = "dry")]
+        stdout: bool,
+    },
     /// Run a pipeline file and watch it
     #[command(after_help = "\
 Examples:
@@ -222,11 +250,29 @@ signal ends them; they are then tried again elsewhere.")]
         #[arg(help = RUN_HELP)]
         run: Option<String>,
     },
+    /// Draw the steps of a pipeline file, or of a run with their statuses
+    #[command(after_help = "\
+Examples:
+  sprag graph ci.yaml                          in the terminal
+  sprag graph                                  the newest run, with what became of its steps
+  sprag graph ci.yaml --format svg > ci.svg    a picture
+  sprag graph ci.yaml --format mermaid         for a README")]
+    Graph {
+        /// The pipeline file, or a run: its id, or the last characters of it [default: the newest run]
+        #[arg(value_name = "FILE|RUN")]
+        what: Option<String>,
+        /// How to draw it [default: text]
+        #[arg(long, value_enum)]
+        format: Option<GraphFormat>,
+    },
     /// Check a pipeline file without running it
     Validate {
         /// The pipeline files
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Warnings count too (exit code 1)
+        #[arg(long)]
+        strict: bool,
     },
     /// Print the JSON Schema of pipeline files, for editors
     Schema,

@@ -3,9 +3,11 @@
 mod args;
 mod commands;
 mod context;
+mod draw;
 mod exit;
 mod live;
 mod show;
+mod starter;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -40,8 +40,18 @@ impl Style {
         Style::of(std::io::stderr().is_terminal())
     }
 
+    #[cfg(test)]
+    pub(crate) fn plain() -> Style {
+        Style { coloured: false }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn colourful() -> Style {
+        Style { coloured: true }
+    }
+
     fn paint(self, code: &str, text: &str) -> String {
-        if self.coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.coloured && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
     pub(crate) fn bold(self, text: &str) -> String {
@@ -95,9 +105,19 @@ pub(crate) fn line(text: &str) {
     let _ = writeln!(out, "{text}");
 }
 
+/// How many characters a line of stdout holds: those of the terminal, else 80.
+pub(crate) fn width() -> usize {
+    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| usize::from(size.ws_col.max(40)))
+}
+
 /// Text from outside, made safe for a terminal: no control character but the tabulator.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
+}
+
+/// `1 step`, `2 steps`.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A wall-clock time for programs.

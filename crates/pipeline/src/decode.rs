@@ -17,6 +17,7 @@ use crate::names::{self, Place, Scope, StepNames, Uses};
 use crate::parts;
 use crate::pipeline::{ConcurrencyRule, Pipeline, Step};
 use crate::spec::StepSpec;
+use crate::warnings;
 use crate::yaml::{Node, Scalar, Yaml};
 
 /// Ten times what has been asked for; the checks of a graph grow faster than the graph.
@@ -54,7 +55,9 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     let known: Vec<StepNames<'_>> =
         written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
     names::check(&uses, &Scope { inputs: &inputs, steps: &known, graph: &graph }, report);
-    warn_of_loose_ends(&vertices, &graph, written, report);
+    if !report.has_errors() {
+        warnings::look(root, &vertices, &graph, report);
+    }
     let pipeline =
         Pipeline { name: name.to_owned(), inputs, concurrency, steps, source: report.source.clone() };
     (!report.has_errors()).then_some(pipeline)
@@ -106,21 +109,6 @@ fn timeout<'n>(node: &'n Node, common: &Common<'n>) -> Option<&'n Node> {
     match ["gate", "wait"].iter().find_map(|kind| node.get(kind)) {
         Some(outside) => outside.get("timeout"),
         None => common.get(node, "timeout"),
-    }
-}
-
-/// Where several steps are joined at the end, one that nobody waits for was probably forgotten there.
-fn warn_of_loose_ends(vertices: &[Vertex], graph: &Graph, written: &[Node], report: &mut Report) {
-    let Some(last) = graph.needs.len().checked_sub(1).filter(|last| graph.needs[*last].len() > 1) else {
-        return;
-    };
-    let mut needed = vec![false; vertices.len()];
-    graph.needs.iter().flatten().for_each(|need| needed[*need as usize] = true);
-    for no in (0..last).filter(|no| !needed[*no] && written[*no].get("always").is_none()) {
-        if let (Some(id), Some(end)) = (&vertices[no].id, &vertices[last].id) {
-            let problem = Problem::at(id.span, format!("no step needs `{}`", id.name));
-            report.warn(problem.help(format!("should `{}` need it?", end.name)));
-        }
     }
 }
 

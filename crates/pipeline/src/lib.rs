@@ -31,6 +31,7 @@ mod shell;
 mod source;
 mod spec;
 mod template;
+mod warnings;
 mod yaml;
 
 use std::path::Path;

@@ -9,17 +9,65 @@ use crate::language::{KINDS, PIPELINE, STEP};
 /// The schema, in JSON Schema 2020-12.
 pub fn schema() -> Value {
     let mut schema = record(&PIPELINE);
-    let head = json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Sprag pipeline",
-        "description": "A pipeline of steps that Sprag runs durably and in order.",
-        "$defs": { "step": step() },
-    });
-    if let (Value::Object(schema), Value::Object(head)) = (&mut schema, head) {
-        schema.extend(head);
-    }
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("Sprag pipeline");
+    schema["description"] = json!("A pipeline of steps that Sprag runs durably and in order.");
+    schema["$defs"] = json!({ "step": step() });
     schema
 }
+
+/// What a key is worth where it is left out, for editors; the record as messages name it, the key, the value.
+#[rustfmt::skip]
+const DEFAULTS: &[(&str, &str, &str)] = &[
+    ("a step",        "queue",        "\"default\""),
+    ("a step",        "priority",     "0"),
+    ("a step",        "shell",        "\"sh\""),
+    ("a step",        "always",       "false"),
+    ("a step",        "at_most_once", "false"),
+    ("a step",        "fail_fast",    "false"),
+    ("a step",        "on_fail",      "\"fail\""),
+    ("`retry`",       "attempts",     "1"),
+    ("`retry`",       "backoff",      "\"fixed\""),
+    ("`retry`",       "jitter",       "0"),
+    ("`on_fail`",     "max",          "1"),
+    ("`gate`",        "choices",      "[\"yes\", \"no\"]"),
+    ("`check`",       "not_empty",    "false"),
+    ("`concurrency`", "limit",        "1"),
+    ("`concurrency`", "on_conflict",  "\"queue\""),
+    ("an input",      "type",         "\"string\""),
+    ("an input",      "required",     "false"),
+];
+
+/// What a value may look like, for completion and hovers.
+#[rustfmt::skip]
+const EXAMPLES: &[(&str, &str, &str)] = &[
+    ("a pipeline",    "inputs",      r#"[{ "issue": { "type": "integer", "required": true } }]"#),
+    ("a pipeline",    "env",         r#"[{ "RUST_LOG": "info" }]"#),
+    ("a pipeline",    "defaults",    r#"[{ "timeout": "30m", "retry": { "attempts": 2, "delay": "5s" } }]"#),
+    ("a pipeline",    "concurrency", r#"[{ "group": "deploy", "limit": 1 }]"#),
+    ("a pipeline",    "steps",       r#"[[{ "id": "build", "run": "make" }, { "id": "test", "run": "make test" }]]"#),
+    ("a step",        "run",         r#"["make test", ["ls", "-l", "a file with spaces"]]"#),
+    ("a step",        "call",        r#"["notify", { "handler": "notify", "with": { "to": "team" } }]"#),
+    ("a step",        "needs",       r#"[["build", "lint"], []]"#),
+    ("a step",        "retry",       r#"[{ "attempts": 3, "backoff": "exponential", "delay": "5s" }]"#),
+    ("a step",        "on_fail",     r#"["continue", { "rework": "build", "max": 2 }]"#),
+    ("a step",        "env",         r#"[{ "TITLE": "{{ inputs.title }}" }]"#),
+    ("a step",        "dir",         r#"["crates/cli"]"#),
+    ("a step",        "shell",       r#"["bash", ["python3", "-c"]]"#),
+    ("a step",        "secrets",     r#"[["DEPLOY_TOKEN"]]"#),
+    ("a step",        "task",        r#"[{ "prompt": "Review the change", "queue": "reviewers" }]"#),
+    ("a step",        "gate",        r#"[{ "ask": "Release it?", "choices": ["yes", "no"], "timeout": "24h" }]"#),
+    ("a step",        "wait",        r#"["5m", { "until": "2030-01-31T08:00:00Z" }, { "signal": "deployed" }]"#),
+    ("a step",        "pipeline",    r#"["child.yaml", { "file": "child.yaml", "inputs": { "issue": 7 } }]"#),
+    ("a step",        "when",        r#"["inputs.mode == 'quick'"]"#),
+    ("a step",        "check",       r#"[{ "run": "make check" }, [{ "file": "plan.md", "not_empty": true }]]"#),
+    ("a step",        "matrix",      r#"[{ "os": ["linux", "macos"], "version": [1, 2] }]"#),
+    ("a step",        "foreach",     r#"["{{ steps.list.outputs.files }}", ["a", "b"]]"#),
+    ("a step",        "outputs",     r#"[{ "plan": "plan.md", "items": { "stdout": "json" } }]"#),
+    ("`retry`",       "exit_codes",  r#"[[75]]"#),
+    ("`concurrency`", "group",       r#"["issue-{{ inputs.issue }}"]"#),
+    ("an input",      "enum",        r#"[["quick", "thorough"]]"#),
+];
 
 /// A step, which has exactly one of the kinds.
 fn step() -> Value {
@@ -30,16 +78,33 @@ fn step() -> Value {
 }
 
 fn record(record: &'static Record) -> Value {
-    let ready = || record.keys.iter().filter(|key| key.state == State::Ready);
-    let properties: Map<String, Value> = ready()
+    let accepted = || record.keys.iter().filter(|key| key.state == State::Ready);
+    let written = |table: &[(&str, &str, &str)], key: &str| {
+        let found = table.iter().find(|(what, name, _)| (*what, *name) == (record.what, key));
+        found.map(|(_, _, json)| serde_json::from_str::<Value>(json).expect("the tables hold JSON"))
+    };
+    let properties: Map<String, Value> = accepted()
         .map(|key| {
             let mut schema = form(&key.form);
+            schema["title"] = key.name.into();
             schema["description"] = key.about.into();
+            if let Some(default) = written(DEFAULTS, key.name) {
+                schema["default"] = default;
+            }
+            if let Some(examples) = written(EXAMPLES, key.name) {
+                schema["examples"] = examples;
+            }
             (key.name.to_owned(), schema)
         })
         .collect();
-    let required: Vec<&str> = ready().filter(|key| key.required).map(|key| key.name).collect();
-    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+    let required: Vec<&str> = accepted().filter(|key| key.required).map(|key| key.name).collect();
+    json!({
+        "type": "object",
+        "title": record.what.trim_start_matches("a ").trim_start_matches("an ").trim_matches('`'),
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
 }
 
 fn form(of: &'static Form) -> Value {
@@ -52,7 +117,7 @@ fn form(of: &'static Form) -> Value {
         Form::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Form::Boolean => json!({ "type": "boolean" }),
         Form::Word(words) => {
-            json!({ "enum": words.iter().map(|word| word.name).collect::<Vec<_>>() })
+            json!({ "type": "string", "enum": words.iter().map(|word| word.name).collect::<Vec<_>>() })
         }
         Form::Scalar => json!({ "type": ["string", "number", "boolean"] }),
         Form::List(of, min) => json!({ "type": "array", "items": form(of), "minItems": min }),
@@ -63,7 +128,9 @@ fn form(of: &'static Form) -> Value {
             "propertyNames": text(*rule),
             "additionalProperties": form(of),
         }),
-        Form::Either(forms) => json!({ "anyOf": forms.iter().map(form).collect::<Vec<_>>() }),
+        Form::Either(forms) => {
+            json!({ "anyOf": forms.iter().map(form).collect::<Vec<_>>() })
+        }
     }
 }
 
@@ -82,17 +149,27 @@ mod tests {
 
     /// A file that uses every key, beside the examples.
     const EVERY_KEY: &str = include_str!("../tests/data/every_key.yaml");
+    /// A file that uses every kind of step in each of its forms.
+    const WHOLE: &str = include_str!("../tests/data/whole_language.yaml");
 
+    /// Every pipeline that there is: the examples, those in the docs, and one of every key.
     fn files() -> Vec<(String, String)> {
-        let examples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-        let mut files = vec![("every_key.yaml".to_owned(), EVERY_KEY.to_owned())];
-        for entry in std::fs::read_dir(examples).unwrap() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut files = vec![
+            ("every_key.yaml".to_owned(), EVERY_KEY.to_owned()),
+            ("whole.yaml".to_owned(), WHOLE.to_owned()),
+        ];
+        for entry in std::fs::read_dir(root.join("examples")).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ending| ending == "yaml") {
                 files.push((path.display().to_string(), std::fs::read_to_string(&path).unwrap()));
             }
         }
-        assert!(files.len() > 4, "the examples are found");
+        let docs = std::fs::read_to_string(root.join("docs/pipelines.md")).unwrap();
+        let blocks = docs.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default());
+        files
+            .extend(blocks.enumerate().map(|(no, block)| (format!("pipelines.md block {no}"), block.into())));
+        assert!(files.len() > 10, "the examples are found");
         files
     }
 
@@ -113,24 +190,154 @@ mod tests {
         }
     }
 
+    /// Whatever the schema refuses, this loader refuses too: of many documents, each broken in one place or two.
+    #[track_caller]
+    fn refuses_as_much(schema: &Value, file: &Value, loads: &dyn Fn(&str) -> bool) -> (usize, usize) {
+        let validator = jsonschema::validator_for(schema).unwrap();
+        let mut chance = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut below = |bound: usize| {
+            chance ^= chance << 13;
+            chance ^= chance >> 7;
+            chance ^= chance << 17;
+            (chance % bound as u64) as usize
+        };
+        let mut broken = variations(file);
+        // Parts of the document in places that are not theirs, and documents broken twice.
+        let parts = parts(file);
+        for _ in 0..2000 {
+            let mut twice = file.clone();
+            for _ in 0..=below(2) {
+                let part = parts[below(parts.len())].clone();
+                let places = count(&twice);
+                replace(&mut twice, &mut below(places), &part);
+            }
+            broken.push(twice);
+        }
+        let mut refused = 0;
+        for document in &broken {
+            if !validator.is_valid(document) {
+                refused += 1;
+                // JSON is YAML.
+                assert!(!loads(&document.to_string()), "accepted: {document}");
+            }
+        }
+        (broken.len(), refused)
+    }
+
     #[test]
     fn the_loader_refuses_what_the_schema_refuses() {
-        let validator = jsonschema::validator_for(&schema()).unwrap();
         let (mut tried, mut refused) = (0, 0);
         for (name, text) in files() {
-            for broken in variations(&json(&text)) {
-                tried += 1;
-                if !validator.is_valid(&broken) {
-                    refused += 1;
-                    // JSON is YAML.
+            let loads = |text: &str| crate::parse_beside_child(&name, text).is_ok();
+            let told = refuses_as_much(&schema(), &json(&text), &loads);
+            (tried, refused) = (tried + told.0, refused + told.1);
+        }
+        println!("{refused} of {tried} refused");
+        assert!(tried > 10_000 && refused > tried / 3, "{refused} of {tried}");
+    }
+
+    #[test]
+    fn editors_have_something_to_say_about_every_key() {
+        let whole = schema();
+        let mut todo = vec![&whole];
+        let mut keys = 0;
+        while let Some(next) = todo.pop() {
+            if let Some(properties) = next["properties"].as_object() {
+                assert_eq!(next["additionalProperties"], false, "{next}");
+                for (name, schema) in properties {
+                    keys += 1;
+                    assert_eq!(schema["title"], json!(name));
                     assert!(
-                        crate::parse_beside_child(&name, &broken.to_string()).is_err(),
-                        "accepted: {broken}"
+                        schema["description"].as_str().is_some_and(|about| about.ends_with('.')),
+                        "{name}"
                     );
                 }
             }
+            match next {
+                Value::Object(entries) => todo.extend(entries.values()),
+                Value::Array(items) => todo.extend(items),
+                _ => {}
+            }
         }
-        assert!(tried > 1000 && refused > tried / 2, "{refused} of {tried}");
+        assert!(keys > 60, "{keys}");
+    }
+
+    #[test]
+    fn examples_and_defaults_are_values_that_their_keys_may_have() {
+        let whole = schema();
+        let mut todo = vec![&whole];
+        let mut checked = 0;
+        while let Some(next) = todo.pop() {
+            // A property is checked as a part of the whole, so that it finds the step's definition.
+            let examples = next["examples"].as_array().cloned().unwrap_or_default();
+            let own = |key: &str| {
+                next.get("title").and_then(|_| next.get(key)).filter(|v| !v.is_object() || key != "default")
+            };
+            for value in examples.iter().chain(own("default")) {
+                let mut alone = next.clone();
+                alone["$defs"] = whole["$defs"].clone();
+                assert!(jsonschema::validator_for(&alone).unwrap().is_valid(value), "{value} {next}");
+                checked += 1;
+            }
+            match next {
+                Value::Object(entries) => {
+                    todo.extend(entries.iter().filter(|(key, _)| *key != "examples").map(|(_, v)| v))
+                }
+                Value::Array(items) => todo.extend(items),
+                _ => {}
+            }
+        }
+        assert!(checked > 40, "{checked}");
+        for (what, name, _) in DEFAULTS.iter().chain(EXAMPLES) {
+            let known = [&PIPELINE, &STEP].into_iter().chain(crate::language::ALL.iter().copied());
+            let others = ["`gate`", "`check`"].contains(what);
+            assert!(
+                others || known.filter(|r| r.what == *what).any(|r| r.key(name).is_some()),
+                "{what} {name}"
+            );
+        }
+    }
+
+    /// How many values a document holds.
+    fn count(json: &Value) -> usize {
+        match json {
+            Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+            Value::Object(entries) => 1 + entries.values().map(count).sum::<usize>(),
+            _ => 1,
+        }
+    }
+
+    /// Every value in a document.
+    fn parts(json: &Value) -> Vec<Value> {
+        let inside: Vec<Value> = match json {
+            Value::Array(items) => items.iter().flat_map(parts).collect(),
+            Value::Object(entries) => entries.values().flat_map(parts).collect(),
+            _ => Vec::new(),
+        };
+        std::iter::once(json.clone()).chain(inside).collect()
+    }
+
+    /// Puts a value at the place of this number, counted through the document.
+    fn replace(json: &mut Value, place: &mut usize, with: &Value) {
+        if *place == 0 {
+            *json = with.clone();
+        }
+        let Some(left) = place.checked_sub(1) else {
+            *place = usize::MAX;
+            return;
+        };
+        *place = left;
+        let inside: Vec<&mut Value> = match json {
+            Value::Array(items) => items.iter_mut().collect(),
+            Value::Object(entries) => entries.values_mut().collect(),
+            _ => Vec::new(),
+        };
+        for value in inside {
+            if *place == usize::MAX {
+                return;
+            }
+            replace(value, place, with);
+        }
     }
 
     #[test]

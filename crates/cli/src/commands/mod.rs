@@ -3,6 +3,8 @@
 mod events;
 mod explain;
 mod gates;
+mod graph;
+mod init;
 mod logs;
 mod ls;
 mod machine;
@@ -15,11 +17,12 @@ mod worker;
 pub(crate) use events::Names;
 
 use clap::CommandFactory;
+use sprag_pipeline::Diagnostics;
 
 use crate::args::{Answer, Args, Command};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::line;
+use crate::show::{Style, line};
 
 /// Does what the command line says.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
@@ -58,7 +61,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             events::events(&context, run.as_deref(), since, follow).await
         }
         Command::Explain { run } => explain::explain(&context, run.as_deref()),
-        Command::Validate { files } => validate::validate(&context, &files),
+        Command::Validate { files, strict } => validate::validate(&context, &files, strict),
+        Command::Init { name, force, stdout } => init::init(&context, &name, force, stdout),
+        Command::Graph { what, format } => graph::graph(&context, what.as_deref(), format),
         Command::Schema => {
             line(&format!("{:#}", sprag_pipeline::schema()));
             Ok(Exit::Ok)
@@ -87,4 +92,10 @@ fn gate_answer<'a>(
         approved,
         detach: *detach,
     }
+}
+
+/// A file's problems, as a picture.
+pub(crate) fn drawn(problems: &Diagnostics) -> Failure {
+    let message = problems.render(Style::stderr().coloured());
+    Failure { exit: Exit::Usage, message, next: None, drawn: true }
 }

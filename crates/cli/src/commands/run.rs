@@ -8,16 +8,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag::Engine;
 use sprag_lifecycle::{ExecutionStatus, Plan, RunId, RunStatus, StepNo};
-use sprag_pipeline::{Diagnostics, Pipeline};
+use sprag_pipeline::Pipeline;
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, Lease, Lost};
 use sprag_store::{Id, Row, RunRow, Store, Table, WorkerRow};
 
+use super::drawn;
 use super::worker::drain;
 use crate::context::{Context, Known, find_run, this_program};
 use crate::exit::{Exit, Failure};
 use crate::live::{Watched, watch};
-use crate::show::{Style, line, span};
+use crate::show::{Style, counted, line, span};
 
 /// How a run is to be started.
 pub(crate) struct Options {
@@ -38,7 +39,10 @@ pub(crate) async fn start(
     }
     let loaded = sprag_pipeline::load(file).map_err(|problems| drawn(&problems))?;
     if !loaded.warnings.is_empty() && !context.json {
-        eprintln!("{}", loaded.warnings.render(Style::stderr().coloured()));
+        // One line: the run is what people came for.
+        let told = counted(loaded.warnings.len() + loaded.warnings.left_out(), "warning");
+        let hint = format!("{told} about {0}: see `sprag validate {0}`", file.display());
+        eprintln!("{}", Style::stderr().dim(&hint));
     }
     let (plan, inputs) = prepare(&loaded.pipeline, inputs)?;
     let store = context.store()?;
@@ -81,12 +85,6 @@ pub(crate) async fn start(
 
 fn name_taken() -> Failure {
     Failure::error("the name drawn for the run was taken").next("try again")
-}
-
-/// A file's problems, as a picture.
-fn drawn(problems: &Diagnostics) -> Failure {
-    let message = problems.render(Style::stderr().coloured());
-    Failure { exit: Exit::Usage, message, next: None, drawn: true }
 }
 
 /// The plan and the complete inputs of a run.
@@ -164,10 +162,9 @@ impl Attached {
     ) -> Result<Exit, Failure> {
         let known = find_run(store, Some(&run.to_string()))?;
         if !context.json {
-            let steps = known.plan.steps.len();
-            let s = if steps == 1 { "" } else { "s" };
+            let steps = counted(known.plan.steps.len(), "step");
             let style = Style::stderr();
-            eprintln!("{} {} · {steps} step{s}", style.bold(&known.plan.name), style.dim(&run.to_string()));
+            eprintln!("{} {} · {steps}", style.bold(&known.plan.name), style.dim(&run.to_string()));
         }
         let watched = watch(store, context.files(), &known, context.json, since).await?;
         let status = match watched {

@@ -1,4 +1,4 @@
-//! `sprag validate`: what is wrong with a file, without running it.
+//! `sprag validate`: what is wrong or suspicious about files, without running them.
 
 use std::path::PathBuf;
 
@@ -7,41 +7,42 @@ use sprag_pipeline::Diagnostics;
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, line};
+use crate::show::{Style, counted, line};
 
-pub(crate) fn validate(context: &Context, files: &[PathBuf]) -> Result<Exit, Failure> {
-    let mut exit = Exit::Ok;
+pub(crate) fn validate(context: &Context, files: &[PathBuf], strict: bool) -> Result<Exit, Failure> {
+    let (mut refused, mut suspicious) = (false, false);
     let mut told: Vec<Value> = Vec::new();
     for file in files {
-        let (problems, summary): (Option<Diagnostics>, String) = match sprag_pipeline::load(file) {
+        let (summary, problems): (Option<String>, Diagnostics) = match sprag_pipeline::load(file) {
             Ok(loaded) => {
-                let steps = loaded.pipeline.steps.len();
-                let name = loaded.pipeline.name.clone();
-                let warnings = loaded.warnings;
-                let s = if steps == 1 { "" } else { "s" };
-                (Some(warnings), format!("{}: ok, pipeline {name:?} with {steps} step{s}", file.display()))
+                let name = &loaded.pipeline.name;
+                let steps = counted(loaded.pipeline.steps.len(), "step");
+                let all = loaded.warnings.len() + loaded.warnings.left_out();
+                let warnings = if all > 0 { format!(", {}", counted(all, "warning")) } else { String::new() };
+                suspicious |= all > 0;
+                let told = format!("{}: ok, pipeline {name:?} with {steps}{warnings}", file.display());
+                (Some(told), loaded.warnings)
             }
             Err(problems) => {
-                exit = Exit::Usage;
-                (Some(problems), String::new())
+                refused = true;
+                (None, problems)
             }
         };
         if context.json {
-            let list = problems.as_ref().map_or(json!([]), |all| json!(all));
-            told.push(json!({ "file": file, "valid": !summary.is_empty(), "diagnostics": list }));
+            told.push(json!({ "file": file, "valid": summary.is_some(), "diagnostics": problems }));
             continue;
         }
-        if let Some(problems) = problems
-            && !problems.is_empty()
-        {
+        if !problems.is_empty() {
             eprintln!("{}", problems.render(Style::stderr().coloured()));
         }
-        if !summary.is_empty() {
-            line(&summary);
-        }
+        summary.iter().for_each(|summary| line(summary));
     }
     if context.json {
         line(&Value::Array(told).to_string());
     }
-    Ok(exit)
+    Ok(match (refused, strict && suspicious) {
+        (true, _) => Exit::Usage,
+        (false, true) => Exit::Error,
+        (false, false) => Exit::Ok,
+    })
 }

@@ -1,0 +1,165 @@
+//! `sprag graph`: the steps of a file or of a run, drawn.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use sprag_lifecycle::{OnFail, PlanStep, Policy, StepNo};
+use sprag_pipeline::{Kind, Over, StepSpec};
+use sprag_store::Row;
+
+use crate::args::GraphFormat;
+use crate::context::{Context, find_run};
+use crate::draw::{Graph, Node, Shape, layers, mermaid, svg, text};
+use crate::exit::{Exit, Failure};
+use crate::show::{counted, line, width};
+
+pub(crate) fn graph(
+    context: &Context,
+    what: Option<&str>,
+    format: Option<GraphFormat>,
+) -> Result<Exit, Failure> {
+    let graph = match what {
+        Some(what) if is_file(what) => of_file(Path::new(what))?,
+        run => of_run(context, run)?,
+    };
+    match format {
+        None if context.json => line(&as_json(&graph).to_string()),
+        Some(GraphFormat::Mermaid) => line(mermaid(&graph).trim_end()),
+        Some(GraphFormat::Svg) => line(svg(&graph).trim_end()),
+        None | Some(GraphFormat::Text | GraphFormat::List) => {
+            let shape = if format == Some(GraphFormat::List) { Shape::List } else { Shape::Fitting };
+            line(&heading(context, &graph));
+            text(&graph, shape, width(), context.style).iter().for_each(|row| line(row));
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Whether the user means a file; an id of a run has neither a dot nor a slash.
+fn is_file(what: &str) -> bool {
+    what.contains(['/', '.']) || Path::new(what).is_file()
+}
+
+fn of_file(path: &Path) -> Result<Graph, Failure> {
+    let loaded = sprag_pipeline::load(path).map_err(|problems| super::drawn(&problems))?;
+    let nodes =
+        loaded.pipeline.steps.iter().map(|step| node(&step.id, &step.needs, &step.policy, Some(&step.spec)));
+    Ok(Graph { name: loaded.pipeline.name.clone(), run: None, nodes: nodes.collect() })
+}
+
+fn of_run(context: &Context, run: Option<&str>) -> Result<Graph, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, run)?;
+    let rows = store.read(|db| db.steps(known.id()))?;
+    let planned = |step: &PlanStep| {
+        node(&step.id, &step.needs, &step.policy, serde_json::from_str(&step.spec).ok().as_ref())
+    };
+    let mut nodes: Vec<Node> = known.plan.steps.iter().map(planned).collect();
+    // How far each fan-out is, where its items are there.
+    let mut items: BTreeMap<StepNo, (usize, usize)> = BTreeMap::new();
+    for row in &rows {
+        if let Some(of) = row.item_of {
+            let (settled, all) = items.entry(of).or_default();
+            *settled += usize::from(row.status().is_settled());
+            *all += 1;
+        }
+    }
+    for (no, (settled, all)) in items {
+        if let Some(fan_out) = nodes.get_mut(no as usize).and_then(|node| node.fan_out.as_mut()) {
+            let word = fan_out.split(' ').next().unwrap_or_default();
+            *fan_out = format!("{word} {settled}/{all}");
+        }
+    }
+    for row in rows.iter().filter(|row| row.item_of.is_none()) {
+        if let Some(node) = nodes.get_mut(row.no as usize) {
+            (node.status, node.attempt) = (Some(row.status().to_string()), row.attempt);
+        }
+    }
+    let run = Some((known.id().to_string(), known.run.status().to_string()));
+    Ok(Graph { name: known.plan.name.clone(), run, nodes })
+}
+
+fn node(id: &str, needs: &[StepNo], policy: &Policy, spec: Option<&StepSpec>) -> Node {
+    let rework = match policy.on_fail {
+        OnFail::Rework { step, .. } => Some(step as usize),
+        OnFail::Fail | OnFail::Continue => None,
+    };
+    Node {
+        id: id.to_owned(),
+        kind: spec.map_or("?", |spec| kind(&spec.kind)).to_owned(),
+        needs: needs.iter().map(|need| *need as usize).collect(),
+        rework,
+        fan_out: spec.and_then(|spec| spec.fan_out.as_ref()).map(|fan_out| over(&fan_out.over)),
+        conditional: spec.is_some_and(|spec| spec.when.is_some()),
+        always: policy.always,
+        status: None,
+        attempt: 0,
+    }
+}
+
+fn kind(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Run { .. } | Kind::Exec { .. } => "run",
+        Kind::Call { .. } => "call",
+        Kind::Task { .. } => "task",
+        Kind::Gate { .. } => "gate",
+        Kind::Wait(_) => "wait",
+        Kind::Pipeline { .. } => "pipeline",
+    }
+}
+
+/// How a step is multiplied, with the number where the file says it.
+fn over(over: &Over) -> String {
+    match over {
+        Over::Matrix(axes) => {
+            let count = axes.values().fold(1usize, |count, values| count.saturating_mul(values.len()));
+            format!("matrix ×{count}")
+        }
+        Over::Each(Value::Array(items)) => format!("foreach ×{}", items.len()),
+        Over::Each(_) => "foreach".to_owned(),
+    }
+}
+
+fn heading(context: &Context, graph: &Graph) -> String {
+    let style = context.style;
+    match &graph.run {
+        Some((run, status)) => {
+            format!("{}  {}  {}", style.bold(run), graph.name, style.status(status, 0))
+        }
+        None => {
+            let steps = counted(graph.nodes.len(), "step");
+            format!("{}  {}", style.bold(&graph.name), style.dim(&steps))
+        }
+    }
+}
+
+fn as_json(graph: &Graph) -> Value {
+    let layers = layers(graph);
+    let name = |no: &usize| graph.nodes[*no].id.as_str();
+    let steps: Vec<Value> = graph
+        .nodes
+        .iter()
+        .zip(layers)
+        .map(|(node, layer)| {
+            json!({
+                "id": node.id,
+                "kind": node.kind,
+                "needs": node.needs.iter().map(name).collect::<Vec<_>>(),
+                "layer": layer,
+                "rework": node.rework.as_ref().map(name),
+                "fan_out": node.fan_out,
+                "when": node.conditional,
+                "always": node.always,
+                "status": node.status,
+                "attempt": node.status.as_ref().map(|_| node.attempt),
+            })
+        })
+        .collect();
+    json!({
+        "pipeline": graph.name,
+        "run": graph.run.as_ref().map(|(run, _)| run),
+        "status": graph.run.as_ref().map(|(_, status)| status),
+        "steps": steps,
+    })
+}

@@ -1,0 +1,82 @@
+//! `sprag init`: a first pipeline, fitted to the folder.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::show::line;
+use crate::starter::{Found, find, pipeline};
+
+/// Where the pipelines of a folder lie.
+const FOLDER: &str = ".sprag/pipelines";
+
+pub(crate) fn init(context: &Context, name: &str, force: bool, stdout: bool) -> Result<Exit, Failure> {
+    check_name(name)?;
+    let found = find(Path::new("."));
+    let text = pipeline(name, &found);
+    if stdout {
+        line(text.trim_end());
+        return Ok(Exit::Ok);
+    }
+    let path = PathBuf::from(FOLDER).join(format!("{name}.yaml"));
+    write(&path, &text, force)?;
+    tell(context, &path, &found);
+    Ok(Exit::Ok)
+}
+
+fn check_name(name: &str) -> Result<(), Failure> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins && name.len() <= 64 && name.chars().all(fits) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("{name:?} cannot be a pipeline's name"))
+        .next("use up to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit"))
+}
+
+fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::error(format!("{} is already there", path.display()))
+            .next("give another name (sprag init NAME), or replace it with --force"),
+        _ => Failure::error(format!("{}: {error}", path.display())),
+    };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)
+        .map_err(|error| Failure::error(format!("cannot make {}: {error}", folder.display())))?;
+    let mut options = OpenOptions::new();
+    options.write(true);
+    if force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
+    };
+    let mut file = options.open(path).map_err(failed)?;
+    file.write_all(text.as_bytes()).map_err(failed)
+}
+
+fn tell(context: &Context, path: &Path, found: &[Found]) {
+    let files: Vec<&str> = found.iter().map(Found::told).collect();
+    if context.json {
+        line(&json!({ "file": path, "found": files }).to_string());
+        return;
+    }
+    let why = if files.is_empty() {
+        "an example: nothing here says how it is built".to_owned()
+    } else {
+        format!("from {}", files.join(", "))
+    };
+    let (style, path) = (context.style, path.display());
+    line(&format!("{} {path} {}", style.green("wrote"), style.dim(&format!("({why})"))));
+    line("");
+    line("next:");
+    for (command, what) in [("graph", "look at its steps"), ("run", "run it here")] {
+        line(&format!("  {:<42} {}", format!("sprag {command} {path}"), style.dim(what)));
+    }
+    if Path::new(".git").exists() {
+        line(&format!("  {:<42} {}", format!("git add {path}"), style.dim("keep it with the code")));
+    }
+}

@@ -1,0 +1,197 @@
+//! A graph as an SVG picture that needs nothing else: no fonts, scripts or styles from elsewhere.
+
+use std::fmt::Write;
+
+use super::layout::{BOX_HEIGHT, layout};
+use super::mermaid::{COLOURS, painted};
+use super::{Graph, Node};
+
+const MARGIN: f64 = 24.0;
+const HEAD: f64 = 32.0;
+/// A character of the names, in the widest font that a viewer may choose.
+const CHARACTER: f64 = 8.2;
+const LONGEST_NAME: usize = 40;
+const LINE: &str = "#9ca3af";
+const BACK: &str = "#b45309";
+
+pub(crate) fn svg(graph: &Graph) -> String {
+    let shown: Vec<(String, String)> = graph.nodes.iter().map(|node| (cut(&node.id), below(node))).collect();
+    let widths: Vec<f64> = shown
+        .iter()
+        .map(|(name, below)| {
+            let characters = name.chars().count().max(below.chars().count().saturating_sub(2)).max(6);
+            characters as f64 * CHARACTER + 28.0
+        })
+        .collect();
+    let layout = layout(graph, &widths);
+    // A step that goes back does so above the boxes.
+    let above = if graph.nodes.iter().any(|node| node.rework.is_some()) { 30.0 } else { 0.0 };
+    let (left, top) = (MARGIN, MARGIN + HEAD + above);
+    let title = match &graph.run {
+        Some((run, status)) => format!("{} · {run} · {status}", graph.name),
+        None => graph.name.clone(),
+    };
+    let width = (layout.width + 2.0 * MARGIN).max(title.chars().count() as f64 * 9.0 + 2.0 * MARGIN);
+    let height = layout.height + top + MARGIN;
+    let mut text = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
+         viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\">\n\
+         <title>{0}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+         <defs>{2}{3}</defs>\n\
+         <text x=\"{MARGIN}\" y=\"{1:.0}\" font-size=\"15\" font-weight=\"bold\" fill=\"#111827\">{0}</text>\n",
+        escaped(&title),
+        MARGIN + 8.0,
+        tip("tip", LINE),
+        tip("back", BACK),
+    );
+    for line in &layout.lines {
+        let _ = writeln!(
+            text,
+            "<path d=\"{}\" fill=\"none\" stroke=\"{LINE}\" stroke-width=\"1.5\" marker-end=\"url(#tip)\"/>",
+            curve(line, left, top)
+        );
+    }
+    for (no, node) in graph.nodes.iter().enumerate() {
+        if let Some(to) = node.rework {
+            let middle = |no: usize| (layout.boxes[no].0 + widths[no] / 2.0 + left, layout.boxes[no].1 + top);
+            let ((x0, y0), (x1, y1)) = (middle(no), middle(to));
+            let over = y0.min(y1) - 28.0;
+            let _ = writeln!(
+                text,
+                "<path d=\"M{x0:.1} {y0:.1}C{x0:.1} {over:.1} {x1:.1} {over:.1} {x1:.1} {y1:.1}\" fill=\"none\" \
+                 stroke=\"{BACK}\" stroke-width=\"1.5\" stroke-dasharray=\"5 4\" marker-end=\"url(#back)\">\
+                 <title>rework</title></path>"
+            );
+        }
+    }
+    for (no, node) in graph.nodes.iter().enumerate() {
+        let (x, y) = (layout.boxes[no].0 + left, layout.boxes[no].1 + top);
+        draw_box(&mut text, node, &shown[no], (x, y, widths[no]));
+    }
+    text.push_str("</svg>\n");
+    text
+}
+
+/// The tip of an arrow.
+fn tip(id: &str, colour: &str) -> String {
+    format!(
+        "<marker id=\"{id}\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" \
+         markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path d=\"M0 0L8 4L0 8z\" fill=\"{colour}\"/></marker>"
+    )
+}
+
+fn draw_box(
+    text: &mut String,
+    node: &Node,
+    (name, below): &(String, String),
+    (x, y, width): (f64, f64, f64),
+) {
+    let (fill, stroke) = match &node.status {
+        Some(status) => {
+            let found = COLOURS.iter().find(|(name, ..)| *name == painted(status));
+            found.map_or(("#ffffff", "#374151"), |(_, fill, stroke)| (*fill, *stroke))
+        }
+        None => ("#f9fafb", "#374151"),
+    };
+    let dashes = if node.conditional { " stroke-dasharray=\"4 3\"" } else { "" };
+    if node.fan_out.is_some() {
+        // A second box behind it: there are several of this step.
+        let _ = writeln!(
+            text,
+            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"7\" fill=\"{fill}\" stroke=\"{stroke}\"/>",
+            x + 4.0,
+            y + 4.0
+        );
+    }
+    let _ = writeln!(
+        text,
+        "<g><title>{}</title><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"7\" \
+         fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"1.5\"{dashes}/>\
+         <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\" font-weight=\"bold\" fill=\"#111827\">{}</text>\
+         <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"#4b5563\">{}</text></g>",
+        escaped(&node.id),
+        x + 14.0,
+        y + 20.0,
+        escaped(name),
+        x + 14.0,
+        y + 36.0,
+        escaped(below),
+    );
+}
+
+/// The second line of a box.
+fn below(node: &Node) -> String {
+    let marks = node.marks();
+    match &node.status {
+        Some(status) if node.attempt > 1 => format!("{marks} · {status} ({})", node.attempt),
+        Some(status) => format!("{marks} · {status}"),
+        None => marks,
+    }
+}
+
+/// A line through its points: bent between layers, straight within one.
+fn curve(points: &[(f64, f64)], left: f64, top: f64) -> String {
+    let mut path = String::new();
+    for (at, (x, y)) in points.iter().map(|(x, y)| (x + left, y + top)).enumerate() {
+        if at == 0 {
+            let _ = write!(path, "M{x:.1} {y:.1}");
+        } else if at % 2 == 1 {
+            let _ = write!(path, "L{x:.1} {y:.1}");
+        } else {
+            let (from_x, from_y) = (points[at - 1].0 + left, points[at - 1].1 + top);
+            let half = f64::midpoint(from_x, x);
+            let _ = write!(path, "C{half:.1} {from_y:.1} {half:.1} {y:.1} {x:.1} {y:.1}");
+        }
+    }
+    path
+}
+
+fn cut(text: &str) -> String {
+    if text.chars().count() <= LONGEST_NAME {
+        return text.to_owned();
+    }
+    text.chars().take(LONGEST_NAME - 1).chain(['…']).collect()
+}
+
+/// Text as XML holds it; characters that XML has no place for are replaced.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '&' => escaped.push_str("&amp;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{DIAMOND, graph};
+    use super::*;
+
+    #[test]
+    fn every_step_and_every_need_is_drawn_once() {
+        let drawn = svg(&graph(DIAMOND));
+        assert_eq!(drawn.matches("<g><title>").count(), 4, "{drawn}");
+        assert_eq!(drawn.matches("<path d=\"M").count(), 4 + 2, "four needs and two tips\n{drawn}");
+        assert!(drawn.starts_with("<svg xmlns=") && drawn.ends_with("</svg>\n"));
+        assert!(!drawn.contains("href") && !drawn.contains("script"), "{drawn}");
+    }
+
+    #[test]
+    fn names_cannot_break_out() {
+        let mut graph = graph(&[("</title><script>\u{1}", &[])]);
+        graph.name = "a<b>&\"'".into();
+        let drawn = svg(&graph);
+        assert!(!drawn.contains("<script>") && !drawn.contains('\u{1}'), "{drawn}");
+        assert!(drawn.contains("a&lt;b&gt;&amp;&quot;&#39;"), "{drawn}");
+        // Every `<` begins or ends an element.
+        assert_eq!(drawn.matches('<').count(), drawn.matches('>').count());
+    }
+}
