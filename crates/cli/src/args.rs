@@ -82,7 +82,13 @@ Examples:
         file: PathBuf,
         /// An input's value; repeat it for more
         #[arg(long = "input", short = 'i', value_name = "KEY=VALUE")]
-        inputs: Vec<String>,
+        pairs: Vec<String>,
+        /// All inputs at once: a JSON file, `-` for stdin, or JSON itself
+        #[arg(long, value_name = "FILE|JSON")]
+        inputs: Option<String>,
+        /// Show what would run, in which order, and run nothing
+        #[arg(long, conflicts_with = "detach")]
+        dry: bool,
         /// Leave the run to a worker, and return at once
         #[arg(long)]
         detach: bool,
@@ -174,6 +180,30 @@ Examples:
         /// Leave the run to a worker, and return at once
         #[arg(long)]
         detach: bool,
+    },
+    /// Start a new run from where another had finished a step
+    #[command(after_help = "\
+The step and everything before it are taken over as they are, with what they handed on;
+everything else runs anew. The other run stays as it is.")]
+    Fork {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+        /// The finished step to begin after
+        #[arg(long, value_name = "STEP")]
+        from: String,
+        /// Leave the run to a worker, and return at once
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Claim and report work that is done from outside: by agents, scripts, people
+    #[command(after_help = "\
+Examples:
+  TOKEN=$(sprag task claim --queue reviewers --as ada)
+  sprag task heartbeat $TOKEN
+  sprag task done $TOKEN --output verdict=good")]
+    Task {
+        #[command(subcommand)]
+        command: TaskCommand,
     },
     /// Answer a run's question with yes: it goes on
     #[command(after_help = "\
@@ -303,4 +333,62 @@ pub(crate) struct Answer {
     /// Leave the run to a worker, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
+}
+
+/// What can be done with tasks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TaskCommand {
+    /// List the tasks of live runs
+    Ls {
+        /// Only this queue's
+        #[arg(long, value_name = "NAME")]
+        queue: Option<String>,
+    },
+    /// Take a task: prints its token, and what is to be done
+    Claim {
+        /// A queue to claim from; repeat it for more
+        #[arg(long = "queue", value_name = "NAME", default_value = "tasks")]
+        queues: Vec<String>,
+        /// Who claims, for others to see
+        #[arg(long = "as", value_name = "NAME", default_value = "somebody")]
+        name: String,
+        /// How long to wait for one [default: not at all]
+        #[arg(long, value_name = "TIME")]
+        wait: Option<String>,
+        /// How long it is yours without a heartbeat
+        #[arg(long, value_name = "TIME", default_value = "30m")]
+        lease: String,
+    },
+    /// Keep a task for longer
+    Heartbeat {
+        /// What `claim` printed
+        token: String,
+        /// How long from now
+        #[arg(long, value_name = "TIME", default_value = "30m")]
+        lease: String,
+    },
+    /// Report that a task is done
+    Done {
+        /// What `claim` printed
+        token: String,
+        /// What came of it, as a JSON object: the step's outputs
+        #[arg(long, value_name = "JSON")]
+        result: Option<String>,
+        /// One output; repeat it for more
+        #[arg(long = "output", value_name = "NAME=VALUE")]
+        outputs: Vec<String>,
+    },
+    /// Report that a task failed
+    Fail {
+        /// What `claim` printed
+        token: String,
+        /// What went wrong; the next try reads it
+        #[arg(long, value_name = "TEXT", default_value = "it could not be done")]
+        reason: String,
+    },
+    /// Give a task back unfinished
+    Release {
+        /// What `claim` printed
+        token: String,
+    },
 }

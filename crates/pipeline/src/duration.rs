@@ -35,6 +35,18 @@ pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     if text.is_empty() { Err("this is not a duration".into()) } else { Ok(total_ms) }
 }
 
+/// The duration as it would be written.
+pub(crate) fn text(mut ms: u64) -> String {
+    let mut text = String::new();
+    for (name, length) in UNITS {
+        if ms >= length {
+            text.push_str(&format!("{}{name}", ms / length));
+            ms %= length;
+        }
+    }
+    if text.is_empty() { "0s".into() } else { text }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

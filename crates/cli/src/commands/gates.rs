@@ -79,8 +79,13 @@ fn find_gate(store: &Store, run: RunId, step: Option<&str>) -> Result<(GateRow, 
     }
 }
 
-/// Tells what a run waits for from a person.
-pub(crate) fn waits_for_person(context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
+/// Tells what a run waits for from a person; who has watched it has seen the questions.
+pub(crate) fn waits_for_person(
+    context: &Context,
+    store: &Store,
+    run: RunId,
+    watched: bool,
+) -> Result<Exit, Failure> {
     let questions = questions_alone(store, run)?;
     if context.json {
         let told: Vec<Value> = questions
@@ -96,7 +101,9 @@ pub(crate) fn waits_for_person(context: &Context, store: &Store, run: RunId) -> 
     let style = Style::stderr();
     for gate in &questions {
         let step = step_of(store, gate);
-        eprintln!("{} {step} waits for {}", style.bold("?"), gate_text(gate));
+        if !watched {
+            eprintln!("{} {step} waits for {}", style.bold("?"), gate_text(gate));
+        }
         eprintln!(
             "{} sprag approve {} {step} · sprag reject {} {step}",
             style.dim("next:"),

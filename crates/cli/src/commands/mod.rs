@@ -1,15 +1,19 @@
 //! One file per command.
 
+mod dry;
 mod events;
 mod explain;
+mod fork;
 mod gates;
 mod graph;
 mod init;
+mod inputs;
 mod logs;
 mod ls;
 mod machine;
 mod run;
 mod status;
+mod task;
 mod validate;
 mod wait;
 mod worker;
@@ -28,9 +32,11 @@ use crate::show::{Style, line};
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
     match args.command {
-        Command::Run { file, inputs, detach, idempotency_key, slots, lease } => {
+        Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease } => {
             let lease = worker::lease(&lease)?;
-            run::start(&context, &file, &inputs, run::Options { detach, idempotency_key, slots, lease }).await
+            let options = run::Options { dry, detach, idempotency_key, slots, lease };
+            let given = inputs::Given { pairs: &pairs, all: inputs.as_deref() };
+            run::start(&context, &file, given, options).await
         }
         Command::Retry { run, step, detach } => {
             run::retry(&context, run.as_deref(), step.as_deref(), detach).await
@@ -47,6 +53,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             gates::signal(&context, &run, &name, payload.as_deref(), detach).await
         }
         Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
+        Command::Fork { run, from, detach } => fork::fork(&context, run.as_deref(), &from, detach).await,
+        Command::Task { command } => task::task(&context, &command).await,
         Command::Ls { status, limit } => ls::ls(&context, &status, limit),
         Command::Status { run } => status::status(&context, run.as_deref()),
         Command::Logs { run, step, follow, attempt } => {

@@ -1,19 +1,18 @@
 //! `sprag run`, `retry`, `resume`, `cancel`: starting runs, going on with them, ending them.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sprag::Engine;
-use sprag_lifecycle::{ExecutionStatus, Plan, RunId, RunStatus, StepNo};
-use sprag_pipeline::Pipeline;
+use sprag_lifecycle::{ExecutionStatus, RunId, RunStatus, StepNo};
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, Lease, Lost};
 use sprag_store::{Id, Row, RunRow, Store, Table, WorkerRow};
 
 use super::drawn;
+use super::inputs::{Given, prepare};
 use super::worker::drain;
 use crate::context::{Context, Known, find_run, this_program};
 use crate::exit::{Exit, Failure};
@@ -22,6 +21,7 @@ use crate::show::{Style, counted, line, span};
 
 /// How a run is to be started.
 pub(crate) struct Options {
+    pub(crate) dry: bool,
     pub(crate) detach: bool,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) slots: Option<usize>,
@@ -31,7 +31,7 @@ pub(crate) struct Options {
 pub(crate) async fn start(
     context: &Context,
     file: &Path,
-    inputs: &[String],
+    given: Given<'_>,
     options: Options,
 ) -> Result<Exit, Failure> {
     if options.slots == Some(0) {
@@ -44,7 +44,10 @@ pub(crate) async fn start(
         let hint = format!("{told} about {0}: see `sprag validate {0}`", file.display());
         eprintln!("{}", Style::stderr().dim(&hint));
     }
-    let (plan, inputs) = prepare(&loaded.pipeline, inputs)?;
+    let (plan, inputs) = prepare(&loaded.pipeline, &given)?;
+    if options.dry {
+        return super::dry::dry(context, &loaded.pipeline, &plan, &inputs);
+    }
     let store = context.store()?;
     let dir =
         std::env::current_dir().map_err(|error| Failure::error(format!("the working folder: {error}")))?;
@@ -83,29 +86,12 @@ pub(crate) async fn start(
     }
 }
 
-fn name_taken() -> Failure {
+pub(crate) fn name_taken() -> Failure {
     Failure::error("the name drawn for the run was taken").next("try again")
 }
 
-/// The plan and the complete inputs of a run.
-fn prepare(pipeline: &Pipeline, given: &[String]) -> Result<(Plan, BTreeMap<String, Value>), Failure> {
-    let mut texts = BTreeMap::new();
-    for pair in given {
-        let (key, value) = pair.split_once('=').ok_or_else(|| {
-            Failure::usage(format!("--input {pair:?} has no value")).next("write it as --input KEY=VALUE")
-        })?;
-        if texts.insert(key.to_owned(), value.to_owned()).is_some() {
-            return Err(Failure::usage(format!("--input {key} is given twice")));
-        }
-    }
-    let values = pipeline.coerce(&texts).map_err(|problems| drawn(&problems))?;
-    let inputs = pipeline.complete(&values).map_err(|problems| drawn(&problems))?;
-    let plan = pipeline.plan(&inputs).map_err(|problems| drawn(&problems))?;
-    Ok((plan, inputs))
-}
-
 /// Tells of a run that was left to workers.
-fn detached(context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
+pub(crate) fn detached(context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
     let status = store.read(|db| Table::<RunRow>::load(db, run))?.map(|row| row.status());
     if context.json {
         line(&json!({ "type": "result", "run": run, "status": status }).to_string());
@@ -120,13 +106,13 @@ fn detached(context: &Context, store: &Store, run: RunId) -> Result<Exit, Failur
 }
 
 /// This process's worker, which works off one run alone.
-struct Attached {
+pub(crate) struct Attached {
     engine: Engine,
-    id: Id,
+    pub(crate) id: Id,
 }
 
 impl Attached {
-    async fn begin(
+    pub(crate) async fn begin(
         context: &Context,
         store: &Store,
         run: RunId,
@@ -148,12 +134,12 @@ impl Attached {
         Ok(Attached { engine: builder.start().await?, id })
     }
 
-    async fn leave(self) -> Result<(), Failure> {
+    pub(crate) async fn leave(self) -> Result<(), Failure> {
         Ok(self.engine.shutdown().await?)
     }
 
     /// Shows the run until it has ended: from its beginning, or what came after `since`.
-    async fn see_through(
+    pub(crate) async fn see_through(
         self,
         context: &Context,
         store: &Store,
@@ -174,7 +160,7 @@ impl Attached {
             }
             Watched::Waits => {
                 self.leave().await?;
-                return super::gates::waits_for_person(context, store, run);
+                return super::gates::waits_for_person(context, store, run, true);
             }
             Watched::Left => {
                 drain(self.engine, std::future::ready(())).await?;

@@ -26,7 +26,7 @@ pub(crate) async fn wait(
         },
     };
     let Some(status) = ended else {
-        return super::gates::waits_for_person(context, &store, run);
+        return super::gates::waits_for_person(context, &store, run, false);
     };
     if context.json {
         line(&serde_json::json!({ "type": "result", "run": run, "status": status }).to_string());

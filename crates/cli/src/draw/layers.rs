@@ -38,6 +38,15 @@ pub(crate) fn layers(graph: &Graph) -> Vec<usize> {
     layers
 }
 
+/// The steps of each layer, in the written order; `needs` says what each step comes after.
+pub(crate) fn stages(needs: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    let node = |needs: &Vec<usize>| super::Node { needs: needs.clone(), ..super::Node::default() };
+    let layers = layers(&Graph { nodes: needs.iter().map(node).collect(), ..Graph::default() });
+    let mut stages = vec![Vec::new(); layers.iter().max().map_or(0, |last| last + 1)];
+    layers.iter().enumerate().for_each(|(no, layer)| stages[*layer].push(no));
+    stages
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::{DIAMOND, graph};

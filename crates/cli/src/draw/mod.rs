@@ -16,7 +16,7 @@ mod mermaid;
 mod svg;
 mod text;
 
-pub(crate) use layers::layers;
+pub(crate) use layers::{layers, stages};
 pub(crate) use mermaid::mermaid;
 pub(crate) use svg::svg;
 pub(crate) use text::{Shape, text};

@@ -1,0 +1,98 @@
+//! `sprag run --dry`: what would run, in which order, beside what; nothing is started or written.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sprag_lifecycle::{OnFail, Plan};
+use sprag_pipeline::{Pipeline, preview, spread_text};
+
+use crate::context::Context;
+use crate::draw::stages;
+use crate::exit::{Exit, Failure};
+use crate::show::{Style, counted, line, plain, width};
+
+pub(crate) fn dry(
+    context: &Context,
+    pipeline: &Pipeline,
+    plan: &Plan,
+    inputs: &BTreeMap<String, Value>,
+) -> Result<Exit, Failure> {
+    let names = json!({ "inputs": inputs });
+    let needs: Vec<Vec<usize>> =
+        plan.steps.iter().map(|step| step.needs.iter().map(|need| *need as usize).collect()).collect();
+    let stages = stages(&needs);
+    if context.json {
+        line(&as_json(pipeline, &stages, &names).to_string());
+        return Ok(Exit::Ok);
+    }
+    let style = context.style;
+    let told = format!("{}, {}", counted(plan.steps.len(), "step"), counted(stages.len(), "stage"));
+    line(&format!("{} {}", style.bold(&plan.name), style.dim(&format!("· {told} · nothing is run"))));
+    if !inputs.is_empty() {
+        let given: Vec<String> = inputs.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        line(&format!("inputs  {}", plain(&given.join("  "))));
+    }
+    if let Some(group) = &plan.concurrency {
+        line(&format!("group   {} (at most {} at once)", plain(&group.group), group.limit));
+    }
+    for (at, stage) in stages.iter().enumerate() {
+        let beside =
+            if stage.len() > 1 { format!(" ({} beside each other)", stage.len()) } else { String::new() };
+        line(&style.dim(&format!("stage {}{beside}", at + 1)));
+        for no in stage {
+            step(style, pipeline, *no, &names);
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn step(style: Style, pipeline: &Pipeline, no: usize, names: &Value) {
+    let step = &pipeline.steps[no];
+    let mut facts: Vec<String> = Vec::new();
+    facts.extend(spread_text(&step.spec, names));
+    facts.extend(step.spec.when.as_ref().map(|when| format!("when {when}")));
+    if step.policy.attempts > 1 {
+        facts.push(format!("up to {} tries", step.policy.attempts));
+    }
+    match step.policy.on_fail {
+        OnFail::Fail => {}
+        OnFail::Continue => facts.push("may fail".into()),
+        OnFail::Rework { step, max } => {
+            facts.push(format!("a failure goes back to {}, {max}×", pipeline.steps[step as usize].id));
+        }
+    }
+    if step.policy.always {
+        facts.push("always".into());
+    }
+    let facts = if facts.is_empty() { String::new() } else { format!("  {}", facts.join(" · ")) };
+    line(&format!("  {}{}", style.bold(&step.id), style.dim(&plain(&facts))));
+    for text in preview(&step.spec, names).lines() {
+        let room = width().saturating_sub(4).max(20);
+        let text = plain(text);
+        let cut: String = text.chars().take(room).collect();
+        line(&format!("    {cut}{}", if cut.len() < text.len() { "…" } else { "" }));
+    }
+}
+
+fn as_json(pipeline: &Pipeline, stages: &[Vec<usize>], names: &Value) -> Value {
+    let id = |no: usize| pipeline.steps[no].id.as_str();
+    let steps: Vec<Value> = pipeline
+        .steps
+        .iter()
+        .enumerate()
+        .map(|(no, step)| {
+            json!({
+                "id": step.id,
+                "stage": stages.iter().position(|stage| stage.contains(&no)).map(|at| at + 1),
+                "needs": step.needs.iter().map(|need| id(*need as usize)).collect::<Vec<_>>(),
+                "does": preview(&step.spec, names),
+                "when": step.spec.when,
+                "over": spread_text(&step.spec, names),
+                "queue": step.queue,
+            })
+        })
+        .collect();
+    let stages: Vec<Vec<&str>> =
+        stages.iter().map(|stage| stage.iter().map(|no| id(*no)).collect()).collect();
+    json!({ "pipeline": pipeline.name, "inputs": names["inputs"], "stages": stages, "steps": steps })
+}

@@ -1,0 +1,52 @@
+//! `sprag fork`: a new run that begins where another had finished a step.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sprag_store::ops::Created;
+
+use super::run::{Attached, detached, name_taken};
+use crate::context::{Context, find_run};
+use crate::exit::{Exit, Failure};
+use crate::show::Style;
+
+pub(crate) async fn fork(
+    context: &Context,
+    run: Option<&str>,
+    from: &str,
+    detach: bool,
+) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, run)?;
+    let step = known.step_no(from)?;
+    let source = known.id();
+    let mut new = store.person().new_run(Arc::clone(&known.plan));
+    new.inputs = Arc::clone(&known.run.inputs);
+    new.priority = known.run.priority;
+    let mut about: Value = serde_json::from_str(&known.run.context).unwrap_or_else(|_| json!({}));
+    about["forked_from"] = json!({ "run": source, "step": from });
+    new.context = about.to_string().into();
+    if !context.json {
+        let style = Style::stderr();
+        eprintln!("{}", style.dim(&format!("forked from run {source} after {from}")));
+    }
+    if detach {
+        return match store.person().fork_run(source, step, new).await? {
+            Created::New(run) | Created::Existing(run) => detached(context, &store, run),
+            Created::NameTaken => Err(name_taken()),
+        };
+    }
+    let attached = Attached::begin(context, &store, new.id, (None, None)).await?;
+    new.pin = Some(attached.id);
+    match store.person().fork_run(source, step, new).await {
+        Ok(Created::New(run)) => attached.see_through(context, &store, run, None).await,
+        Ok(_) => {
+            attached.leave().await?;
+            Err(name_taken())
+        }
+        Err(error) => {
+            attached.leave().await?;
+            Err(error.into())
+        }
+    }
+}
