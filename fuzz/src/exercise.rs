@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sprag_pipeline::{Diagnostics, InputType, Pipeline, StepSpec, parse, render_step};
+use sprag_pipeline::{Definition, Diagnostics, InputType, Pipeline, StepSpec, render_step, when_holds};
 
 /// Loads the text; whether it is a pipeline.
 pub fn exercise(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    match parse("fuzz.yaml", text) {
+    match file(text).parse() {
         Ok(loaded) => {
             tell(&loaded.warnings);
             run(&loaded.pipeline, &BTreeMap::new());
@@ -23,6 +23,20 @@ pub fn exercise(bytes: &[u8]) -> bool {
             false
         }
     }
+}
+
+/// The text as a file, with a child beside it.
+fn file(text: &str) -> Definition {
+    let named = |name: &str, text: &str| Definition {
+        name: name.into(),
+        text: text.into(),
+        children: BTreeMap::new(),
+    };
+    let child = named(
+        "child.yaml",
+        "inputs: { text: { default: x } }\nsteps: [{ id: a, run: \"echo {{ inputs.text }}\" }]\n",
+    );
+    Definition { children: BTreeMap::from([("child.yaml".to_owned(), child)]), ..named("fuzz.yaml", text) }
 }
 
 /// What people and programs read.
@@ -64,10 +78,22 @@ fn run(pipeline: &Pipeline, given: &BTreeMap<String, Value>) {
         Err(wrong) => return tell(&wrong),
     };
     assert_eq!(plan.check(), Ok(()), "a plan is a graph without circles");
-    let context = json!({ "inputs": inputs, "run": { "id": "r1", "name": "n" } });
+    // Every step has ended well, with these outputs whatever it declares.
+    let ended = json!({ "outputs": { "a": [1, { "b": "c" }], "items": ["x"], "plan": "y" }, "status": "done", "attempt": 1, "feedback": null });
+    let steps: BTreeMap<&str, &Value> = plan.steps.iter().map(|step| (step.id.as_str(), &ended)).collect();
+    let context = json!({ "inputs": inputs, "run": { "id": "r1", "name": "n" }, "steps": steps });
     for step in &plan.steps {
         let spec: StepSpec = serde_json::from_str(&step.spec).expect("a spec is read as it was written");
         assert_eq!(serde_json::to_string(&spec).ok().as_deref(), Some(step.spec.as_str()));
+        let items = spec.fan_out.as_ref().and_then(|fan_out| Some((fan_out, fan_out.items(&context).ok()?)));
+        let context = match &items {
+            Some((fan_out, items)) => match items.first() {
+                Some(first) => fan_out.item_context(&context, first),
+                None => continue,
+            },
+            None => context.clone(),
+        };
+        let _ = when_holds(&spec, &context);
         if let Ok(rendered) = render_step(&spec, &context) {
             // What a process is started with holds no zero byte.
             let argv = rendered.argv().unwrap_or_default();

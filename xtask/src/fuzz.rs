@@ -60,9 +60,10 @@ pub(crate) fn fuzz(root: &Path, args: &[&str]) -> Result<(), String> {
             .arg(format!("-dict={}", root.join("fuzz/pipeline.dict").display()))
             .arg("-print_final_stats=1")
             .args([&found, &corpus]),
-        Job::Keep => {
-            command.arg("-merge=1").arg(format!("-max_len={MAX_SEED_BYTES}")).args([&corpus, &found])
-        }
+        Job::Keep => command
+            .args(["-set_cover_merge=1", "-use_counters=0"])
+            .arg(format!("-max_len={MAX_SEED_BYTES}"))
+            .args([&corpus, &found]),
     };
     eprintln!("── {command:?}");
     match command.status() {

@@ -12,6 +12,7 @@ mod advance;
 mod diagram;
 mod environment;
 mod execution;
+pub mod graph;
 mod ids;
 mod plan;
 mod run;

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use crate::StepNo;
+use crate::{StepNo, graph};
 
 /// A graph of steps. Build it with [`Plan::new`], which checks that the needs form no cycle.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -306,19 +306,24 @@ impl Plan {
                 return Err(PlanError::UnknownNeed { step: step.id.clone(), need: *need });
             }
         }
-        if let Some(circle) = self.find_cycle() {
+        let needs: Vec<&[StepNo]> = self.steps.iter().map(|step| step.needs.as_slice()).collect();
+        if let Some(circle) = graph::find_circle(&needs) {
             return Err(PlanError::Cycle(circle.iter().map(|n| self.step(*n).id.clone()).collect()));
         }
-        for (no, step) in self.steps.iter().enumerate() {
-            if let OnFail::Rework { step: target, .. } = step.policy.on_fail
-                && !(target as usize != no
-                    && (target as usize) < self.steps.len()
-                    && self.with_descendants(target).contains(&(no as StepNo)))
-            {
-                return Err(PlanError::ReworkOfUnrelated { step: step.id.clone() });
-            }
+        let reworks: Vec<(StepNo, StepNo)> = self
+            .steps
+            .iter()
+            .enumerate()
+            .filter_map(|(no, step)| match step.policy.on_fail {
+                OnFail::Rework { step: target, .. } => Some((target, no as StepNo)),
+                OnFail::Fail | OnFail::Continue => None,
+            })
+            .collect();
+        let back = graph::come_before(&needs, &reworks);
+        match reworks.iter().zip(back).find(|(_, goes_back)| !goes_back) {
+            Some(((_, no), _)) => Err(PlanError::ReworkOfUnrelated { step: self.step(*no).id.clone() }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether it is the same pipeline, step by step.
@@ -357,48 +362,6 @@ impl Plan {
             }
         }
         found
-    }
-
-    /// One circle of needs, if there is any: each step needs the one named after it.
-    fn find_cycle(&self) -> Option<Vec<StepNo>> {
-        #[derive(Clone, Copy, PartialEq)]
-        enum Mark {
-            New,
-            OnPath,
-            Clear,
-        }
-        let mut marks = vec![Mark::New; self.steps.len()];
-        for root in 0..self.steps.len() {
-            // An explicit stack of (step, next need to look at): a chain of 100,000 steps must not overflow ours.
-            let mut path: Vec<(usize, usize)> = Vec::new();
-            if marks[root] == Mark::New {
-                marks[root] = Mark::OnPath;
-                path.push((root, 0));
-            }
-            while let Some((at, next)) = path.last_mut() {
-                let Some(need) = self.steps[*at].needs.get(*next).map(|n| *n as usize) else {
-                    marks[*at] = Mark::Clear;
-                    path.pop();
-                    continue;
-                };
-                *next += 1;
-                match marks[need] {
-                    Mark::Clear => {}
-                    Mark::New => {
-                        marks[need] = Mark::OnPath;
-                        path.push((need, 0));
-                    }
-                    Mark::OnPath => {
-                        let from = path.iter().position(|(step, _)| *step == need).unwrap_or(0);
-                        let mut circle: Vec<StepNo> =
-                            path[from..].iter().map(|(s, _)| *s as StepNo).collect();
-                        circle.push(need as StepNo);
-                        return Some(circle);
-                    }
-                }
-            }
-        }
-        None
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sprag_lifecycle::StepNo;
+use sprag_lifecycle::graph::{come_before, find_circle};
 
 use crate::diagnostic::{Problem, Report};
 use crate::nearest::nearest;
@@ -32,6 +33,8 @@ pub(crate) struct Vertex {
 pub(crate) struct Graph {
     pub(crate) needs: Vec<Vec<StepNo>>,
     pub(crate) rework: Vec<Option<StepNo>>,
+    /// The needs form a circle, which is reported: nothing comes before anything.
+    pub(crate) is_circular: bool,
 }
 
 /// Resolves names and reports unknown ones, duplicates, circles, and rework of unrelated steps.
@@ -74,9 +77,12 @@ pub(crate) fn resolve(vertices: &[Vertex], report: &mut Report) -> Graph {
             .rework
             .push(vertex.rework.as_ref().and_then(|to| find(&numbers, to, "reworks", vertices, report)));
     }
-    let circle = find_circle(&graph.needs);
-    match circle {
-        Some(circle) => report_circle(&circle, vertices, report),
+    match find_circle(&graph.needs) {
+        Some(circle) => {
+            graph.is_circular = true;
+            let circle: Vec<usize> = circle.iter().map(|no| *no as usize).collect();
+            report_circle(&circle, vertices, report);
+        }
         None => check_rework(&graph, vertices, report),
     }
     graph
@@ -97,45 +103,6 @@ fn find(
         report.error(Problem::at(wanted.span, message).expected("the id of another step").nearest(near));
     }
     found
-}
-
-/// One circle, each step needing the one after it, the first repeated at the end.
-fn find_circle(needs: &[Vec<StepNo>]) -> Option<Vec<usize>> {
-    #[derive(Clone, Copy, PartialEq)]
-    enum Mark {
-        New,
-        OnPath,
-        Clear,
-    }
-    let mut marks = vec![Mark::New; needs.len()];
-    // The path is kept on the heap: a chain as long as the file must not overflow the stack.
-    let mut path: Vec<(usize, usize)> = Vec::new();
-    for root in 0..needs.len() {
-        if marks[root] == Mark::New {
-            marks[root] = Mark::OnPath;
-            path.push((root, 0));
-        }
-        while let Some((at, next)) = path.last_mut() {
-            let Some(need) = needs[*at].get(*next).map(|no| *no as usize) else {
-                marks[*at] = Mark::Clear;
-                path.pop();
-                continue;
-            };
-            *next += 1;
-            match marks[need] {
-                Mark::Clear => {}
-                Mark::New => {
-                    marks[need] = Mark::OnPath;
-                    path.push((need, 0));
-                }
-                Mark::OnPath => {
-                    let steps = path.iter().map(|(step, _)| *step).skip_while(|step| *step != need);
-                    return Some(steps.chain([need]).collect());
-                }
-            }
-        }
-    }
-    None
 }
 
 /// Points at a need that the author wrote: some of the circle may be steps that need the one before them.
@@ -161,9 +128,10 @@ fn report_circle(circle: &[usize], vertices: &[Vertex], report: &mut Report) {
 }
 
 fn check_rework(graph: &Graph, vertices: &[Vertex], report: &mut Report) {
-    for (no, target) in graph.rework.iter().enumerate() {
-        let (Some(target), Some(named)) = (*target, &vertices[no].rework) else { continue };
-        if target as usize == no || !comes_before(graph, target, no) {
+    let reworks: Vec<(StepNo, StepNo)> =
+        (0..).zip(&graph.rework).filter_map(|(no, target)| Some(((*target)?, no))).collect();
+    for ((_, no), goes_back) in reworks.iter().zip(come_before(&graph.needs, &reworks)) {
+        if let (false, Some(named)) = (goes_back, &vertices[*no as usize].rework) {
             let message = format!("a failure here cannot go back to {}", quoted(&named.name));
             report.error(
                 Problem::at(named.span, message)
@@ -171,21 +139,4 @@ fn check_rework(graph: &Graph, vertices: &[Vertex], report: &mut Report) {
             );
         }
     }
-}
-
-/// Whether `step` needs `earlier`, directly or through others.
-pub(crate) fn comes_before(graph: &Graph, earlier: StepNo, step: usize) -> bool {
-    let mut seen = vec![false; graph.needs.len()];
-    let mut todo = vec![step];
-    while let Some(next) = todo.pop() {
-        for need in &graph.needs[next] {
-            if *need == earlier {
-                return true;
-            }
-            if !std::mem::replace(&mut seen[*need as usize], true) {
-                todo.push(*need as usize);
-            }
-        }
-    }
-    false
 }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use sprag_lifecycle::StepNo;
+use sprag_lifecycle::graph::come_before;
 
 use crate::diagnostic::{Problem, Report};
-use crate::graph::{self, Graph, Vertex};
+use crate::graph::{Graph, Vertex};
 use crate::inputs::Input;
 use crate::nearest::nearest;
 use crate::source::Span;
@@ -103,10 +104,11 @@ impl<'s> StepNames<'s> {
 /// Warns of inputs that nothing uses.
 pub(crate) fn check(uses: &Uses<'_>, scope: &Scope<'_>, report: &mut Report) {
     let numbers = scope.steps.iter().enumerate().filter_map(|(no, step)| Some((step.id?, no))).collect();
-    let mut checker = Checker { scope, numbers, used: BTreeSet::new(), report };
+    let mut checker = Checker { scope, numbers, used: BTreeSet::new(), read: Vec::new(), report };
     for used in &uses.list {
         checker.check(used);
     }
+    checker.check_order();
     if checker.report.has_errors() {
         return;
     }
@@ -121,6 +123,8 @@ struct Checker<'c> {
     scope: &'c Scope<'c>,
     numbers: HashMap<&'c str, usize>,
     used: BTreeSet<String>,
+    /// Which step's results each step names, and where.
+    read: Vec<((StepNo, StepNo), Span)>,
     report: &'c mut Report,
 }
 
@@ -260,7 +264,22 @@ impl Checker<'_> {
         false
     }
 
-    /// A name of another step must be one that comes before this one, or its value may not be there.
+    /// A name of another step must be one that comes before this one, or its value may not be there. All are
+    /// asked at once: a thousand steps may name each other.
+    fn check_order(&mut self) {
+        if self.scope.graph.is_circular {
+            return;
+        }
+        let pairs: Vec<(StepNo, StepNo)> = self.read.iter().map(|(pair, _)| *pair).collect();
+        let before = come_before(&self.scope.graph.needs, &pairs);
+        for (((other, _), span), _) in self.read.iter().zip(before).filter(|(_, before)| !before) {
+            let id = self.scope.steps[*other as usize].id.unwrap_or_default();
+            let problem = Problem::at(*span, format!("step `{id}` may not have ended when this one starts"));
+            self.report.error(problem.help(format!("add `{id}` to the `needs` of this step")));
+        }
+    }
+
+    /// A name of another step, and what is known of that.
     fn step(&mut self, id: &str, rest: &[&str], span: Span, used: &Use<'_>) {
         let Some(other) = self.numbers.get(id).copied() else {
             let ids: Vec<&str> = self.scope.steps.iter().filter_map(|step| step.id).collect();
@@ -269,10 +288,8 @@ impl Checker<'_> {
         };
         let Some(this) = used.step else { return };
         let fields = if other == this { &ITSELF[..] } else { &STEP[..] };
-        if other != this && !graph::comes_before(self.scope.graph, other as StepNo, this) {
-            let problem = Problem::at(span, format!("step `{id}` may not have ended when this one starts"));
-            self.report.error(problem.help(format!("add `{id}` to the `needs` of this step")));
-            return;
+        if other != this {
+            self.read.push(((other as StepNo, this as StepNo), span));
         }
         let Some(field) = rest.first() else { return };
         let help = format!("it has {}", fields.join(", "));

@@ -131,6 +131,25 @@ fn the_largest_files_do_not_hang() {
     };
     for (name, text) in [
         ("chain", steps(&|n| format!("- {{id: s{n}, run: x}}\n"))),
+        (
+            "rework",
+            steps(&|n| match n {
+                0 => "- {id: s0, run: x}\n".into(),
+                1..9000 => format!("- {{id: s{n}, run: x, on_fail: {{rework: s{}}}}}\n", n / 2),
+                _ => " ".repeat(1_000_000),
+            }),
+        ),
+        (
+            "reading all",
+            steps(&|n| match n {
+                0 => "- {id: s0, run: x}\n".into(),
+                1..9000 => format!(
+                    "- {{id: s{n}, run: 'x {{{{ steps.s{}.status }}}} {{{{ steps.s0.attempt }}}}'}}\n",
+                    n / 2
+                ),
+                _ => " ".repeat(1_000_000),
+            }),
+        ),
         ("unknown needs", steps(&|n| format!("- {{id: s{n}, run: x, needs: [t{n}]}}\n"))),
         ("one id", steps(&|_| "- {id: s, run: x}\n".into())),
         ("templates", format!("steps: [{{id: a, run: 'echo {}'}}]", "{{ run.id }} ".repeat(9_000))),
