@@ -50,12 +50,14 @@ impl Journal {
             assert!(follows, "after {last} comes {entry:?}");
             last = entry.seq;
             let key = (entry.entity.clone(), entry.id.clone());
-            // Steps and workers are made without a word of their own.
-            let before = now.get(&key).map(String::as_str).or(match entry.entity.as_str() {
-                "step" => Some("waiting"),
-                "worker" => Some("offline"),
-                _ => None,
-            });
+            // Steps of a plan and workers are made without a word of their own; items, and steps that a fork
+            // takes over, are told of. An item of a list that was made anew has the name of a former one.
+            let before = match (entry.entity.as_str(), entry.event.as_str()) {
+                ("step", "step.added" | "step.inherited") => None,
+                ("step", _) => now.get(&key).map(String::as_str).or(Some("waiting")),
+                ("worker", _) => now.get(&key).map(String::as_str).or(Some("offline")),
+                _ => now.get(&key).map(String::as_str),
+            };
             assert_eq!(entry.from.as_deref(), before, "{entry:?}");
             assert_ne!(entry.from.as_deref(), Some(entry.to.as_str()), "{entry:?}");
             now.insert(key, entry.to.clone());

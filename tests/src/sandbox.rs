@@ -74,6 +74,11 @@ impl Sandbox {
         path
     }
 
+    /// Writes a pipeline file; `name.yaml` of this text.
+    pub fn yaml(&self, name: &str, text: &str) -> PathBuf {
+        self.write(&format!("{name}.yaml"), text)
+    }
+
     /// Writes a pipeline of steps: `(id, what else it holds)`, each line of it indented as given.
     pub fn pipeline(&self, name: &str, steps: &[(&str, &str)]) -> PathBuf {
         let mut text = format!("name: {name}\nsteps:\n");
@@ -132,6 +137,31 @@ impl Sandbox {
     /// Runs `sprag` to its end, which must be a good one, and reads its answer as JSON.
     pub fn json<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Value {
         self.sprag(args).expect(0).json()
+    }
+
+    /// Runs a pipeline to an end with this exit code; the run's id.
+    #[track_caller]
+    pub fn run(&self, args: &[&str], code: i32) -> String {
+        let told = self.sprag(["run"].iter().chain(args).chain(&["--json"])).expect(code);
+        let result = told.lines::<Value>().pop().expect("a result");
+        result["run"].as_str().expect("an id").to_owned()
+    }
+
+    /// What `sprag status --json` tells of one step, or of one item as `step[2]`.
+    #[track_caller]
+    pub fn step(&self, run: &str, id: &str) -> Value {
+        let told = self.status(run);
+        let steps = told["steps"].as_array().expect("steps");
+        steps.iter().rfind(|step| step["id"] == id).unwrap_or_else(|| panic!("no {id}: {told}")).clone()
+    }
+
+    /// Each step with its status, as `a done, b failed`.
+    pub fn steps(&self, run: &str) -> String {
+        let told = self.status(run);
+        let word = |step: &Value, key: &str| step[key].as_str().unwrap_or_default().to_owned();
+        let steps = told["steps"].as_array().expect("steps").iter();
+        let steps = steps.map(|step| format!("{} {}", word(step, "id"), word(step, "status")));
+        steps.collect::<Vec<_>>().join(", ")
     }
 
     /// Leaves a run to workers; its id.
