@@ -52,8 +52,7 @@ impl Worktree {
         self.limit_to_sparse()?;
         let place = take_place(cancel)?;
         let fill = self.git("read-tree").args(["-m", "-u", "HEAD"]);
-        self.long(with_workers(fill, place.workers), cancel).run()?;
-        Ok(())
+        self.fill(with_workers(fill, place.workers), cancel)
     }
 
     /// From whatever state it is in to that of its HEAD. Files that git does not know stay.
@@ -61,8 +60,22 @@ impl Worktree {
         self.limit_to_sparse()?;
         let place = take_place(cancel)?;
         let switch = self.git("read-tree").args(["--reset", "-u", "HEAD"]);
-        self.long(with_workers(switch, place.workers), cancel).run()?;
-        Ok(())
+        self.fill(with_workers(switch, place.workers), cancel)
+    }
+
+    /// Git does not always say that the disk is full when it is.
+    fn fill<'a>(&'a self, git: Git<'a>, cancel: &'a Cancel) -> Result<(), Kind> {
+        const NEXT_TO_NOTHING: u64 = 256 * 1024;
+        let filled = self.long(git, cancel).run();
+        let disk = rustix::fs::statvfs(self.path());
+        match (filled, disk) {
+            (Ok(_), _) => Ok(()),
+            (Err(Kind::Git { .. }), Ok(disk)) if disk.f_bavail * disk.f_frsize < NEXT_TO_NOTHING => {
+                let source = rustix::io::Errno::NOSPC.into();
+                Err(Kind::Io { doing: "write the files of", path: self.path().to_owned(), source })
+            }
+            (Err(kind), _) => Err(kind),
+        }
     }
 
     /// What `git worktree add` runs when it is done, if the repository has it.

@@ -61,6 +61,7 @@ impl Worktrees {
                 }
             }
             self.sweep_pool();
+            self.sweep_owners()?;
             recovered.leftovers.extend(trash::empty(&self.trash()));
             recovered.leftovers.extend(trash::empty(&self.entry_trash()));
             Ok(recovered)
@@ -86,6 +87,17 @@ impl Worktrees {
             self.recover_entry(entry, &mut recovered);
         }
         recovered.unfinished > 0 || !recovered.removed.is_empty()
+    }
+
+    /// Owner locks of which nothing else is left: somebody was killed just before, or just after.
+    fn sweep_owners(&self) -> Result<(), Kind> {
+        for id in entry::names(&self.repository.sprag_dir().join("owners"))? {
+            let Some(id) = id.to_str() else { continue };
+            if let Some(owner) = OwnerLock::try_take(&self.repository.owner_lock_path(id))? {
+                drop_claim(self, id, owner);
+            }
+        }
+        Ok(())
     }
 
     /// The owner lock of a dead run, after its last process is gone; None if it lives.

@@ -56,13 +56,19 @@ pub(crate) fn take(
         Err(source) => return Err(Kind::Io { doing: "copy the index of", path: mark.path.clone(), source }),
     }
     let git = |subcommand: &str| -> Git<'_> { git_in(repository, mark, subcommand).index(&index.0) };
-    git("add").args(["--all", "--sparse", "--", "."]).long(timeout, cancel).run()?;
-    let tree = git("write-tree").line()?;
-    let output = git("rev-parse").args(["--verify", "--quiet", "HEAD", "HEAD^{tree}"]).output()?;
-    let (head, head_tree) = match output.status.success() {
-        true => output.line().split_once('\n').map(|(head, tree)| (head.to_owned(), tree.to_owned())).unzip(),
-        false => (None, None),
+    let add = || git("add").args(["--all", "--sparse", "--", "."]).long(timeout, cancel).run();
+    // An index that a killed git or a full disk left broken: without one, all files are looked at.
+    match add() {
+        Err(Kind::Git { stderr, .. }) if stderr.contains("index file") => {
+            let _ = fs::remove_file(&index.0);
+            add()?
+        }
+        other => other?,
     };
+    let tree = git("write-tree").line()?;
+    let output = git("rev-parse").args(["--quiet", "--revs-only", "HEAD", "HEAD^{tree}", "--"]).output()?;
+    let lines = output.line();
+    let (head, head_tree) = lines.split_once('\n').map(|(head, tree)| (head.to_owned(), tree.to_owned())).unzip();
     Ok(Snapshot { tree, head, head_tree })
 }
 

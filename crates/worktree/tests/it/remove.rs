@@ -91,7 +91,8 @@ fn wt18_a_writer_active_at_remove_is_ended_first() {
         let removed = remove(&worktrees, worktree);
         assert!(removed.leftovers.is_empty(), "{round}: {removed:?}");
         assert!(!is_running(writer.id() as i32) && !path.exists());
-        writer.wait().expect("ours");
+        // Whoever ended it may have waited for it as well.
+        let _ = writer.wait();
     }
     place.assert_nothing_left();
 }
