@@ -112,12 +112,12 @@ pub enum Kind {
         root: PathBuf,
     },
     /// The lock was not free before the deadline.
-    #[error("waited {waited_ms} ms for the lock of {what}, held by {}", describe(.holder.as_ref()))]
+    #[error("waited {waited_ms} ms for the lock of {what}, held by {}", describe(.holder.as_deref()))]
     LockTimeout {
         /// What the lock is of.
         what: String,
         /// Who had it.
-        holder: Option<Holder>,
+        holder: Option<Box<Holder>>,
         /// How long was waited.
         waited_ms: u64,
     },

@@ -171,7 +171,7 @@ impl<'a> Git<'a> {
     }
 
     /// Commits that we make for ourselves carry our name, whether or not the person has one.
-    pub(crate) fn as_sprag(self) -> Self {
+    pub(crate) fn by_sprag(self) -> Self {
         ["GIT_AUTHOR", "GIT_COMMITTER"].into_iter().fold(self, |git, who| {
             git.env(&format!("{who}_NAME"), "Sprag").env(&format!("{who}_EMAIL"), "sprag@localhost")
         })

@@ -42,6 +42,9 @@ pub enum Strategy {
     Squash,
 }
 
+/// Looks at a result in the worktree at this path; an error is what is wrong with it.
+pub type Verify<'a> = dyn Fn(&Path) -> Result<(), String> + 'a;
+
 /// What to land, and how.
 pub struct LandOptions<'a> {
     /// The run that lands.
@@ -55,7 +58,7 @@ pub struct LandOptions<'a> {
     /// The number that the run's fence must have; None for a run without a fence.
     pub fence: Option<u64>,
     /// Looks at the result in the worktree before the target moves; an error is what is wrong with it.
-    pub verify: Option<&'a dyn Fn(&Path) -> Result<(), String>>,
+    pub verify: Option<&'a Verify<'a>>,
     /// Whether clean checkouts of the target are brought to its new commit.
     pub update_checkouts: bool,
     /// A remote to push the target to.
@@ -218,7 +221,7 @@ impl Worktree {
             return self.rebase(head, before, cancel);
         }
         let tree = self.merged_tree(before, head)?;
-        let mut commit = self.as_somebody(self.git("commit-tree"))?.args(["-p", before]);
+        let mut commit = self.by_somebody(self.git("commit-tree"))?.args(["-p", before]);
         if options.strategy == Strategy::Merge {
             commit = commit.args(["-p", head]);
         }
@@ -228,7 +231,7 @@ impl Worktree {
     }
 
     fn rebase(&self, head: &str, before: &str, cancel: &Cancel) -> Result<String, Kind> {
-        let git = self.as_somebody(Git::new(self.path(), "rebase"))?.setting("core.hooksPath", "/dev/null");
+        let git = self.by_somebody(Git::new(self.path(), "rebase"))?.setting("core.hooksPath", "/dev/null");
         let git = git.args(["--quiet", "--no-autostash", "--no-stat", before]);
         let output = match self.long(git, cancel).output() {
             Ok(output) if output.status.success() => {
@@ -297,9 +300,9 @@ impl Worktree {
     }
 
     /// The person's name where there is one, else ours.
-    fn as_somebody<'a>(&self, git: Git<'a>) -> Result<Git<'a>, Kind> {
+    fn by_somebody<'a>(&self, git: Git<'a>) -> Result<Git<'a>, Kind> {
         let known = self.git("var").arg("GIT_COMMITTER_IDENT").output()?.status.success();
-        Ok(if known { git } else { git.as_sprag() })
+        Ok(if known { git } else { git.by_sprag() })
     }
 
     /// Target and fence, together or not at all.

@@ -52,7 +52,7 @@ pub use create::{Branch, CreateOptions};
 pub use error::{Error, Kind};
 pub use fence::Fence;
 pub use git::Cancel;
-pub use land::{CheckoutFate, LandOptions, Landed, PushFate, Strategy};
+pub use land::{CheckoutFate, LandOptions, Landed, PushFate, Strategy, Verify};
 pub use lock::{DEFAULT_DEADLINE, Held, Holder, SharedLock};
 pub use mark::{Mark, Shared, State};
 pub use metrics::{Metrics, Spread, metrics};

@@ -181,7 +181,7 @@ impl SharedLock {
     fn timeout(&self, began_us: u64) -> Kind {
         count(&COUNTERS.lock_timeouts);
         let waited_ms = (clock::now_us() - began_us) / 1000;
-        Kind::LockTimeout { what: self.what.clone(), holder: self.holder(), waited_ms }
+        Kind::LockTimeout { what: self.what.clone(), holder: self.holder().map(Box::new), waited_ms }
     }
 
     #[cfg(test)]

@@ -68,7 +68,8 @@ pub(crate) fn take(
     let tree = git("write-tree").line()?;
     let output = git("rev-parse").args(["--quiet", "--revs-only", "HEAD", "HEAD^{tree}", "--"]).output()?;
     let lines = output.line();
-    let (head, head_tree) = lines.split_once('\n').map(|(head, tree)| (head.to_owned(), tree.to_owned())).unzip();
+    let (head, head_tree) =
+        lines.split_once('\n').map(|(head, tree)| (head.to_owned(), tree.to_owned())).unzip();
     Ok(Snapshot { tree, head, head_tree })
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn commit(
     parents: &[&str],
     message: &str,
 ) -> Result<String, Kind> {
-    let mut git = repository.git("commit-tree").as_sprag().arg("--no-gpg-sign");
+    let mut git = repository.git("commit-tree").by_sprag().arg("--no-gpg-sign");
     for parent in parents {
         git = git.args(["-p", parent]);
     }
