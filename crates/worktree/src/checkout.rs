@@ -19,10 +19,7 @@ struct Places {
 static PLACES: Places = Places { busy: Mutex::new(0), freed: Condvar::new() };
 
 /// A place among the checkouts that go on at once.
-struct Place {
-    /// How many threads the checkout may use.
-    workers: usize,
-}
+struct Place;
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -43,24 +40,24 @@ fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
         busy = PLACES.freed.wait_timeout(busy, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
     }
     *busy += 1;
-    Ok(Place { workers: if *busy == 1 { cores.min(4) } else { 1 } })
+    Ok(Place)
 }
 
 impl Worktree {
     /// All files of its HEAD, into a folder that has none.
     pub(crate) fn check_out(&self, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
-        let place = take_place(cancel)?;
+        let _place = take_place(cancel)?;
         let fill = self.git("read-tree").args(["-m", "-u", "HEAD"]);
-        self.fill(with_workers(fill, place.workers), cancel)
+        self.fill(in_parallel(fill), cancel)
     }
 
     /// From whatever state it is in to that of its HEAD. Files that git does not know stay.
     pub(crate) fn switch_to_head(&self, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
-        let place = take_place(cancel)?;
+        let _place = take_place(cancel)?;
         let switch = self.git("read-tree").args(["--reset", "-u", "HEAD"]);
-        self.fill(with_workers(switch, place.workers), cancel)
+        self.fill(in_parallel(switch), cancel)
     }
 
     /// Git does not always say that the disk is full when it is.
@@ -129,9 +126,10 @@ impl Worktree {
     }
 }
 
-/// Parallel checkout pays from some hundred files on; git decides by `checkout.thresholdForParallelism`.
-fn with_workers(git: Git<'_>, workers: usize) -> Git<'_> {
-    git.setting("checkout.workers", &workers.to_string())
+/// Writing files waits for the disk more than for a core, so that more writers than cores pay; not for a few
+/// files, where starting them takes longer than the writing.
+fn in_parallel(git: Git<'_>) -> Git<'_> {
+    git.setting("checkout.workers", "4").setting("checkout.thresholdForParallelism", "500")
 }
 
 /// The patterns by which git limits a checkout to folders, and to the files beside them.
