@@ -103,8 +103,12 @@ impl Place {
             board.add(key(size.name, system, at_once, UNIT), time.as_secs_f64() * 1000.0);
         };
         add(GIT, self.git_adds(at_once)?);
+        let held_before = metrics().lock_hold;
         let (time, made) = self.create(at_once, false)?;
         add(COLD, time);
+        let held = metrics().lock_hold;
+        let created_us =
+            (held.total_us - held_before.total_us) as f64 / (held.count - held_before.count) as f64;
         for worktree in made {
             let parked = self.worktrees.park(worktree, BranchPolicy::Delete, &[], &Cancel::default())?;
             if !matches!(parked, Parked::Ready { .. }) {
@@ -116,12 +120,17 @@ impl Place {
         if let Some(worktree) = made.iter().find(|worktree| !worktree.from_pool) {
             return Err(format!("{} did not come from the pool", worktree.path().display()).into());
         }
+        let held_before = metrics().lock_hold;
         for worktree in made {
             let removed = self.worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default())?;
             if !removed.leftovers.is_empty() || removed.salvaged.is_some() {
                 return Err(format!("a worktree that nobody used left something: {removed:?}").into());
             }
         }
+        let held = metrics().lock_hold;
+        let held_us = (held.total_us - held_before.total_us) as f64 / (held.count - held_before.count) as f64;
+        board.add(key(size.name, "sprag, create", at_once, "us/lock hold"), created_us);
+        board.add(key(size.name, "sprag, remove", at_once, "us/lock hold"), held_us);
         Ok(())
     }
 

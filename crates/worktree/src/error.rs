@@ -180,6 +180,12 @@ pub enum Kind {
         /// Who uses it.
         holder: String,
     },
+    /// A repository inside the worktree, whose files no commit of ours can hold.
+    #[error("{} is a repository of its own, and what is in it cannot be saved", path.display())]
+    NestedRepository {
+        /// Where it is.
+        path: PathBuf,
+    },
     /// There is no such worktree of ours.
     #[error("there is no worktree of ours named `{name}`")]
     NoSuchWorktree {
@@ -287,6 +293,7 @@ impl Kind {
             }
             Kind::Conflict { .. } => "resolve the conflicts in the worktree, commit, and land again".into(),
             Kind::Uncommitted { .. } => "commit them in the worktree, then land again".into(),
+            Kind::NestedRepository { path } => format!("move {} elsewhere, or delete it", path.display()),
             Kind::Fenced { .. } => "nothing: another attempt owns the run now".into(),
             Kind::TargetMoved { .. } => "land again when fewer others do".into(),
             Kind::NoFreePort { .. } => "end what listens on this machine's ports".into(),

@@ -43,6 +43,7 @@ pub(crate) fn salvage(
     entry::repair(&entry, mark)?;
     let found = snapshot::take(repository, mark, cancel, timeout)?;
     if found.is_dirty() {
+        refuse_nested(repository, mark, &found)?;
         let message = format!("sprag: what run {} had not committed\n", mark.run);
         let parents: Vec<&str> = found.head.as_deref().into_iter().collect();
         let commit = snapshot::commit(repository, &found.tree, &parents, &message)?;
@@ -53,6 +54,19 @@ pub(crate) fn salvage(
             save(repository, mark, &head, false).map(Some)
         }
         _ => Ok(None),
+    }
+}
+
+/// Git records a repository inside of another by its commit alone: its files would be lost.
+fn refuse_nested(repository: &Repository, mark: &Mark, found: &snapshot::Snapshot) -> Result<(), Kind> {
+    let Some(head) = &found.head else { return Ok(()) };
+    let added = ["-r", "-z", "--no-renames", "--diff-filter=A", head, &found.tree];
+    let fields = repository.git("diff-tree").args(added).run()?.fields();
+    // By turns: `:000000 160000 0… 1… A`, and the path.
+    let nested = fields.chunks_exact(2).find(|pair| pair[0].split(' ').nth(1) == Some("160000"));
+    match nested {
+        Some(pair) => Err(Kind::NestedRepository { path: mark.path.join(&pair[1]) }),
+        None => Ok(()),
     }
 }
 

@@ -63,6 +63,10 @@ pub(crate) fn take(
             let _ = fs::remove_file(&index.0);
             add()?
         }
+        Err(Kind::Git { stderr, .. }) if stderr.contains("does not have a commit checked out") => {
+            let inside = stderr.split('\'').nth(1).unwrap_or_default();
+            return Err(Kind::NestedRepository { path: mark.path.join(inside) });
+        }
         other => other?,
     };
     let tree = git("write-tree").line()?;

@@ -189,3 +189,27 @@ fn wt38_cleaning_the_main_checkout_cannot_reach_our_worktrees() {
     assert!(worktree.path().join("precious").exists());
     assert!(worktree.path().join("dir0/file0.txt").exists());
 }
+
+#[test]
+fn w15_a_repository_inside_of_a_worktree_is_not_lost() {
+    let place = Place::new(3);
+    let worktrees = place.worktrees();
+    for has_commit in [true, false] {
+        let worktree = create(&worktrees, "work", "work").expect("a worktree");
+        let nested = worktree.path().join("nested");
+        init(&nested, 1);
+        if !has_commit {
+            fs::remove_dir_all(nested.join(".git")).expect("ours");
+            git(&nested, &["init", "--quiet"]);
+        }
+        let error =
+            worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default()).expect_err("refused");
+        assert!(error.to_string().contains("repository of its own"), "{error}");
+        assert!(nested.join("dir0/file0.txt").exists());
+        let recovered = recover(&worktrees);
+        assert!(recovered.removed.is_empty() && !recovered.skipped.is_empty(), "{recovered:?}");
+        fs::rename(&nested, place.path().join(format!("saved-{has_commit}"))).expect("ours");
+        assert_eq!(recover(&worktrees).removed.len(), 1);
+        place.assert_nothing_left();
+    }
+}
