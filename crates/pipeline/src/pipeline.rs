@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
+use sprag_lifecycle::{
+    Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, Surroundings, WorkKind,
+};
 
 use crate::child::Definition;
 use crate::diagnostic::{Diagnostics, Problem, Report};
@@ -12,6 +14,7 @@ use crate::inputs::Input;
 use crate::source::{Source, Span};
 use crate::spec::{Kind, StepSpec};
 use crate::template;
+use crate::workplace::Workplace;
 
 /// A pipeline as its author wrote it.
 #[derive(Debug, Clone)]
@@ -22,6 +25,8 @@ pub struct Pipeline {
     pub inputs: Vec<Input>,
     /// A limit that its runs share.
     pub concurrency: Option<ConcurrencyRule>,
+    /// Where its runs work, if not where they are started.
+    pub workplace: Option<Workplace>,
     /// The steps, in the order they were written.
     pub steps: Vec<Step>,
     pub(crate) source: Arc<Source>,
@@ -40,6 +45,8 @@ pub struct Step {
     pub queue: String,
     /// Higher is claimed first.
     pub priority: i32,
+    /// It works in an environment of its own.
+    pub own_environment: bool,
     /// What it does.
     pub spec: StepSpec,
 }
@@ -78,6 +85,13 @@ impl Pipeline {
                     None
                 }
             });
+        let environment = self.workplace.as_ref().and_then(|workplace| {
+            let pattern = workplace.pattern(&context["inputs"]).map_err(|why| {
+                report.error(Problem::nowhere(format!("the environment has no place in this run: {why}")));
+            });
+            let spec = serde_json::to_string(&pattern.ok()?).expect("a workplace is text and lists");
+            Some(Surroundings { spec })
+        });
         // With all inputs there, what the loader has checked is enough.
         if inputs.len() < self.inputs.len() {
             self.check_values(&context, &mut report);
@@ -87,6 +101,7 @@ impl Pipeline {
         match plan {
             Ok(mut plan) if !report.has_errors() => {
                 plan.concurrency = concurrency;
+                plan.environment = environment;
                 Ok(plan)
             }
             Ok(_) => Err(report.finish()),
@@ -123,7 +138,9 @@ impl Pipeline {
         planned.queue = step.queue.clone();
         planned.priority = step.priority;
         planned.work = match &step.spec.kind {
-            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } => WorkKind::Execution,
+            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Land { .. } => {
+                WorkKind::Execution
+            }
             Kind::Task { .. } => WorkKind::Task,
             Kind::Gate { .. } => WorkKind::Gate,
             Kind::Wait(_) => WorkKind::Wait,
@@ -139,6 +156,7 @@ impl Pipeline {
             .fan_out
             .as_ref()
             .map(|fan_out| Spread { max_parallel: fan_out.max_parallel, fail_fast: fan_out.fail_fast });
+        planned.own_environment = step.own_environment;
         planned.reads = self.reads(no, &names);
         planned.spec = spec;
         planned

@@ -79,7 +79,7 @@ impl Worktree {
     }
 
     /// HEAD onto the recorded branch if it is this worktree's, else detached; and there to the recorded commit.
-    fn point_head(&self, branch: Option<&str>, commit: &str) -> Result<(), Kind> {
+    pub(crate) fn point_head(&self, branch: Option<&str>, commit: &str) -> Result<(), Kind> {
         let ours = branch.filter(|&branch| self.mark.branch.as_deref() == Some(branch));
         match (ours, commit.is_empty()) {
             (Some(branch), true) => write_head(&self.entry(), Some(branch), commit),

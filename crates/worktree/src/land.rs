@@ -300,7 +300,7 @@ impl Worktree {
     }
 
     /// The person's name where there is one, else ours.
-    fn by_somebody<'a>(&self, git: Git<'a>) -> Result<Git<'a>, Kind> {
+    pub(crate) fn by_somebody<'a>(&self, git: Git<'a>) -> Result<Git<'a>, Kind> {
         let known = self.git("var").arg("GIT_COMMITTER_IDENT").output()?.status.success();
         Ok(if known { git } else { git.by_sprag() })
     }

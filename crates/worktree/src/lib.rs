@@ -43,6 +43,7 @@ mod repository;
 mod salvage;
 mod setup;
 mod snapshot;
+mod start;
 mod trash;
 mod worktrees;
 

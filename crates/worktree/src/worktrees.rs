@@ -174,6 +174,11 @@ impl Worktree {
         &self.mark.id
     }
 
+    /// The repository that it is of.
+    pub fn repository(&self) -> &Repository {
+        &self.repository
+    }
+
     /// All that is recorded about it.
     pub fn mark(&self) -> &Mark {
         &self.mark
