@@ -1,6 +1,7 @@
 //! W4: worktrees made at once, cold and from a warm pool, against as many `git worktree add` one after the other.
 //!
-//! Every round makes, checks and removes its worktrees anew, and each system takes its turn within it.
+//! Every round makes, checks and removes its worktrees anew; who begins changes from round to round:
+//! whoever comes after a large deletion finds a busy disk.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +55,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Board> {
         for round in 0..effort.rounds {
             for &at_once in size.at_once {
                 eprintln!("{}, {at_once} at once, round {}", size.name, round + 1);
-                place.measure(&size, at_once, &mut board)?;
+                place.measure(&size, at_once, round % 2 == 0, &mut board)?;
             }
             board.add(key(size.name, COLD, 1, "us/lock p99"), place.lock_p99_us()?);
         }
@@ -98,11 +99,13 @@ impl Place {
         Ok(Place { folder, worktrees })
     }
 
-    fn measure(&self, size: &Size, at_once: usize, board: &mut Board) -> Result<()> {
+    fn measure(&self, size: &Size, at_once: usize, git_first: bool, board: &mut Board) -> Result<()> {
         let mut add = |system, time: Duration| {
             board.add(key(size.name, system, at_once, UNIT), time.as_secs_f64() * 1000.0);
         };
-        add(GIT, self.git_adds(at_once)?);
+        if git_first {
+            add(GIT, self.git_adds(at_once)?);
+        }
         let held_before = metrics().lock_hold;
         let (time, made) = self.create(at_once, false)?;
         add(COLD, time);
@@ -126,6 +129,9 @@ impl Place {
             if !removed.leftovers.is_empty() || removed.salvaged.is_some() {
                 return Err(format!("a worktree that nobody used left something: {removed:?}").into());
             }
+        }
+        if !git_first {
+            board.add(key(size.name, GIT, at_once, UNIT), self.git_adds(at_once)?.as_secs_f64() * 1000.0);
         }
         let held = metrics().lock_hold;
         let held_us = (held.total_us - held_before.total_us) as f64 / (held.count - held_before.count) as f64;

@@ -196,11 +196,11 @@ impl Worktrees {
     fn base(&self, options: &CreateOptions) -> Result<String, Kind> {
         match &options.branch {
             Branch::New(branch) => {
-                check_branch(&self.repository, branch)?;
+                check_branch(branch)?;
                 self.repository.commit(&options.base)
             }
             Branch::Existing(branch) => {
-                check_branch(&self.repository, branch)?;
+                check_branch(branch)?;
                 let tip = self.repository.read_ref(&format!("refs/heads/{branch}"))?;
                 tip.ok_or_else(|| Kind::NoSuchBranch { branch: branch.clone() })
             }

@@ -128,7 +128,7 @@ impl Worktree {
     }
 
     fn land_in_turn(&mut self, options: &LandOptions<'_>, cancel: &Cancel) -> Result<Landed, Kind> {
-        check_branch(&self.repository, &options.into)?;
+        check_branch(&options.into)?;
         let lock = self.repository.land_lock(&options.into)?;
         let _turn = lock.hold(&options.run, options.lock_deadline)?;
         self.refuse_uncommitted()?;

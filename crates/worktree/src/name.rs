@@ -1,6 +1,6 @@
 //! Names: of branches as git allows them, and of our own refs, entries and files.
 
-use crate::{clock, error::Kind, repository::Repository};
+use crate::{clock, error::Kind};
 
 /// How much of a run's name is repeated in an entry's id.
 const LONGEST_PART: usize = 40;
@@ -31,32 +31,31 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Refuses what git would refuse, and what git would take for something else.
-pub(crate) fn check_branch(repository: &Repository, name: &str) -> Result<(), Kind> {
-    let refuse = |reason: &str| Err(Kind::BadBranchName { name: name.to_owned(), reason: reason.to_owned() });
-    if name.is_empty() {
-        return refuse("it is empty");
-    }
-    if name.starts_with('-') {
-        return refuse("it begins with `-`, like an option");
-    }
-    if name == "@" || name == "HEAD" {
-        return refuse("git reads it as the current commit");
-    }
-    if name.contains("@{") {
-        return refuse("git reads it as an entry of a reflog");
-    }
-    if name.split('/').any(|part| part.ends_with(".lock")) {
-        return refuse("a part of it ends in `.lock`, like git's lock files");
-    }
-    let output = repository.git("check-ref-format").args(["--branch", name]).output()?;
-    if output.status.success() && output.line() == name {
-        Ok(())
+/// Refuses what `git check-ref-format --branch` refuses, without starting it, and what git would read as something else.
+pub(crate) fn check_branch(name: &str) -> Result<(), Kind> {
+    let forbidden = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
+    let reason = if name.is_empty() {
+        "it is empty"
+    } else if name.starts_with('-') {
+        "it begins with `-`, like an option"
+    } else if name == "@" || name == "HEAD" {
+        "git reads it as the current commit"
+    } else if name.contains("@{") {
+        "git reads it as an entry of a reflog"
+    } else if name.split('/').any(|part| part.ends_with(".lock")) {
+        "a part of it ends in `.lock`, like git's lock files"
+    } else if name.split('/').any(str::is_empty) {
+        "a part of it is empty"
+    } else if name.split('/').any(|part| part.starts_with('.')) || name.ends_with('.') {
+        "a part of it begins with a dot, or it ends with one"
+    } else if name.contains("..") {
+        "git reads `..` as a range"
+    } else if name.contains(forbidden) {
+        "it holds a blank, a control character, or one of ~ ^ : ? * [ \\"
     } else {
-        refuse(
-            "git does not allow it: no blanks, no `..`, `~`, `^`, `:`, `?`, `*`, `[`, `\\`, no part that begins with `.`",
-        )
-    }
+        return Ok(());
+    };
+    Err(Kind::BadBranchName { name: name.to_owned(), reason: reason.to_owned() })
 }
 
 #[cfg(test)]
@@ -72,6 +71,38 @@ mod tests {
         assert_eq!(parts.len(), hostile.len());
         for part in parts {
             assert!(part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_'), "{part}");
+        }
+    }
+
+    #[test]
+    fn branch_names_are_refused_as_git_refuses_them() {
+        let mut names: Vec<String> =
+            ["a", "a/b", "a-b", "a.b", "x@y", "ü", "a{", "@", "@a", "a@", "-", "-a", "HEAD"]
+                .into_iter()
+                .chain([
+                    "a/HEAD", "", "/", "a/", "/a", "a//b", ".a", "a/.b", "a.", "a./b", "a..b", "a.lock",
+                    "a.lock/b",
+                ])
+                .chain([
+                    ".lock",
+                    "lock",
+                    "a.lockx",
+                    "@{-1}",
+                    "a@{1}",
+                    "a}",
+                    "a/-b",
+                    "refs/heads/a",
+                    "..",
+                    "a\u{7f}",
+                ])
+                .map(str::to_owned)
+                .collect();
+        names.extend((1..128_u8).map(|byte| format!("a{}b", char::from(byte))));
+        for name in names {
+            let git =
+                crate::git::Git::new(std::path::Path::new("/"), "check-ref-format").args(["--branch", &name]);
+            let allows = git.output().expect("git").status.success();
+            assert_eq!(check_branch(&name).is_ok(), allows, "{name:?}");
         }
     }
 }
