@@ -64,7 +64,7 @@ pub struct Loaded {
 
 /// The pipeline in the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, Diagnostics> {
-    read(Report::new(Source::read(path)?).with_children(Children::of(path, Vec::new())))
+    read(Report::new(Source::read(path)?).with_children(Children::of(path)))
 }
 
 /// The pipeline in a text; `name_for_messages` stands for the file's path. It has no folder, so no children.

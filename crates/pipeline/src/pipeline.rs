@@ -1,6 +1,6 @@
 //! A pipeline file, understood: typed, checked, its defaults merged into each step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -96,7 +96,9 @@ impl Pipeline {
         if inputs.len() < self.inputs.len() {
             self.check_values(&context, &mut report);
         }
-        let steps = (0..self.steps.len()).map(|no| self.plan_step(no));
+        let numbers: HashMap<&str, StepNo> =
+            self.steps.iter().enumerate().map(|(no, step)| (step.id.as_str(), no as StepNo)).collect();
+        let steps = (0..self.steps.len()).map(|no| self.plan_step(no, &numbers));
         let plan = Plan::new(self.name.clone(), steps.collect());
         match plan {
             Ok(mut plan) if !report.has_errors() => {
@@ -120,7 +122,7 @@ impl Pipeline {
         })
     }
 
-    fn plan_step(&self, no: usize) -> PlanStep {
+    fn plan_step(&self, no: usize, numbers: &HashMap<&str, StepNo>) -> PlanStep {
         let step = &self.steps[no];
         let spec =
             serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
@@ -157,21 +159,21 @@ impl Pipeline {
             .as_ref()
             .map(|fan_out| Spread { max_parallel: fan_out.max_parallel, fail_fast: fan_out.fail_fast });
         planned.own_environment = step.own_environment;
-        planned.reads = self.reads(no, &names);
+        planned.reads = self.reads(no, &names, numbers);
         planned.spec = spec;
         planned
     }
 
     /// The steps whose results these names are about; all that come before if it cannot be told.
-    fn reads(&self, no: usize, names: &[String]) -> Vec<StepNo> {
+    fn reads(&self, no: usize, names: &[String], numbers: &HashMap<&str, StepNo>) -> Vec<StepNo> {
         let mut reads = std::collections::BTreeSet::new();
         for name in names {
             let mut parts = name.split('.');
             if parts.next() != Some("steps") {
                 continue;
             }
-            match parts.next().and_then(|id| self.steps.iter().position(|step| step.id == id)) {
-                Some(found) => drop(reads.insert(found as StepNo)),
+            match parts.next().and_then(|id| numbers.get(id)) {
+                Some(found) => drop(reads.insert(*found)),
                 None => reads.extend(self.before(no)),
             }
         }

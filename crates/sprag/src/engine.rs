@@ -255,6 +255,10 @@ impl Engine {
         let plan = pipeline.plan(&inputs)?;
         let mut new = self.store.person().new_run(Arc::new(plan));
         new.inputs = serde_json::to_string(&inputs).expect("inputs are JSON").into();
+        // Where an environment's repository is looked for.
+        if let (true, Ok(dir)) = (new.plan.environment.is_some(), std::env::current_dir()) {
+            new.context = serde_json::json!({ "dir": dir }).to_string().into();
+        }
         self.create(new).await
     }
 

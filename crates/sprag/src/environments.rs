@@ -113,6 +113,7 @@ impl Environments {
         let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
         let mut wrong = Vec::new();
         for row in rows.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
+            fence_off(row, run);
             if self.kept_because(row)?.is_none()
                 && let Err(error) = self.remove(row).await
             {
@@ -296,6 +297,17 @@ impl Environments {
                 }
             }
         }
+    }
+}
+
+/// Nobody lands for a run that has ended: one that was paused in the middle of it finds its fence moved on.
+fn fence_off(row: &EnvironmentRow, run: RunId) {
+    let repository = Details::of(row).repository.and_then(|path| Repository::discover(&path).ok());
+    let Some(repository) = repository else { return };
+    if let Ok(Some(fence)) = repository.fence(&run.to_string())
+        && let Err(error) = repository.move_fence(&run.to_string(), Some(fence.number), fence.number + 1)
+    {
+        tracing::warn!(%run, path = &*row.path, %error, "moving the fence of a run that has ended");
     }
 }
 
