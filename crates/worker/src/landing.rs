@@ -80,7 +80,7 @@ impl Commands {
         };
         let landing = cancel.clone();
         let done = entered.place.with_worktree(move |worktree| {
-            land(worktree, &order, check.as_deref().map(|check| check as &Verify), &landing)
+            land(worktree, &order, check.as_deref(), &landing)
         });
         let done = done.await;
         listening.abort();
@@ -107,7 +107,7 @@ impl Commands {
         kind: &Kind,
         entered: &Entered,
         control: &Control,
-    ) -> Result<Box<dyn Fn(&std::path::Path) -> Result<(), String> + Send>, Ended> {
+    ) -> Result<Box<Verify>, Ended> {
         let spec = StepSpec { kind: kind.clone(), ..spec.clone() };
         let (order, places) = self
             .order(assignment, &spec, Some(&entered.place), control)
@@ -135,7 +135,8 @@ impl Commands {
     }
 }
 
-type Verify = dyn Fn(&std::path::Path) -> Result<(), String>;
+/// Looks at a result in the worktree; an error is what is wrong with it.
+type Verify = dyn Fn(&std::path::Path) -> Result<(), String> + Send;
 
 /// Waits until the landing is to end.
 async fn listen(mut control: Control, cancel: Cancel) {
@@ -164,7 +165,7 @@ fn land(
     options.strategy = order.strategy;
     options.message.clone_from(&order.message);
     options.fence = Some(fence);
-    options.verify = verify;
+    options.verify = verify.map(|verify| verify as &sprag_worktree::Verify<'_>);
     options.push.clone_from(&order.push);
     worktree.land(&options, cancel)
 }
