@@ -1,4 +1,4 @@
-//! `store`, `growth` and `pipelines`: how fast the store is, in ratios taken within one round.
+//! `store`, `growth`, `pipelines` and `worktrees`: how fast Sprag is, in ratios taken within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -19,6 +19,7 @@ mod peer;
 mod pipelines;
 mod plot;
 mod store;
+mod worktrees;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,6 +54,8 @@ enum What {
     Growth,
     /// W1 to W3: pipelines, claims, latency; with apalis-sqlite as a peer.
     Pipelines,
+    /// W4: worktrees made at once, against `git worktree add`.
+    Worktrees,
 }
 
 /// How much is measured.
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         What::Store => ("store", runtime.block_on(store::measure(effort))),
         What::Growth => ("growth", runtime.block_on(growth::measure(effort))),
         What::Pipelines => ("pipelines", runtime.block_on(pipelines::measure(effort))),
+        What::Worktrees => ("worktrees", worktrees::measure(effort)),
     };
     match measured.and_then(|board| board.publish(name, &arguments.out)) {
         Ok(()) => ExitCode::SUCCESS,

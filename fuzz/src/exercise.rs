@@ -42,7 +42,7 @@ fn file(text: &str) -> Definition {
 /// What people and programs read.
 fn tell(told: &Diagnostics) {
     // One or the other: drawing takes longer than loading.
-    let text = told.render(told.len() % 2 == 0);
+    let text = told.render(told.len().is_multiple_of(2));
     assert_eq!(text.is_empty(), told.is_empty());
     serde_json::to_string(told).expect("diagnostics are JSON");
 }

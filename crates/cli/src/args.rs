@@ -205,6 +205,23 @@ Examples:
         #[command(subcommand)]
         command: TaskCommand,
     },
+    /// Where runs work: list, look at, remove
+    Env {
+        #[command(subcommand)]
+        command: EnvCommand,
+    },
+    /// Show what a run's steps changed in its worktree, as a patch
+    #[command(after_help = "\
+Examples:
+  sprag diff RUN               everything so far
+  sprag diff RUN work          what the step `work` changed
+  sprag diff RUN plan..test    between the ends of two steps")]
+    Diff {
+        #[arg(help = RUN_HELP)]
+        run: Option<String>,
+        /// A step, or two with `..` between them
+        steps: Option<String>,
+    },
     /// Answer a run's question with yes: it goes on
     #[command(after_help = "\
 Without anybody else working on the run, this process goes on with it.
@@ -390,5 +407,28 @@ pub(crate) enum TaskCommand {
     Release {
         /// What `claim` printed
         token: String,
+    },
+}
+
+/// What can be done with environments.
+#[derive(Debug, Subcommand)]
+pub(crate) enum EnvCommand {
+    /// List them, and why each is still there
+    Ls,
+    /// Show those of a run
+    Show {
+        #[arg(help = "The run: its id, or the last characters of it")]
+        run: String,
+    },
+    /// Remove those of a run that has ended; work that is not committed is saved first
+    Rm {
+        #[arg(help = "The run: its id, or the last characters of it")]
+        run: String,
+    },
+    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches
+    Gc {
+        /// Only tell what would go
+        #[arg(long)]
+        dry_run: bool,
     },
 }

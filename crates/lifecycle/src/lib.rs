@@ -33,7 +33,7 @@ pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicat
 pub use ids::{ExecutionId, NotARunId, RunId, StepNo};
 pub use plan::{
     Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanError, PlanStep,
-    Policy, Spread, WorkKind,
+    Policy, Spread, Surroundings, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

@@ -19,8 +19,18 @@ pub struct Plan {
     /// A place that the run must hold while it is live.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
+    /// Where its runs work, if not where they were started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<Surroundings>,
     #[serde(skip)]
     dependents: OnceLock<Vec<Vec<StepNo>>>,
+}
+
+/// Where the runs of a plan work.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Surroundings {
+    /// What to make, for the worker; the walk does not look inside.
+    pub spec: String,
 }
 
 /// One node of the graph.
@@ -52,6 +62,9 @@ pub struct PlanStep {
     /// The steps whose results its texts name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<StepNo>,
+    /// It works in an environment of its own, each item of a fan-out in another.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_environment: bool,
 }
 
 impl PlanStep {
@@ -68,6 +81,7 @@ impl PlanStep {
             condition: Condition::default(),
             spread: None,
             reads: Vec::new(),
+            own_environment: false,
         }
     }
 }
@@ -287,7 +301,13 @@ impl Plan {
             step.needs.sort_unstable();
             step.needs.dedup();
         }
-        let plan = Plan { name: name.into(), steps, concurrency: None, dependents: OnceLock::new() };
+        let plan = Plan {
+            name: name.into(),
+            steps,
+            concurrency: None,
+            environment: None,
+            dependents: OnceLock::new(),
+        };
         plan.check()?;
         Ok(plan)
     }
@@ -328,7 +348,10 @@ impl Plan {
 
     /// Whether it is the same pipeline, step by step.
     pub fn is_same(&self, other: &Plan) -> bool {
-        self.name == other.name && self.steps == other.steps && self.concurrency == other.concurrency
+        self.name == other.name
+            && self.steps == other.steps
+            && self.concurrency == other.concurrency
+            && self.environment == other.environment
     }
 
     /// The step at `no`; the number must be one of this plan's.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,11 @@ impl Definition {
     }
 }
 
+/// A child that was loaded, or why it cannot be used.
+type Load = Result<(Definition, Pipeline), String>;
+/// Children by their whole path.
+type Loads = Arc<Mutex<BTreeMap<PathBuf, Load>>>;
+
 /// Where child pipelines are found.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Children {
@@ -49,6 +55,8 @@ pub(crate) enum Children {
         folder: PathBuf,
         /// The parent, its parent, and so on.
         above: Vec<PathBuf>,
+        /// Those that were loaded already, for whichever of them: a file that many name is read once.
+        loaded: Loads,
     },
     /// With their parent, as a run has kept them.
     Kept(BTreeMap<String, Definition>),
@@ -56,14 +64,18 @@ pub(crate) enum Children {
 
 impl Children {
     /// Those of the file at `path`.
-    pub(crate) fn of(path: &Path, mut above: Vec<PathBuf>) -> Children {
+    pub(crate) fn of(path: &Path) -> Children {
+        Children::below(path, Vec::new(), Loads::default())
+    }
+
+    fn below(path: &Path, mut above: Vec<PathBuf>, loaded: Loads) -> Children {
         let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         above.push(whole);
-        Children::Beside { folder: path.parent().unwrap_or(Path::new("")).to_owned(), above }
+        Children::Beside { folder: path.parent().unwrap_or(Path::new("")).to_owned(), above, loaded }
     }
 
     /// The child's definition and the child itself, or why it cannot be had.
-    fn find(&self, file: &str) -> Result<(Definition, Pipeline), String> {
+    fn find(&self, file: &str) -> Load {
         match self {
             Children::Nowhere => {
                 Err("a child pipeline is found beside its parent's file, and this one has none".into())
@@ -73,7 +85,7 @@ impl Children {
                 let pipeline = definition.parse().map_err(|wrong| first_of(&wrong))?.pipeline;
                 Ok((definition, pipeline))
             }
-            Children::Beside { folder, above } => {
+            Children::Beside { folder, above, loaded } => {
                 let path = folder.join(file);
                 let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
                 if above.contains(&whole) {
@@ -82,15 +94,27 @@ impl Children {
                 if above.len() >= MAX_DEPTH {
                     return Err(format!("more than {MAX_DEPTH} pipelines inside each other"));
                 }
-                let source = Source::read(&path).map_err(|wrong| first_of(&wrong))?;
-                let report = Report::new(source.clone()).with_children(Children::of(&path, above.clone()));
-                let pipeline = read(report).map_err(|wrong| first_of(&wrong))?.pipeline;
-                let definition = Definition {
-                    name: source.name.clone(),
-                    text: source.text.clone(),
-                    children: pipeline.children().collect(),
+                if let Some(known) = loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&whole) {
+                    return known.clone();
+                }
+                let load = || {
+                    let source = Source::read(&path).map_err(|wrong| first_of(&wrong))?;
+                    let children = Children::below(&path, above.clone(), Arc::clone(loaded));
+                    let report = Report::new(source.clone()).with_children(children);
+                    let pipeline = read(report).map_err(|wrong| first_of(&wrong))?.pipeline;
+                    let definition = Definition {
+                        name: source.name.clone(),
+                        text: source.text.clone(),
+                        children: pipeline.children().collect(),
+                    };
+                    if size_of(&definition) > MAX_FILE_BYTES {
+                        return Err(format!("it and its own children have more than {MAX_FILE_BYTES} bytes"));
+                    }
+                    Ok((definition, pipeline))
                 };
-                Ok((definition, pipeline))
+                let found = load();
+                loaded.lock().unwrap_or_else(PoisonError::into_inner).insert(whole, found.clone());
+                found
             }
         }
     }
@@ -126,11 +150,6 @@ pub(crate) fn resolve(file: &Node, inputs: Option<&Node>, report: &mut Report) -
             return None;
         }
     };
-    if size_of(&definition) > MAX_FILE_BYTES {
-        let message = format!("this child and its own children have more than {MAX_FILE_BYTES} bytes");
-        report.error(Problem::at(file.span, message));
-        return None;
-    }
     check_inputs(file, inputs, &child.inputs, report);
     Some(definition)
 }

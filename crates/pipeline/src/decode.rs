@@ -18,6 +18,7 @@ use crate::parts;
 use crate::pipeline::{ConcurrencyRule, Pipeline, Step};
 use crate::spec::StepSpec;
 use crate::warnings;
+use crate::workplace;
 use crate::yaml::{Node, Scalar, Yaml};
 
 /// Ten times what has been asked for; the checks of a graph grow faster than the graph.
@@ -35,6 +36,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         declared.iter().map(|(key, node)| Input::decode(&key.text, key.span, node, report)).collect();
     let mut uses = Uses::default();
     let concurrency = root.get("concurrency").and_then(|node| concurrency(node, &mut uses));
+    let workplace = root.get("environment").and_then(|node| workplace::decode(node, &mut uses, report));
     let common = Common { defaults: root.get("defaults"), env: root.get("env") };
     if let Some(env) = common.env {
         env.entries().iter().for_each(|(_, value)| uses.add(value, Place::Variable));
@@ -58,8 +60,14 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     if !report.has_errors() {
         warnings::look(root, &vertices, &graph, report);
     }
-    let pipeline =
-        Pipeline { name: name.to_owned(), inputs, concurrency, steps, source: report.source.clone() };
+    let pipeline = Pipeline {
+        name: name.to_owned(),
+        inputs,
+        concurrency,
+        workplace,
+        steps,
+        source: report.source.clone(),
+    };
     (!report.has_errors()).then_some(pipeline)
 }
 
@@ -84,6 +92,8 @@ fn step<'n>(
         outputs: parts::outputs(node, uses, report),
         checks: parts::checks(node, common, uses, report),
         fan_out: parts::fan_out(node, uses, report),
+        retry_here: node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text)
+            == Some("here"),
         ..StepSpec::new(kind?)
     };
     let is_task = node.get("task").is_some();
@@ -99,6 +109,7 @@ fn step<'n>(
         needs: graph.needs[no].clone(),
         policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
         queue: queue.and_then(Node::text).unwrap_or(default_queue).to_owned(),
+        own_environment: node.get("environment").is_some(),
         priority: common.get(node, "priority").and_then(Node::integer).unwrap_or(0) as i32,
         spec,
     })
@@ -147,7 +158,7 @@ impl<'n> Common<'n> {
 
 /// Other work than a command has no directory and no variables, those of the pipeline included.
 fn is_process(step: &Node) -> bool {
-    step.get("run").is_some()
+    step.get("run").is_some() || step.get("land").is_some()
 }
 
 pub(crate) fn duration_ms(node: &Node) -> Option<u64> {

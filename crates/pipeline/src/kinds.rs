@@ -9,7 +9,7 @@ use crate::form::State;
 use crate::language::{KINDS, STEP};
 use crate::names::{Place, Uses};
 use crate::render::MAX_TEXT_BYTES;
-use crate::spec::{Kind, Shell, Wait};
+use crate::spec::{Kind, Landing, Shell, Wait};
 use crate::yaml::{MapKey, Node, Yaml, quoted};
 
 /// The keys that mean nothing to a kind; found on its step, they are refused.
@@ -19,6 +19,7 @@ const IN_VAIN: &[(&str, &[&str])] = &[
     ("task",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
     ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
     ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
+    ("land",     &["outputs", "check", "dir"]),
     ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "at_most_once"]),
 ];
 
@@ -68,6 +69,7 @@ pub(crate) fn kind<'n>(
             Some(Kind::Gate { ask: ask.text()?.to_owned(), choices })
         }
         "wait" => wait(node, uses, report),
+        "land" => land(node, common.get(step, "shell"), uses, report),
         "pipeline" => {
             let file = if node.text().is_some() { node } else { node.get("file")? };
             let given = node.get("inputs");
@@ -132,6 +134,31 @@ pub(crate) fn command<'n>(
     };
     uses.add(node, Place::Command(shell.clone()));
     Some(Kind::Run { command: command.to_owned(), shell })
+}
+
+fn land<'n>(
+    node: &'n Node,
+    shell: Option<&'n Node>,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> Option<Kind> {
+    let into = if node.text().is_some() { node } else { node.get("into")? };
+    uses.add(into, Place::Text);
+    if let Some(message) = node.get("message") {
+        uses.add(message, Place::Text);
+    }
+    let verify = node.get("verify").map(|verify| command(verify, shell, uses, report).map(Box::new));
+    Some(Kind::Land {
+        into: into.text()?.to_owned(),
+        strategy: match node.get("strategy").and_then(Node::text) {
+            Some("merge") => Landing::Merge,
+            Some("squash") => Landing::Squash,
+            _ => Landing::Rebase,
+        },
+        verify: verify.flatten(),
+        message: node.get("message").and_then(Node::text).map(str::to_owned),
+        push: node.get("push").and_then(Node::text).map(str::to_owned),
+    })
 }
 
 fn wait<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Kind> {

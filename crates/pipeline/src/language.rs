@@ -49,8 +49,8 @@ pub(crate) static PIPELINE: Record = Record {
         key("env",         ENV,                                          "Environment variables of every step."),
         key("defaults",    Form::Record(&DEFAULTS),                      "What each step has unless it says otherwise."),
         key("concurrency", Form::Record(&CONCURRENCY),                   "How many runs of a group may be live at once."),
+        key("environment", Form::Record(&ENVIRONMENT),                   "Where a run works, if not where it is started: a worktree of its own, or a directory."),
         required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it says otherwise."),
-        later("environment", "Where a run works: a worktree or a directory."),
         later("on",          "What starts runs: a schedule, a webhook, a git ref, another run."),
     ],
 };
@@ -70,6 +70,8 @@ pub(crate) static STEP: Record = Record {
         key("wait",    Either(&[TIMEOUT, Form::Record(&WAIT)]),   "A wait for a time or a signal."),
         key("pipeline", Either(&[Text(Rule::Filled), Form::Record(&CHILD)]),
                                                                          "A child run: the path of its pipeline file, and its inputs."),
+        key("land",         Either(&[Text(Rule::Filled), Form::Record(&LAND)]),
+                                                                         "Brings the work of the run's worktree onto a branch."),
         key("needs",        Either(&[Text(Rule::Id), List(&Text(Rule::Id), 0)]),
                                                                          "The steps that come before; the one written before it if left out; `[]` for none."),
         key("when",    Text(Rule::Filled),                        "An expression; the step is skipped where it is false."),
@@ -93,8 +95,8 @@ pub(crate) static STEP: Record = Record {
         key("priority",     PRIORITY,                                    "Higher is claimed first; 0 if left out."),
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs are settled."),
         key("at_most_once", Boolean,                                     "Never started again by itself when its worker is lost."),
+        key("environment",  Form::Word(&[word("own")]),                  "`own`: an environment for this step alone, and for each item of a fan-out."),
         later("agent", "A turn of a coding agent."),
-        later("land",  "Rebase or merge, check again, move the branch."),
     ],
 };
 
@@ -134,6 +136,7 @@ pub(crate) static RETRY: Record = Record {
         key("delay",      Duration(0),                      "The first wait; none if left out."),
         key("max_delay",  TIMEOUT,                          "No wait is longer."),
         key("jitter",     Integer(0, 100),                  "Part of each wait, in percent, that is left to chance."),
+        key("from",       Form::Word(&[word("before"), word("here")]), "Where a further try begins in a worktree: `before`, with the files as they were before the step, or `here`, as the last try left them."),
         key("exit_codes", List(&Integer(1, 255), 1),        "Only these exit codes are worth another try; all if left out."),
     ],
 };
@@ -189,6 +192,62 @@ pub(crate) static WAIT: Record = Record {
         key("until",   Text(Rule::Filled), "A time such as 2030-01-31T08:00:00Z."),
         key("signal",  Text(Rule::Name),   "The name of a signal."),
         key("timeout", TIMEOUT,            "How long to wait for the signal."),
+    ],
+};
+
+/// Where a run works: exactly one of `worktree` and `directory`.
+#[rustfmt::skip]
+pub(crate) static ENVIRONMENT: Record = Record {
+    what: "`environment`",
+    keys: &[
+        key("worktree",  Form::Record(&WORKTREE),        "A git worktree of its own, of the repository that the run is started in."),
+        key("directory", Text(Rule::Filled),             "A folder, relative to where the run is started; made if it is not there, never removed."),
+        key("include",   List(&Text(Rule::Filled), 1),   "Files that git ignores and the run needs, copied from the main checkout."),
+        key("setup",     Either(&[Text(Rule::Filled), Form::Record(&SETUP)]),
+                                                         "A command that is run once in a new worktree, and again when the files that it names change."),
+        key("ports",     List(&Text(Rule::Variable), 1), "Ports that the run has for itself, as variables SPRAG_PORT_NAME."),
+        key("env",       ENV,                            "Variables of every command."),
+    ],
+};
+
+/// A git worktree.
+#[rustfmt::skip]
+pub(crate) static WORKTREE: Record = Record {
+    what: "`worktree`",
+    keys: &[
+        key("base",       Text(Rule::Filled),           "The branch, tag or commit that it begins with; HEAD if left out."),
+        key("branch",     Text(Rule::Filled),           "The branch that is made for it; `sprag/` and the run's name if left out."),
+        key("keep",       Form::Word(&[word("never"), word("on_failure"), word("always")]),
+                                                        "When it stays after the run; `never` if left out. What is not committed is saved in any case."),
+        key("submodules", Boolean,                      "Whether submodules are checked out too."),
+        key("sparse",     List(&Text(Rule::Filled), 1), "Folders to which its files are limited."),
+    ],
+};
+
+/// What is run once in a new worktree.
+#[rustfmt::skip]
+pub(crate) static SETUP: Record = Record {
+    what: "`setup`",
+    keys: &[
+        required("run", Text(Rule::Filled),           "The command."),
+        key("files",    List(&Text(Rule::Filled), 1), "It is run again when one of these files has changed."),
+        key("caches",   List(&Text(Rule::Filled), 1), "Ignored paths that it makes and that stay when the worktree is used again."),
+        key("timeout",  TIMEOUT,                      "The longest that it may take; half an hour if left out."),
+    ],
+};
+
+/// Bringing work onto a branch.
+#[rustfmt::skip]
+pub(crate) static LAND: Record = Record {
+    what: "`land`",
+    keys: &[
+        required("into", Text(Rule::Filled),  "The branch."),
+        key("strategy",  Form::Word(&[word("rebase"), word("merge"), word("squash")]),
+                                              "How; `rebase` if left out."),
+        key("verify",    Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]),
+                                              "A command that must succeed on the result, before the branch moves."),
+        key("message",   Text(Rule::Filled),  "The message of the commits that it makes."),
+        key("push",      Text(Rule::Name),    "A remote to push the branch to afterwards."),
     ],
 };
 

@@ -33,6 +33,7 @@ mod source;
 mod spec;
 mod template;
 mod warnings;
+mod workplace;
 mod yaml;
 
 use std::path::Path;
@@ -44,7 +45,8 @@ pub use pipeline::{ConcurrencyRule, Pipeline, Step};
 pub use preview::{preview, spread_text};
 pub use render::{RenderError, render_step, when_holds};
 pub use schema::schema;
-pub use spec::{Check, FanOut, Format, Kind, Output, Over, Shell, StepSpec, Wait};
+pub use spec::{Check, FanOut, Format, Kind, Landing, Output, Over, Shell, StepSpec, Wait};
+pub use workplace::{Keep, Setup, Workplace, WorktreeSpec};
 
 use child::Children;
 use diagnostic::{Problem, Report};
@@ -62,7 +64,7 @@ pub struct Loaded {
 
 /// The pipeline in the file at `path`.
 pub fn load(path: &Path) -> Result<Loaded, Diagnostics> {
-    read(Report::new(Source::read(path)?).with_children(Children::of(path, Vec::new())))
+    read(Report::new(Source::read(path)?).with_children(Children::of(path)))
 }
 
 /// The pipeline in a text; `name_for_messages` stands for the file's path. It has no folder, so no children.

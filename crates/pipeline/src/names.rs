@@ -18,7 +18,7 @@ use crate::{render, shell};
 /// What a template can name.
 const ROOTS: [&str; 6] = ["inputs", "run", "env", "steps", "item", "matrix"];
 /// What is known of a run.
-const RUN: [&str; 2] = ["id", "name"];
+const RUN: [&str; 3] = ["id", "name", "branch"];
 /// What is known of a step that has ended.
 const STEP: [&str; 4] = ["outputs", "status", "attempt", "feedback"];
 /// What the answer to a gate is made of.
@@ -46,6 +46,8 @@ struct Use<'n> {
 pub(crate) enum Place {
     /// The name of a group, known before there is a run.
     Group,
+    /// A text about where the run works, known before anything else of it is.
+    Workplace,
     /// The value of a variable, known before `env` is.
     Variable,
     /// The list of a fan-out, known before its items are.
@@ -228,7 +230,13 @@ impl Checker<'_> {
             }
             ("inputs", None) => self.used.extend(self.scope.inputs.iter().map(|input| input.name.clone())),
             ("run", Some(field)) => {
-                self.one_of(field, &RUN, "a run has no", "it has `id` and `name`", span);
+                self.one_of(
+                    field,
+                    &RUN,
+                    "a run has no",
+                    "it has `id`, `name` and, with a worktree, `branch`",
+                    span,
+                );
             }
             ("matrix", Some(field)) => {
                 let axes = used.step.and_then(|step| self.scope.steps[step].axes.clone()).unwrap_or_default();
@@ -244,6 +252,7 @@ impl Checker<'_> {
         let known = |root: &str| match (root, &used.place) {
             ("inputs", _) => true,
             (_, Place::Group) => false,
+            (root, Place::Workplace) => root == "run",
             ("env", place) => !matches!(place, Place::Variable | Place::Items | Place::Condition),
             ("item", place) => *place != Place::Items && step.is_some_and(|step| step.has_items),
             ("matrix", _) => step.is_some_and(|step| step.axes.is_some()),

@@ -1,10 +1,12 @@
 //! A pipeline file, understood: typed, checked, its defaults merged into each step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
+use sprag_lifecycle::{
+    Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, Surroundings, WorkKind,
+};
 
 use crate::child::Definition;
 use crate::diagnostic::{Diagnostics, Problem, Report};
@@ -12,6 +14,7 @@ use crate::inputs::Input;
 use crate::source::{Source, Span};
 use crate::spec::{Kind, StepSpec};
 use crate::template;
+use crate::workplace::Workplace;
 
 /// A pipeline as its author wrote it.
 #[derive(Debug, Clone)]
@@ -22,6 +25,8 @@ pub struct Pipeline {
     pub inputs: Vec<Input>,
     /// A limit that its runs share.
     pub concurrency: Option<ConcurrencyRule>,
+    /// Where its runs work, if not where they are started.
+    pub workplace: Option<Workplace>,
     /// The steps, in the order they were written.
     pub steps: Vec<Step>,
     pub(crate) source: Arc<Source>,
@@ -40,6 +45,8 @@ pub struct Step {
     pub queue: String,
     /// Higher is claimed first.
     pub priority: i32,
+    /// It works in an environment of its own.
+    pub own_environment: bool,
     /// What it does.
     pub spec: StepSpec,
 }
@@ -78,15 +85,25 @@ impl Pipeline {
                     None
                 }
             });
+        let environment = self.workplace.as_ref().and_then(|workplace| {
+            let pattern = workplace.pattern(&context["inputs"]).map_err(|why| {
+                report.error(Problem::nowhere(format!("the environment has no place in this run: {why}")));
+            });
+            let spec = serde_json::to_string(&pattern.ok()?).expect("a workplace is text and lists");
+            Some(Surroundings { spec })
+        });
         // With all inputs there, what the loader has checked is enough.
         if inputs.len() < self.inputs.len() {
             self.check_values(&context, &mut report);
         }
-        let steps = (0..self.steps.len()).map(|no| self.plan_step(no));
+        let numbers: HashMap<&str, StepNo> =
+            self.steps.iter().enumerate().map(|(no, step)| (step.id.as_str(), no as StepNo)).collect();
+        let steps = (0..self.steps.len()).map(|no| self.plan_step(no, &numbers));
         let plan = Plan::new(self.name.clone(), steps.collect());
         match plan {
             Ok(mut plan) if !report.has_errors() => {
                 plan.concurrency = concurrency;
+                plan.environment = environment;
                 Ok(plan)
             }
             Ok(_) => Err(report.finish()),
@@ -105,7 +122,7 @@ impl Pipeline {
         })
     }
 
-    fn plan_step(&self, no: usize) -> PlanStep {
+    fn plan_step(&self, no: usize, numbers: &HashMap<&str, StepNo>) -> PlanStep {
         let step = &self.steps[no];
         let spec =
             serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
@@ -123,7 +140,9 @@ impl Pipeline {
         planned.queue = step.queue.clone();
         planned.priority = step.priority;
         planned.work = match &step.spec.kind {
-            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } => WorkKind::Execution,
+            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Land { .. } => {
+                WorkKind::Execution
+            }
             Kind::Task { .. } => WorkKind::Task,
             Kind::Gate { .. } => WorkKind::Gate,
             Kind::Wait(_) => WorkKind::Wait,
@@ -139,21 +158,22 @@ impl Pipeline {
             .fan_out
             .as_ref()
             .map(|fan_out| Spread { max_parallel: fan_out.max_parallel, fail_fast: fan_out.fail_fast });
-        planned.reads = self.reads(no, &names);
+        planned.own_environment = step.own_environment;
+        planned.reads = self.reads(no, &names, numbers);
         planned.spec = spec;
         planned
     }
 
     /// The steps whose results these names are about; all that come before if it cannot be told.
-    fn reads(&self, no: usize, names: &[String]) -> Vec<StepNo> {
+    fn reads(&self, no: usize, names: &[String], numbers: &HashMap<&str, StepNo>) -> Vec<StepNo> {
         let mut reads = std::collections::BTreeSet::new();
         for name in names {
             let mut parts = name.split('.');
             if parts.next() != Some("steps") {
                 continue;
             }
-            match parts.next().and_then(|id| self.steps.iter().position(|step| step.id == id)) {
-                Some(found) => drop(reads.insert(found as StepNo)),
+            match parts.next().and_then(|id| numbers.get(id)) {
+                Some(found) => drop(reads.insert(*found)),
                 None => reads.extend(self.before(no)),
             }
         }

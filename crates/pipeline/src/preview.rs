@@ -22,6 +22,7 @@ pub fn preview(spec: &StepSpec, context: &Value) -> String {
         Kind::Wait(Wait::Until { time }) => format!("wait until {}", fill(time, context, |text| text)),
         Kind::Wait(Wait::Signal { name }) => format!("wait for the signal {name}"),
         Kind::Pipeline { file, .. } => format!("run {file}"),
+        Kind::Land { into, .. } => format!("land on {}", fill(into, context, |text| text)),
     }
 }
 

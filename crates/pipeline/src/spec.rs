@@ -40,6 +40,9 @@ pub struct StepSpec {
     /// One step for each of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOut>,
+    /// A further try goes on with the files as the last one left them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub retry_here: bool,
 }
 
 /// The kinds of work.
@@ -90,6 +93,35 @@ pub enum Kind {
         /// The file's content, as it was when the parent was loaded.
         definition: Box<Definition>,
     },
+    /// Brings the work of the run's worktree onto a branch.
+    Land {
+        /// The branch.
+        into: String,
+        /// How.
+        strategy: Landing,
+        /// A command that must succeed on the result, before the branch moves; always [`Kind::Run`] or [`Kind::Exec`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        verify: Option<Box<Kind>>,
+        /// The message of a commit that it makes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
+        /// A remote to push the branch to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        push: Option<String>,
+    },
+}
+
+/// How work gets onto a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Landing {
+    /// Its commits, one by one, on top.
+    #[default]
+    Rebase,
+    /// A merge commit.
+    Merge,
+    /// One commit with all of its changes.
+    Squash,
 }
 
 /// What a step waits for.
@@ -231,6 +263,7 @@ impl StepSpec {
             outputs: BTreeMap::new(),
             checks: Vec::new(),
             fan_out: None,
+            retry_here: false,
         }
     }
 

@@ -16,6 +16,7 @@ use sprag_worker::{Call, CallError, Commands, Files, Handlers, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::environments::{Environments, RemoveEnvironments};
 use crate::events::Events;
 use crate::tidy::RemoveLocks;
 
@@ -143,7 +144,9 @@ impl Builder {
         let supervisor = self.supervisor.unwrap_or_default();
         let mut handlers = self.handlers;
         if !supervisor.as_os_str().is_empty() {
-            handlers = handlers.with_commands(Commands::new(files.clone(), supervisor, self.grace));
+            let environments = sprag_worker::Environments::new(store.clone(), &self.data, id);
+            let commands = Commands::new(files.clone(), supervisor, self.grace).in_environments(environments);
+            handlers = handlers.with_commands(commands);
         }
         let config = sprag_worker::Config {
             id,
@@ -153,11 +156,13 @@ impl Builder {
             slots: self.slots,
             lease: self.lease,
         };
+        let environments = Environments::new(store.clone(), &self.data, id);
         let process = sprag_process::current()?.to_string();
         let worker = Worker::register(store.clone(), config, Arc::new(handlers), &process).await?;
         let executor = sprag_executor::Config { only: self.attached_to, ..sprag_executor::Config::default() };
         let executor = Executor::new(store.clone(), executor, Arc::new(ThisHost))
-            .with_effect(Arc::new(RemoveLocks(files.clone())));
+            .with_effect(Arc::new(RemoveLocks(files.clone())))
+            .with_effect(Arc::new(RemoveEnvironments(environments.clone())));
         let executor = self.effects.into_iter().fold(executor, Executor::with_effect);
         let (stop_worker, worker_stops) = watch::channel(false);
         let (stop_executor, executor_stops) = watch::channel(false);
@@ -165,8 +170,22 @@ impl Builder {
             let worker = worker.clone();
             async move { worker.run(worker_stops).await }
         });
-        let executing = tokio::spawn(executor.run(executor_stops));
+        let executing = tokio::spawn(executor.run(executor_stops.clone()));
+        if self.attached_to.is_none() {
+            tokio::spawn(look_after(environments, executor_stops));
+        }
         Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing })
+    }
+}
+
+/// Tries again to remove what could not be removed, until told to stop.
+async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>) {
+    const EVERY: Duration = Duration::from_secs(30);
+    while !*stop.borrow() {
+        if let Err(error) = environments.sweep().await {
+            tracing::warn!(error, "looking after environments");
+        }
+        let _ = tokio::time::timeout(EVERY, stop.wait_for(|stop| *stop)).await;
     }
 }
 
@@ -236,6 +255,10 @@ impl Engine {
         let plan = pipeline.plan(&inputs)?;
         let mut new = self.store.person().new_run(Arc::new(plan));
         new.inputs = serde_json::to_string(&inputs).expect("inputs are JSON").into();
+        // Where an environment's repository is looked for.
+        if let (true, Ok(dir)) = (new.plan.environment.is_some(), std::env::current_dir()) {
+            new.context = serde_json::json!({ "dir": dir }).to_string().into();
+        }
         self.create(new).await
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::PlanStep;
-use sprag_pipeline::{Kind, StepSpec, Wait, render_step, time_ms, when_holds};
+use sprag_lifecycle::{Plan, PlanStep};
+use sprag_pipeline::{Kind, StepSpec, Wait, Workplace, render_step, time_ms, when_holds};
 use sprag_store::{ITEM, Language, Prepared};
 
 /// Reads the specs that [`sprag_pipeline::Pipeline::plan`] has written.
@@ -22,6 +22,11 @@ impl Language for PipelineLanguage {
             Some(fan_out) => fan_out.items(names).map_err(|error| error.to_string()),
             None => Err("the step has no list".into()),
         }
+    }
+
+    fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
+        let workplace: Workplace = serde_json::from_str(&plan.environment.as_ref()?.spec).ok()?;
+        workplace.of_run(run, &plan.name).worktree.map(|worktree| worktree.branch)
     }
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
@@ -43,9 +48,11 @@ impl Language for PipelineLanguage {
                 let inputs = serde_json::to_string(&inputs).expect("inputs are JSON");
                 Ok(Prepared::Child { plan: Arc::new(plan), inputs: inputs.into() })
             }
-            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Task { .. } => {
-                Err("this is a worker's work".into())
-            }
+            Kind::Run { .. }
+            | Kind::Exec { .. }
+            | Kind::Call { .. }
+            | Kind::Task { .. }
+            | Kind::Land { .. } => Err("this is a worker's work".into()),
         }
     }
 }

@@ -40,11 +40,13 @@
 //! where something can check that it only grows.
 
 mod engine;
+mod environments;
 mod events;
 mod language;
 mod tidy;
 
 pub use engine::{Abandoner, Builder, Engine, Error};
+pub use environments::{Chore, Details, Environments};
 pub use events::Events;
 pub use language::PipelineLanguage;
 pub use sprag_executor::{Effect, EffectFuture};

@@ -87,6 +87,10 @@ pub trait Backend:
     fn item(&mut self, of: ExecutionId, index: u32) -> Result<Option<Arc<str>>>;
     /// The run's gates that are open, oldest first.
     fn open_gates(&mut self, run: RunId) -> Result<Vec<GateRow>>;
+    /// The environments of a run, in order.
+    fn environments_of(&mut self, run: RunId) -> Result<Vec<EnvironmentRow>>;
+    /// Environments that are not destroyed, or all that there ever were, in order.
+    fn environments(&mut self, all: bool) -> Result<Vec<EnvironmentRow>>;
     /// Keeps a signal that nobody waits for yet.
     fn put_signal(&mut self, run: RunId, name: &str, payload: &str) -> Result<()>;
     /// Takes the oldest signal of this name out of those that were kept.

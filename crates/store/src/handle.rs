@@ -349,6 +349,36 @@ impl Executor<'_> {
 pub struct Claims<'s>(&'s Store);
 
 impl Claims<'_> {
+    /// Finds a run's environment, or notes that the one who asks makes it.
+    pub async fn provide_environment(self, wanted: ops::Wanted, there: bool) -> Result<ops::Provide> {
+        self.0.write(move |session| ops::provide_environment(session, &wanted, there)).await
+    }
+
+    /// Notes where an environment is being made.
+    pub async fn describe_environment(self, id: Id, path: Arc<str>, details: Arc<str>) -> Result<()> {
+        self.0.write(move |session| ops::describe_environment(session, id, &path, &details)).await
+    }
+
+    /// Begins to remove an environment, unless its run lives; the attempt's number, if it may.
+    pub async fn dispatch_destroy(self, id: Id, worker: Id, path_present: bool) -> Result<Option<u32>> {
+        self.0.write(move |session| ops::dispatch_destroy(session, id, worker, path_present)).await
+    }
+
+    /// Reports what became of making or removing an environment.
+    pub async fn environment(
+        self,
+        id: Id,
+        event: EnvironmentEvent,
+        given: EnvironmentGiven,
+        reason: Option<String>,
+    ) -> Result<Outcome<Environment>> {
+        self.0
+            .write(move |session| {
+                ops::environment_event_because(session, id, event, &given, reason.as_deref())
+            })
+            .await
+    }
+
     /// Registers a worker, new or come back.
     pub async fn register(self, new: NewWorker) -> Result<Outcome<WorkerPresence>> {
         self.0.write(move |session| ops::register_worker(session, &new)).await

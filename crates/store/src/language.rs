@@ -13,6 +13,8 @@ pub trait Language: Debug + Send + Sync {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String>;
     /// The list of its fan-out.
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String>;
+    /// The branch that a run of this plan works on, if it has one of its own.
+    fn branch(&self, plan: &Plan, run: &str) -> Option<String>;
     /// What a step waits for that no worker does.
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String>;
 }
@@ -72,6 +74,10 @@ impl Language for Wordless {
 
     fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, String> {
         Wordless::refuse(step)
+    }
+
+    fn branch(&self, _: &Plan, _: &str) -> Option<String> {
+        None
     }
 
     fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, String> {

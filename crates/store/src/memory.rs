@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus,
+    EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus,
 };
 
 use crate::backend::{Backend, Candidate, QueueRow, Table};
@@ -368,6 +368,15 @@ impl Backend for MemoryTx<'_> {
         let mut open: Vec<GateRow> = open.filter(|gate| gate.status() == GateStatus::Open).cloned().collect();
         open.sort_by_key(|gate| (gate.opened_ms, gate.step, gate.attempt));
         Ok(open)
+    }
+
+    fn environments_of(&mut self, run: RunId) -> Result<Vec<EnvironmentRow>> {
+        Ok(self.tables.environments.values().filter(|row| row.run == Some(run)).cloned().collect())
+    }
+
+    fn environments(&mut self, all: bool) -> Result<Vec<EnvironmentRow>> {
+        let there = self.tables.environments.values();
+        Ok(there.filter(|row| all || row.status() != EnvironmentStatus::Destroyed).cloned().collect())
     }
 
     fn put_signal(&mut self, run: RunId, name: &str, payload: &str) -> Result<()> {

@@ -25,6 +25,9 @@ pub fn step_name(plan: &Plan, row: &StepRow) -> String {
 pub(crate) fn names(session: &mut Session<'_>, plan: &Plan, run: &RunRow, step: &StepRow) -> Result<Value> {
     let inputs: Value = serde_json::from_str(&run.inputs).unwrap_or(Value::Null);
     let mut names = json!({ "inputs": inputs, "run": run_names(run.id, plan) });
+    if let Some(branch) = session.language().branch(plan, &run.id.to_string()) {
+        names["run"]["branch"] = branch.into();
+    }
     names["steps"] = step_names(session, plan, run.id, step)?;
     if let Some(item) = item_value(session, step)? {
         names[ITEM] = serde_json::from_str(&item).unwrap_or(Value::Null);

@@ -131,6 +131,17 @@ impl HeldRun<'_, '_> {
         Ok(())
     }
 
+    /// A child works where its parent does, unless it has an environment of its own.
+    fn child_context(&self, parent: &RunRow) -> Arc<str> {
+        if self.plan().environment.is_none() {
+            return Arc::clone(&parent.context);
+        }
+        let mut context: serde_json::Value =
+            serde_json::from_str(&parent.context).unwrap_or_else(|_| json!({}));
+        context["environment_of"] = parent.id.to_string().into();
+        context.to_string().into()
+    }
+
     fn start_child(&mut self, step: &StepRow, plan: Arc<Plan>, inputs: Arc<str>) -> Result<()> {
         let parent = self.row()?;
         let own_plan = self.plan();
@@ -143,7 +154,7 @@ impl HeldRun<'_, '_> {
             priority: parent.priority.saturating_add(planned.priority),
             idempotency_key: None,
             inputs,
-            context: parent.context.clone(),
+            context: self.child_context(&parent),
             parent: Some((self.id, step.no)),
         };
         let hash = ops::plan_hash(&child.plan);

@@ -359,6 +359,8 @@ pub struct EnvironmentRow {
     pub(crate) version: u32,
     /// The run it was made for.
     pub run: Option<RunId>,
+    /// The step that has it alone; none for the whole run.
+    pub scope: Option<StepNo>,
     /// The host it is on.
     pub host: Arc<str>,
     /// The directory.
@@ -377,6 +379,10 @@ pub struct EnvironmentRow {
     pub owner: Option<Id>,
     /// What went wrong last.
     pub reason: Option<Arc<str>>,
+    /// The repository, the branch and what else is known of it, as JSON.
+    pub details: Arc<str>,
+    /// When it was first asked for (wall clock).
+    pub created_ms: i64,
 }
 
 /// What is known beside an environment's row.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sprag_pipeline::{Check, Kind, StepSpec, render_step};
+use sprag_pipeline::{Check, Kind, Shell, StepSpec, render_step};
 use sprag_process::{
     Capture, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running,
     end_orphans, spawn,
@@ -14,6 +14,7 @@ use sprag_store::ITEM;
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::control::{Control, Signal};
+use crate::environment::{Entered, Environments, Place, Setup};
 use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
 use crate::files::Files;
 use crate::slots::Ended;
@@ -32,15 +33,34 @@ struct Context {
 /// Runs commands.
 #[derive(Debug, Clone)]
 pub struct Commands {
-    files: Files,
+    pub(crate) files: Files,
     supervisor: PathBuf,
     grace: Duration,
+    environments: Option<Environments>,
 }
 
 impl Commands {
     /// Runs commands with this program as their supervisor.
     pub fn new(files: Files, supervisor: PathBuf, grace: Duration) -> Self {
-        Commands { files, supervisor, grace }
+        Commands { files, supervisor, grace, environments: None }
+    }
+
+    /// Runs them in the environments of their runs.
+    pub fn in_environments(mut self, environments: Environments) -> Self {
+        self.environments = Some(environments);
+        self
+    }
+
+    /// The environment that a step works in, if its run has one.
+    pub(crate) async fn enter(&self, assignment: &Assignment) -> Result<Option<Entered>, Ended> {
+        let entered = match &self.environments {
+            Some(environments) => environments.enter(assignment).await,
+            None if assignment.plan.environment.is_some() => {
+                Err("this program makes no environments for runs".to_owned())
+            }
+            None => Ok(None),
+        };
+        entered.map_err(|message| failed(&json!({ "reason": "environment", "message": message }), true))
     }
 
     /// Runs the command of a step and what checks it; returns when no process of it is left. The spec's
@@ -51,8 +71,88 @@ impl Commands {
             Signal::Cancel => return Ended::Report(Ending::Cancelled),
             Signal::Lost => return Ended::Lost,
         }
+        let entered = match self.enter(assignment).await {
+            Ok(entered) => entered,
+            Err(ended) => return ended,
+        };
+        let Some(entered) = entered else { return self.run_in(assignment, spec, None, &mut control).await };
+        let ended = match self.begin(assignment, spec, &entered, &mut control).await {
+            Ok(()) => {
+                let ended = self.run_in(assignment, spec, Some(&entered.place), &mut control).await;
+                if ended != Ended::Lost {
+                    entered.record(&assignment.name).await;
+                }
+                ended
+            }
+            Err(ended) => ended,
+        };
+        entered.leave().await;
+        ended
+    }
+
+    /// Makes the environment ready for a step: set up, and with the right files.
+    pub(crate) async fn begin(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        entered: &Entered,
+        control: &mut Control,
+    ) -> Result<(), Ended> {
+        let wrong = |message: String| failed(&json!({ "reason": "environment", "message": message }), true);
+        let mut open = entered.place.setup.lock().await;
+        if let Some(due) = open.clone() {
+            self.set_up(assignment, &due, &entered.place, control).await?;
+            let key = due.key;
+            let noted = entered.place.with_worktree(move |worktree| worktree.set_setup_key(&key)).await;
+            if let Some(Err(error)) = noted {
+                return Err(wrong(error.to_string()));
+            }
+            *open = None;
+        }
+        drop(open);
+        entered.begin(&assignment.name, assignment.is_retry, spec.retry_here).await.map_err(wrong)
+    }
+
+    /// Runs the command that a new worktree needs, with a log of its own.
+    async fn set_up(
+        &self,
+        assignment: &Assignment,
+        due: &Setup,
+        place: &Place,
+        control: &mut Control,
+    ) -> Result<(), Ended> {
+        /// The longest that a setup may take unless it says otherwise.
+        const LONGEST_MS: u64 = 30 * 60 * 1000;
+        let kind = Kind::Run { command: due.setup.run.clone(), shell: Shell::default() };
+        let spec =
+            StepSpec { timeout_ms: Some(due.setup.timeout_ms.unwrap_or(LONGEST_MS)), ..StepSpec::new(kind) };
+        let (mut order, places) = self
+            .order(assignment, &spec, Some(place), control)
+            .map_err(|message| failed(&json!({ "reason": "environment", "message": message }), true))?;
+        order.log =
+            self.files.log(assignment.lease.execution.run, "setup", assignment.lease.execution.attempt);
+        let work = Work { commands: self, assignment, order: &order, places: &places };
+        let ended = work.see_to_end(order.clone(), control).await?;
+        if ended.success() {
+            return Ok(());
+        }
+        let code = ended.exit_code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
+        let message =
+            format!("the setup of the environment ended with {code}: {}", first_line(&due.setup.run));
+        let tail = evidence::tail(&order.log);
+        Err(failed(&json!({ "reason": "environment", "message": message, "tail": tail }), true))
+    }
+
+    /// Runs the command and what checks it, there.
+    async fn run_in(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        place: Option<&Place>,
+        control: &mut Control,
+    ) -> Ended {
         let began_ms = sprag_process::boot_ms();
-        let (mut order, places) = match self.order(assignment, spec, &control) {
+        let (mut order, places) = match self.order(assignment, spec, place, control) {
             Ok(order) => order,
             Err(message) => {
                 return failed(&json!({ "reason": "could_not_start", "message": message }), false);
@@ -63,21 +163,22 @@ impl Commands {
         }
         let order = order;
         let command = Work { commands: self, assignment, order: &order, places: &places };
-        let ended = match command.see_to_end(order.clone(), &mut control).await {
+        let ended = match command.see_to_end(order.clone(), control).await {
             Ok(ended) => ended,
             Err(ended) => return ended,
         };
-        let ending = command.judge(ended, spec, began_ms, &mut control).await;
+        let ending = command.judge(ended, spec, began_ms, control).await;
         if wants_stdout(spec) {
             let _ = std::fs::remove_file(&places.stdout);
         }
         ending
     }
 
-    fn order(
+    pub(crate) fn order(
         &self,
         assignment: &Assignment,
         spec: &StepSpec,
+        place: Option<&Place>,
         control: &Control,
     ) -> Result<(Order, Places), String> {
         let id = assignment.lease.execution;
@@ -87,7 +188,8 @@ impl Commands {
             .map_err(|error| format!("cannot make {}: {error}", self.files.run(id.run).display()))?;
         let mut order = Order::new(argv, self.files.log(id.run, step, id.attempt));
         let context: Context = serde_json::from_str(&assignment.context).unwrap_or_default();
-        let dir = match (&context.dir, &spec.dir) {
+        let started_in = place.map(|place| place.dir.clone()).or(context.dir);
+        let dir = match (&started_in, &spec.dir) {
             (Some(base), Some(dir)) => Some(base.join(dir)),
             (base, dir) => base.clone().or_else(|| dir.as_ref().map(PathBuf::from)),
         };
@@ -105,6 +207,9 @@ impl Commands {
                 .map_err(|_| format!("the secret {name} is not set in the worker's environment"))?;
             order.env.insert(name.clone(), value.clone());
             order.secrets.push(value);
+        }
+        if let Some(place) = place {
+            order.env.extend(place.env.clone());
         }
         order.env.extend(spec.env.clone());
         order.env.insert("SPRAG_RUN_ID".into(), id.run.to_string());
@@ -169,17 +274,21 @@ pub(crate) fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpe
 }
 
 /// A command that is being run for a step.
-struct Work<'w> {
-    commands: &'w Commands,
-    assignment: &'w Assignment,
-    order: &'w Order,
-    places: &'w Places,
+pub(crate) struct Work<'w> {
+    pub(crate) commands: &'w Commands,
+    pub(crate) assignment: &'w Assignment,
+    pub(crate) order: &'w Order,
+    pub(crate) places: &'w Places,
 }
 
 impl Work<'_> {
     /// Starts a command and waits for its end, passing on what the worker says. Without an end of its own,
     /// the step's is known already.
-    async fn see_to_end(&self, order: Order, control: &mut Control) -> Result<ProcessEnded, Ended> {
+    pub(crate) async fn see_to_end(
+        &self,
+        order: Order,
+        control: &mut Control,
+    ) -> Result<ProcessEnded, Ended> {
         let mut running = match self.commands.start(order, self.assignment).await {
             Ok(running) => running,
             Err(message) => {
@@ -326,7 +435,7 @@ impl Work<'_> {
 }
 
 /// The first line of a command, as it is shown.
-fn first_line(command: &str) -> String {
+pub(crate) fn first_line(command: &str) -> String {
     const MOST: usize = 60;
     let line = command.lines().next().unwrap_or_default();
     match line.chars().count() > MOST || line.len() < command.trim_end().len() {
@@ -335,6 +444,6 @@ fn first_line(command: &str) -> String {
     }
 }
 
-fn failed(facts: &Value, retriable: bool) -> Ended {
+pub(crate) fn failed(facts: &Value, retriable: bool) -> Ended {
     Ended::Report(Ending::Failed { result: Some(facts.to_string().into()), retriable })
 }

@@ -176,6 +176,7 @@ impl Runner for Handlers {
                     let timeout = spec.timeout_ms.map(Duration::from_millis);
                     self.call(assignment, handler, with, Limits { control, timeout }).await
                 }
+                (Kind::Land { .. }, Some(commands)) => commands.land(assignment, &spec, control).await,
                 (Kind::Run { .. } | Kind::Exec { .. }, Some(commands)) => {
                     commands.run(assignment, &spec, control).await
                 }

@@ -12,9 +12,11 @@
 
 mod command;
 mod control;
+mod environment;
 mod evidence;
 mod files;
 mod handlers;
+mod landing;
 mod slots;
 
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use sprag_store::Id;
 
 pub use command::Commands;
 pub use control::{Control, Signal};
+pub use environment::{Environments, before, host, last_finished};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};

@@ -29,8 +29,16 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
     })?;
     let now = store.now();
     let gates = store.read(|db| db.open_gates(id))?;
-    let view =
-        View { known: &known, steps: &steps, executions: &executions, workers: &workers, gates: &gates, now };
+    let place_made = super::env::being_made(&store, id)?;
+    let view = View {
+        known: &known,
+        steps: &steps,
+        executions: &executions,
+        workers: &workers,
+        gates: &gates,
+        place: place_made.as_deref(),
+        now,
+    };
     let waiting: Vec<Waiting> = steps
         .iter()
         .filter(|step| !step.status().is_settled() || step.rework_pending)
@@ -94,6 +102,8 @@ struct View<'v> {
     executions: &'v [ExecutionRow],
     workers: &'v [WorkerRow],
     gates: &'v [GateRow],
+    /// What the run's environment waits for, while it is being made.
+    place: Option<&'v str>,
     now: Now,
 }
 
@@ -187,7 +197,12 @@ impl View<'_> {
                 waiting.waits_for = if open.is_empty() { "its run to go on".into() } else { open.join(", ") };
                 waiting.owner = "nobody yet".into();
             }
-            Some(row) => self.work(row, &mut waiting),
+            Some(row) => {
+                self.work(row, &mut waiting);
+                if let Some(place) = self.place.filter(|_| row.status() == ExecutionStatus::Running) {
+                    waiting.waits_for = place.to_owned();
+                }
+            }
         }
         waiting
     }

@@ -30,6 +30,7 @@ pub(crate) async fn fork(
         let style = Style::stderr();
         eprintln!("{}", style.dim(&format!("forked from run {source} after {from}")));
     }
+    super::diff::begin_after(&store, source, new.id, from)?;
     if detach {
         return match store.person().fork_run(source, step, new).await? {
             Created::New(run) | Created::Existing(run) => detached(context, &store, run),

@@ -106,6 +106,7 @@ fn kind(kind: &Kind) -> &'static str {
         Kind::Gate { .. } => "gate",
         Kind::Wait(_) => "wait",
         Kind::Pipeline { .. } => "pipeline",
+        Kind::Land { .. } => "land",
     }
 }
 

@@ -1,6 +1,8 @@
 //! One file per command.
 
+mod diff;
 mod dry;
+mod env;
 mod events;
 mod explain;
 mod fork;
@@ -55,6 +57,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
         Command::Fork { run, from, detach } => fork::fork(&context, run.as_deref(), &from, detach).await,
         Command::Task { command } => task::task(&context, &command).await,
+        Command::Env { command } => env::env(&context, &command).await,
+        Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
         Command::Ls { status, limit } => ls::ls(&context, &status, limit),
         Command::Status { run } => status::status(&context, run.as_deref()),
         Command::Logs { run, step, follow, attempt } => {

@@ -281,6 +281,9 @@ async fn again(
     let since = store.read(|db| db.last_seq())?;
     let attached = if detach { None } else { Some(Attached::begin(context, store, id, (None, None)).await?) };
     let pin = attached.as_ref().map(|attached| attached.id);
+    if let Some(to) = to {
+        super::diff::begin_before(store, id, &known.plan.step(to).id)?;
+    }
     let done: Result<(), Failure> = async {
         match (status.is_terminal(), to) {
             (true, Some(to)) => store.person().rewind_run(id, to, pin).await?.require_applied().map(drop)?,

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, EnforcementStatus, Environment, EnvironmentEvent,
-    EnvironmentStatus, RunId, Thread, ThreadEvent, ThreadStatus, WorkerEvent, WorkerPresence, WorkerStatus,
+    Actor, Enforcement, EnforcementEvent, EnforcementStatus, EnvironmentStatus, RunId, Thread, ThreadEvent,
+    ThreadStatus, WorkerEvent, WorkerPresence, WorkerStatus,
 };
 
 use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{
-    EnforcementRow, EnvironmentGiven, EnvironmentRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow,
-};
+use crate::rows::{EnforcementRow, EnvironmentRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow};
 use crate::session::Session;
 
 /// A worker that presents itself.
@@ -115,52 +113,12 @@ pub fn create_environment(
         users: 0,
         owner: None,
         reason: None,
+        scope: None,
+        details: "{}".into(),
+        created_ms: session.now().wall_ms,
     };
     session.create(row, "environment.created", Actor::Executor);
     Ok(())
-}
-
-/// Reports an event on an environment.
-pub fn environment_event(
-    session: &mut Session<'_>,
-    id: Id,
-    event: EnvironmentEvent,
-    actor: Actor,
-    given: &EnvironmentGiven,
-) -> Result<Outcome<Environment>> {
-    session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
-        EnvironmentEvent::ProvisionRequested => {
-            row.cleanup_requested = false;
-            row.provision_attempt += 1;
-        }
-        EnvironmentEvent::DestroyDispatched => row.destroy_attempt += 1,
-        EnvironmentEvent::DestroySucceeded | EnvironmentEvent::CleanupCompleted => {
-            row.cleanup_requested = false
-        }
-        _ => {}
-    })
-}
-
-/// Asks for an environment to be removed.
-pub fn request_cleanup(session: &mut Session<'_>, id: Id) -> Result<bool> {
-    if session.get::<EnvironmentRow>(id)?.is_none() {
-        return Ok(false);
-    }
-    session.note::<EnvironmentRow>(id, |row| row.cleanup_requested = true)?;
-    Ok(true)
-}
-
-/// Begins or ends a live use of an environment; refused while it is being removed.
-pub fn use_environment(session: &mut Session<'_>, id: Id, begins: bool) -> Result<bool> {
-    match session.get::<EnvironmentRow>(id)? {
-        Some(row) if !begins || row.status() == EnvironmentStatus::Ready => {
-            session.note::<EnvironmentRow>(id, |row| {
-                row.users = if begins { row.users + 1 } else { row.users.saturating_sub(1) };
-            })?;
-            Ok(true)
-        }
-        _ => Ok(false),
-    }
 }
 
 /// Begins a conversation.

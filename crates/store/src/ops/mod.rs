@@ -4,6 +4,7 @@
 //! SQLite all run exactly this code. Who may call which is a matter of the handles in `handle.rs`.
 
 mod entities;
+mod environments;
 mod executor;
 mod gates;
 mod inherit;
@@ -12,6 +13,7 @@ mod runs;
 mod worker;
 
 pub use entities::*;
+pub use environments::*;
 pub use executor::*;
 pub use gates::*;
 use inherit::inherit_step;

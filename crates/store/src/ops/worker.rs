@@ -60,6 +60,10 @@ pub struct Assignment {
     pub steps: Option<Arc<str>>,
     /// The value of the item that it stands for, as JSON.
     pub item: Option<Arc<str>>,
+    /// The branch that the run works on, if it has one of its own.
+    pub branch: Option<String>,
+    /// Somebody has tried it in this round before.
+    pub is_retry: bool,
 }
 
 impl Assignment {
@@ -78,6 +82,9 @@ impl Assignment {
         });
         if let Some(item) = &self.item {
             names[crate::names::ITEM] = parse(item);
+        }
+        if let Some(branch) = &self.branch {
+            names["run"]["branch"] = branch.as_str().into();
         }
         names
     }
@@ -231,7 +238,13 @@ fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<Assignment> 
         true => None,
         false => Some(crate::names::step_names(session, &plan, id.run, &step)?.to_string().into()),
     };
+    let branch = match plan.environment.is_some() {
+        true => session.language().branch(&plan, &id.run.to_string()),
+        false => None,
+    };
     Ok(Assignment {
+        is_retry: step.tries > 0 || step.losses > 0,
+        branch,
         node,
         name: crate::names::step_name(&plan, &step),
         steps,

@@ -40,3 +40,10 @@ CREATE TABLE signals (
     payload TEXT    NOT NULL
 );
 CREATE INDEX signals_of ON signals (run, name, id);
+
+ALTER TABLE environments ADD COLUMN scope INTEGER;
+ALTER TABLE environments ADD COLUMN details TEXT NOT NULL DEFAULT '{}';
+ALTER TABLE environments ADD COLUMN created_ms INTEGER NOT NULL DEFAULT 0;
+-- A run has one environment, and each step that asks for its own another.
+CREATE UNIQUE INDEX environments_of ON environments (run, coalesce(scope, -1)) WHERE run IS NOT NULL;
+CREATE INDEX environments_there ON environments (id) WHERE status <> 'destroyed';

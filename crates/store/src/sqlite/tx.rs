@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::language::{Language, Wordless};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status, StepRow, TimerRow,
-    WorkerRow,
+    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status,
+    StepRow, TimerRow, WorkerRow,
 };
 use crate::seams::{Entropy, Now};
 
@@ -515,6 +515,15 @@ impl Backend for SqliteTx<'_> {
             &Self::select::<GateRow>("WHERE run = ?1 AND status = 'open' ORDER BY opened_ms, step, attempt"),
             params![run.to_i64()],
         )
+    }
+
+    fn environments_of(&mut self, run: RunId) -> Result<Vec<EnvironmentRow>> {
+        self.rows(&Self::select::<EnvironmentRow>("WHERE run = ?1 ORDER BY id"), params![run.to_i64()])
+    }
+
+    fn environments(&mut self, all: bool) -> Result<Vec<EnvironmentRow>> {
+        let wanted = if all { "ORDER BY id" } else { "WHERE status <> 'destroyed' ORDER BY id" };
+        self.rows(&Self::select::<EnvironmentRow>(wanted), &[])
     }
 
     fn put_signal(&mut self, run: RunId, name: &str, payload: &str) -> Result<()> {

@@ -1,0 +1,81 @@
+//! `sprag diff`: what a run's steps changed in its worktree; and where a run that goes back begins.
+
+use sprag_lifecycle::RunId;
+use sprag_store::Store;
+use sprag_worker::{before, last_finished};
+use sprag_worktree::{Checkpoint, Repository};
+
+use crate::context::{Context, Known, find_run};
+use crate::exit::{Exit, Failure};
+use crate::show::line;
+
+pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let known = find_run(&store, run)?;
+    let id = known.id();
+    let Some(repository) = repository_of(&store, id)? else {
+        return Err(Failure::error(format!("run {id} has no worktree"))
+            .next("only runs of pipelines with `environment: { worktree: … }` have one"));
+    };
+    let state = |step: &str| -> Result<Checkpoint, Failure> {
+        repository.find_checkpoint(&id.to_string(), step).map_err(|_| no_state(&known, &repository, step))
+    };
+    let (from, to) = match steps {
+        Some(pair) if pair.contains("..") => {
+            let (from, to) = pair.split_once("..").unwrap_or_default();
+            (state(from)?.commit, state(to)?.commit)
+        }
+        Some(step) => (state(&before(step))?.commit, state(step)?.commit),
+        None => {
+            let last = last_finished(&store, id)?.iter().find_map(|step| state(step).ok());
+            let base = super::env::whole(&store, id)?.and_then(|(_, details)| details.base_commit);
+            match (base, last) {
+                (Some(base), Some(last)) => (base, last.commit),
+                _ => return Err(Failure::error(format!("no step of run {id} has been recorded yet"))),
+            }
+        }
+    };
+    let patch = repository.diff(&from, &to).map_err(|error| Failure::error(error.to_string()))?;
+    if context.json {
+        line(&serde_json::json!({ "run": id, "from": from, "to": to, "patch": patch }).to_string());
+    } else if !patch.is_empty() {
+        line(patch.trim_end_matches('\n'));
+    }
+    Ok(Exit::Ok)
+}
+
+fn no_state(known: &Known, repository: &Repository, step: &str) -> Failure {
+    let all = repository.checkpoints(&known.id().to_string()).unwrap_or_default();
+    let names: Vec<&str> = all
+        .iter()
+        .filter_map(|state| state.name.rsplit('/').next())
+        .filter(|name| !name.starts_with('_'))
+        .collect();
+    let step = step.trim_start_matches('_');
+    Failure::usage(format!("nothing is recorded of step {step:?} of run {}", known.id()))
+        .next(format!("there is: {}", if names.is_empty() { "nothing yet".into() } else { names.join(", ") }))
+}
+
+/// The repository of a run's worktree, if it has one.
+fn repository_of(store: &Store, run: RunId) -> Result<Option<Repository>, Failure> {
+    let Some((_, details)) = super::env::whole(store, run)? else { return Ok(None) };
+    let Some(path) = details.repository else { return Ok(None) };
+    Repository::discover(&path).map(Some).map_err(|error| Failure::error(error.to_string()))
+}
+
+/// Has a run that goes back to a step begin with the files as they were before it.
+pub(crate) fn begin_before(store: &Store, run: RunId, step: &str) -> Result<(), Failure> {
+    choose(store, run, run, &before(step))
+}
+
+/// Has a run that was forked begin with the files as another's step left them.
+pub(crate) fn begin_after(store: &Store, source: RunId, run: RunId, step: &str) -> Result<(), Failure> {
+    choose(store, source, run, step)
+}
+
+fn choose(store: &Store, source: RunId, run: RunId, name: &str) -> Result<(), Failure> {
+    let Some(repository) = repository_of(store, source)? else { return Ok(()) };
+    // One that was never recorded: the step had not run in the worktree.
+    let Ok(state) = repository.find_checkpoint(&source.to_string(), name) else { return Ok(()) };
+    repository.choose_start(&run.to_string(), &state).map_err(|error| Failure::error(error.to_string()))
+}

@@ -1,0 +1,389 @@
+//! Looking after the environments of runs: removed when they are not needed, tried again when that fails,
+//! listed for people. Making them is the worker's affair.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sprag_executor::{Effect, EffectFuture};
+use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId, RunStatus, WorkerStatus};
+use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
+use sprag_worktree::{
+    BranchFate, BranchPolicy, Cancel, Kind as GitKind, Mark, Parked, Ports, Removed, Repository, Settings,
+    State, Worktrees,
+};
+
+/// What was done with an environment, or would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Chore {
+    /// An environment is removed: its run is over.
+    Remove {
+        /// The environment.
+        id: Id,
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A ready worktree that waits for the next run is removed.
+    Unpool {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A worktree that no run knows of is taken back.
+    Recover {
+        /// Where it is.
+        path: PathBuf,
+        /// The run it was made for.
+        run: String,
+    },
+    /// A branch that was made for a run goes: all of its commits are elsewhere.
+    DeleteBranch {
+        /// The repository.
+        repository: PathBuf,
+        /// The branch.
+        branch: String,
+    },
+}
+
+/// Looks after environments on this host.
+#[derive(Clone)]
+pub struct Environments {
+    store: Store,
+    data: PathBuf,
+    worker: Id,
+}
+
+/// What is known of an environment beside its row.
+#[derive(Debug, Clone, Default)]
+pub struct Details {
+    /// The repository's git directory.
+    pub repository: Option<PathBuf>,
+    /// Its branch.
+    pub branch: Option<String>,
+    /// The commit that it began with.
+    pub base_commit: Option<String>,
+    /// When it stays: `never`, `on_failure`, `always`.
+    pub keep: String,
+    /// Paths in it that stay when it is used again.
+    pub caches: Vec<String>,
+}
+
+impl Details {
+    /// What a row tells.
+    pub fn of(row: &EnvironmentRow) -> Details {
+        let told: Value = serde_json::from_str(&row.details).unwrap_or_default();
+        let caches = told["caches"].as_array().cloned().unwrap_or_default();
+        Details {
+            repository: told["repository"].as_str().map(PathBuf::from),
+            branch: told["branch"].as_str().map(str::to_owned),
+            base_commit: told["base_commit"].as_str().map(str::to_owned),
+            keep: told["keep"].as_str().unwrap_or("never").to_owned(),
+            caches: caches.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
+        }
+    }
+}
+
+impl Environments {
+    /// Looks after the environments in this data directory, in the name of this worker.
+    pub fn new(store: Store, data: &Path, worker: Id) -> Self {
+        Environments { store, data: data.to_owned(), worker }
+    }
+
+    /// Why an environment is still there; none if nothing keeps it.
+    pub fn kept_because(&self, row: &EnvironmentRow) -> Result<Option<String>, String> {
+        let Some(run) = row.run else { return Ok(None) };
+        let status =
+            self.store.read(|db| Table::<RunRow>::load(db, run)).map_err(|error| error.to_string())?;
+        let Some(status) = status.map(|run| run.status()) else { return Ok(None) };
+        let keep = Details::of(row).keep;
+        Ok(match (status.is_terminal(), row.cleanup_requested, keep.as_str()) {
+            (false, _, _) => Some(format!("its run is {status}")),
+            (true, true, _) => None,
+            (true, false, "always") => Some("keep: always".into()),
+            (true, false, "on_failure") if status != RunStatus::Completed => {
+                Some(format!("keep: on_failure, and its run {}", ended(status)))
+            }
+            _ => None,
+        })
+    }
+
+    /// Removes what a run that has ended does not need any more.
+    pub async fn run_ended(&self, run: RunId) -> Result<(), String> {
+        let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
+        let mut wrong = Vec::new();
+        for row in rows.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
+            fence_off(row, run);
+            if self.kept_because(row)?.is_none()
+                && let Err(error) = self.remove(row).await
+            {
+                wrong.push(error);
+            }
+        }
+        if let Ok(ports) = Ports::open(&self.data) {
+            let _ = ports.release(&run.to_string());
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+    }
+
+    /// Removes an environment, or gives its worktree to the pool. Its work is saved first; the words tell where.
+    pub async fn remove(&self, row: &EnvironmentRow) -> Result<String, String> {
+        let told = |error: sprag_store::Error| error.to_string();
+        let path = PathBuf::from(&*row.path);
+        let present = !row.path.is_empty() && path.exists();
+        let attempt =
+            self.store.claims().dispatch_destroy(row.id, self.worker, present).await.map_err(told)?;
+        let Some(attempt) = attempt else {
+            return match present {
+                true => Err(format!("{} is in use, or somebody else removes it", path.display())),
+                false => Ok("it was gone already".into()),
+            };
+        };
+        let (details, run) = (Details::of(row), row.run.map(|run| run.to_string()).unwrap_or_default());
+        let (root, place) = (self.data.join("worktrees"), path.clone());
+        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run))
+            .await
+            .map_err(|e| e.to_string())?;
+        let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+        let (event, reason) = match &removed {
+            Ok(_) => (EnvironmentEvent::DestroySucceeded, None),
+            Err(why) => (EnvironmentEvent::DestroyFailed, Some(why.clone())),
+        };
+        let run = row.run.map(|run| run.to_string()).unwrap_or_default();
+        match &removed {
+            Ok(how) => tracing::info!(run, path = %path.display(), how, "environment removed"),
+            Err(why) => {
+                tracing::warn!(run, path = %path.display(), why, "environment not removed; it is tried again")
+            }
+        }
+        let _ = self.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
+        removed
+    }
+
+    /// What is due: environments whose removal failed or was never begun, and those whose maker is gone.
+    pub async fn sweep(&self) -> Result<usize, String> {
+        let told = |error: sprag_store::Error| error.to_string();
+        let mut done = 0;
+        for row in self.store.read(|db| db.environments(false)).map_err(told)? {
+            if *row.host != *sprag_worker::host() {
+                continue;
+            }
+            if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner).map_err(told)? {
+                let given =
+                    EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+                let event = EnvironmentEvent::ProvisionFailed;
+                let _ = self.store.reaper().environment(row.id, event, given).await.map_err(told)?;
+            }
+            let over = match row.run {
+                Some(run) => {
+                    let found = self.store.read(|db| Table::<RunRow>::load(db, run)).map_err(told)?;
+                    found.is_none_or(|run| run.status().is_terminal())
+                }
+                None => true,
+            };
+            if over && self.kept_because(&row)?.is_none() && self.remove(&row).await.is_ok() {
+                done += 1;
+            }
+        }
+        Ok(done)
+    }
+
+    fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
+        let Some(worker) = worker else { return Ok(true) };
+        let row = self.store.read(|db| Table::<WorkerRow>::load(db, worker))?;
+        Ok(row.is_none_or(|row| row.status() == WorkerStatus::Offline))
+    }
+
+    /// The repositories that runs have worked in, as far as they are there.
+    pub fn repositories(&self) -> Result<Vec<Repository>, String> {
+        let rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
+        let paths: BTreeSet<PathBuf> = rows.iter().filter_map(|row| Details::of(row).repository).collect();
+        Ok(paths.iter().filter_map(|path| Repository::discover(path).ok()).collect())
+    }
+
+    fn worktrees(&self, repository: Repository) -> Result<Worktrees, String> {
+        let root = self.data.join("worktrees");
+        Worktrees::open(repository, &root, Settings::default()).map_err(|error| error.to_string())
+    }
+
+    /// Worktrees in this data directory that wait for the next run.
+    pub fn pooled(&self) -> Result<Vec<Mark>, String> {
+        let mut found = Vec::new();
+        for repository in self.repositories()? {
+            let worktrees = self.worktrees(repository)?;
+            let root = worktrees.root().to_owned();
+            let listed = worktrees.list().map_err(|error| error.to_string())?;
+            found.extend(
+                listed
+                    .into_iter()
+                    .map(|listed| listed.mark)
+                    .filter(|mark| mark.state == State::Pooled && mark.root == root),
+            );
+        }
+        Ok(found)
+    }
+
+    /// Everything that [`Environments::do_chore`] would do now to free space, in order.
+    pub fn chores(&self) -> Result<Vec<Chore>, String> {
+        let rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
+        let here = sprag_worker::host();
+        let mut chores = Vec::new();
+        for row in
+            rows.iter().filter(|row| *row.host == *here && row.status() != EnvironmentStatus::Destroyed)
+        {
+            if self.kept_because(row)?.is_none() {
+                let why =
+                    row.reason.as_deref().map_or("its run is over".to_owned(), |why| format!("again: {why}"));
+                chores.push(Chore::Remove { id: row.id, path: PathBuf::from(&*row.path), why });
+            }
+        }
+        let known: BTreeSet<&str> = rows
+            .iter()
+            .filter(|row| row.status() != EnvironmentStatus::Destroyed)
+            .map(|row| &*row.path)
+            .collect();
+        for repository in self.repositories()? {
+            let common_dir = repository.common_dir().to_owned();
+            let worktrees = self.worktrees(repository)?;
+            let root = worktrees.root().to_owned();
+            for listed in worktrees.list().map_err(|error| error.to_string())? {
+                let mark = listed.mark;
+                if mark.root != root || listed.is_held || known.contains(mark.path.to_string_lossy().as_ref())
+                {
+                    continue;
+                }
+                chores.push(match mark.state {
+                    State::Pooled => Chore::Unpool { path: mark.path },
+                    _ => Chore::Recover { path: mark.path, run: mark.run },
+                });
+            }
+            for branch in branches_of(&rows, &common_dir) {
+                chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
+            }
+        }
+        Ok(chores)
+    }
+
+    /// Does one of the chores; says what came of it.
+    pub async fn do_chore(&self, chore: &Chore) -> Result<String, String> {
+        match chore {
+            Chore::Remove { id, .. } => {
+                let row = self
+                    .store
+                    .read(|db| Table::<EnvironmentRow>::load(db, *id))
+                    .map_err(|e| e.to_string())?;
+                match row {
+                    Some(row) => self.remove(&row).await,
+                    None => Ok("it was gone already".into()),
+                }
+            }
+            Chore::Unpool { path } | Chore::Recover { path, .. } => {
+                for repository in self.repositories()? {
+                    let worktrees = self.worktrees(repository)?;
+                    let path = path.display().to_string();
+                    let Ok(worktree) = worktrees.adopt(&path, "gc") else { continue };
+                    let removed =
+                        worktrees.remove(worktree, BranchPolicy::DeleteIfMerged, &Cancel::default());
+                    return removed.map(|removed| told_of(&removed)).map_err(|error| error.to_string());
+                }
+                Ok("it was gone already".into())
+            }
+            Chore::DeleteBranch { repository, branch } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
+                    BranchFate::Deleted => Ok("deleted".into()),
+                    BranchFate::None => Ok("it was gone already".into()),
+                    BranchFate::Kept(why) => Ok(format!("kept: {why}")),
+                }
+            }
+        }
+    }
+}
+
+/// Nobody lands for a run that has ended: one that was paused in the middle of it finds its fence moved on.
+fn fence_off(row: &EnvironmentRow, run: RunId) {
+    let repository = Details::of(row).repository.and_then(|path| Repository::discover(&path).ok());
+    let Some(repository) = repository else { return };
+    if let Ok(Some(fence)) = repository.fence(&run.to_string())
+        && let Err(error) = repository.move_fence(&run.to_string(), Some(fence.number), fence.number + 1)
+    {
+        tracing::warn!(%run, path = &*row.path, %error, "moving the fence of a run that has ended");
+    }
+}
+
+/// Branches of destroyed environments that still exist and are merged somewhere.
+fn branches_of(rows: &[EnvironmentRow], common_dir: &Path) -> BTreeSet<String> {
+    let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
+    let of_this = gone.filter(|details| details.repository.as_deref() == Some(common_dir));
+    of_this
+        .filter_map(|details| details.branch)
+        .filter(|branch| common_dir.join("refs/heads").join(branch).exists())
+        .collect()
+}
+
+fn ended(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Cancelled => "was cancelled",
+        _ => "failed",
+    }
+}
+
+/// Saves what is in a worktree, then gives it to the pool or removes it.
+fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<String, String> {
+    let told = |error: sprag_worktree::Error| error.to_string();
+    let repository = details.repository.as_deref().ok_or("its repository is not known")?;
+    let repository = Repository::discover(repository).map_err(told)?;
+    let worktrees = Worktrees::open(repository, root, Settings::default()).map_err(told)?;
+    let worktree = match worktrees.adopt(&path.display().to_string(), run) {
+        Ok(worktree) => worktree,
+        // Somebody removed it by hand: only its folder may be left.
+        Err(error) if matches!(error.kind, GitKind::NoSuchWorktree { .. }) => {
+            return match std::fs::remove_dir(path) {
+                Ok(()) => Ok("only an empty folder was left".into()),
+                Err(_) if !path.exists() => Ok("it was gone already".into()),
+                Err(_) => Err(format!(
+                    "{} is no worktree any more, and not empty: look at it, then remove it",
+                    path.display()
+                )),
+            };
+        }
+        Err(error) => return Err(told(error)),
+    };
+    match worktrees.park(worktree, BranchPolicy::DeleteIfMerged, &details.caches, &Cancel::default()) {
+        Ok(Parked::Ready { salvaged, branch }) => {
+            let saved = salvaged.map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
+            Ok(format!("kept ready for the next run{}{saved}", branch_text(&branch)))
+        }
+        Ok(Parked::Removed(removed)) => match removed.leftovers.first() {
+            Some(left) => Err(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy)),
+            None => Ok(told_of(&removed)),
+        },
+        Err(error) => Err(told(error)),
+    }
+}
+
+fn branch_text(fate: &BranchFate) -> String {
+    match fate {
+        BranchFate::Kept(why) => format!("; its branch stays: {why}"),
+        BranchFate::None | BranchFate::Deleted => String::new(),
+    }
+}
+
+fn told_of(removed: &Removed) -> String {
+    let saved =
+        removed.salvaged.as_ref().map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
+    format!("removed{}{saved}", branch_text(&removed.branch))
+}
+
+/// Removes the environments of runs that have ended.
+pub(crate) struct RemoveEnvironments(pub(crate) Environments);
+
+impl Effect for RemoveEnvironments {
+    fn name(&self) -> &'static str {
+        "environments"
+    }
+
+    fn run_ended(&self, run: RunId) -> EffectFuture<'_> {
+        Box::pin(self.0.run_ended(run))
+    }
+}

@@ -1,0 +1,204 @@
+//! Where runs work: who makes an environment, who uses it, who may remove it.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus};
+
+use crate::error::Result;
+use crate::outcome::Outcome;
+use crate::rows::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, WorkerRow};
+use crate::session::Session;
+
+/// An environment that a worker needs.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// A number for it, should it be new.
+    pub id: Id,
+    /// The run that works in it.
+    pub run: RunId,
+    /// The step that has it alone; none for the whole run.
+    pub scope: Option<StepNo>,
+    /// The host it is on.
+    pub host: Arc<str>,
+    /// Who asks, and makes it if nobody has.
+    pub worker: Id,
+    /// Sprag makes it, so Sprag may remove it.
+    pub managed: bool,
+    /// What else is known of it, as JSON.
+    pub details: Arc<str>,
+}
+
+/// What becomes of the wish for an environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provide {
+    /// It is for the one who asks to make it, as this attempt.
+    Make(EnvironmentRow),
+    /// It is there.
+    Ready(EnvironmentRow),
+    /// Somebody else is making or removing it.
+    Busy(EnvironmentRow),
+}
+
+/// Finds a run's environment, or notes that the one who asks makes it: before anything is touched on disk.
+/// `there` says whether one that is said to be ready really is.
+pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bool) -> Result<Provide> {
+    let found = session.db().environments_of(wanted.run)?.into_iter().find(|row| row.scope == wanted.scope);
+    let Some(row) = found else {
+        let row = EnvironmentRow {
+            id: wanted.id,
+            status: EnvironmentStatus::Provisioning,
+            version: 1,
+            run: Some(wanted.run),
+            scope: wanted.scope,
+            host: Arc::clone(&wanted.host),
+            path: "".into(),
+            managed: wanted.managed,
+            cleanup_requested: false,
+            provision_attempt: 1,
+            destroy_attempt: 0,
+            users: 0,
+            owner: Some(wanted.worker),
+            reason: None,
+            details: Arc::clone(&wanted.details),
+            created_ms: session.now().wall_ms,
+        };
+        session.create(row.clone(), "environment.created", Actor::Executor);
+        return Ok(Provide::Make(row));
+    };
+    match row.status() {
+        EnvironmentStatus::Ready if there => return Ok(Provide::Ready(row)),
+        EnvironmentStatus::Ready | EnvironmentStatus::Error | EnvironmentStatus::Destroyed => {}
+        EnvironmentStatus::Provisioning
+            if row.owner == Some(wanted.worker) || is_gone(session, row.owner)? =>
+        {
+            // Whoever was at it cannot say so any more.
+            let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+            let _ =
+                environment_event(session, row.id, EnvironmentEvent::ProvisionFailed, Actor::Reaper, &given)?;
+        }
+        EnvironmentStatus::Provisioning | EnvironmentStatus::Destroying => return Ok(Provide::Busy(row)),
+    }
+    let given = EnvironmentGiven::default();
+    let event = EnvironmentEvent::ProvisionRequested;
+    if !environment_event(session, row.id, event, Actor::Executor, &given)?.is_applied() {
+        return Ok(Provide::Busy(row));
+    }
+    session.note::<EnvironmentRow>(row.id, |row| {
+        row.owner = Some(wanted.worker);
+        row.details = Arc::clone(&wanted.details);
+        row.reason = None;
+    })?;
+    Ok(Provide::Make(session.get::<EnvironmentRow>(row.id)?.unwrap_or(row)))
+}
+
+/// Whether a worker is known to be gone.
+fn is_gone(session: &mut Session<'_>, worker: Option<Id>) -> Result<bool> {
+    let Some(worker) = worker else { return Ok(true) };
+    Ok(session.get::<WorkerRow>(worker)?.is_none_or(|row| row.status() == WorkerStatus::Offline))
+}
+
+/// Notes where an environment is being made, and what else is known of it by now.
+pub fn describe_environment(
+    session: &mut Session<'_>,
+    id: Id,
+    path: &Arc<str>,
+    details: &Arc<str>,
+) -> Result<()> {
+    session.note::<EnvironmentRow>(id, |row| {
+        row.path = Arc::clone(path);
+        row.details = Arc::clone(details);
+    })
+}
+
+/// Reports an event on an environment.
+pub fn environment_event(
+    session: &mut Session<'_>,
+    id: Id,
+    event: EnvironmentEvent,
+    actor: Actor,
+    given: &EnvironmentGiven,
+) -> Result<Outcome<Environment>> {
+    session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
+        EnvironmentEvent::ProvisionRequested => {
+            row.cleanup_requested = false;
+            row.provision_attempt += 1;
+        }
+        EnvironmentEvent::DestroyDispatched => row.destroy_attempt += 1,
+        EnvironmentEvent::DestroySucceeded | EnvironmentEvent::CleanupCompleted => {
+            row.cleanup_requested = false
+        }
+        _ => {}
+    })
+}
+
+/// Reports an event with the reason for it.
+pub fn environment_event_because(
+    session: &mut Session<'_>,
+    id: Id,
+    event: EnvironmentEvent,
+    given: &EnvironmentGiven,
+    reason: Option<&str>,
+) -> Result<Outcome<Environment>> {
+    let outcome = environment_event(session, id, event, Actor::Worker, given)?;
+    if outcome.is_applied() {
+        session.note::<EnvironmentRow>(id, |row| row.reason = reason.map(Into::into))?;
+    }
+    Ok(outcome)
+}
+
+/// Asks for an environment to be removed.
+pub fn request_cleanup(session: &mut Session<'_>, id: Id) -> Result<bool> {
+    if session.get::<EnvironmentRow>(id)?.is_none() {
+        return Ok(false);
+    }
+    session.note::<EnvironmentRow>(id, |row| row.cleanup_requested = true)?;
+    Ok(true)
+}
+
+/// Begins to remove an environment, unless its run lives: whoever resumes the run and whoever removes the
+/// environment cannot both pass. The new attempt's number, if it may.
+pub fn dispatch_destroy(
+    session: &mut Session<'_>,
+    id: Id,
+    worker: Id,
+    path_present: bool,
+) -> Result<Option<u32>> {
+    let Some(row) = session.get::<EnvironmentRow>(id)? else { return Ok(None) };
+    let live = match row.run {
+        Some(run) => session.get::<RunRow>(run)?.is_some_and(|run| !run.status().is_terminal()),
+        None => false,
+    };
+    let gone = is_gone(session, row.owner)?;
+    session.note::<EnvironmentRow>(id, |row| {
+        row.cleanup_requested = true;
+        row.users = u32::from(live);
+    })?;
+    let given = EnvironmentGiven { path_present, destroyer_gone: gone, ..EnvironmentGiven::default() };
+    if row.status() == EnvironmentStatus::Destroying {
+        // Whoever was at it is gone; the files may be half there.
+        let _ = environment_event(session, id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
+    }
+    if !path_present && !live {
+        let _ = environment_event(session, id, EnvironmentEvent::CleanupCompleted, Actor::Worker, &given)?;
+        return Ok(None);
+    }
+    let event = EnvironmentEvent::DestroyDispatched;
+    if !environment_event(session, id, event, Actor::Worker, &given)?.is_applied() {
+        return Ok(None);
+    }
+    session.note::<EnvironmentRow>(id, |row| row.owner = Some(worker))?;
+    Ok(session.get::<EnvironmentRow>(id)?.map(|row| row.destroy_attempt))
+}
+
+/// Begins or ends a live use of an environment; refused while it is being removed.
+pub fn use_environment(session: &mut Session<'_>, id: Id, begins: bool) -> Result<bool> {
+    match session.get::<EnvironmentRow>(id)? {
+        Some(row) if !begins || row.status() == EnvironmentStatus::Ready => {
+            session.note::<EnvironmentRow>(id, |row| {
+                row.users = if begins { row.users + 1 } else { row.users.saturating_sub(1) };
+            })?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
+}

@@ -1,0 +1,216 @@
+//! Brings the work of a run's worktree onto a branch, and tells what was in the way.
+
+use serde_json::{Value, json};
+use sprag_pipeline::{Kind, Landing, StepSpec};
+use sprag_store::ops::{Assignment, Ending};
+use sprag_worktree::{
+    Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Strategy,
+    Worktree,
+};
+
+use crate::command::{Commands, Work, failed, first_line};
+use crate::control::{Control, Signal};
+use crate::environment::Entered;
+use crate::slots::Ended;
+
+/// How much of conflicting hunks goes with a failure.
+const HUNK_BYTES: usize = 16 << 10;
+
+/// What to land, with its texts filled in.
+#[derive(Clone)]
+struct Order {
+    run: String,
+    into: String,
+    strategy: Strategy,
+    message: String,
+    push: Option<String>,
+}
+
+impl Commands {
+    /// Lands the run's work; returns when nothing of it goes on.
+    pub(crate) async fn land(&self, assignment: &Assignment, spec: &StepSpec, mut control: Control) -> Ended {
+        let entered = match self.enter(assignment).await {
+            Ok(Some(entered)) => entered,
+            Ok(None) => {
+                let message =
+                    "the run has no worktree to land: give the pipeline `environment: { worktree: {} }`";
+                return failed(&json!({ "reason": "environment", "message": message }), false);
+            }
+            Err(ended) => return ended,
+        };
+        let ended = match self.begin(assignment, spec, &entered, &mut control).await {
+            Ok(()) => self.land_in(assignment, spec, &entered, control).await,
+            Err(ended) => ended,
+        };
+        if ended != Ended::Lost {
+            entered.record(&assignment.name).await;
+        }
+        entered.leave().await;
+        ended
+    }
+
+    async fn land_in(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        entered: &Entered,
+        control: Control,
+    ) -> Ended {
+        let Kind::Land { into, strategy, verify, message, push } = &spec.kind else { return Ended::Lost };
+        let run = assignment.lease.execution.run.to_string();
+        let order = Order {
+            into: into.clone(),
+            strategy: match strategy {
+                Landing::Rebase => Strategy::Rebase,
+                Landing::Merge => Strategy::Merge,
+                Landing::Squash => Strategy::Squash,
+            },
+            message: message.clone().unwrap_or_else(|| format!("{}: run {run}", assignment.plan.name)),
+            push: push.clone(),
+            run,
+        };
+        let cancel = Cancel::default();
+        let listening = tokio::spawn(listen(control.clone(), cancel.clone()));
+        let check = match verify {
+            Some(kind) => match self.verifier(assignment, spec, kind, entered, &control) {
+                Ok(check) => Some(check),
+                Err(ended) => return ended,
+            },
+            None => None,
+        };
+        let landing = cancel.clone();
+        let done = entered.place.with_worktree(move |worktree| {
+            land(worktree, &order, check.as_deref(), &landing)
+        });
+        let done = done.await;
+        listening.abort();
+        match (control.now(), done) {
+            (Signal::Lost, _) => Ended::Lost,
+            // Landed is landed, whatever came meanwhile.
+            (_, Some(Ok(landed))) => {
+                Ended::Report(Ending::Completed { result: Some(told(&landed).to_string().into()) })
+            }
+            (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
+            (_, Some(Err(error))) => refused(&error),
+            (_, None) => {
+                let message = "another process of this run holds its worktree";
+                failed(&json!({ "reason": "environment", "message": message }), true)
+            }
+        }
+    }
+
+    /// Runs the command that the result must pass, from a thread that may block.
+    fn verifier(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        kind: &Kind,
+        entered: &Entered,
+        control: &Control,
+    ) -> Result<Box<Verify>, Ended> {
+        let spec = StepSpec { kind: kind.clone(), ..spec.clone() };
+        let (order, places) = self
+            .order(assignment, &spec, Some(&entered.place), control)
+            .map_err(|message| failed(&json!({ "reason": "could_not_start", "message": message }), false))?;
+        let (commands, assignment, control) = (self.clone(), assignment.clone(), control.clone());
+        let runtime = tokio::runtime::Handle::current();
+        let shown = kind.argv().and_then(|argv| argv.last().cloned()).unwrap_or_default();
+        Ok(Box::new(move |_| {
+            let mut control = control.clone();
+            let work = Work { commands: &commands, assignment: &assignment, order: &order, places: &places };
+            match runtime.block_on(work.see_to_end(order.clone(), &mut control)) {
+                Ok(ended) if ended.success() => Ok(()),
+                Ok(ended) => {
+                    let code =
+                        ended.exit_code.map_or_else(|| "a signal".into(), |code| format!("exit code {code}"));
+                    Err(format!(
+                        "{} ended with {code}\n{}",
+                        first_line(&shown),
+                        crate::evidence::tail(&order.log)
+                    ))
+                }
+                Err(_) => Err(format!("{} did not come to its end", first_line(&shown))),
+            }
+        }))
+    }
+}
+
+/// Looks at a result in the worktree; an error is what is wrong with it.
+type Verify = dyn Fn(&std::path::Path) -> Result<(), String> + Send;
+
+/// Waits until the landing is to end.
+async fn listen(mut control: Control, cancel: Cancel) {
+    loop {
+        match control.next().await {
+            Signal::Renewed { .. } => {}
+            Signal::Cancel | Signal::Lost => return cancel.cancel(),
+        }
+    }
+}
+
+/// Takes the run's fence, commits what is not, and lands.
+fn land(
+    worktree: &mut Worktree,
+    order: &Order,
+    verify: Option<&Verify>,
+    cancel: &Cancel,
+) -> Result<Landed, GitError> {
+    let repository = worktree.repository().clone();
+    // Whoever landed for this run before, and was taken for dead, cannot do so from now on.
+    let last = repository.fence(&order.run)?.map(|fence| fence.number);
+    let fence = last.unwrap_or(0) + 1;
+    repository.move_fence(&order.run, last, fence)?;
+    worktree.commit_all(&order.message, cancel)?;
+    let mut options = LandOptions::new(&order.run, &order.into);
+    options.strategy = order.strategy;
+    options.message.clone_from(&order.message);
+    options.fence = Some(fence);
+    options.verify = verify.map(|verify| verify as &sprag_worktree::Verify<'_>);
+    options.push.clone_from(&order.push);
+    worktree.land(&options, cancel)
+}
+
+/// What there is to say of a landing.
+fn told(landed: &Landed) -> Value {
+    let left: Vec<String> = landed
+        .checkouts
+        .iter()
+        .filter_map(|(path, fate)| match fate {
+            CheckoutFate::Left(why) => Some(format!("{}: {why}", path.display())),
+            CheckoutFate::Updated => None,
+        })
+        .collect();
+    let pushed = landed.push.as_ref().map(|push| match push {
+        PushFate::Pushed => "pushed".to_owned(),
+        PushFate::Refused(why) => format!("not pushed: {why}"),
+    });
+    json!({ "outputs": {
+        "commit": landed.commit, "before": landed.before, "moved": landed.moved,
+        "checkouts_left": left, "push": pushed,
+    } })
+}
+
+/// Why nothing was landed, with what whoever works on it must know.
+fn refused(error: &GitError) -> Ended {
+    let (facts, retriable) = match &error.kind {
+        GitKind::Conflict { files, hunks } => {
+            let message = format!("it conflicts with the branch in {}", files.join(", "));
+            let end =
+                (0..=HUNK_BYTES.min(hunks.len())).rev().find(|at| hunks.is_char_boundary(*at)).unwrap_or(0);
+            (
+                json!({ "reason": "conflict", "message": message, "files": files, "tail": &hunks[..end] }),
+                false,
+            )
+        }
+        GitKind::VerifyFailed { message } => {
+            let (first, rest) = message.split_once('\n').unwrap_or((message, ""));
+            (
+                json!({ "reason": "verify", "message": format!("the result was refused: {first}"), "tail": rest }),
+                false,
+            )
+        }
+        GitKind::Fenced { .. } => (json!({ "reason": "fenced", "message": error.to_string() }), false),
+        _ => (json!({ "reason": "land", "message": error.to_string() }), true),
+    };
+    failed(&facts, retriable)
+}

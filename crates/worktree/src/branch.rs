@@ -1,0 +1,123 @@
+//! Branches that we make, and when they may go: never with commits that nothing else holds.
+
+use std::fs;
+
+use crate::{
+    entry,
+    error::{Attempt, Error, Kind},
+    repository::Repository,
+    salvage::is_reachable,
+};
+
+/// The first line of the reflog of a branch that we made ends with this and the worktree's id.
+const MADE_FOR: &str = "sprag: made for ";
+
+/// What becomes of a worktree's branch when the worktree goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BranchPolicy {
+    /// It stays.
+    Keep,
+    /// It goes if we made it and something else holds all of its commits.
+    #[default]
+    DeleteIfMerged,
+    /// It goes if we made it; what nothing else holds is saved first.
+    Delete,
+}
+
+/// What became of a branch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BranchFate {
+    /// There was none.
+    None,
+    /// It is gone.
+    Deleted,
+    /// It is still there, and why.
+    Kept(String),
+}
+
+/// Makes a branch, in a way that shows later who made it.
+pub(crate) fn make(repository: &Repository, branch: &str, base: &str, id: &str) -> Result<(), Kind> {
+    let name = format!("refs/heads/{branch}");
+    let message = format!("{MADE_FOR}{id}");
+    let args = ["-m", &message, "--create-reflog", &name, base, repository.null_oid()];
+    let output = repository.git("update-ref").args(args).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = &output.stderr;
+    if said.contains("reference already exists") {
+        return Err(Kind::BranchExists { branch: branch.to_owned() });
+    }
+    // "'refs/heads/feature' exists; cannot create 'refs/heads/feature/x'"
+    if said.contains("exists; cannot create")
+        && let Some(existing) = said
+            .split('\'')
+            .find_map(|part| part.strip_prefix("refs/heads/").filter(|&existing| existing != branch))
+    {
+        return Err(Kind::BranchConflict { branch: branch.to_owned(), existing: existing.to_owned() });
+    }
+    Err(output.failure())
+}
+
+/// Whether we made the branch: for one worktree, or for any. Whoever makes it anew begins a new reflog.
+pub(crate) fn made_by_us(repository: &Repository, branch: &str, id: Option<&str>) -> bool {
+    let log = repository.common_dir().join("logs/refs/heads").join(branch);
+    let Ok(text) = fs::read_to_string(log) else { return false };
+    let first = text.lines().next().unwrap_or_default();
+    match (first.rsplit_once(MADE_FOR), id) {
+        (Some((_, made_for)), Some(id)) => made_for == id,
+        (found, _) => found.is_some(),
+    }
+}
+
+/// Deletes a worktree's branch if its policy and its commits allow it. Call it after salvaging.
+pub(crate) fn release(
+    repository: &Repository,
+    branch: Option<&str>,
+    id: &str,
+    policy: BranchPolicy,
+) -> Result<BranchFate, Kind> {
+    let Some(branch) = branch else { return Ok(BranchFate::None) };
+    let name = format!("refs/heads/{branch}");
+    let Some(tip) = repository.read_ref(&name)? else { return Ok(BranchFate::None) };
+    if !made_by_us(repository, branch, Some(id)) {
+        return Ok(BranchFate::Kept("it was there before".to_owned()));
+    }
+    match policy {
+        BranchPolicy::Keep => return Ok(BranchFate::Kept("as asked".to_owned())),
+        _ if is_reachable(repository, &tip, Some(branch))? => {}
+        _ => return Ok(BranchFate::Kept(format!("its commits up to {tip} are not merged"))),
+    }
+    repository.git("update-ref").args(["-d", &name, &tip]).run()?;
+    Ok(BranchFate::Deleted)
+}
+
+/// Removes the lock file that a killed git left on a dead run's branch.
+pub(crate) fn clear_stale_lock(repository: &Repository, branch: &str) {
+    let path = repository.common_dir().join("refs/heads").join(format!("{branch}.lock"));
+    if fs::remove_file(&path).is_ok() {
+        tracing::warn!(path = %path.display(), "removed a lock file that a killed git left behind");
+    }
+}
+
+impl Repository {
+    /// Deletes a branch that we made, if no checkout uses it and something else holds all of its commits.
+    pub fn delete_merged_branch(&self, branch: &str) -> Result<BranchFate, Error> {
+        let delete = || {
+            let name = format!("refs/heads/{branch}");
+            let Some(tip) = self.read_ref(&name)? else { return Ok(BranchFate::None) };
+            if !made_by_us(self, branch, None) {
+                return Ok(BranchFate::Kept("it was not made by Sprag".to_owned()));
+            }
+            if let Some(checkout) = entry::holder_of(self, branch)? {
+                return Ok(BranchFate::Kept(format!("it is checked out at {}", checkout.path.display())));
+            }
+            if !is_reachable(self, &tip, Some(branch))? {
+                return Ok(BranchFate::Kept(format!("its commits up to {tip} are not merged")));
+            }
+            self.git("update-ref").args(["-d", &name, &tip]).run()?;
+            Ok(BranchFate::Deleted)
+        };
+        delete().attempt(|| format!("delete the branch {branch} of {}", self.common_dir().display()))
+    }
+}

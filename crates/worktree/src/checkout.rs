@@ -1,0 +1,167 @@
+//! Filling a worktree with its files: as many at once as there are cores, in a process group of its own.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{
+    error::Kind,
+    git::{Cancel, Git},
+    mark::write_whole,
+    worktrees::Worktree,
+};
+
+/// How many checkouts go on at once in this process.
+struct Places {
+    busy: Mutex<usize>,
+    freed: Condvar,
+}
+
+static PLACES: Places = Places { busy: Mutex::new(0), freed: Condvar::new() };
+
+/// A place among the checkouts that go on at once.
+struct Place;
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        *PLACES.busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        PLACES.freed.notify_one();
+    }
+}
+
+/// Waits for a core. Whoever has one gives it back at its own deadline, so that this wait ends too.
+fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
+    const LOOK_EVERY: Duration = Duration::from_millis(50);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut busy = PLACES.busy.lock().unwrap_or_else(PoisonError::into_inner);
+    while *busy >= cores {
+        if cancel.is_cancelled() {
+            return Err(Kind::Cancelled);
+        }
+        busy = PLACES.freed.wait_timeout(busy, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+    }
+    *busy += 1;
+    Ok(Place)
+}
+
+impl Worktree {
+    /// All files of its HEAD, into a folder that has none.
+    pub(crate) fn check_out(&self, cancel: &Cancel) -> Result<(), Kind> {
+        self.limit_to_sparse()?;
+        let _place = take_place(cancel)?;
+        let fill = self.git("read-tree").args(["-m", "-u", "HEAD"]);
+        self.fill(in_parallel(fill), cancel)
+    }
+
+    /// From whatever state it is in to that of its HEAD. Files that git does not know stay.
+    pub(crate) fn switch_to_head(&self, cancel: &Cancel) -> Result<(), Kind> {
+        self.limit_to_sparse()?;
+        let _place = take_place(cancel)?;
+        let switch = self.git("read-tree").args(["--reset", "-u", "HEAD"]);
+        self.fill(in_parallel(switch), cancel)
+    }
+
+    /// Git does not always say that the disk is full when it is.
+    fn fill<'a>(&'a self, git: Git<'a>, cancel: &'a Cancel) -> Result<(), Kind> {
+        const NEXT_TO_NOTHING: u64 = 256 * 1024;
+        let filled = self.long(git, cancel).run();
+        let disk = rustix::fs::statvfs(self.path());
+        match (filled, disk) {
+            (Ok(_), _) => Ok(()),
+            (Err(Kind::Git { .. }), Ok(disk)) if disk.f_bavail * disk.f_frsize < NEXT_TO_NOTHING => {
+                let source = rustix::io::Errno::NOSPC.into();
+                Err(Kind::Io { doing: "write the files of", path: self.path().to_owned(), source })
+            }
+            (Err(kind), _) => Err(kind),
+        }
+    }
+
+    /// What `git worktree add` runs when it is done, if the repository has it.
+    pub(crate) fn run_post_checkout_hook(&self, cancel: &Cancel) -> Result<(), Kind> {
+        const HOOK: &str = "post-checkout";
+        if self.repository.hook(HOOK).is_none() {
+            return Ok(());
+        }
+        let head = self.head()?.unwrap_or_else(|| self.repository.null_oid().to_owned());
+        // As git does it: in the worktree, found by its `.git` file.
+        let hook =
+            Git::new(self.path(), "hook").args(["run", HOOK, "--", self.repository.null_oid(), &head, "1"]);
+        let output = self.long(hook, cancel).output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(Kind::Hook { hook: HOOK, output: format!("{} ({})", output.stderr, output.status) }),
+        }
+    }
+
+    /// Submodules live in the entry, so that each worktree has its own; only their names are shared.
+    pub(crate) fn check_out_submodules(
+        &self,
+        run: &str,
+        deadline: Duration,
+        cancel: &Cancel,
+    ) -> Result<(), Kind> {
+        if !self.path().join(".gitmodules").exists() {
+            return Ok(());
+        }
+        {
+            // Writes the shared config; not again when it has all names.
+            let _held = self.repository.hold(run, deadline)?;
+            Git::new(self.path(), "submodule").arg("init").run()?;
+        }
+        let update = Git::new(self.path(), "submodule").args(["update", "--recursive", "--init", "--force"]);
+        self.long(update, cancel).run().map(|_| ())
+    }
+
+    /// A long command that works in it: it holds the owner lock, and ends when we do.
+    pub(crate) fn long<'a>(&'a self, git: Git<'a>, cancel: &'a Cancel) -> Git<'a> {
+        git.long(self.timeout, cancel).owned_by(Some(self.owner_fd()))
+    }
+
+    fn limit_to_sparse(&self) -> Result<(), Kind> {
+        if self.mark.sparse.is_empty() {
+            return Ok(());
+        }
+        let info = self.entry().join("info");
+        std::fs::create_dir_all(&info).map_err(Kind::io("make", &info))?;
+        write_whole(&info.join("sparse-checkout"), cone(&self.mark.sparse).as_bytes())
+    }
+}
+
+/// Writing files waits for the disk more than for a core, so that more writers than cores pay; not for a few
+/// files, where starting them takes longer than the writing.
+fn in_parallel(git: Git<'_>) -> Git<'_> {
+    git.setting("checkout.workers", "4").setting("checkout.thresholdForParallelism", "500")
+}
+
+/// The patterns by which git limits a checkout to folders, and to the files beside them.
+fn cone(folders: &[String]) -> String {
+    let mut lines = vec!["/*".to_owned(), "!/*/".to_owned()];
+    let mut add = |line: String| {
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    };
+    let parts: Vec<Vec<&str>> =
+        folders.iter().map(|folder| folder.split('/').filter(|part| !part.is_empty()).collect()).collect();
+    for parts in &parts {
+        for end in 1..parts.len() {
+            add(format!("/{}/", parts[..end].join("/")));
+            add(format!("!/{}/*/", parts[..end].join("/")));
+        }
+    }
+    for parts in parts.iter().filter(|parts| !parts.is_empty()) {
+        add(format!("/{}/", parts.join("/")));
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cone_holds_the_files_beside_its_folders() {
+        let folders = ["a/b".to_owned(), "c/".to_owned()];
+        assert_eq!(cone(&folders), "/*\n!/*/\n/a/\n!/a/*/\n/a/b/\n/c/\n");
+    }
+}

@@ -1,0 +1,130 @@
+//! What this process has done so far, in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Powers of two of microseconds: the last one is half a minute and more.
+const BUCKETS: usize = 26;
+
+/// How often, how long together, how long at most, and how they are spread.
+#[derive(Debug)]
+pub(crate) struct Durations {
+    count: AtomicU64,
+    total_us: AtomicU64,
+    longest_us: AtomicU64,
+    buckets: [AtomicU64; BUCKETS],
+}
+
+impl Durations {
+    const fn new() -> Self {
+        Durations {
+            count: AtomicU64::new(0),
+            total_us: AtomicU64::new(0),
+            longest_us: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        }
+    }
+
+    pub(crate) fn record(&self, us: u64) {
+        self.count.fetch_add(1, Relaxed);
+        self.total_us.fetch_add(us, Relaxed);
+        self.longest_us.fetch_max(us, Relaxed);
+        let bucket = (u64::BITS - us.leading_zeros()) as usize;
+        self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Relaxed);
+    }
+
+    fn read(&self) -> Spread {
+        let buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        let all: u64 = buckets.iter().sum();
+        let mut seen = 0;
+        let median = buckets.iter().position(|&count| {
+            seen += count;
+            all > 0 && seen * 2 >= all
+        });
+        Spread {
+            count: self.count.load(Relaxed),
+            total_us: self.total_us.load(Relaxed),
+            longest_us: self.longest_us.load(Relaxed),
+            median_at_most_us: median.map_or(0, |bucket| 1 << bucket),
+        }
+    }
+}
+
+/// Durations of one kind since this process began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spread {
+    /// How many.
+    pub count: u64,
+    /// Their sum.
+    pub total_us: u64,
+    /// The longest.
+    pub longest_us: u64,
+    /// A power of two that half of them do not exceed.
+    pub median_at_most_us: u64,
+}
+
+/// What this process has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Metrics {
+    /// Waiting for repository locks.
+    pub lock_wait: Spread,
+    /// Holding repository locks.
+    pub lock_hold: Spread,
+    /// Waits that ended at their deadline.
+    pub lock_timeouts: u64,
+    /// Worktrees made or taken from the pool.
+    pub creates: u64,
+    /// Creates that failed and were rolled back.
+    pub create_failures: u64,
+    /// Worktrees taken from the pool.
+    pub pool_hits: u64,
+    /// Worktrees removed.
+    pub removes: u64,
+    /// Worktrees of dead runs reclaimed.
+    pub recovered: u64,
+    /// Things that could not be deleted, each time it was tried.
+    pub cleanup_failures: u64,
+}
+
+pub(crate) struct Counters {
+    pub(crate) lock_wait: Durations,
+    pub(crate) lock_hold: Durations,
+    pub(crate) lock_timeouts: AtomicU64,
+    pub(crate) creates: AtomicU64,
+    pub(crate) create_failures: AtomicU64,
+    pub(crate) pool_hits: AtomicU64,
+    pub(crate) removes: AtomicU64,
+    pub(crate) recovered: AtomicU64,
+    pub(crate) cleanup_failures: AtomicU64,
+}
+
+pub(crate) static COUNTERS: Counters = Counters {
+    lock_wait: Durations::new(),
+    lock_hold: Durations::new(),
+    lock_timeouts: AtomicU64::new(0),
+    creates: AtomicU64::new(0),
+    create_failures: AtomicU64::new(0),
+    pool_hits: AtomicU64::new(0),
+    removes: AtomicU64::new(0),
+    recovered: AtomicU64::new(0),
+    cleanup_failures: AtomicU64::new(0),
+};
+
+/// Adds one.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+/// Reads all counters of this process.
+pub fn metrics() -> Metrics {
+    Metrics {
+        lock_wait: COUNTERS.lock_wait.read(),
+        lock_hold: COUNTERS.lock_hold.read(),
+        lock_timeouts: COUNTERS.lock_timeouts.load(Relaxed),
+        creates: COUNTERS.creates.load(Relaxed),
+        create_failures: COUNTERS.create_failures.load(Relaxed),
+        pool_hits: COUNTERS.pool_hits.load(Relaxed),
+        removes: COUNTERS.removes.load(Relaxed),
+        recovered: COUNTERS.recovered.load(Relaxed),
+        cleanup_failures: COUNTERS.cleanup_failures.load(Relaxed),
+    }
+}

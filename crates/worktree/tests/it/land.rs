@@ -1,0 +1,225 @@
+//! Landing: onto a target that moves, checked, fenced, and never at the cost of somebody's changes.
+
+use std::{cell::Cell, fs, path::Path};
+
+use sprag_worktree::{Cancel, CheckoutFate, Kind, LandOptions, PushFate, Strategy, Worktree, Worktrees};
+
+use crate::common::*;
+
+fn with_file(worktrees: &Worktrees, run: &str, file: &str, text: &str) -> Worktree {
+    let worktree = create(worktrees, run, run).expect("a worktree");
+    commit_file(worktree.path(), file, text);
+    worktree
+}
+
+fn commit_file(checkout: &Path, file: &str, text: &str) {
+    fs::write(checkout.join(file), text).expect("a file");
+    git(checkout, &["add", file]);
+    git(checkout, &["commit", "--quiet", &format!("--message={file}: {text}")]);
+}
+
+#[test]
+fn each_strategy_lands_on_a_target_that_moved_and_updates_a_clean_checkout() {
+    for (strategy, parents, commits) in
+        [(Strategy::Rebase, 1, 4), (Strategy::Merge, 2, 5), (Strategy::Squash, 1, 3)]
+    {
+        let place = Place::new(5);
+        let worktrees = place.worktrees();
+        let mut worktree = with_file(&worktrees, "work", "one", "1");
+        commit_file(worktree.path(), "two", "2");
+        commit_file(&place.repo(), "theirs", "x");
+        let before = place.git(&["rev-parse", "main"]);
+        let verify = |path: &Path| -> Result<(), String> {
+            let all = ["one", "two", "theirs"].iter().all(|file| path.join(file).exists());
+            if all { Ok(()) } else { Err("a file is missing".to_owned()) }
+        };
+        let mut options = LandOptions::new("work", "main");
+        options.strategy = strategy;
+        options.verify = Some(&verify);
+        options.message = "What it does".to_owned();
+        let landed = worktree.land(&options, &Cancel::default()).expect("landed");
+        assert_eq!((landed.before.as_str(), landed.moved), (before.as_str(), true));
+        assert_eq!(place.git(&["rev-parse", "main"]), landed.commit);
+        assert_eq!(place.git(&["rev-list", "--count", "main"]), commits.to_string(), "{strategy:?}");
+        assert_eq!(place.git(&["show", "--no-patch", "--format=%P", "main"]).split(' ').count(), parents);
+        if strategy != Strategy::Rebase {
+            assert_eq!(place.git(&["log", "-1", "--format=%s", "main"]), "What it does");
+        }
+        let [(path, CheckoutFate::Updated)] = landed.checkouts.as_slice() else { panic!("{landed:?}") };
+        assert_eq!(*path, fs::canonicalize(place.repo()).expect("a folder"));
+        assert!(is_clean(&place.repo()) && place.repo().join("two").exists());
+        assert!(is_clean(worktree.path()));
+        assert_eq!(git(worktree.path(), &["branch", "--show-current"]), "work");
+        // Landing again changes nothing.
+        assert!(!worktree.land(&options, &Cancel::default()).expect("nothing to do").moved);
+        remove(&worktrees, worktree);
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_dirty_checkout_of_the_target_is_never_touched() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    for (number, file) in ["dir0/file0.txt", "untracked-in-the-way"].into_iter().enumerate() {
+        fs::write(place.repo().join(file), "mine\n").expect("a file");
+        let mut worktree =
+            with_file(&worktrees, &format!("work{number}"), "untracked-in-the-way", &number.to_string());
+        let landed = worktree.land(&LandOptions::new("work", "main"), &Cancel::default()).expect("landed");
+        assert!(matches!(landed.checkouts.as_slice(), [(_, CheckoutFate::Left(_))]), "{landed:?}");
+        assert_eq!(fs::read_to_string(place.repo().join(file)).expect("a file"), "mine\n");
+        place.git(&["stash", "--include-untracked"]);
+        place.git(&["reset", "--hard", "--quiet"]);
+    }
+}
+
+#[test]
+fn a_conflict_names_files_and_hunks_and_leaves_the_worktree_as_it_was() {
+    for strategy in [Strategy::Rebase, Strategy::Merge, Strategy::Squash] {
+        let place = Place::new(5);
+        let worktrees = place.worktrees();
+        let mut worktree = with_file(&worktrees, "work", "fine", "x");
+        commit_file(worktree.path(), "dir0/file0.txt", "ours\n");
+        commit_file(&place.repo(), "dir0/file0.txt", "theirs\n");
+        let before = (git(worktree.path(), &["rev-parse", "HEAD"]), place.git(&["rev-parse", "main"]));
+        fs::write(worktree.path().join("untracked"), "stays").expect("a file");
+        let mut options = LandOptions::new("work", "main");
+        options.strategy = strategy;
+        let error = worktree.land(&options, &Cancel::default()).expect_err("a conflict");
+        let Kind::Conflict { files, hunks } = &error.kind else { panic!("{error}") };
+        assert_eq!(files, &["dir0/file0.txt"], "{strategy:?}");
+        assert!(hunks.contains("ours") && hunks.contains("theirs") && hunks.contains("<<<<<<<"), "{hunks}");
+        assert_eq!((git(worktree.path(), &["rev-parse", "HEAD"]), place.git(&["rev-parse", "main"])), before);
+        assert_eq!(git(worktree.path(), &["branch", "--show-current"]), "work");
+        assert_eq!(git(worktree.path(), &["status", "--porcelain"]), "?? untracked");
+        assert!(!git(worktree.path(), &["status"]).contains("in progress"));
+    }
+}
+
+#[test]
+fn a_failing_check_and_uncommitted_changes_land_nothing() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    let mut worktree = with_file(&worktrees, "work", "one", "1");
+    commit_file(&place.repo(), "theirs", "x");
+    let before = (git(worktree.path(), &["rev-parse", "HEAD"]), place.git(&["rev-parse", "main"]));
+    let verify = |_: &Path| Err("tests fail".to_owned());
+    let mut options = LandOptions::new("work", "main");
+    options.verify = Some(&verify);
+    let error = worktree.land(&options, &Cancel::default()).expect_err("refused");
+    assert!(matches!(&error.kind, Kind::VerifyFailed { message } if message == "tests fail"), "{error}");
+    assert_eq!((git(worktree.path(), &["rev-parse", "HEAD"]), place.git(&["rev-parse", "main"])), before);
+    fs::write(worktree.path().join("one"), "changed").expect("a file");
+    let error =
+        worktree.land(&LandOptions::new("work", "main"), &Cancel::default()).expect_err("uncommitted");
+    assert!(matches!(&error.kind, Kind::Uncommitted { files } if files == &["one"]), "{error}");
+    let nowhere = worktree.land(&LandOptions::new("work", "nowhere"), &Cancel::default());
+    assert!(nowhere.is_err());
+}
+
+#[test]
+fn a_target_that_moves_meanwhile_is_tried_again_within_bounds() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    let mut worktree = with_file(&worktrees, "work", "one", "1");
+    let moves = Cell::new(0);
+    let moves_at_most = Cell::new(2);
+    let verify = |_: &Path| {
+        // Somebody who does not know of the landers' lock commits to the target.
+        if moves.get() < moves_at_most.get() {
+            moves.set(moves.get() + 1);
+            let tree = place.git(&["rev-parse", "main^{tree}"]);
+            let commit = place.git(&["commit-tree", "-p", "main", "-m", &format!("m{}", moves.get()), &tree]);
+            place.git(&["update-ref", "refs/heads/main", &commit]);
+        }
+        Ok(())
+    };
+    let mut options = LandOptions::new("work", "main");
+    options.verify = Some(&verify);
+    let landed = worktree.land(&options, &Cancel::default()).expect("landed");
+    assert_eq!((landed.moved, moves.get()), (true, 2));
+    assert_eq!(place.git(&["rev-list", "--count", "main"]), "4");
+    commit_file(worktree.path(), "two", "2");
+    moves_at_most.set(u32::MAX);
+    let error = worktree.land(&options, &Cancel::default()).expect_err("it never holds still");
+    assert!(matches!(error.kind, Kind::TargetMoved { tries: 5, .. }), "{error}");
+    assert!(is_clean(worktree.path()));
+}
+
+#[test]
+fn a_fenced_off_run_cannot_land() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    let repository = worktrees.repository();
+    let mut worktree = with_file(&worktrees, "work", "one", "1");
+    let before = place.git(&["rev-parse", "main"]);
+    let mut options = LandOptions::new("work", "main");
+    options.fence = Some(1);
+    let error = worktree.land(&options, &Cancel::default()).expect_err("no fence yet");
+    assert!(matches!(error.kind, Kind::Fenced { expected: 1, .. }), "{error}");
+    repository.move_fence("work", None, 1).expect("the first");
+    let other = repository.move_fence("work", None, 1);
+    assert!(matches!(kind(other), Kind::Fenced { .. }));
+    // Taken over at the last moment: after the check, before the target moves.
+    let verify = |_: &Path| {
+        repository.move_fence("work", Some(1), 2).expect("the second");
+        Ok(())
+    };
+    options.verify = Some(&verify);
+    let error = worktree.land(&options, &Cancel::default()).expect_err("fenced off");
+    assert!(matches!(&error.kind, Kind::Fenced { expected: 1, found } if found == "2"), "{error}");
+    assert_eq!(place.git(&["rev-parse", "main"]), before);
+    options.fence = Some(2);
+    options.verify = None;
+    let landed = worktree.land(&options, &Cancel::default()).expect("the new owner lands");
+    let fence = repository.fence("work").expect("read").expect("a fence");
+    assert_eq!((fence.number, fence.landed), (2, vec![("main".to_owned(), landed.commit)]));
+    repository.delete_fence("work").expect("deleted");
+    assert_eq!(repository.fence("work").expect("read"), None);
+}
+
+#[test]
+fn ten_land_at_once_and_all_arrive() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    let made: Vec<_> =
+        (0..10).map(|n| with_file(&worktrees, &format!("r{n}"), &format!("f{n}"), "x")).collect();
+    std::thread::scope(|scope| {
+        for mut worktree in made {
+            scope.spawn(move || {
+                let run = worktree.mark().run.clone();
+                worktree.land(&LandOptions::new(&run, "main"), &Cancel::default()).expect("landed");
+            });
+        }
+    });
+    assert_eq!(place.git(&["rev-list", "--count", "main"]), "11");
+    assert!((0..10).all(|n| place.repo().join(format!("f{n}")).exists()) && is_clean(&place.repo()));
+    let recovered = recover(&worktrees);
+    assert!(recovered.removed.iter().all(|removed| removed.salvaged.is_none()), "all is landed");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_push_has_a_lease() {
+    let remote = Place::new(3);
+    remote.git(&["config", "receive.denyCurrentBranch", "ignore"]);
+    let place = Place { folder: tempfile::tempdir().expect("a folder") };
+    git(place.path(), &["clone", "--quiet", remote.repo().to_str().expect("text"), "repo"]);
+    place.git(&["config", "user.name", "Somebody"]);
+    place.git(&["config", "user.email", "somebody@example.com"]);
+    let worktrees = place.worktrees();
+    let mut worktree = with_file(&worktrees, "work", "one", "1");
+    let mut options = LandOptions::new("work", "main");
+    options.push = Some("origin".to_owned());
+    let landed = worktree.land(&options, &Cancel::default()).expect("landed");
+    assert_eq!(landed.push, Some(PushFate::Pushed));
+    assert_eq!(remote.git(&["rev-parse", "main"]), landed.commit);
+    // Somebody pushed meanwhile: theirs stays.
+    let tree = remote.git(&["rev-parse", "main^{tree}"]);
+    let theirs = remote.git(&["commit-tree", "-p", "main", "-m", "theirs", &tree]);
+    remote.git(&["update-ref", "refs/heads/main", &theirs]);
+    commit_file(worktree.path(), "two", "2");
+    let landed = worktree.land(&options, &Cancel::default()).expect("landed here");
+    assert!(matches!(landed.push, Some(PushFate::Refused(_))), "{landed:?}");
+    assert_eq!(remote.git(&["rev-parse", "main"]), theirs);
+}
