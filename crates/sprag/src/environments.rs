@@ -46,6 +46,15 @@ pub enum Chore {
     },
 }
 
+/// What becomes of a worktree that its run does not need any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It waits for the next run, if there are not enough that do.
+    Pool,
+    /// It goes.
+    Nothing,
+}
+
 /// Looks after environments on this host.
 #[derive(Clone)]
 pub struct Environments {
@@ -111,11 +120,11 @@ impl Environments {
     /// Removes what a run that has ended does not need any more.
     pub async fn run_ended(&self, run: RunId) -> Result<(), String> {
         let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
+        self.fence_off(run);
         let mut wrong = Vec::new();
         for row in rows.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
-            fence_off(row, run);
             if self.kept_because(row)?.is_none()
-                && let Err(error) = self.remove(row).await
+                && let Err(error) = self.remove(row, Then::Pool).await
             {
                 wrong.push(error);
             }
@@ -127,8 +136,9 @@ impl Environments {
     }
 
     /// Removes an environment, or gives its worktree to the pool. Its work is saved first; the words tell where.
-    pub async fn remove(&self, row: &EnvironmentRow) -> Result<String, String> {
+    pub async fn remove(&self, row: &EnvironmentRow, then: Then) -> Result<String, String> {
         let told = |error: sprag_store::Error| error.to_string();
+        sprag_worker::bury(&self.store, row.owner).await;
         let path = PathBuf::from(&*row.path);
         let present = !row.path.is_empty() && path.exists();
         let attempt =
@@ -141,7 +151,7 @@ impl Environments {
         };
         let (details, run) = (Details::of(row), row.run.map(|run| run.to_string()).unwrap_or_default());
         let (root, place) = (self.data.join("worktrees"), path.clone());
-        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run))
+        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run, then))
             .await
             .map_err(|e| e.to_string())?;
         let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
@@ -158,6 +168,53 @@ impl Environments {
         }
         let _ = self.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
         removed
+    }
+
+    /// Nobody lands for a run that has ended: one that was paused in the middle of it finds its fence moved on.
+    fn fence_off(&self, run: RunId) {
+        let found = self.store.read(|db| {
+            let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
+            let lands = db
+                .plan(row.plan)?
+                .is_some_and(|plan| plan.steps.iter().any(|step| step.spec.contains("\"land\":")));
+            if !lands {
+                return Ok(None);
+            }
+            let context: Value = serde_json::from_str(&row.context).unwrap_or_default();
+            let place =
+                context["environment_of"].as_str().and_then(|above| above.parse().ok()).unwrap_or(run);
+            let last = db.steps(run)?.iter().map(|step| step.attempt).max().unwrap_or(1);
+            Ok(db.environments_of(place)?.first().map(|row| (Details::of(row), last)))
+        });
+        let Ok(Some((details, last))) = found else { return };
+        let Some(repository) = details.repository.and_then(|path| Repository::discover(&path).ok()) else {
+            return;
+        };
+        // Above all that was given out for an attempt so far, below what the next one gets.
+        let number = u64::from(last) << 32 | u64::from(u32::MAX);
+        let held = repository.fence(&run.to_string()).ok().flatten().map(|fence| fence.number);
+        if held.is_none_or(|held| held < number)
+            && let Err(error) = repository.move_fence(&run.to_string(), held, number)
+        {
+            tracing::warn!(%run, path = %repository.common_dir().display(), %error, "moving the fence of a run that has ended");
+        }
+    }
+
+    /// Takes back what killed processes have left half made, in all repositories that runs have worked in.
+    pub fn recover(&self) -> Result<usize, String> {
+        let live = |run: &str| {
+            let id: Option<RunId> = run.parse().ok();
+            let row = id.and_then(|id| self.store.read(|db| Table::<RunRow>::load(db, id)).ok().flatten());
+            row.is_some_and(|row| !row.status().is_terminal())
+        };
+        let mut recovered = 0;
+        for repository in self.repositories()? {
+            let spare =
+                |mark: &Mark| mark.state == State::Kept || mark.state == State::Pooled || live(&mark.run);
+            let done = self.worktrees(repository)?.recover(&spare).map_err(|error| error.to_string())?;
+            recovered += done.removed.len() + done.unfinished;
+        }
+        Ok(recovered)
     }
 
     /// What is due: environments whose removal failed or was never begun, and those whose maker is gone.
@@ -181,7 +238,7 @@ impl Environments {
                 }
                 None => true,
             };
-            if over && self.kept_because(&row)?.is_none() && self.remove(&row).await.is_ok() {
+            if over && self.kept_because(&row)?.is_none() && self.remove(&row, Then::Pool).await.is_ok() {
                 done += 1;
             }
         }
@@ -257,7 +314,7 @@ impl Environments {
                     _ => Chore::Recover { path: mark.path, run: mark.run },
                 });
             }
-            for branch in branches_of(&rows, &common_dir) {
+            for branch in branches_of(&rows, worktrees.repository()) {
                 chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
             }
         }
@@ -273,7 +330,7 @@ impl Environments {
                     .read(|db| Table::<EnvironmentRow>::load(db, *id))
                     .map_err(|e| e.to_string())?;
                 match row {
-                    Some(row) => self.remove(&row).await,
+                    Some(row) => self.remove(&row, Then::Nothing).await,
                     None => Ok("it was gone already".into()),
                 }
             }
@@ -300,25 +357,11 @@ impl Environments {
     }
 }
 
-/// Nobody lands for a run that has ended: one that was paused in the middle of it finds its fence moved on.
-fn fence_off(row: &EnvironmentRow, run: RunId) {
-    let repository = Details::of(row).repository.and_then(|path| Repository::discover(&path).ok());
-    let Some(repository) = repository else { return };
-    if let Ok(Some(fence)) = repository.fence(&run.to_string())
-        && let Err(error) = repository.move_fence(&run.to_string(), Some(fence.number), fence.number + 1)
-    {
-        tracing::warn!(%run, path = &*row.path, %error, "moving the fence of a run that has ended");
-    }
-}
-
-/// Branches of destroyed environments that still exist and are merged somewhere.
-fn branches_of(rows: &[EnvironmentRow], common_dir: &Path) -> BTreeSet<String> {
+/// Branches of destroyed environments that still exist.
+fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
     let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
-    let of_this = gone.filter(|details| details.repository.as_deref() == Some(common_dir));
-    of_this
-        .filter_map(|details| details.branch)
-        .filter(|branch| common_dir.join("refs/heads").join(branch).exists())
-        .collect()
+    let of_this = gone.filter(|details| details.repository.as_deref() == Some(repository.common_dir()));
+    of_this.filter_map(|details| details.branch).filter(|branch| repository.has_branch(branch)).collect()
 }
 
 fn ended(status: RunStatus) -> &'static str {
@@ -329,11 +372,16 @@ fn ended(status: RunStatus) -> &'static str {
 }
 
 /// Saves what is in a worktree, then gives it to the pool or removes it.
-fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<String, String> {
+fn put_away(details: &Details, root: &Path, path: &Path, run: &str, then: Then) -> Result<String, String> {
     let told = |error: sprag_worktree::Error| error.to_string();
     let repository = details.repository.as_deref().ok_or("its repository is not known")?;
     let repository = Repository::discover(repository).map_err(told)?;
-    let worktrees = Worktrees::open(repository, root, Settings::default()).map_err(told)?;
+    let pool_size = match then {
+        Then::Pool => Settings::default().pool_size,
+        Then::Nothing => 0,
+    };
+    let settings = Settings { pool_size, ..Settings::default() };
+    let worktrees = Worktrees::open(repository, root, settings).map_err(told)?;
     let worktree = match worktrees.adopt(&path.display().to_string(), run) {
         Ok(worktree) => worktree,
         // Somebody removed it by hand: only its folder may be left.

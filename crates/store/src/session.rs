@@ -357,6 +357,18 @@ impl<'a> Session<'a> {
         self.spent_timers.push(execution);
     }
 
+    /// The runs that hold a group's places, as this operation leaves them.
+    pub(crate) fn places_of(&mut self, group: &str) -> Result<Vec<RunId>> {
+        let mut holders: BTreeSet<RunId> = self.db.places(group)?.into_iter().collect();
+        for (_, run, held) in self.places.iter().filter(|(name, _, _)| &**name == group) {
+            match held {
+                true => holders.insert(*run),
+                false => holders.remove(run),
+            };
+        }
+        Ok(holders.into_iter().collect())
+    }
+
     /// Gives a run a place in its group, or takes it back.
     pub(crate) fn set_place(&mut self, group: &Arc<str>, run: RunId, held: bool) {
         self.places.push((Arc::clone(group), run, held));

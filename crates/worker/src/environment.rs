@@ -63,6 +63,8 @@ pub(crate) struct Place {
     /// What must be run in it before anything else.
     pub(crate) setup: tokio::sync::Mutex<Option<Setup>>,
     pub(crate) run: RunId,
+    /// Its row in the store; none for a plain folder.
+    id: Option<Id>,
 }
 
 /// What is to be run in a new worktree before anything else.
@@ -76,6 +78,7 @@ pub(crate) struct Setup {
 pub(crate) struct Entered {
     owner: Environments,
     key: Key,
+    slot: Arc<tokio::sync::Mutex<Live>>,
     pub(crate) place: Arc<Place>,
 }
 
@@ -120,7 +123,25 @@ impl Environments {
         };
         live.place = Some(Arc::clone(&place));
         live.users += 1;
-        Ok(Some(Entered { owner: self.clone(), key, place }))
+        drop(live);
+        self.count_user(&place, true).await;
+        Ok(Some(Entered { owner: self.clone(), key, slot, place }))
+    }
+
+    /// Notes on the environment's row that somebody works in it, or has ceased to: in whatever process.
+    async fn count_user(&self, place: &Place, begins: bool) {
+        if let Some(id) = place.id
+            && let Err(error) = self.0.store.claims().use_environment(id, begins).await
+        {
+            tracing::warn!(run = %place.run, path = %place.dir.display(), %error, "counting who works there");
+        }
+    }
+
+    /// Whether one step works there, in all processes.
+    fn is_alone(&self, place: &Place) -> bool {
+        let row =
+            place.id.map(|id| self.0.store.read(|db| sprag_store::Table::<EnvironmentRow>::load(db, id)));
+        row.is_none_or(|row| row.is_ok_and(|row| row.is_some_and(|row| row.users <= 1)))
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<tokio::sync::Mutex<Live>>>> {
@@ -165,14 +186,23 @@ impl Environments {
             let dir = started_in.join(directory);
             std::fs::create_dir_all(&dir)
                 .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-            return Ok(Place { dir, env, worktree: Mutex::default(), setup: None.into(), run: key.0 });
+            return Ok(Place {
+                dir,
+                env,
+                worktree: Mutex::default(),
+                setup: None.into(),
+                run: key.0,
+                id: None,
+            });
         }
         let (worktree, dir, fresh) = self.worktree_of(key, workplace, started_in).await?;
+        let known = self.0.store.read(|db| db.environments_of(key.0)).map_err(|error| error.to_string())?;
+        let id = known.iter().find(|row| row.scope == key.1).map(|row| row.id);
         if let Some(worktree) = &worktree {
             env.extend(worktree.environment());
         }
         env.insert("SPRAG_WORKTREE".into(), dir.display().to_string());
-        Ok(Place { dir, env, worktree: Mutex::new(worktree), setup: fresh.into(), run: key.0 })
+        Ok(Place { dir, env, worktree: Mutex::new(worktree), setup: fresh.into(), run: key.0, id })
     }
 
     /// The run's worktree: found, or made, or waited for while somebody else makes it.
@@ -222,10 +252,16 @@ impl Environments {
                             sprag_store::Row::status(&row)
                         ));
                     }
+                    self.bury(row.owner).await;
                     wake.wait(LOOK).await;
                 }
             }
         }
+    }
+
+    /// Notes that whoever was at it is gone, if its process is.
+    async fn bury(&self, owner: Option<Id>) {
+        bury(&self.0.store, owner).await;
     }
 
     fn worktrees(&self, repository: &Repository) -> Result<Worktrees, sprag_worktree::Error> {
@@ -335,6 +371,17 @@ struct Making<'m> {
     details: Value,
 }
 
+/// Notes that a worker is gone, if its process is seen to be: it cannot say so itself.
+pub async fn bury(store: &Store, worker: Option<Id>) {
+    let Some(worker) = worker else { return };
+    let row = store.read(|db| sprag_store::Table::<sprag_store::WorkerRow>::load(db, worker));
+    let Ok(Some(row)) = row else { return };
+    let process: Option<sprag_process::ProcessId> = row.process.parse().ok();
+    if process.is_some_and(|process| sprag_process::is_alive(&process) == sprag_process::Liveness::Dead) {
+        let _ = store.reaper().worker_lost(worker, sprag_store::ops::Lost::ProcessGone).await;
+    }
+}
+
 /// The names of a run's steps that have been worked on, the last one to end first.
 pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<String>> {
     store.read(|db| {
@@ -388,12 +435,17 @@ pub fn before(step: &str) -> String {
 impl Entered {
     /// Has the step begin with the right files: a further try with those from before the step, unless others
     /// work beside it or it goes on `here`.
-    pub(crate) async fn begin(&self, step: &str, is_retry: bool, here: bool) -> Result<(), String> {
-        let slot = Arc::clone(self.owner.live().entry(self.key).or_default());
-        // Nobody comes in while files are put back.
-        let live = slot.lock().await;
-        let (run, name) = (self.place.run.to_string(), before(step));
-        if is_retry && (here || live.users > 1) {
+    pub(crate) async fn begin(
+        &self,
+        run: RunId,
+        step: &str,
+        is_retry: bool,
+        here: bool,
+    ) -> Result<(), String> {
+        // Nobody of this process comes in while files are put back.
+        let live = self.slot.lock().await;
+        let (run, name) = (run.to_string(), before(step));
+        if is_retry && (here || live.users > 1 || !self.owner.is_alone(&self.place)) {
             return Ok(());
         }
         let done = self.place.with_worktree(move |worktree| {
@@ -411,8 +463,8 @@ impl Entered {
     }
 
     /// Records what the step has left.
-    pub(crate) async fn record(&self, step: &str) {
-        let (run, name) = (self.place.run.to_string(), step.to_owned());
+    pub(crate) async fn record(&self, run: RunId, step: &str) {
+        let (run, name) = (run.to_string(), step.to_owned());
         let recorded = self
             .place
             .with_worktree(move |worktree| worktree.checkpoint(&run, &name, &Cancel::default()).map(drop));
@@ -424,15 +476,14 @@ impl Entered {
 
     /// The step is over. Whoever leaves last leaves the worktree for the run's next step.
     pub(crate) async fn leave(self) {
-        let Entered { owner, key, place } = self;
-        let slot = Arc::clone(owner.live().entry(key).or_default());
+        let Entered { owner, key, slot, place } = self;
+        owner.count_user(&place, false).await;
         let mut live = slot.lock().await;
         live.users = live.users.saturating_sub(1);
         if live.users > 0 {
             return;
         }
         live.place = None;
-        owner.live().remove(&key);
         let worktree = place.worktree().take();
         if let Some(worktree) = worktree {
             let (run, path) = (key.0, worktree.path().to_owned());
@@ -441,6 +492,12 @@ impl Entered {
             if let Ok(Err(error)) = kept.await {
                 tracing::warn!(%run, path = %path.display(), %error, "leaving a worktree");
             }
+        }
+        drop(live);
+        let mut all = owner.live();
+        // The map's and ours: nobody is on the way in.
+        if Arc::strong_count(&slot) == 2 {
+            all.remove(&key);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Brings the work of a run's worktree onto a branch, and tells what was in the way.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sprag_pipeline::{Kind, Landing, StepSpec};
 use sprag_store::ops::{Assignment, Ending};
@@ -13,6 +15,8 @@ use crate::control::{Control, Signal};
 use crate::environment::Entered;
 use crate::slots::Ended;
 
+/// How long a landing waits for others, unless its step has a timeout: each may verify for long.
+const LONGEST_QUEUE: Duration = Duration::from_secs(3600);
 /// How much of conflicting hunks goes with a failure.
 const HUNK_BYTES: usize = 16 << 10;
 
@@ -24,6 +28,10 @@ struct Order {
     strategy: Strategy,
     message: String,
     push: Option<String>,
+    /// Grows with every attempt and every change of hands.
+    fence: u64,
+    /// How long it may wait for others who land.
+    patience: Duration,
 }
 
 impl Commands {
@@ -43,7 +51,7 @@ impl Commands {
             Err(ended) => ended,
         };
         if ended != Ended::Lost {
-            entered.record(&assignment.name).await;
+            entered.record(assignment.lease.execution.run, &assignment.name).await;
         }
         entered.leave().await;
         ended
@@ -67,6 +75,8 @@ impl Commands {
             },
             message: message.clone().unwrap_or_else(|| format!("{}: run {run}", assignment.plan.name)),
             push: push.clone(),
+            fence: u64::from(assignment.lease.execution.attempt) << 32 | u64::from(assignment.lease.fence),
+            patience: spec.timeout_ms.map_or(LONGEST_QUEUE, Duration::from_millis),
             run,
         };
         let cancel = Cancel::default();
@@ -79,17 +89,14 @@ impl Commands {
             None => None,
         };
         let landing = cancel.clone();
-        let done = entered.place.with_worktree(move |worktree| {
-            land(worktree, &order, check.as_deref(), &landing)
-        });
+        let done =
+            entered.place.with_worktree(move |worktree| land(worktree, &order, check.as_deref(), &landing));
         let done = done.await;
         listening.abort();
         match (control.now(), done) {
             (Signal::Lost, _) => Ended::Lost,
             // Landed is landed, whatever came meanwhile.
-            (_, Some(Ok(landed))) => {
-                Ended::Report(Ending::Completed { result: Some(told(&landed).to_string().into()) })
-            }
+            (_, Some(Ok(landed))) => landed_as(&landed),
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
             (_, Some(Err(error))) => refused(&error),
             (_, None) => {
@@ -158,16 +165,32 @@ fn land(
     let repository = worktree.repository().clone();
     // Whoever landed for this run before, and was taken for dead, cannot do so from now on.
     let last = repository.fence(&order.run)?.map(|fence| fence.number);
-    let fence = last.unwrap_or(0) + 1;
-    repository.move_fence(&order.run, last, fence)?;
+    repository.move_fence(&order.run, last, order.fence)?;
     worktree.commit_all(&order.message, cancel)?;
     let mut options = LandOptions::new(&order.run, &order.into);
     options.strategy = order.strategy;
     options.message.clone_from(&order.message);
-    options.fence = Some(fence);
+    options.fence = Some(order.fence);
+    options.lock_deadline = order.patience;
     options.verify = verify.map(|verify| verify as &sprag_worktree::Verify<'_>);
     options.push.clone_from(&order.push);
     worktree.land(&options, cancel)
+}
+
+/// What a landing means for its step. One that was not pushed as it should be is tried again: what is landed
+/// already is not landed twice.
+fn landed_as(landed: &Landed) -> Ended {
+    let mut facts = told(landed);
+    match &landed.push {
+        Some(PushFate::Refused(why)) => {
+            facts["reason"] = "push".into();
+            facts["message"] = format!("it is landed here, and was not pushed: {why}").into();
+            failed(&facts, true)
+        }
+        Some(PushFate::Pushed) | None => {
+            Ended::Report(Ending::Completed { result: Some(facts.to_string().into()) })
+        }
+    }
 }
 
 /// What there is to say of a landing.

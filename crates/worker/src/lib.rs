@@ -27,7 +27,7 @@ use sprag_store::Id;
 
 pub use command::Commands;
 pub use control::{Control, Signal};
-pub use environment::{Environments, before, host, last_finished};
+pub use environment::{Environments, before, bury, host, last_finished};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};

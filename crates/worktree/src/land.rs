@@ -147,12 +147,15 @@ impl Worktree {
             });
             let head = self.head()?.ok_or_else(|| Kind::NoCommits { path: self.mark.path.clone() })?;
             if self.is_ancestor(&head, &before)? || landed_before.as_ref() == Some(&head) {
+                // Whoever landed it may have been cut off before it was pushed.
+                let push =
+                    options.push.as_ref().map(|remote| self.push(remote, options, &before, &before, cancel));
                 return Ok(Landed {
                     commit: before.clone(),
                     before,
                     moved: false,
                     checkouts: Vec::new(),
-                    push: None,
+                    push,
                 });
             }
             let commit = self.prepare_result(options, &head, &before, cancel)?;

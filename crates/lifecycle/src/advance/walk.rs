@@ -211,7 +211,14 @@ impl<S: RunState> Walk<'_, S> {
                 if step.status == StepStatus::Pending {
                     self.state.move_step(no, StepMove::Started)?;
                 }
-                if may == May::End && !ending { self.state.end_work(no) } else { Ok(()) }
+                if may == May::End && !ending {
+                    self.state.end_work(no)?;
+                    // Another run that nobody works on ends at once.
+                    if matches!(self.state.step(no)?.work, Work::Ended(_)) {
+                        self.agenda.insert(no);
+                    }
+                }
+                Ok(())
             }
             Work::Ended(WorkEnd::Cancelled) => self.settle(no, StepMove::Cancelled),
             Work::Ended(WorkEnd::Unschedulable) => self.fail(no, step),

@@ -76,6 +76,11 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
             let _ =
                 environment_event(session, row.id, EnvironmentEvent::ProvisionFailed, Actor::Reaper, &given)?;
         }
+        EnvironmentStatus::Destroying if is_gone(session, row.owner)? => {
+            let given =
+                EnvironmentGiven { path_present: there, destroyer_gone: true, ..EnvironmentGiven::default() };
+            let _ = environment_event(session, row.id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
+        }
         EnvironmentStatus::Provisioning | EnvironmentStatus::Destroying => return Ok(Provide::Busy(row)),
     }
     let given = EnvironmentGiven::default();
@@ -169,16 +174,20 @@ pub fn dispatch_destroy(
         None => false,
     };
     let gone = is_gone(session, row.owner)?;
+    if live {
+        // What is asked of a live run's environment is forgotten: the run's end decides anew.
+        return Ok(None);
+    }
     session.note::<EnvironmentRow>(id, |row| {
         row.cleanup_requested = true;
-        row.users = u32::from(live);
+        row.users = 0;
     })?;
     let given = EnvironmentGiven { path_present, destroyer_gone: gone, ..EnvironmentGiven::default() };
     if row.status() == EnvironmentStatus::Destroying {
         // Whoever was at it is gone; the files may be half there.
         let _ = environment_event(session, id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
     }
-    if !path_present && !live {
+    if !path_present {
         let _ = environment_event(session, id, EnvironmentEvent::CleanupCompleted, Actor::Worker, &given)?;
         return Ok(None);
     }
