@@ -213,6 +213,15 @@ impl HeldRun<'_, '_> {
         Ok(question(&*language, plan.step(step.node()), &names))
     }
 
+    /// Whether the step itself is asked about: a fan-out's condition is its own, or that of its items.
+    fn has_condition(&self, step: &StepRow) -> bool {
+        match self.plan.step(step.node()).condition {
+            Condition::None => false,
+            Condition::Step => step.item_of.is_none(),
+            Condition::Item => step.item_of.is_some(),
+        }
+    }
+
     /// Makes the list of a fan-out, unless one was kept.
     fn list_items(&mut self, step: &StepRow) -> Result<()> {
         if step.items.is_some() {
@@ -352,12 +361,7 @@ impl RunState for HeldRun<'_, '_> {
 
     fn wanted(&mut self, no: StepNo) -> Result<bool> {
         let step = self.step_row(no)?;
-        let asked = match self.plan.step(step.node()).condition {
-            Condition::None => false,
-            Condition::Step => step.item_of.is_none(),
-            Condition::Item => step.item_of.is_some(),
-        };
-        if !asked {
+        if !self.has_condition(&step) {
             return Ok(true);
         }
         // One that has no answer is no reason to skip the step: it is started, and fails with the same words.
@@ -449,7 +453,7 @@ impl RunState for HeldRun<'_, '_> {
             return self.list_items(&step);
         }
         // A condition that had no answer: the step fails with the reason.
-        if planned.condition != Condition::None
+        if self.has_condition(&step)
             && let Err(why) = self.ask(&step, |language, planned, names| language.wanted(planned, names))?
         {
             return self.fail_to_start(&step, &why);

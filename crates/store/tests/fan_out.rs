@@ -1,0 +1,59 @@
+//! Fan-outs, gates and child runs where they meet resumes, reworks and timers: the smallest histories that
+//! random graphs once failed on.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::language::Plain;
+use common::*;
+use serde_json::json;
+use sprag_lifecycle::{
+    Condition, ExecutionId, OnFail, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind,
+};
+use sprag_store::ops::Assignment;
+use sprag_store::{Entropy, Manual, Store};
+
+fn fan_out(items: u32, max_parallel: Option<u32>) -> PlanStep {
+    PlanStep {
+        spec: json!({ "items": items }).to_string(),
+        spread: Some(Spread { max_parallel, fail_fast: false }),
+        ..PlanStep::new("each", Vec::new())
+    }
+}
+
+fn child(of: &Plan) -> PlanStep {
+    let spec = json!({ "child": of, "items": 2 }).to_string();
+    PlanStep { work: WorkKind::Child, spec, ..PlanStep::new("child", Vec::new()) }
+}
+
+fn plan(steps: Vec<PlanStep>) -> Arc<Plan> {
+    Arc::new(Plan::new("test", steps).unwrap())
+}
+
+async fn claim_all(store: &Store) -> Vec<Assignment> {
+    store.claims().claim(claimer(1), 100).await.unwrap()
+}
+
+/// Carries out the outbox: children tell their parents.
+async fn relay(store: &Store) {
+    for row in look(store, |db| db.outbox_due(i64::MAX, 100)) {
+        let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap();
+        if let Some(step) = payload["step"].as_u64() {
+            store.executor().look_at_step(row.run, step as StepNo).await.unwrap();
+        }
+        store.executor().effect_done(row.id).await.unwrap();
+    }
+}
+
+#[test]
+fn p14_a_fan_out_whose_condition_has_no_answer_fails_even_without_items() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let spec = json!({ "items": 0, "when": "no answer" }).to_string();
+        let plan = plan(vec![PlanStep { spec, condition: Condition::Step, ..fan_out(0, None) }]);
+        let run = create(&store, &plan).await;
+        assert_eq!((status(&store, run), steps(&store, run)), ("failed".into(), vec!["failed".into()]));
+    });
+}
