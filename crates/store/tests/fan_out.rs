@@ -57,3 +57,18 @@ fn p14_a_fan_out_whose_condition_has_no_answer_fails_even_without_items() {
         assert_eq!((status(&store, run), steps(&store, run)), ("failed".into(), vec!["failed".into()]));
     });
 }
+
+#[test]
+fn i10_a_child_that_is_resumed_is_bounded_again() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let policy = Policy { timeout_ms: Some(1_000), ..Policy::default() };
+        let run = create(&store, &plan(vec![PlanStep { policy, ..child(&sequence(1)) }])).await;
+        finish(&store, &claim(&store, 1).await, badly()).await;
+        relay(&store).await;
+        assert_eq!(status(&store, run), "failed");
+        assert!(store.person().resume_run(run, None).await.unwrap().is_applied());
+        let timers = look(&store, |db| db.timers_due(i64::MAX, 10));
+        assert!(timers.iter().any(|timer| timer.execution.attempt == 2), "{timers:?}");
+    });
+}
