@@ -160,9 +160,8 @@ impl HeldRun<'_, '_> {
     }
 
         let planned = own_plan.step(step.node());
-        let now = self.session.now();
         let child = NewRun {
-            id: RunId::new(now.wall_ms, self.session.random()),
+            id: self.draw_child_id()?,
             plan,
             pin: parent.pin,
             priority: parent.priority.saturating_add(planned.priority),

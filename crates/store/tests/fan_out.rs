@@ -72,3 +72,23 @@ fn i10_a_child_that_is_resumed_is_bounded_again() {
         assert!(timers.iter().any(|timer| timer.execution.attempt == 2), "{timers:?}");
     });
 }
+
+/// Draws every number three times.
+#[derive(Debug)]
+struct Stuttering(AtomicU64);
+
+impl Entropy for Stuttering {
+    fn next_u64(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) / 3
+    }
+}
+
+#[tokio::test]
+async fn i25_children_made_in_one_millisecond_are_told_apart() {
+    let clock = Arc::new(Manual::new(1_800_000_000_000, 1));
+    let store = Plain::on(Store::in_memory(clock, Arc::new(Stuttering(AtomicU64::new(3)))));
+    let step = PlanStep { spread: Some(Spread::default()), ..child(&sequence(1)) };
+    let created = store.person().create_run(named(1, &plan(vec![step]))).await;
+    assert!(created.is_ok(), "{created:?}");
+    assert_eq!(look(&store, |db| db.children(RunId::from_i64(1))).len(), 2);
+}
