@@ -73,6 +73,23 @@ fn i10_a_child_that_is_resumed_is_bounded_again() {
     });
 }
 
+#[test]
+fn i10_a_timer_that_fires_early_is_set_again() {
+    on_every_store(|store, clock| async move {
+        let store = Plain::on(store);
+        let spec = json!({ "gate_ms": 50 }).to_string();
+        let gate = PlanStep { work: WorkKind::Gate, spec, ..PlanStep::new("gate", Vec::new()) };
+        let run = create(&store, &plan(vec![gate])).await;
+        let id = ExecutionId { run, step: 0, attempt: 1 };
+        assert!(!store.executor().timer_fired(id).await.unwrap());
+        clock.advance(50);
+        let due = look(&store, |db| db.timers_due(i64::MAX, 10));
+        assert_eq!(due.len(), 1, "somebody must look when its time has come");
+        assert!(store.executor().timer_fired(id).await.unwrap());
+        assert_eq!(status(&store, run), "failed");
+    });
+}
+
 /// Draws every number three times.
 #[derive(Debug)]
 struct Stuttering(AtomicU64);
