@@ -90,6 +90,53 @@ fn i10_a_timer_that_fires_early_is_set_again() {
     });
 }
 
+#[test]
+fn p13_what_was_begun_for_any_case_is_not_ended_by_a_rework() {
+    on_every_store(|store, _| async move {
+        // 1 sends 0 back while the always step 2 runs; then 3 fails, and nothing is sent back.
+        let needs: [&[StepNo]; 4] = [&[], &[0], &[0], &[]];
+        let plan = graph(&needs, |no| match no {
+            1 => Policy { on_fail: OnFail::Rework { step: 0, max: 1 }, ..Policy::default() },
+            2 => Policy { always: true, ..Policy::default() },
+            _ => Policy::default(),
+        });
+        let run = create(&store, &plan).await;
+        let first = claim_all(&store).await;
+        finish(&store, &first[0], well()).await;
+        let second = claim_all(&store).await;
+        finish(&store, &second[0], badly()).await;
+        let told = look(&store, |db| db.executions(run));
+        assert!(told.iter().all(|row| !row.cancel_requested), "{told:?}");
+        finish(&store, &first[1], badly()).await;
+        finish(&store, &second[1], well()).await;
+        assert_eq!(steps(&store, run), ["done", "failed", "done", "failed"]);
+        assert_eq!(status(&store, run), "failed");
+    });
+}
+
+#[test]
+fn p13_a_rework_waits_for_what_was_begun_for_any_case() {
+    on_every_store(|store, _| async move {
+        let needs: [&[StepNo]; 3] = [&[], &[0], &[0]];
+        let plan = graph(&needs, |no| match no {
+            1 => Policy { on_fail: OnFail::Rework { step: 0, max: 1 }, ..Policy::default() },
+            2 => Policy { always: true, ..Policy::default() },
+            _ => Policy::default(),
+        });
+        let run = create(&store, &plan).await;
+        finish(&store, &claim(&store, 1).await, well()).await;
+        let both = claim_all(&store).await;
+        finish(&store, &both[0], badly()).await;
+        assert!(claim_all(&store).await.is_empty(), "the always step is still at it");
+        finish(&store, &both[1], well()).await;
+        finish(&store, &claim(&store, 1).await, well()).await;
+        for assignment in claim_all(&store).await {
+            finish(&store, &assignment, well()).await;
+        }
+        assert_eq!((status(&store, run), steps(&store, run)), ("completed".into(), vec!["done".into(); 3]));
+    });
+}
+
 /// Draws every number three times.
 #[derive(Debug)]
 struct Stuttering(AtomicU64);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::walk::{Walk, count};
+use super::walk::{Walk, count, is_begun};
 use super::{Items, Needs, RunState, Standing, StepMove, Tally, Work, standing};
 use crate::{OnFail, Plan, RunStatus, StepNo, StepStatus};
 
@@ -14,8 +14,8 @@ pub(super) fn is_held(plan: &Plan, by: StepNo, no: StepNo) -> bool {
     }
 }
 
-/// Drives the rework that `by` asked for: ends the live work among the target's descendants; once all
-/// of it is still, resets them.
+/// Drives the rework that `by` asked for: ends the live work among the target's descendants, or waits for
+/// it where it is `always`; once all of it is still, resets them.
 pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(), S::Error> {
     let run = walk.state.run();
     let target = match walk.plan.step(by).policy.on_fail {
@@ -42,7 +42,9 @@ pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(
     let mut still = true;
     for no in set.iter().copied().filter(|no| *no != by) {
         let step = walk.state.step(no)?;
-        if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
+        if is_begun(step.status) && walk.plan.step(no).policy.always {
+            still = false;
+        } else if is_begun(step.status) {
             if matches!(step.work, Work::Unreceived | Work::Open | Work::Live { ending: false }) {
                 walk.state.end_work(no)?;
                 if step.items.is_some() {
@@ -63,7 +65,7 @@ fn reset<S: RunState>(walk: &mut Walk<'_, S>, set: &BTreeSet<StepNo>, by: StepNo
     // The failed step last: what it has to say is read off its present attempt.
     for no in set.iter().filter(|no| **no != by).chain([&by]) {
         let step = walk.state.step(*no)?;
-        if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
+        if is_begun(step.status) {
             walk.state.move_step(*no, StepMove::Cancelled)?;
             walk.state.move_step(*no, StepMove::Reworked { by })?;
             continue;

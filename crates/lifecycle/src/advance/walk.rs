@@ -81,6 +81,16 @@ fn count_item(items: &mut Items, status: StepStatus) {
 
 /// How many of these are open, and how many broken.
 pub(super) fn count(standings: impl Iterator<Item = Standing>) -> Needs {
+/// Whether its work may exist, and is not over.
+pub(super) fn is_begun(status: StepStatus) -> bool {
+    matches!(status, StepStatus::Pending | StepStatus::Running)
+}
+
+/// Whether it is an item that was sent back and has not had its turn since.
+fn waits_again(item: &StepNow) -> bool {
+    item.status == StepStatus::Waiting && item.attempt > 1
+}
+
     standings.fold(Needs::default(), |mut needs, standing| {
         match standing {
             Standing::Open => needs.open += 1,
@@ -132,6 +142,10 @@ impl<S: RunState> Walk<'_, S> {
         match step.status {
             StepStatus::Waiting => self.visit_waiting(no, &step, may),
             StepStatus::Pending | StepStatus::Running => match step.items {
+        // What was begun for any case is not ended for a rework: the run may yet fail, and it would be lost.
+        let goes_on = self.planned(&step).policy.always && (step.item_of.is_some() || is_begun(step.status));
+        self.agenda.extend(held_by.filter(|_| goes_on));
+        let held_by = held_by.filter(|_| !goes_on);
                 Some(items) => self.visit_spread(no, &step, items, may),
                 None => self.visit_working(no, &step, may),
             },
