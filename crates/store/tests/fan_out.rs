@@ -59,6 +59,25 @@ fn p14_a_fan_out_whose_condition_has_no_answer_fails_even_without_items() {
 }
 
 #[test]
+fn p16_an_always_fan_out_that_went_well_runs_again_as_any_always_step_does() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let always = Policy { always: true, ..Policy::default() };
+        let run = create(
+            &store,
+            &plan(vec![step(0, &[], Policy::default()), PlanStep { policy: always, ..fan_out(1, None) }]),
+        )
+        .await;
+        for assignment in claim_all(&store).await {
+            finish(&store, &assignment, if assignment.node == 0 { badly() } else { well() }).await;
+        }
+        assert_eq!(steps(&store, run), ["failed", "done", "done"]);
+        assert!(store.person().resume_run(run, None).await.unwrap().is_applied());
+        assert_eq!(claim_all(&store).await.iter().map(|a| a.node).collect::<Vec<_>>(), [0, 1]);
+    });
+}
+
+#[test]
 fn i10_a_child_that_is_resumed_is_bounded_again() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);

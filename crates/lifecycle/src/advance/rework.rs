@@ -99,8 +99,8 @@ pub fn resume_set<S: RunState>(state: &mut S) -> Result<BTreeSet<StepNo>, S::Err
 }
 
 /// Resets these steps of a run that a person resumed or rewound (its epoch is already raised), and
-/// walks on from there. What is done of a fan-out stays done, unless something before it runs again or
-/// it is `afresh` itself.
+/// walks on from there. What is done of a fan-out that is broken stays done, unless something before it
+/// runs again or it is `afresh` itself.
 pub fn restart<S: RunState>(
     state: &mut S,
     set: &BTreeSet<StepNo>,
@@ -111,7 +111,9 @@ pub fn restart<S: RunState>(
         let step = state.step(*no)?;
         let stands = standing(&step, plan.step(*no).policy.on_fail);
         if step.status.is_settled() {
-            let keep = afresh != Some(*no) && !plan.step(*no).needs.iter().any(|need| set.contains(need));
+            let keep = stands == Standing::Broken
+                && afresh != Some(*no)
+                && !plan.step(*no).needs.iter().any(|need| set.contains(need));
             state.move_step(*no, StepMove::Reset { keep })?;
             if keep && step.items.is_some() {
                 reset_items(state, *no)?;
