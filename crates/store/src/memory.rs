@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus,
+    ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, StepStatus, WorkerStatus,
 };
 
 use crate::backend::{Backend, Candidate, QueueRow, Table};
@@ -367,6 +367,19 @@ impl Backend for MemoryTx<'_> {
         let open = self.tables.gates.values().filter(|gate| gate.run == run);
         let mut open: Vec<GateRow> = open.filter(|gate| gate.status() == GateStatus::Open).cloned().collect();
         open.sort_by_key(|gate| (gate.opened_ms, gate.step, gate.attempt));
+    fn waiting_item_steps(
+        &mut self,
+        run: RunId,
+        of: StepNo,
+        first: StepNo,
+        limit: usize,
+    ) -> Result<Vec<StepNo>> {
+        let from_first = self.tables.steps.range((run, first)..=(run, StepNo::MAX));
+        let waiting =
+            from_first.filter(|(_, row)| row.item_of == Some(of) && row.status() == StepStatus::Waiting);
+        Ok(waiting.map(|((_, no), _)| *no).take(limit).collect())
+    }
+
         Ok(open)
     }
 

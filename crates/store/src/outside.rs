@@ -134,9 +134,6 @@ impl HeldRun<'_, '_> {
         Ok(())
     }
 
-    fn start_child(&mut self, step: &StepRow, plan: Arc<Plan>, inputs: Arc<str>) -> Result<()> {
-        let parent = self.row()?;
-        let own_plan = self.plan();
     /// Sets the timer that ends a child run which takes too long.
     fn bound_child(&mut self, step: &StepRow) {
         if let Some(timeout_ms) = self.plan().step(step.node()).policy.timeout_ms {
@@ -159,6 +156,9 @@ impl HeldRun<'_, '_> {
         Err(Error::Conflict { entity: "run", id: "of this millisecond".into() })
     }
 
+    fn start_child(&mut self, step: &StepRow, plan: Arc<Plan>, inputs: Arc<str>) -> Result<()> {
+        let parent = self.row()?;
+        let own_plan = self.plan();
         let planned = own_plan.step(step.node());
         let child = NewRun {
             id: self.draw_child_id()?,

@@ -335,6 +335,7 @@ impl RunState for HeldRun<'_, '_> {
             item_of: row.item_of,
             items: row.items.map(|list| list.items),
             status: row.status(),
+            attempt: row.attempt,
             tries: row.tries,
             losses: row.losses,
             reworks: row.reworks,
@@ -371,6 +372,10 @@ impl RunState for HeldRun<'_, '_> {
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>> {
         let rows = self.session.item_rows(self.id, of)?;
         Ok(rows.iter().filter(|row| !unsettled || !row.status().is_settled()).map(|row| row.no).collect())
+    }
+
+    fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>> {
+        self.session.waiting_items(self.id, of, limit as usize)
     }
 
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<()> {
@@ -449,14 +454,14 @@ impl RunState for HeldRun<'_, '_> {
         let step = self.step_row(no)?;
         let plan = Arc::clone(&self.plan);
         let planned = plan.step(step.node());
-        if planned.spread.is_some() && step.item_of.is_none() {
-            return self.list_items(&step);
-        }
         // A condition that had no answer: the step fails with the reason.
         if self.has_condition(&step)
             && let Err(why) = self.ask(&step, |language, planned, names| language.wanted(planned, names))?
         {
             return self.fail_to_start(&step, &why);
+        }
+        if planned.spread.is_some() && step.item_of.is_none() {
+            return self.list_items(&step);
         }
         match planned.work {
             WorkKind::Execution | WorkKind::Task => {

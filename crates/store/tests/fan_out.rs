@@ -59,6 +59,46 @@ fn p14_a_fan_out_whose_condition_has_no_answer_fails_even_without_items() {
 }
 
 #[test]
+fn p14_items_that_are_resumed_keep_to_what_may_be_live_at_once() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let run = create(&store, &plan(vec![fan_out(5, Some(2))])).await;
+        for round in 0..2 {
+            let mut finished = 0;
+            while finished < 5 {
+                let live = claim_all(&store).await;
+                assert!((1..=2).contains(&live.len()), "{} at once", live.len());
+                for assignment in &live {
+                    finish(&store, assignment, if round == 0 { badly() } else { well() }).await;
+                }
+                finished += live.len();
+            }
+            if round == 0 {
+                assert_eq!(status(&store, run), "failed");
+                assert!(store.person().resume_run(run, None).await.unwrap().is_applied());
+            }
+        }
+        assert_eq!(status(&store, run), "completed");
+    });
+}
+
+#[test]
+fn p16_a_fan_out_that_is_not_wanted_any_more_takes_its_items_with_it() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let spec = json!({ "items": 3, "first_attempt_only": true }).to_string();
+        let step = PlanStep { spec, condition: Condition::Step, reads: vec![0], ..fan_out(3, None) };
+        let run = create(&store, &plan(vec![step])).await;
+        for assignment in claim_all(&store).await {
+            finish(&store, &assignment, badly()).await;
+        }
+        assert!(store.person().resume_run(run, None).await.unwrap().is_applied());
+        assert_eq!(status(&store, run), "completed");
+        assert_eq!(steps(&store, run), ["skipped", "cancelled", "cancelled", "cancelled"]);
+    });
+}
+
+#[test]
 fn p16_an_always_fan_out_that_went_well_runs_again_as_any_always_step_does() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);

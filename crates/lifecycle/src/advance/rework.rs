@@ -132,6 +132,7 @@ fn reset_items<S: RunState>(state: &mut S, of: StepNo) -> Result<(), S::Error> {
         if matches!(state.step(item)?.status, StepStatus::Failed | StepStatus::Cancelled) {
             state.move_step(item, StepMove::Reset { keep: true })?;
             items.settled = items.settled.saturating_sub(1);
+            items.again += 1;
         }
     }
     state.set_items(of, Items { failed: 0, cancelled: 0, ending: false, ..items })
