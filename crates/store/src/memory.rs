@@ -99,6 +99,12 @@ impl Tables {
         done
     }
 
+    /// Has the specs of steps read by `language`.
+    pub fn speaking(mut self, language: Arc<dyn Language>) -> Tables {
+        self.language = Tongue(language);
+        self
+    }
+
     /// Looks without changing anything.
     pub fn read<T>(&mut self, now: Now, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         look(&mut MemoryTx { tables: self, now, random: &mut || 0, undo: Vec::new() })
@@ -117,6 +123,16 @@ impl Tables {
     /// The executions, for checkers.
     pub fn all_executions(&self) -> impl Iterator<Item = &ExecutionRow> {
         self.executions.values()
+    }
+
+    /// The gates, for checkers.
+    pub fn all_gates(&self) -> impl Iterator<Item = &GateRow> {
+        self.gates.values()
+    }
+
+    /// What is to be done after commits, for checkers.
+    pub fn all_outbox(&self) -> impl Iterator<Item = &OutboxRow> {
+        self.outbox.values()
     }
 
     /// The environments, for checkers.
@@ -351,6 +367,19 @@ impl Backend for MemoryTx<'_> {
         Ok(from_first.filter(|(_, row)| row.item_of == Some(of)).map(|((_, no), _)| *no).collect())
     }
 
+    fn waiting_item_steps(
+        &mut self,
+        run: RunId,
+        of: StepNo,
+        first: StepNo,
+        limit: usize,
+    ) -> Result<Vec<StepNo>> {
+        let from_first = self.tables.steps.range((run, first)..=(run, StepNo::MAX));
+        let waiting =
+            from_first.filter(|(_, row)| row.item_of == Some(of) && row.status() == StepStatus::Waiting);
+        Ok(waiting.map(|((_, no), _)| *no).take(limit).collect())
+    }
+
     fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
         self.tables.items.insert(of, values.to_vec());
         self.undo.push(Box::new(move |tables| {
@@ -367,19 +396,6 @@ impl Backend for MemoryTx<'_> {
         let open = self.tables.gates.values().filter(|gate| gate.run == run);
         let mut open: Vec<GateRow> = open.filter(|gate| gate.status() == GateStatus::Open).cloned().collect();
         open.sort_by_key(|gate| (gate.opened_ms, gate.step, gate.attempt));
-    fn waiting_item_steps(
-        &mut self,
-        run: RunId,
-        of: StepNo,
-        first: StepNo,
-        limit: usize,
-    ) -> Result<Vec<StepNo>> {
-        let from_first = self.tables.steps.range((run, first)..=(run, StepNo::MAX));
-        let waiting =
-            from_first.filter(|(_, row)| row.item_of == Some(of) && row.status() == StepStatus::Waiting);
-        Ok(waiting.map(|((_, no), _)| *no).take(limit).collect())
-    }
-
         Ok(open)
     }
 
