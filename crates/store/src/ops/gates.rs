@@ -128,6 +128,13 @@ fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
         });
         return Ok(Outcome::Superseded(sprag_lifecycle::GatePredicate::TimeoutPassed));
     }
+    if gate.timeout_at_ms > now.steady_ms && gate.status() == GateStatus::Open {
+        // Whoever fired it was early: its time has yet to come, and somebody must look then.
+        session.set_timer(TimerRow {
+            due_ms: gate.timeout_at_ms,
+            execution: ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt },
+        });
+    }
     let given = GateGiven { now_ms: now.steady_ms };
     let outcome = session.apply::<GateRow>(id, GateEvent::Expired, Actor::Executor, &given, |_, _| {})?;
     if outcome.is_applied() {

@@ -487,6 +487,21 @@ impl Backend for SqliteTx<'_> {
         )
     }
 
+    fn waiting_item_steps(
+        &mut self,
+        run: RunId,
+        of: StepNo,
+        first: StepNo,
+        limit: usize,
+    ) -> Result<Vec<StepNo>> {
+        self.list(
+            "SELECT no FROM steps WHERE run = ?1 AND item_of = ?2 AND no >= ?3 AND status = 'waiting' \
+             ORDER BY no LIMIT ?4",
+            params![run.to_i64(), of, first, limit as i64],
+            |columns| columns.get(0),
+        )
+    }
+
     fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
         for (no, value) in values.iter().enumerate() {
             self.run(
