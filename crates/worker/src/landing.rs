@@ -79,9 +79,8 @@ impl Commands {
             None => None,
         };
         let landing = cancel.clone();
-        let done = entered.place.with_worktree(move |worktree| {
-            land(worktree, &order, check.as_deref(), &landing)
-        });
+        let done =
+            entered.place.with_worktree(move |worktree| land(worktree, &order, check.as_deref(), &landing));
         let done = done.await;
         listening.abort();
         match (control.now(), done) {
