@@ -106,7 +106,10 @@ fn a_fork_begins_after_a_finished_step_and_leaves_its_source_alone() {
 #[test]
 fn a_fork_takes_over_answers_children_and_kept_files() {
     let sandbox = Sandbox::new();
-    sandbox.yaml("child", "steps: [{ id: a, run: 'echo child >> ran; echo 7', outputs: { n: { stdout: json } } }]\n");
+    sandbox.yaml(
+        "child",
+        "steps: [{ id: a, run: 'echo child >> ran; echo 7', outputs: { n: { stdout: json } } }]\n",
+    );
     sandbox.yaml(
         "whole",
         r#"
@@ -128,7 +131,8 @@ steps:
 #[test]
 fn a_fork_from_what_is_not_done_is_refused() {
     let sandbox = Sandbox::new();
-    sandbox.pipeline("bad", &[("a", "run: echo a >> ran"), ("b", "run: exit 1"), ("c", "run: echo c >> ran")]);
+    sandbox
+        .pipeline("bad", &[("a", "run: echo a >> ran"), ("b", "run: exit 1"), ("c", "run: echo c >> ran")]);
     let run = sandbox.run(&["bad.yaml"], 100);
     for step in ["b", "c"] {
         let refused = sandbox.sprag(["fork", &run, "--from", step]).expect(1);

@@ -88,7 +88,10 @@ fn a_child_is_cancelled_with_its_parent() {
     let sandbox = Sandbox::new();
     sandbox.yaml("inner", "steps: [{ id: slow, run: 'echo $$ > pid; exec sleep 300' }, { id: tidy, always: true, run: echo tidy >> ran }]\n");
     sandbox.yaml("middle", "steps: [{ id: inner, pipeline: inner.yaml }]\n");
-    sandbox.yaml("outer", "steps: [{ id: middle, pipeline: middle.yaml }, { id: after, run: echo after >> ran }]\n");
+    sandbox.yaml(
+        "outer",
+        "steps: [{ id: middle, pipeline: middle.yaml }, { id: after, run: echo after >> ran }]\n",
+    );
     let running = sandbox.start(["run", "outer.yaml", "--json"]);
     let pid = sandbox.pid_in("pid");
     let outer = sandbox.newest().expect("a run");
@@ -181,7 +184,10 @@ fn a_question_of_a_child_is_one_of_its_parent() {
 fn o14_a_run_whose_process_was_killed_goes_on_in_its_child() {
     let sandbox = Sandbox::new();
     sandbox.yaml("child", "steps: [{ id: a, run: echo a >> ran }, { id: slow, run: 'echo slow >> ran; until [ -e go ]; do sleep 0.01; done' }]\n");
-    sandbox.yaml("parent", "steps: [{ id: child, pipeline: child.yaml }, { id: after, run: echo after >> ran }]\n");
+    sandbox.yaml(
+        "parent",
+        "steps: [{ id: child, pipeline: child.yaml }, { id: after, run: echo after >> ran }]\n",
+    );
     let running = sandbox.start(["run", "parent.yaml", "--json"]);
     until("it is in the child", || sandbox.lines("ran").len() == 2);
     let parent = sandbox.newest().expect("a run");
@@ -221,7 +227,9 @@ steps:
         (told.code == 0).then(|| told.json())
     });
     assert_eq!(task["prompt"], json!(format!("Do it for {run}")));
-    sandbox.sprag(["task", "done", task["token"].as_str().expect("a token"), "--output", "done=well"]).expect(0);
+    sandbox
+        .sprag(["task", "done", task["token"].as_str().expect("a token"), "--output", "done=well"])
+        .expect(0);
     sandbox.ends_as(&run, "completed");
     worker.finish().expect(0);
     assert_eq!(sandbox.lines("ran"), ["child 1", "child 2", "well"]);

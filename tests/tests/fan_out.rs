@@ -8,7 +8,11 @@ fn most_at_once(lines: &[String]) -> usize {
     let mut now = 0;
     let mut most = 0;
     for line in lines {
-        if line == "begin" { now += 1 } else { now -= 1 }
+        if line == "begin" {
+            now += 1
+        } else {
+            now -= 1
+        }
         most = most.max(now);
     }
     most
@@ -140,7 +144,13 @@ fn fail_fast_ends_the_siblings_of_a_failed_item() {
 fn p13_an_item_is_tried_again_with_its_own_feedback() {
     let sandbox = Sandbox::new();
     let each = "foreach: [a, b, c]\nretry: { attempts: 3 }\nrun: |\n  echo {{ item }} $SPRAG_ATTEMPT \"${SPRAG_FEEDBACK:-}\" | head -1 >> {{ item }}.told\n  echo x >> {{ item }}.txt\ncheck:\n  - run: echo {{ item }} is short; [ {{ item }} = a ] || [ $(wc -l < {{ item }}.txt) -ge 2 ]\noutputs: { text: '{{ item }}.txt' }";
-    sandbox.pipeline("verify", &[("each", each), ("join", "run: cat {{ steps.each.outputs.text[0] }} {{ steps.each.outputs.text[1] }} > joined")]);
+    sandbox.pipeline(
+        "verify",
+        &[
+            ("each", each),
+            ("join", "run: cat {{ steps.each.outputs.text[0] }} {{ steps.each.outputs.text[1] }} > joined"),
+        ],
+    );
     let run = sandbox.run(&["verify.yaml"], 0);
     assert_eq!(sandbox.lines("a.told"), ["a 1 "]);
     let told = sandbox.lines("b.told");

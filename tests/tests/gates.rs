@@ -30,7 +30,8 @@ fn a_question_is_told_and_the_exit_code_is_5() {
     assert!(told.stderr.contains("Release it? [all, some, none]"), "{told:?}");
     assert!(told.stderr.contains(&format!("sprag approve {run} ask")), "{told:?}");
     let told = sandbox.sprag(["wait", &run, "--json"]).expect(5).json();
-    let asked = json!([{ "run": run, "step": "ask", "ask": "Release it?", "choices": ["all", "some", "none"] }]);
+    let asked =
+        json!([{ "run": run, "step": "ask", "ask": "Release it?", "choices": ["all", "some", "none"] }]);
     assert_eq!(told, json!({ "type": "result", "run": run, "status": "running", "waits_for": asked }));
     let told = sandbox.sprag(["explain", &run]).expect(0).stdout;
     assert!(told.contains("an answer: Release it?"), "{told}");
@@ -109,7 +110,10 @@ steps:
     );
     let run = sandbox.run(&["review.yaml"], 5);
     sandbox.sprag(["reject", &run, "--comment", "too long"]).expect(5);
-    assert_eq!(sandbox.lines("ran"), ["write ", "write step `review` failed: the answer was \"no\": too long"]);
+    assert_eq!(
+        sandbox.lines("ran"),
+        ["write ", "write step `review` failed: the answer was \"no\": too long"]
+    );
     sandbox.sprag(["approve", &run]).expect(0);
     sandbox.check(&run);
     let run = sandbox.run(&["review.yaml"], 5);
@@ -226,7 +230,14 @@ fn a_signal_ends_a_wait_and_brings_outputs() {
     let kept = sandbox.sprag(["signal", &run, "other"]).expect(0);
     assert!(kept.stderr.contains("kept"), "{kept:?}");
     sandbox.sprag(["signal", &run, "deployed", "--payload", "{"]).expect(2);
-    let told = sandbox.json(["signal", &run, "deployed", "--payload", r#"{"version": 3, "hosts": ["a"]}"#, "--json"]);
+    let told = sandbox.json([
+        "signal",
+        &run,
+        "deployed",
+        "--payload",
+        r#"{"version": 3, "hosts": ["a"]}"#,
+        "--json",
+    ]);
     assert_eq!(told["received_by"], "deployed");
     running.finish().expect(0);
     assert_eq!(sandbox.read("used"), "3 [\"a\"]\n");
@@ -237,7 +248,10 @@ fn a_signal_ends_a_wait_and_brings_outputs() {
 #[test]
 fn a_signal_that_comes_early_is_kept() {
     let sandbox = Sandbox::new();
-    sandbox.yaml("early", &SIGNALLED.replace("steps:\n", "steps:\n  - { id: first, run: \"until [ -e go ]; do :; done\" }\n"));
+    sandbox.yaml(
+        "early",
+        &SIGNALLED.replace("steps:\n", "steps:\n  - { id: first, run: \"until [ -e go ]; do :; done\" }\n"),
+    );
     let running = sandbox.start(["run", "early.yaml", "--json"]);
     let run = sprag_tests::until_some("a run", || sandbox.newest());
     sandbox.sprag(["signal", &run, "deployed", "--payload", r#"{"version": 4, "hosts": []}"#]).expect(0);
@@ -266,7 +280,8 @@ fn a_run_whose_process_died_in_a_wait_goes_on_after_the_signal() {
         sandbox.newest().filter(|run| sandbox.step(run, "deployed")["status"] == "running")
     });
     running.kill();
-    let told = sandbox.sprag(["signal", &run, "deployed", "--payload", r#"{"version": 5, "hosts": []}"#]).expect(0);
+    let told =
+        sandbox.sprag(["signal", &run, "deployed", "--payload", r#"{"version": 5, "hosts": []}"#]).expect(0);
     assert!(told.stderr.contains("completed"), "{told:?}");
     assert_eq!(sandbox.read("used"), "5 []\n");
 }
@@ -275,7 +290,9 @@ fn a_run_whose_process_died_in_a_wait_goes_on_after_the_signal() {
 fn c10_a_full_group_rejects_or_cancels_the_older() {
     let sandbox = Sandbox::new();
     let text = |policy: &str| {
-        format!("inputs: {{ n: {{ default: '1' }} }}\nconcurrency: {{ group: 'g-{{{{ inputs.n }}}}', on_conflict: {policy} }}\nsteps:\n  - {{ id: one, run: 'echo {{{{ inputs.n }}}} >> began; until [ -e go ]; do :; done' }}\n")
+        format!(
+            "inputs: {{ n: {{ default: '1' }} }}\nconcurrency: {{ group: 'g-{{{{ inputs.n }}}}', on_conflict: {policy} }}\nsteps:\n  - {{ id: one, run: 'echo {{{{ inputs.n }}}} >> began; until [ -e go ]; do :; done' }}\n"
+        )
     };
     sandbox.yaml("reject", &text("reject"));
     let first = sandbox.start(["run", "reject.yaml", "--json"]);

@@ -61,9 +61,15 @@ fn p18_a_name_that_is_not_there_fails_the_step_with_the_reason() {
 #[test]
 fn p18_a_name_that_cannot_be_there_is_refused_at_load() {
     let sandbox = Sandbox::new();
-    sandbox.yaml("bad", "steps:\n  - id: a\n    run: echo\n  - id: b\n    when: steps.a.outputs.x\n    run: echo\n");
+    sandbox.yaml(
+        "bad",
+        "steps:\n  - id: a\n    run: echo\n  - id: b\n    when: steps.a.outputs.x\n    run: echo\n",
+    );
     let told = sandbox.sprag(["run", "bad.yaml"]).expect(2);
-    assert!(told.stderr.contains("step `a` has no output") && told.stderr.contains("bad.yaml:5:11"), "{told:?}");
+    assert!(
+        told.stderr.contains("step `a` has no output") && told.stderr.contains("bad.yaml:5:11"),
+        "{told:?}"
+    );
     assert_eq!(sandbox.json(["ls", "--json"]), json!([]));
 }
 
@@ -186,7 +192,10 @@ steps:
     );
     let run = sandbox.run(&["feedback.yaml"], 0);
     let told = sandbox.read("told");
-    assert!(told.starts_with("try 1, told: nothing\ntry 2, told: step `work` failed: check 1 of 1"), "{told}");
+    assert!(
+        told.starts_with("try 1, told: nothing\ntry 2, told: step `work` failed: check 1 of 1"),
+        "{told}"
+    );
     assert!(told.contains("1 lines are too few\n") && told.contains("2 lines are too few\n"), "{told}");
     assert_eq!(sandbox.step(&run, "work")["attempt"], 3);
     sandbox.check(&run);
@@ -238,10 +247,7 @@ steps:
     );
     let run = sandbox.run(&["rework.yaml", "-i", "enough=3"], 0);
     let back = "write: step `verify` failed: exit code 1";
-    assert_eq!(
-        sandbox.lines("ran"),
-        ["plan", "write: ", "verify", back, "verify", back, "verify", "after"]
-    );
+    assert_eq!(sandbox.lines("ran"), ["plan", "write: ", "verify", back, "verify", back, "verify", "after"]);
     sandbox.check(&run);
     std::fs::remove_file(sandbox.path("text")).expect("a file");
     std::fs::remove_file(sandbox.path("ran")).expect("a file");
@@ -316,7 +322,10 @@ fn secrets_are_passed_on_and_kept_out_of_logs_and_outputs() {
     command.env("API_KEY", "s3cr3t-value");
     let told = sandbox.start_command(command).finish().expect(0);
     assert!(told.stdout.contains("the key is ***") && !told.stdout.contains("s3cr3t"), "{told:?}");
-    assert_eq!((sandbox.read("seen"), sandbox.read("said")), ("s3cr3t-value".into(), "the key is ***\n".into()));
+    assert_eq!(
+        (sandbox.read("seen"), sandbox.read("said")),
+        ("s3cr3t-value".into(), "the key is ***\n".into())
+    );
 }
 
 #[test]
@@ -355,12 +364,14 @@ steps:
 "#,
     );
     let told = sandbox.sprag(["run", "dry.yaml", "--dry", "-i", "who=ada"]).expect(0).stdout;
-    for part in ["4 steps, 3 stages", "nothing is run", "who=\"ada\"", "2 beside each other", "up to 3 tries"] {
+    for part in ["4 steps, 3 stages", "nothing is run", "who=\"ada\"", "2 beside each other", "up to 3 tries"]
+    {
         assert!(told.contains(part), "{part}: {told}");
     }
     assert!(told.contains("Really, ada?"), "{told}");
     let told = sandbox.json(["run", "dry.yaml", "--dry", "--json"]);
-    let stages: Vec<&Value> = told["steps"].as_array().expect("steps").iter().map(|step| &step["stage"]).collect();
+    let stages: Vec<&Value> =
+        told["steps"].as_array().expect("steps").iter().map(|step| &step["stage"]).collect();
     assert_eq!(stages, [1, 2, 2, 3], "{told}");
     sandbox.sprag(["run", "dry.yaml", "--dry", "-i", "whom=ada"]).expect(2);
     assert!(!sandbox.path("ran").exists() && !sandbox.data().exists(), "nothing was written");

@@ -49,7 +49,10 @@ fn an_output_that_is_not_to_be_had_fails_the_step() {
         ("run: mkdir -p folder\noutputs: { x: folder }", "is not a file"),
         ("run: echo '{' > f\noutputs: { x: { file: f, as: json } }", "not JSON"),
         ("run: printf '\\377' > f\noutputs: { x: { file: f, as: text } }", "not UTF-8"),
-        ("run: head -c 1048577 /dev/zero > f\noutputs: { x: { file: f, as: text } }", "more than 1048576 bytes"),
+        (
+            "run: head -c 1048577 /dev/zero > f\noutputs: { x: { file: f, as: text } }",
+            "more than 1048576 bytes",
+        ),
         ("run: head -c 1048577 /dev/zero\noutputs: { x: { stdout: text } }", "more than 1048576 bytes"),
     ];
     for (keys, why) in wrong {
@@ -87,7 +90,8 @@ steps:
 #[test]
 fn an_output_that_is_missing_is_worth_another_try() {
     let sandbox = Sandbox::new();
-    let keys = "run: '[ $SPRAG_ATTEMPT = 1 ] || echo 1'\nretry: { attempts: 2 }\noutputs: { x: { stdout: json } }";
+    let keys =
+        "run: '[ $SPRAG_ATTEMPT = 1 ] || echo 1'\nretry: { attempts: 2 }\noutputs: { x: { stdout: json } }";
     sandbox.pipeline("late", &[("one", keys), ("two", "run: echo {{ steps.one.outputs.x }} > got")]);
     sandbox.run(&["late.yaml"], 0);
     assert_eq!(sandbox.read("got"), "1\n");
@@ -139,7 +143,8 @@ steps:
       echo "$(cat {{ steps.make.outputs.result }}) {{ steps.make.outputs.said }} {{ steps.each.outputs.said }}" > {{ inputs.who }}.used
 "#,
     );
-    let both = ["ada", "bob"].map(|who| sandbox.start(["run", "same.yaml", "-i", &format!("who={who}"), "--json"]));
+    let both =
+        ["ada", "bob"].map(|who| sandbox.start(["run", "same.yaml", "-i", &format!("who={who}"), "--json"]));
     let runs = both.map(|run| {
         let told = run.finish().expect(0).lines::<serde_json::Value>().pop().expect("a result");
         told["run"].as_str().expect("an id").to_owned()
