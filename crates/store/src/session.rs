@@ -357,6 +357,19 @@ impl<'a> Session<'a> {
         self.spent_timers.push(execution);
     }
 
+    /// Who holds the places of a group, with what this very operation has given and taken back.
+    pub(crate) fn places(&mut self, group: &str) -> Result<Vec<RunId>> {
+        let mut holders: BTreeSet<RunId> = self.db.places(group)?.into_iter().collect();
+        for (_, run, held) in self.places.iter().filter(|(name, _, _)| &**name == group) {
+            if *held {
+                holders.insert(*run);
+            } else {
+                holders.remove(run);
+            }
+        }
+        Ok(holders.into_iter().collect())
+    }
+
     /// Gives a run a place in its group, or takes it back.
     pub(crate) fn set_place(&mut self, group: &Arc<str>, run: RunId, held: bool) {
         self.places.push((Arc::clone(group), run, held));

@@ -201,7 +201,7 @@ fn resolve_conflict(session: &mut Session<'_>, new: &NewRun) -> Result<Vec<RunId
     /// Older runs of a group that one new run may cancel.
     const MANY: usize = 10_000;
     let Some(limits) = &new.plan.concurrency else { return Ok(Vec::new()) };
-    let holders = session.db().places(&limits.group)?;
+    let holders = session.places(&limits.group)?;
     match limits.on_conflict {
         OnConflict::Queue => Ok(Vec::new()),
         OnConflict::Reject if holders.len() >= limits.limit as usize => Err(Error::Refused(format!(
@@ -239,7 +239,7 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     if run.status() == RunStatus::Queued
         && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
     {
-        if held.session.db().places(group)?.len() >= limits.limit as usize {
+        if held.session.places(group)?.len() >= limits.limit as usize {
             return Ok(None);
         }
         held.session.set_place(group, id, true);
@@ -328,7 +328,7 @@ fn again(
     let run = held.row()?;
     if run.status().is_terminal()
         && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
-        && held.session.db().places(group)?.len() >= limits.limit as usize
+        && held.session.places(group)?.len() >= limits.limit as usize
     {
         return Err(Error::Refused(format!(
             "group {group:?} is full: wait for one of its runs to end, then try again"
