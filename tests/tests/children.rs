@@ -235,3 +235,57 @@ steps:
     assert_eq!(sandbox.lines("ran"), ["child 1", "child 2", "well"]);
     sandbox.check(&run);
 }
+
+#[test]
+fn c10_children_keep_to_the_limit_of_their_group() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("one", "concurrency: { group: children }\nsteps: [{ id: a, run: 'echo begin >> log; sleep 0.02; echo end >> log' }]\n");
+    sandbox.yaml("many", "steps: [{ id: each, foreach: [1, 2, 3, 4], pipeline: one.yaml }]\n");
+    let run = sandbox.run(&["many.yaml"], 0);
+    assert_eq!(sandbox.lines("log"), ["begin", "end"].repeat(4));
+    sandbox.check(&run);
+    sandbox.yaml(
+        "one",
+        "concurrency: { group: children, on_conflict: reject }\nsteps: [{ id: a, run: sleep 0.2 }]\n",
+    );
+    let run = sandbox.run(&["many.yaml"], 100);
+    let told = sandbox.sprag(["status", &run]).expect(0).stdout;
+    assert!(told.contains("is full"), "{told}");
+    assert_eq!(sandbox.step(&run, "each")["items"]["failed"], 3);
+    sandbox.check(&run);
+}
+
+#[test]
+fn a_child_that_is_sent_back_is_a_new_one_and_can_be_told_why() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "one",
+        "inputs: { why: { default: '' } }\nsteps: [{ id: a, run: 'echo {{ inputs.why }} >> told' }]\n",
+    );
+    sandbox.yaml(
+        "back",
+        "steps:\n  - { id: child, pipeline: { file: one.yaml, inputs: { why: '{{ steps.child.feedback }}' } } }\n  - { id: verify, run: 'test $(wc -l < told) -ge 2', on_fail: { rework: child } }\n",
+    );
+    let run = sandbox.run(&["back.yaml"], 0);
+    assert_eq!(sandbox.lines("told"), ["", "step `verify` failed: exit code 1"]);
+    sandbox.check(&run);
+}
+
+#[test]
+fn o14_items_that_are_runs_go_on_where_their_process_was_killed() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("one", "inputs: { n: { type: integer, required: true } }\nsteps:\n  - { id: a, run: 'echo a{{ inputs.n }} >> ran' }\n  - { id: b, run: 'echo b{{ inputs.n }} >> began; until [ -e go ]; do sleep 0.01; done; echo b{{ inputs.n }} >> ran' }\n");
+    sandbox.yaml("many", "steps: [{ id: each, foreach: [1, 2, 3], max_parallel: 2, pipeline: { file: one.yaml, inputs: { n: '{{ item }}' } } }]\n");
+    let running = sandbox.start(["run", "many.yaml", "--json", "--slots", "4"]);
+    until("two are in their second step", || sandbox.lines("began").len() == 2);
+    let run = sandbox.newest().expect("a run");
+    running.kill();
+    sandbox.write("go", "");
+    sandbox.sprag(["resume", &run]).expect(0);
+    let ran = sandbox.lines("ran");
+    for n in 1..=3 {
+        assert_eq!(ran.iter().filter(|line| **line == format!("a{n}")).count(), 1, "{ran:?}");
+        assert!(ran.contains(&format!("b{n}")), "{ran:?}");
+    }
+    sandbox.check(&run);
+}

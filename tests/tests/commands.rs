@@ -6,8 +6,16 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use sprag_tests::{Answer, Entry, Sandbox, Signal, until};
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 26] = [
     "run",
+    "rewind",
+    "fork",
+    "task",
+    "env",
+    "diff",
+    "approve",
+    "reject",
+    "signal",
     "ls",
     "status",
     "logs",

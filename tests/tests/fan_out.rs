@@ -286,3 +286,37 @@ fn p14_more_items_than_may_be_live_all_run_once() {
     assert_eq!(sandbox.read("ran"), "after\n");
     sandbox.check(&run);
 }
+
+#[test]
+fn p13_items_that_are_sent_back_are_told_why() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "back",
+        r#"
+steps:
+  - id: each
+    foreach: [a, b]
+    run: echo "{{ item }} ${SPRAG_FEEDBACK:-} {{ steps.each.feedback | default('') }}" | head -1 >> {{ item }}.told
+  - id: verify
+    run: test "$(wc -l < a.told)" = 2
+    on_fail: { rework: each }
+"#,
+    );
+    sandbox.run(&["back.yaml"], 0);
+    let told = sandbox.lines("b.told");
+    assert_eq!(told.len(), 2);
+    assert_eq!(told[1], "b step `verify` failed: exit code 1 step `verify` failed: exit code 1");
+}
+
+#[test]
+fn fail_fast_ends_the_runs_of_siblings() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("one", "inputs: { what: { required: true } }\nsteps: [{ id: a, run: 'echo x >> began; if [ {{ inputs.what }} = fails ]; then until [ $(wc -l < began) = 2 ]; do :; done; exit 1; fi; exec sleep 300' }]\n");
+    sandbox.yaml("many", "steps: [{ id: each, foreach: [fails, slow], fail_fast: true, pipeline: { file: one.yaml, inputs: { what: '{{ item }}' } } }]\n");
+    let run = sandbox.run(&["many.yaml", "--slots", "2"], 100);
+    assert_eq!(sandbox.steps(&run), "each failed, each[0] failed, each[1] cancelled");
+    let child = sandbox.step(&run, "each[1]")["child"].as_str().expect("a run").to_owned();
+    assert_eq!(sandbox.status_word(&child), "cancelled");
+    sandbox.check(&run);
+    sandbox.check(&child);
+}

@@ -287,6 +287,28 @@ fn a_run_whose_process_died_in_a_wait_goes_on_after_the_signal() {
 }
 
 #[test]
+fn each_signal_ends_one_wait() {
+    let sandbox = Sandbox::new();
+    let wait = "wait: { signal: next }";
+    sandbox.pipeline(
+        "twice",
+        &[
+            ("one", wait),
+            ("two", wait),
+            ("last", "run: echo {{ steps.one.outputs.n }} {{ steps.two.outputs.n }} > said"),
+        ],
+    );
+    let run = sandbox.detach(&sandbox.path("twice.yaml"));
+    for n in [1, 2] {
+        sandbox
+            .sprag(["signal", &run, "next", "--payload", &format!("{{\"n\": {n}}}"), "--detach"])
+            .expect(0);
+    }
+    sandbox.sprag(["resume", &run]).expect(0);
+    assert_eq!(sandbox.read("said"), "1 2\n");
+}
+
+#[test]
 fn c10_a_full_group_rejects_or_cancels_the_older() {
     let sandbox = Sandbox::new();
     let text = |policy: &str| {

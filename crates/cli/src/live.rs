@@ -57,7 +57,7 @@ impl Tails {
     fn print_pieces(&mut self, id: ExecutionId, most: usize) -> Result<(), Failure> {
         let (step, reader) = self.readers.entry(id).or_insert_with(|| {
             let step = self.known.name_of(&self.store, id.step);
-            let path = self.files.log(id.run, &step, id.attempt);
+            let path = self.files.log(id, &step);
             (step, LogReader::new(path))
         });
         for _ in 0..most {
@@ -65,7 +65,7 @@ impl Tails {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
                 Err(error) => {
-                    let path = self.files.log(id.run, step, id.attempt);
+                    let path = self.files.log(id, step);
                     return Err(Failure::error(format!("{}: {error}", path.display())));
                 }
             };

@@ -159,10 +159,19 @@ pub(crate) fn run_json(run: &RunRow) -> Value {
     })
 }
 
+/// Whether a step counts: not an item of a list that has been made anew since, or will be.
+pub(crate) fn is_current(steps: &[StepRow], step: &StepRow) -> bool {
+    let Some(parent) = step.item_of else { return true };
+    // Planned steps come first, in their order.
+    let list = steps.get(parent as usize).and_then(|parent| parent.items);
+    list.is_some_and(|list| step.no >= list.first)
+}
+
 /// A run in `status --json`.
 pub(crate) fn status_json(run: &RunRow, plan: &Plan, steps: &[StepRow]) -> Value {
     let steps: Vec<Value> = steps
         .iter()
+        .filter(|step| is_current(steps, step))
         .map(|step| {
             let mut told = json!({
                 "id": step_name(plan, step), "status": step.status(), "attempt": step.attempt,

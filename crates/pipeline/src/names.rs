@@ -292,7 +292,13 @@ impl Checker<'_> {
     fn step(&mut self, id: &str, rest: &[&str], span: Span, used: &Use<'_>) {
         let Some(other) = self.numbers.get(id).copied() else {
             let ids: Vec<&str> = self.scope.steps.iter().filter_map(|step| step.id).collect();
-            self.one_of(id, &ids, "there is no step", "name a step that this one needs", span);
+            let whole =
+                ids.iter().find(|known| known.strip_prefix(id).is_some_and(|rest| rest.starts_with('-')));
+            let help = match whole {
+                Some(whole) => format!("here `-` is minus: write steps[\"{whole}\"]"),
+                None => "name a step that this one needs".to_owned(),
+            };
+            self.one_of(id, &ids, "there is no step", &help, span);
             return;
         };
         let Some(this) = used.step else { return };

@@ -322,3 +322,14 @@ fn a_template_without_its_input_is_refused_before_the_run_begins() {
     assert_eq!(messages, ["step `s` uses `{{ inputs.b }}`, which has no value in this run: it is undefined"]);
     assert!(pipeline.plan(&BTreeMap::from([("b".into(), json!("v"))])).is_ok());
 }
+
+#[test]
+fn a_step_whose_id_has_a_hyphen_is_named_in_brackets() {
+    let source = |name: &str| {
+        format!("steps:\n  - id: hand-on\n    run: echo\n  - id: b\n    run: echo {{{{ {name}.status }}}}\n")
+    };
+    let wrong = parse("p.yaml", &source("steps.hand-on")).map(|_| ()).unwrap_err();
+    let told = wrong.iter().find(|d| d.message == "there is no step `hand`").unwrap();
+    assert_eq!(told.help.as_deref(), Some("here `-` is minus: write steps[\"hand-on\"]"));
+    assert!(parse("p.yaml", &source("steps[\"hand-on\"]")).is_ok());
+}

@@ -476,7 +476,10 @@ impl RunState for HeldRun<'_, '_> {
         let no = self.row()?.steps;
         let mut row = StepRow::new(self.id, no, Needs::default());
         row.item_of = Some(of);
-        row.item = self.step_row(of)?.items.map(|list| list.items.created);
+        let parent = self.step_row(of)?;
+        row.item = parent.items.map(|list| list.items.created);
+        // What sent the fan-out back is for each of its items.
+        row.feedback = parent.feedback;
         self.session.create(row, "step.added", Actor::Advance);
         self.session.note::<RunRow>(self.id, |row| row.steps += 1)?;
         Ok(no)

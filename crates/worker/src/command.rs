@@ -132,8 +132,7 @@ impl Commands {
         let (mut order, places) = self
             .order(assignment, &spec, Some(place), control)
             .map_err(|message| failed(&json!({ "reason": "environment", "message": message }), true))?;
-        order.log =
-            self.files.log(assignment.lease.execution.run, "_setup", assignment.lease.execution.attempt);
+        order.log = self.files.log(assignment.lease.execution, "_setup");
         let work = Work { commands: self, assignment, order: &order, places: &places };
         let ended = work.see_to_end(order.clone(), control).await?;
         if ended.success() {
@@ -189,7 +188,7 @@ impl Commands {
         let argv = spec.argv().ok_or("the step has no command")?;
         std::fs::create_dir_all(self.files.run(id.run))
             .map_err(|error| format!("cannot make {}: {error}", self.files.run(id.run).display()))?;
-        let mut order = Order::new(argv, self.files.log(id.run, step, id.attempt));
+        let mut order = Order::new(argv, self.files.log(id, step));
         let context: Context = serde_json::from_str(&assignment.context).unwrap_or_default();
         let started_in = place.map(|place| place.dir.clone()).or(context.dir);
         let dir = match (&started_in, &spec.dir) {
@@ -224,8 +223,8 @@ impl Commands {
         }
         let places = Places {
             dir,
-            stdout: self.files.stdout(id.run, step, id.attempt),
-            kept: self.files.kept(id.run, step, id.attempt),
+            stdout: self.files.stdout(id, step),
+            kept: self.files.kept(id, step),
             secrets: order.secrets.clone(),
         };
         Ok((order, places))

@@ -5,10 +5,13 @@
 //!   runs/RUN/files/STEP.ATTEMPT/NAME/FILE    what it hands on as a file
 //!   runs/RUN/STEP.lock           held by the processes of the step's present attempt
 //! ```
+//!
+//! An item of a fan-out is `STEP[N]-NO` there, with its number in the run: a list that was made anew has items
+//! with the names of former ones.
 
 use std::path::{Path, PathBuf};
 
-use sprag_lifecycle::RunId;
+use sprag_lifecycle::{ExecutionId, RunId};
 
 /// The data directory's layout. Step ids are checked when a pipeline is loaded; they hold no `/`. An item
 /// of a fan-out is `STEP[N]`.
@@ -29,22 +32,29 @@ impl Files {
     }
 
     /// What an attempt printed.
-    pub fn log(&self, run: RunId, step: &str, attempt: u32) -> PathBuf {
-        self.run(run).join(format!("{step}.{attempt}.log"))
+    pub fn log(&self, id: ExecutionId, step: &str) -> PathBuf {
+        self.run(id.run).join(format!("{}.log", name(id, step)))
     }
 
     /// What an attempt wrote to stdout, until it is read.
-    pub fn stdout(&self, run: RunId, step: &str, attempt: u32) -> PathBuf {
-        self.run(run).join(format!("{step}.{attempt}.stdout"))
+    pub fn stdout(&self, id: ExecutionId, step: &str) -> PathBuf {
+        self.run(id.run).join(format!("{}.stdout", name(id, step)))
     }
 
     /// Where the files that an attempt hands on are kept.
-    pub fn kept(&self, run: RunId, step: &str, attempt: u32) -> PathBuf {
-        self.run(run).join("files").join(format!("{step}.{attempt}"))
+    pub fn kept(&self, id: ExecutionId, step: &str) -> PathBuf {
+        self.run(id.run).join("files").join(name(id, step))
     }
 
     /// Held by whoever works on the step.
     pub fn lock(&self, run: RunId, step: &str) -> PathBuf {
         self.run(run).join(format!("{step}.lock"))
+    }
+}
+
+fn name(id: ExecutionId, step: &str) -> String {
+    match step.ends_with(']') {
+        true => format!("{step}-{}.{}", id.step, id.attempt),
+        false => format!("{step}.{}", id.attempt),
     }
 }

@@ -1,6 +1,5 @@
 //! `sprag graph`: the steps of a file or of a run, drawn.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -57,18 +56,11 @@ fn of_run(context: &Context, run: Option<&str>) -> Result<Graph, Failure> {
     };
     let mut nodes: Vec<Node> = known.plan.steps.iter().map(planned).collect();
     // How far each fan-out is, where its items are there.
-    let mut items: BTreeMap<StepNo, (usize, usize)> = BTreeMap::new();
     for row in &rows {
-        if let Some(of) = row.item_of {
-            let (settled, all) = items.entry(of).or_default();
-            *settled += usize::from(row.status().is_settled());
-            *all += 1;
-        }
-    }
-    for (no, (settled, all)) in items {
-        if let Some(fan_out) = nodes.get_mut(no as usize).and_then(|node| node.fan_out.as_mut()) {
+        let fan_out = nodes.get_mut(row.no as usize).and_then(|node| node.fan_out.as_mut());
+        if let (Some(fan_out), Some(list)) = (fan_out, row.items) {
             let word = fan_out.split(' ').next().unwrap_or_default();
-            *fan_out = format!("{word} {settled}/{all}");
+            *fan_out = format!("{word} {}/{}", list.items.settled, list.items.total);
         }
     }
     for row in rows.iter().filter(|row| row.item_of.is_none()) {

@@ -1,5 +1,6 @@
 //! `sprag logs`: what steps printed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sprag_lifecycle::StepNo;
@@ -9,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::live::Tails;
+use crate::show::is_current;
 
 /// How often files are looked at while they grow.
 const LOOK: Duration = Duration::from_millis(100);
@@ -27,23 +29,21 @@ pub(crate) async fn logs(
     let wake = store.subscribe(vec![Topic::Run(id)]);
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut tails = Tails::new(&store, context.files(), &known, context.json, only.is_none());
-    // Of a fan-out, what its items printed.
-    let items: Vec<StepNo> = match only {
-        Some(only) => store.read(|db| {
-            Ok(db.steps(id)?.iter().filter(|row| row.item_of == Some(only)).map(|row| row.no).collect())
-        })?,
-        None => Vec::new(),
-    };
     loop {
-        let (row, executions) = store.read(|db| Ok((Table::<RunRow>::load(db, id)?, db.executions(id)?)))?;
+        let (row, steps, executions) =
+            store.read(|db| Ok((Table::<RunRow>::load(db, id)?, db.steps(id)?, db.executions(id)?)))?;
         let over = row.is_none_or(|row| row.status().is_terminal());
+        let steps: BTreeMap<StepNo, (Option<StepNo>, bool)> =
+            steps.iter().map(|step| (step.no, (step.item_of, is_current(&steps, step)))).collect();
         for execution in &executions {
+            let (item_of, current) = steps.get(&execution.id.step).copied().unwrap_or((None, true));
             let last = executions.iter().rfind(|other| other.id.step == execution.id.step);
             let wanted = match attempt {
                 Some(attempt) => execution.id.attempt == attempt,
-                None => follow || last.is_some_and(|last| last.id == execution.id),
+                None => follow || current && last.is_some_and(|last| last.id == execution.id),
             };
-            let of_step = |only| only == execution.id.step || items.contains(&execution.id.step);
+            // Of a fan-out, what its items printed.
+            let of_step = |only| only == execution.id.step || item_of == Some(only);
             if wanted && only.is_none_or(of_step) {
                 if follow && !over {
                     tails.print_some(execution.id)?;

@@ -98,7 +98,7 @@ pub(crate) fn detached(context: &Context, store: &Store, run: RunId) -> Result<E
         return Ok(Exit::Ok);
     }
     line(&run.to_string());
-    if store.read(|db| db.workers())?.is_empty() {
+    if !store.read(|db| db.workers())?.iter().any(works) {
         eprintln!("no worker is running: start one with `sprag worker`");
     }
     eprintln!("watch it: sprag logs -f {run}");
@@ -348,8 +348,13 @@ fn is_attended(store: &Store, run: &RunRow) -> Result<bool, Failure> {
     let workers = store.read(|db| db.workers())?;
     Ok(workers.iter().any(|worker| match run.pin {
         Some(pin) => worker.id == pin && liveness(worker).1 != Liveness::Dead,
-        None => !worker.queues.is_empty() && liveness(worker).1 != Liveness::Dead,
+        None => works(worker),
     }))
+}
+
+/// Whether a worker takes commands: whoever only claims tasks has no process that could.
+fn works(worker: &WorkerRow) -> bool {
+    !worker.queues.is_empty() && !worker.process.is_empty() && liveness(worker).1 != Liveness::Dead
 }
 
 /// A worker's process, and what can be said of it from here.

@@ -1,0 +1,134 @@
+//! Every example in docs/pipelines.md, run by the real program, and every key of the language named there.
+//!
+//! A comment before an example says what else there is to know of it:
+//!
+//! ```text
+//!   <!-- load -->                                        it is only loaded: it needs the network, a person, …
+//!   <!-- file: NAME -->                                  it is kept under that name for those that come after
+//!   <!-- run: ARGUMENTS; exit N; COMMAND RUN …; exit N -->  how it is run, and what is done then
+//! ```
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use sprag_tests::Sandbox;
+
+const PAGE: &str = include_str!("../../docs/pipelines.md");
+
+/// An example and what the comments before it say.
+struct Example<'p> {
+    text: &'p str,
+    notes: Vec<&'p str>,
+}
+
+fn examples() -> Vec<Example<'static>> {
+    let mut found = Vec::new();
+    let mut rest = PAGE;
+    while let Some((before, after)) = rest.split_once("```yaml\n") {
+        let (text, after) = after.split_once("```\n").expect("an end");
+        let mut notes: Vec<&str> = Vec::new();
+        for line in before.lines().rev() {
+            match line.strip_prefix("<!-- ").and_then(|line| line.strip_suffix(" -->")) {
+                Some(note) => notes.push(note),
+                None => break,
+            }
+        }
+        found.push(Example { text, notes });
+        rest = after;
+    }
+    found
+}
+
+impl Example<'_> {
+    fn note(&self, name: &str) -> Option<&str> {
+        self.notes.iter().find_map(|note| note.strip_prefix(name)).map(str::trim)
+    }
+}
+
+/// Words as a shell would split them; only single quotes are needed.
+fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for (at, part) in text.split('\'').enumerate() {
+        match at % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+#[test]
+fn every_example_does_what_the_page_says() {
+    let sandbox = Sandbox::new();
+    let examples = examples();
+    assert!(examples.len() >= 18, "the examples are found");
+    for (at, example) in examples.iter().enumerate() {
+        let file = example.note("file:").map_or_else(|| format!("example-{at}.yaml"), str::to_owned);
+        sandbox.write(&file, example.text);
+        sandbox.sprag(["validate", "--strict", &file]).expect(0);
+        if example.note("load").is_some() {
+            continue;
+        }
+        let script = example.note("run:").unwrap_or("; exit 0");
+        let mut parts = script.split(';').map(str::trim);
+        let mut run = String::new();
+        while let Some(command) = parts.next() {
+            let exit = parts.next().and_then(|part| part.strip_prefix("exit ")).expect("exit N");
+            let exit: i32 = exit.parse().expect("a number");
+            if run.is_empty() {
+                let mut args = vec![file.clone()];
+                args.extend(words(command));
+                let args: Vec<&str> = args.iter().map(String::as_str).collect();
+                run = sandbox.run(&args, exit);
+            } else {
+                let args =
+                    words(command).into_iter().map(|word| if word == "RUN" { run.clone() } else { word });
+                sandbox.sprag(args).expect(exit);
+            }
+        }
+        assert_eq!(sandbox.status_word(&run), "completed", "{}", example.text);
+        sandbox.check(&run);
+    }
+}
+
+#[test]
+fn the_verify_loop_on_the_page_goes_three_rounds() {
+    let sandbox = Sandbox::new();
+    let found =
+        examples().into_iter().find(|example| example.text.contains("rework: work")).expect("it is there");
+    sandbox.yaml("loop", found.text);
+    let run = sandbox.run(&["loop.yaml"], 0);
+    assert_eq!(sandbox.step(&run, "work")["attempt"], 3);
+    let told = sandbox.sprag(["logs", &run, "work"]).expect(0).stdout;
+    assert!(told.starts_with("feedback: step `verify` failed: exit code 1\ntoo short"), "{told}");
+}
+
+#[test]
+fn the_page_names_every_key() {
+    let sandbox = Sandbox::new();
+    let mut keys = BTreeSet::new();
+    collect(&sandbox.json(["schema"]), &mut keys);
+    assert!(keys.len() > 50, "{keys:?}");
+    let missing: Vec<&String> = keys
+        .iter()
+        .filter(|key| {
+            let forms = [format!("`{key}`"), format!("{key}:"), format!("`{key}:"), format!("{{ {key}")];
+            !forms.iter().any(|form| PAGE.contains(form))
+        })
+        .collect();
+    assert!(missing.is_empty(), "docs/pipelines.md does not tell of {missing:?}");
+}
+
+/// The names of all properties in a schema.
+fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(entries) => {
+            if let Some(Value::Object(properties)) = entries.get("properties") {
+                keys.extend(properties.keys().cloned());
+            }
+            entries.values().for_each(|value| collect(value, keys));
+        }
+        Value::Array(items) => items.iter().for_each(|value| collect(value, keys)),
+        _ => {}
+    }
+}

@@ -1,0 +1,152 @@
+//! The examples, run by the real program as their comments say.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::json;
+use sprag_tests::{Sandbox, until_some};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").canonicalize().expect("examples")
+}
+
+fn example(name: &str) -> String {
+    folder().join(name).to_str().expect("a name").to_owned()
+}
+
+/// The pipeline files in a folder.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()
+}
+
+fn git(folder: &Path, args: &[&str]) {
+    let mut command = Command::new("git");
+    command.args(["-c", "user.name=t", "-c", "user.email=t@example.com", "-C"]).arg(folder).args(args);
+    assert!(command.status().expect("git").success(), "{args:?}");
+}
+
+#[test]
+fn every_example_is_valid_without_a_warning_and_listed() {
+    let sandbox = Sandbox::new();
+    let listed = std::fs::read_to_string(folder().join("README.md")).expect("a list");
+    let top = files_in(&folder());
+    assert!(top.len() >= 10);
+    for file in &top {
+        let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+        assert!(listed.contains(&format!("[{name}]({name})")), "{name} is not in the list");
+    }
+    for file in top.into_iter().chain(files_in(&folder().join("parts"))) {
+        let text = std::fs::read_to_string(&file).expect("a file");
+        assert!(text.starts_with("# "), "{} begins with what it is for", file.display());
+        sandbox.sprag(["validate", "--strict", file.to_str().expect("a name")]).expect(0);
+    }
+}
+
+#[test]
+fn the_plain_ones_run_as_they_are() {
+    let sandbox = Sandbox::new();
+    for name in ["hello.yaml", "diamond.yaml", "retry.yaml", "cleanup.yaml"] {
+        sandbox.run(&[&example(name)], 0);
+    }
+    let run = sandbox.run(&[&example("cleanup.yaml"), "-i", "fail=true"], 100);
+    assert_eq!(sandbox.steps(&run), "prepare done, work failed, tidy done");
+}
+
+#[test]
+fn the_test_matrix_tries_all_and_tells_which_failed() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.run(&[&example("test-matrix.yaml")], 0);
+    let table = sandbox.sprag(["logs", &run, "table"]).expect(0).stdout;
+    assert_eq!(table.lines().count(), 6, "{table}");
+    assert!(table.contains("sh C.UTF-8: passed"), "{table}");
+    let run = sandbox.run(&[&example("test-matrix.yaml"), "-i", "command=[ $LC_ALL = C ]"], 100);
+    let table = sandbox.sprag(["logs", &run, "table"]).expect(0).stdout;
+    assert!(table.contains("sh C: passed") && !table.contains("UTF-8: passed"), "{table}");
+    assert_eq!(sandbox.step(&run, "verdict")["status"], "failed");
+}
+
+#[test]
+fn the_release_asks_goes_back_and_publishes() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.path("source")).expect("a folder");
+    sandbox.write("source/file", "content");
+    git(&sandbox.path("source"), &["init", "-q"]);
+    git(&sandbox.path("source"), &["commit", "-q", "--allow-empty", "-m", "the first change"]);
+    let args = [&example("release.yaml"), "-i", "version=1.2.0", "-i", "source=source"];
+    let run = sandbox.run(&args, 5);
+    let refused = sandbox.sprag(["run"].iter().chain(&args)).expect(1);
+    assert!(refused.stderr.contains("release-1.2.0"), "{refused:?}");
+    sandbox.sprag(["reject", &run, "--comment", "thank the testers"]).expect(5);
+    let told = sandbox.sprag(["wait", &run, "--json"]).expect(5).json();
+    assert!(
+        told["waits_for"][0]["ask"].as_str().is_some_and(|ask| ask.starts_with("Publish 1.2.0, checksum "))
+    );
+    assert!(!sandbox.path("dist").exists());
+    sandbox.sprag(["approve", &run]).expect(0);
+    let notes = sandbox.read("dist/NOTES");
+    assert!(notes.contains("- the first change") && notes.contains("thank the testers"), "{notes}");
+    assert!(sandbox.path("dist/1.2.0.tar.gz").exists());
+    assert!(!Path::new(&format!("/tmp/sprag-release-{run}")).exists(), "it tidies up");
+}
+
+#[test]
+fn the_nightly_looks_at_every_repository() {
+    let sandbox = Sandbox::new();
+    for name in ["one", "two"] {
+        std::fs::create_dir_all(sandbox.path(&format!("root/{name}"))).expect("a folder");
+        git(&sandbox.path(&format!("root/{name}")), &["init", "-q"]);
+    }
+    let run = sandbox.run(&[&example("nightly.yaml"), "-i", "root=root"], 0);
+    let report = sandbox.sprag(["logs", &run, "report"]).expect(0).stdout;
+    assert!(report.contains("root/one/.git: ") && report.contains("root/two/.git: "), "{report}");
+    std::fs::write(sandbox.path("root/two/.git/HEAD"), "nonsense\n").expect("a file");
+    std::fs::create_dir(sandbox.path("scratch")).expect("a folder");
+    let args = [&example("nightly.yaml"), "-i", "root=root", "-i", "scratch=scratch"];
+    let run = sandbox.run(&args, 100);
+    let report = sandbox.sprag(["logs", &run, "report"]).expect(0).stdout;
+    assert!(report.contains("repositories: failed, scratch: done"), "{report}");
+    assert!(report.contains("root/one/.git: ") && !report.contains("root/two/.git: "), "{report}");
+}
+
+#[test]
+fn p13_every_file_has_its_own_rounds_with_the_verifier() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.run(&[&example("tidy-files.yaml")], 0);
+    assert_eq!(sandbox.read("tidy/blanks.txt"), "blanks at the end\n");
+    assert_eq!(sandbox.read("tidy/tabs.txt"), "a   tab, and blanks\n");
+    assert_eq!(sandbox.read("tidy/good.txt"), "already tidy\n");
+    let rounds = |item: &str| {
+        let child = sandbox.step(&run, item)["child"].as_str().expect("a run").to_owned();
+        sandbox.step(&child, "tidy")["attempt"].as_u64().expect("a number")
+    };
+    assert_eq!((rounds("tidy[0]"), rounds("tidy[1]"), rounds("tidy[2]")), (2, 1, 2));
+    assert!(!Path::new(&format!("/tmp/sprag-tidy-{run}")).exists(), "it tidies up");
+    std::fs::create_dir(sandbox.path("empty")).expect("a folder");
+    sandbox.run(&[&example("tidy-files.yaml"), "-i", "folder=empty"], 0);
+}
+
+#[test]
+fn the_children_build_and_hand_on() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.run(&[&example("children.yaml")], 0);
+    assert_eq!(sandbox.read("dist/core.lib"), "part 1 of core\npart 2 of core\n");
+    let report = sandbox.sprag(["logs", &run, "report"]).expect(0).stdout;
+    assert_eq!(report, "core: 2 parts linked\nweb: 3 parts linked\n");
+    let wrong = json!({ "components": [{ "name": "api", "parts": "many" }] }).to_string();
+    sandbox.run(&[&example("children.yaml"), "--inputs", &wrong], 100);
+}
+
+#[test]
+fn the_review_is_claimed_from_outside() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.start(["run", &example("review.yaml"), "--json"]);
+    let task = until_some("a task", || {
+        let told = sandbox.sprag(["task", "claim", "--queue", "reviewers", "--wait", "5s"]);
+        (told.code == 0).then_some(told)
+    });
+    assert!(task.stderr.contains("Review the last commit:"), "{task:?}");
+    sandbox.sprag(["task", "done", task.stdout.trim(), "--output", "verdict=good"]).expect(0);
+    running.finish().expect(0);
+    assert!(sandbox.sprag(["logs"]).expect(0).stdout.contains("the verdict is good"));
+}
