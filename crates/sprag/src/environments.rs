@@ -37,6 +37,13 @@ pub enum Chore {
         /// The run it was made for.
         run: String,
     },
+    /// What is left of a worktree that could not be deleted, or was never finished.
+    Debris {
+        /// The repository.
+        repository: PathBuf,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A branch that was made for a run goes: all of its commits are elsewhere.
     DeleteBranch {
         /// The repository.
@@ -127,9 +134,14 @@ impl Environments {
 
     /// Removes an environment, or gives its worktree to the pool. Its work is saved first; the words tell where.
     pub async fn remove(&self, row: &EnvironmentRow) -> Result<String, String> {
+        self.take_away(row, true).await
+    }
+
+    async fn take_away(&self, row: &EnvironmentRow, into_pool: bool) -> Result<String, String> {
         let told = |error: sprag_store::Error| error.to_string();
         let path = PathBuf::from(&*row.path);
-        let present = !row.path.is_empty() && path.exists();
+        // One that could not be removed may have been moved aside.
+        let present = !row.path.is_empty() && (path.exists() || row.status() == EnvironmentStatus::Error);
         let attempt =
             self.store.claims().dispatch_destroy(row.id, self.worker, present).await.map_err(told)?;
         let Some(attempt) = attempt else {
@@ -140,7 +152,7 @@ impl Environments {
         };
         let (details, run) = (Details::of(row), row.run.map(|run| run.to_string()).unwrap_or_default());
         let (root, place) = (self.data.join("worktrees"), path.clone());
-        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run))
+        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run, into_pool))
             .await
             .map_err(|e| e.to_string())?;
         let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
@@ -184,7 +196,21 @@ impl Environments {
                 done += 1;
             }
         }
+        self.recover()?;
         Ok(done)
+    }
+
+    /// Deletes what processes that were killed have left aside, in all repositories.
+    fn recover(&self) -> Result<(), String> {
+        for repository in self.repositories()? {
+            let recovered =
+                self.worktrees(repository)?.recover(&|_| true).map_err(|error| error.to_string())?;
+            for left in recovered.leftovers {
+                let path = left.path.display();
+                tracing::warn!(%path, reason = left.reason, remedy = left.remedy, "still there");
+            }
+        }
+        Ok(())
     }
 
     fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
@@ -256,7 +282,16 @@ impl Environments {
                     _ => Chore::Recover { path: mark.path, run: mark.run },
                 });
             }
-            for branch in branches_of(&rows, &common_dir) {
+            let being_removed = |path: &Path| {
+                let mut removed = rows.iter().filter(|row| known.contains(&*row.path));
+                removed.any(|row| row.run.is_some_and(|run| is_of(path, &run.to_string())))
+            };
+            for path in worktrees.debris().map_err(|error| error.to_string())? {
+                if !being_removed(&path) {
+                    chores.push(Chore::Debris { repository: common_dir.clone(), path });
+                }
+            }
+            for branch in branches_of(&rows, worktrees.repository()) {
                 chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
             }
         }
@@ -272,7 +307,7 @@ impl Environments {
                     .read(|db| Table::<EnvironmentRow>::load(db, *id))
                     .map_err(|e| e.to_string())?;
                 match row {
-                    Some(row) => self.remove(&row).await,
+                    Some(row) => self.take_away(&row, false).await,
                     None => Ok("it was gone already".into()),
                 }
             }
@@ -287,6 +322,15 @@ impl Environments {
                 }
                 Ok("it was gone already".into())
             }
+            Chore::Debris { repository, path } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                let recovered = self.worktrees(repository)?.recover(&|_| true);
+                let left = recovered.map_err(|error| error.to_string())?.leftovers;
+                match left.iter().find(|left| left.path == *path) {
+                    Some(left) => Err(format!("{} ({})", left.reason, left.remedy)),
+                    None => Ok("removed".into()),
+                }
+            }
             Chore::DeleteBranch { repository, branch } => {
                 let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
                 match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
@@ -300,12 +344,12 @@ impl Environments {
 }
 
 /// Branches of destroyed environments that still exist and are merged somewhere.
-fn branches_of(rows: &[EnvironmentRow], common_dir: &Path) -> BTreeSet<String> {
+fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
     let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
-    let of_this = gone.filter(|details| details.repository.as_deref() == Some(common_dir));
+    let of_this = gone.filter(|details| details.repository.as_deref() == Some(repository.common_dir()));
     of_this
         .filter_map(|details| details.branch)
-        .filter(|branch| common_dir.join("refs/heads").join(branch).exists())
+        .filter(|branch| repository.is_merged_branch(branch).unwrap_or(false))
         .collect()
 }
 
@@ -317,7 +361,13 @@ fn ended(status: RunStatus) -> &'static str {
 }
 
 /// Saves what is in a worktree, then gives it to the pool or removes it.
-fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<String, String> {
+fn put_away(
+    details: &Details,
+    root: &Path,
+    path: &Path,
+    run: &str,
+    into_pool: bool,
+) -> Result<String, String> {
     let told = |error: sprag_worktree::Error| error.to_string();
     let repository = details.repository.as_deref().ok_or("its repository is not known")?;
     let repository = Repository::discover(repository).map_err(told)?;
@@ -328,7 +378,7 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<St
         Err(error) if matches!(error.kind, GitKind::NoSuchWorktree { .. }) => {
             return match std::fs::remove_dir(path) {
                 Ok(()) => Ok("only an empty folder was left".into()),
-                Err(_) if !path.exists() => Ok("it was gone already".into()),
+                Err(_) if !path.exists() => delete_debris(&worktrees, run),
                 Err(_) => Err(format!(
                     "{} is no worktree any more, and not empty: look at it, then remove it",
                     path.display()
@@ -337,7 +387,12 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<St
         }
         Err(error) => return Err(told(error)),
     };
-    match worktrees.park(worktree, BranchPolicy::DeleteIfMerged, &details.caches, &Cancel::default()) {
+    let (policy, cancel) = (BranchPolicy::DeleteIfMerged, Cancel::default());
+    let parked = match into_pool {
+        true => worktrees.park(worktree, policy, &details.caches, &cancel),
+        false => worktrees.remove(worktree, policy, &cancel).map(Parked::Removed),
+    };
+    match parked {
         Ok(Parked::Ready { salvaged, branch }) => {
             let saved = salvaged.map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
             Ok(format!("kept ready for the next run{}{saved}", branch_text(&branch)))
@@ -348,6 +403,21 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<St
         },
         Err(error) => Err(told(error)),
     }
+}
+
+/// Tries again to delete what was moved aside of a run's worktrees.
+fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
+    let recovered = worktrees.recover(&|_| true).map_err(|error| error.to_string())?;
+    match recovered.leftovers.iter().find(|left| is_of(&left.path, run)) {
+        Some(left) => Err(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy)),
+        None => Ok("it was gone already".into()),
+    }
+}
+
+/// Whether what was moved aside was a worktree of this run: its name tells.
+fn is_of(path: &Path, run: &str) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    !run.is_empty() && name.starts_with(&format!("sprag-{run}-"))
 }
 
 fn branch_text(fate: &BranchFate) -> String {
