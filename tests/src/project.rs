@@ -115,7 +115,10 @@ impl Project {
     pub fn registered(&self) -> Vec<String> {
         let listed = self.git(["worktree", "list", "--porcelain"]);
         let paths = listed.lines().filter_map(|line| line.strip_prefix("worktree "));
-        paths.filter(|path| path.contains("/worktrees/") && !path.contains("/.pool/")).map(str::to_owned).collect()
+        paths
+            .filter(|path| path.contains("/worktrees/") && !path.contains("/.pool/"))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The names of refs that begin like this.

@@ -16,7 +16,11 @@ fn start(project: &Project, file: &Path) -> Started {
 }
 
 fn on_branch(project: &Project, name: &str, run: &str) -> PathBuf {
-    project.pipeline(name, "environment: {worktree: {branch: wanted}}", &format!("  - {{id: a, run: '{run}'}}"))
+    project.pipeline(
+        name,
+        "environment: {worktree: {branch: wanted}}",
+        &format!("  - {{id: a, run: '{run}'}}"),
+    )
 }
 
 #[test]
@@ -27,7 +31,11 @@ fn w09_the_branch_of_a_live_run_is_refused_by_name() {
     until("it works", || project.sandbox.path("begun").exists());
     let holder = project.sandbox.newest().expect("a run");
     let told = start(&project, &on_branch(&project, "next", "true")).finish().expect(100);
-    assert!(told.stderr.contains("wanted") && told.stderr.contains(&format!("run {holder}")), "{}", told.stderr);
+    assert!(
+        told.stderr.contains("wanted") && told.stderr.contains(&format!("run {holder}")),
+        "{}",
+        told.stderr
+    );
     assert_eq!(project.environments().len(), 1, "{:?}", project.environments());
     project.sandbox.write("go", "");
     live.finish().expect(0);
@@ -133,7 +141,11 @@ fn w15_what_was_not_committed_is_saved() {
     for (name, end, code) in [("done", "true", 0), ("failed", "exit 3", 100)] {
         let project = Project::new();
         let work = "echo changed > shared.txt; echo new > new.txt; echo no > ignored.txt; git add new.txt";
-        let file = project.pipeline(name, "environment: {worktree: {}}", &format!("  - {{id: a, run: '{work}; {end}'}}"));
+        let file = project.pipeline(
+            name,
+            "environment: {worktree: {}}",
+            &format!("  - {{id: a, run: '{work}; {end}'}}"),
+        );
         let run = project.run(&file, code);
         let saved = format!("refs/sprag/salvage/{run}");
         assert_eq!(project.git(["show", &format!("{saved}:shared.txt")]), "changed");
@@ -162,7 +174,10 @@ fn w15_commits_that_nothing_else_holds_keep_their_branch() {
 fn w17_i23_processes_that_go_on_writing_are_ended_before_the_worktree_goes() {
     let project = Project::new();
     let writer = "(trap \"\" TERM; echo $BASHPID > $OUT/pid; while :; do echo x >> out.txt; done) < /dev/null > /dev/null 2>&1 &";
-    let steps = format!("  - id: a\n    shell: bash\n    run: |\n      setsid bash -c '{}' &\n      until [ -s $OUT/pid ]; do :; done", writer.replace('\'', "").trim_end_matches('&'));
+    let steps = format!(
+        "  - id: a\n    shell: bash\n    run: |\n      setsid bash -c '{}' &\n      until [ -s $OUT/pid ]; do :; done",
+        writer.replace('\'', "").trim_end_matches('&')
+    );
     let file = project.pipeline("writing", "environment: {worktree: {}}", &steps);
     project.run(&file, 0);
     let pid = project.sandbox.pid_in("pid");
@@ -197,7 +212,8 @@ impl Drop for Immutable {
 fn w11_what_cannot_be_deleted_is_shown_and_tried_again() {
     let project = Project::new();
     let probe = project.sandbox.write("probe", "");
-    let can = Command::new("chattr").arg("+i").arg(&probe).output().is_ok_and(|output| output.status.success());
+    let can =
+        Command::new("chattr").arg("+i").arg(&probe).output().is_ok_and(|output| output.status.success());
     let guard = Immutable(project.sandbox.path(""));
     if !can {
         return println!("skipped: chattr +i is not possible here");
@@ -206,7 +222,10 @@ fn w11_what_cannot_be_deleted_is_shown_and_tried_again() {
     let run = project.run(&file, 0);
     let shown = |project: &Project| {
         let listed = project.environments();
-        listed.iter().any(|one| one["run"] == run.as_str() && one["why"].as_str().is_some_and(|why| why.contains("stuck.txt") && why.contains("rm -rf")))
+        listed.iter().any(|one| {
+            one["run"] == run.as_str()
+                && one["why"].as_str().is_some_and(|why| why.contains("stuck.txt") && why.contains("rm -rf"))
+        })
     };
     assert!(shown(&project), "{:?}", project.environments());
     // Nothing else is blocked: the branch is free.
@@ -220,7 +239,8 @@ fn w11_what_cannot_be_deleted_is_shown_and_tried_again() {
     let worker = project.start(["worker"]);
     until("a worker has removed it", || project.environments().is_empty());
     until("its files are gone", || {
-        std::fs::read_dir(project.sandbox.data().join("worktrees/.trash")).is_ok_and(|mut left| left.next().is_none())
+        std::fs::read_dir(project.sandbox.data().join("worktrees/.trash"))
+            .is_ok_and(|mut left| left.next().is_none())
     });
     drop(worker);
     project.assert_clean();

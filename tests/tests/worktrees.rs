@@ -34,7 +34,8 @@ fn finish(started: Vec<Started>) -> usize {
 fn each_its_own(project: &Project, many: usize) {
     let dir = &project.repo();
     let runs = project.sandbox.json(["ls", "--json", "-n", "1000"]);
-    let runs: Vec<&str> = runs.as_array().expect("runs").iter().filter_map(|run| run["id"].as_str()).collect();
+    let runs: Vec<&str> =
+        runs.as_array().expect("runs").iter().filter_map(|run| run["id"].as_str()).collect();
     assert_eq!(runs.len(), many);
     let told = |what: &str| -> Vec<String> {
         let mut all: Vec<String> =
@@ -129,13 +130,15 @@ fn w04_all_ways_to_a_repository_are_one() {
     std::os::unix::fs::symlink(&repo, project.sandbox.path("link")).expect("a link");
     std::fs::create_dir(repo.join("folder")).expect("a folder");
     project.git(["worktree", "add", "--quiet", "--detach", "../linked"]);
-    let ways = [repo.clone(), project.sandbox.path("link"), repo.join("folder"), project.sandbox.path("linked")];
+    let ways =
+        [repo.clone(), project.sandbox.path("link"), repo.join("folder"), project.sandbox.path("linked")];
     let run = [OsStr::new("run"), file.as_os_str()];
     let started: Vec<Started> = ways.iter().map(|way| project.start_in(way, run)).collect();
     each_its_own(&project, finish(started));
     // One repository: what the last run left ready is listed once, whoever asks from wherever.
     let listed = project.sandbox.json(["env", "ls", "--json"]);
-    let mut paths: Vec<&str> = listed.as_array().expect("a list").iter().filter_map(|one| one["path"].as_str()).collect();
+    let mut paths: Vec<&str> =
+        listed.as_array().expect("a list").iter().filter_map(|one| one["path"].as_str()).collect();
     let all = paths.len();
     paths.dedup();
     assert!(all > 0 && paths.len() == all, "{listed}");
@@ -186,7 +189,9 @@ fn w08_the_worktree_of_a_failed_or_cancelled_run_goes_and_others_stay() {
     let live = project.pipeline(
         "live",
         "environment: {worktree: {}}",
-        &format!("  - {{id: a, run: 'echo mine > mine.txt; touch $OUT/live; {wait}; cat mine.txt > $OUT/seen'}}"),
+        &format!(
+            "  - {{id: a, run: 'echo mine > mine.txt; touch $OUT/live; {wait}; cat mine.txt > $OUT/seen'}}"
+        ),
     );
     let live = project.start([OsStr::new("run"), live.as_os_str()]);
     until("it works", || project.sandbox.path("live").exists());
@@ -272,11 +277,23 @@ fn w13_log_lines_and_events_tell_run_and_place() {
     let run = project.sandbox.newest().expect("a run");
     let path = project.worktree(&run).display().to_string();
     for what in ["worktree made", "environment removed"] {
-        let line = told.stderr.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {}", told.stderr));
+        let line = told
+            .stderr
+            .lines()
+            .find(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("{what}: {}", told.stderr));
         assert!(line.contains(&run) && line.contains(&path), "{line}");
     }
     let journal = project.sandbox.journal(Some(&run));
-    let told: Vec<&str> = journal.entries.iter().filter(|entry| entry.entity == "environment").map(|entry| entry.event.as_str()).collect();
-    assert_eq!(told, ["environment.created", "provision.succeeded", "destroy.dispatched", "destroy.succeeded"]);
+    let told: Vec<&str> = journal
+        .entries
+        .iter()
+        .filter(|entry| entry.entity == "environment")
+        .map(|entry| entry.event.as_str())
+        .collect();
+    assert_eq!(
+        told,
+        ["environment.created", "provision.succeeded", "destroy.dispatched", "destroy.succeeded"]
+    );
     assert!(journal.entries.iter().all(|entry| entry.run.as_deref() == Some(&run)));
 }
