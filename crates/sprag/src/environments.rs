@@ -37,6 +37,13 @@ pub enum Chore {
         /// The run it was made for.
         run: String,
     },
+    /// What is left of a worktree that could not be deleted, or was never finished.
+    Debris {
+        /// The repository.
+        repository: PathBuf,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A branch that was made for a run goes: all of its commits are elsewhere.
     DeleteBranch {
         /// The repository.
@@ -140,7 +147,8 @@ impl Environments {
         let told = |error: sprag_store::Error| error.to_string();
         sprag_worker::bury(&self.store, row.owner).await;
         let path = PathBuf::from(&*row.path);
-        let present = !row.path.is_empty() && path.exists();
+        // One that could not be removed may have been moved aside.
+        let present = !row.path.is_empty() && (path.exists() || row.status() == EnvironmentStatus::Error);
         let attempt =
             self.store.claims().dispatch_destroy(row.id, self.worker, present).await.map_err(told)?;
         let Some(attempt) = attempt else {
@@ -174,47 +182,35 @@ impl Environments {
     fn fence_off(&self, run: RunId) {
         let found = self.store.read(|db| {
             let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
-            let lands = db
-                .plan(row.plan)?
-                .is_some_and(|plan| plan.steps.iter().any(|step| step.spec.contains("\"land\":")));
-            if !lands {
+            let Some(plan) = db.plan(row.plan)? else { return Ok(None) };
+            let lands = |node: u32| plan.step(node).spec.contains("\"land\":");
+            let steps = db.steps(run)?;
+            let landers: Vec<(u32, u32)> =
+                steps.iter().filter(|step| lands(step.node())).map(|step| (step.no, step.attempt)).collect();
+            if landers.is_empty() {
                 return Ok(None);
             }
             let context: Value = serde_json::from_str(&row.context).unwrap_or_default();
             let place =
                 context["environment_of"].as_str().and_then(|above| above.parse().ok()).unwrap_or(run);
-            let last = db.steps(run)?.iter().map(|step| step.attempt).max().unwrap_or(1);
-            Ok(db.environments_of(place)?.first().map(|row| (Details::of(row), last)))
+            Ok(db.environments_of(place)?.first().map(|row| (Details::of(row), landers)))
         });
-        let Ok(Some((details, last))) = found else { return };
+        let Ok(Some((details, landers))) = found else { return };
         let Some(repository) = details.repository.and_then(|path| Repository::discover(&path).ok()) else {
             return;
         };
-        // Above all that was given out for an attempt so far, below what the next one gets.
-        let number = u64::from(last) << 32 | u64::from(u32::MAX);
-        let held = repository.fence(&run.to_string()).ok().flatten().map(|fence| fence.number);
-        if held.is_none_or(|held| held < number)
-            && let Err(error) = repository.move_fence(&run.to_string(), held, number)
-        {
-            tracing::warn!(%run, path = %repository.common_dir().display(), %error, "moving the fence of a run that has ended");
+        for (step, attempt) in landers {
+            let name = sprag_worker::fence_name(run, step);
+            // Above all that was given out for an attempt so far, below what the next one gets.
+            let number = u64::from(attempt) << 32 | u64::from(u32::MAX);
+            let held = repository.fence(&name).ok().flatten().map(|fence| fence.number);
+            if held.is_none_or(|held| held < number)
+                && let Err(error) = repository.move_fence(&name, held, number)
+            {
+                let path = repository.common_dir().display();
+                tracing::warn!(%run, %path, %error, "moving the fence of a run that has ended");
+            }
         }
-    }
-
-    /// Takes back what killed processes have left half made, in all repositories that runs have worked in.
-    pub fn recover(&self) -> Result<usize, String> {
-        let live = |run: &str| {
-            let id: Option<RunId> = run.parse().ok();
-            let row = id.and_then(|id| self.store.read(|db| Table::<RunRow>::load(db, id)).ok().flatten());
-            row.is_some_and(|row| !row.status().is_terminal())
-        };
-        let mut recovered = 0;
-        for repository in self.repositories()? {
-            let spare =
-                |mark: &Mark| mark.state == State::Kept || mark.state == State::Pooled || live(&mark.run);
-            let done = self.worktrees(repository)?.recover(&spare).map_err(|error| error.to_string())?;
-            recovered += done.removed.len() + done.unfinished;
-        }
-        Ok(recovered)
     }
 
     /// What is due: environments whose removal failed or was never begun, and those whose maker is gone.
@@ -242,7 +238,21 @@ impl Environments {
                 done += 1;
             }
         }
+        self.recover()?;
         Ok(done)
+    }
+
+    /// Deletes what processes that were killed have left aside, in all repositories.
+    pub fn recover(&self) -> Result<(), String> {
+        for repository in self.repositories()? {
+            let recovered =
+                self.worktrees(repository)?.recover(&|_| true).map_err(|error| error.to_string())?;
+            for left in recovered.leftovers {
+                let path = left.path.display();
+                tracing::warn!(%path, reason = left.reason, remedy = left.remedy, "still there");
+            }
+        }
+        Ok(())
     }
 
     fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
@@ -314,6 +324,15 @@ impl Environments {
                     _ => Chore::Recover { path: mark.path, run: mark.run },
                 });
             }
+            let being_removed = |path: &Path| {
+                let mut removed = rows.iter().filter(|row| known.contains(&*row.path));
+                removed.any(|row| row.run.is_some_and(|run| is_of(path, &run.to_string())))
+            };
+            for path in worktrees.debris().map_err(|error| error.to_string())? {
+                if !being_removed(&path) {
+                    chores.push(Chore::Debris { repository: common_dir.clone(), path });
+                }
+            }
             for branch in branches_of(&rows, worktrees.repository()) {
                 chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
             }
@@ -345,6 +364,15 @@ impl Environments {
                 }
                 Ok("it was gone already".into())
             }
+            Chore::Debris { repository, path } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                let recovered = self.worktrees(repository)?.recover(&|_| true);
+                let left = recovered.map_err(|error| error.to_string())?.leftovers;
+                match left.iter().find(|left| left.path == *path) {
+                    Some(left) => Err(format!("{} ({})", left.reason, left.remedy)),
+                    None => Ok("removed".into()),
+                }
+            }
             Chore::DeleteBranch { repository, branch } => {
                 let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
                 match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
@@ -357,11 +385,14 @@ impl Environments {
     }
 }
 
-/// Branches of destroyed environments that still exist.
+/// Branches of destroyed environments that still exist and are merged somewhere.
 fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
     let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
     let of_this = gone.filter(|details| details.repository.as_deref() == Some(repository.common_dir()));
-    of_this.filter_map(|details| details.branch).filter(|branch| repository.has_branch(branch)).collect()
+    of_this
+        .filter_map(|details| details.branch)
+        .filter(|branch| repository.is_merged_branch(branch).unwrap_or(false))
+        .collect()
 }
 
 fn ended(status: RunStatus) -> &'static str {
@@ -376,19 +407,14 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str, then: Then) 
     let told = |error: sprag_worktree::Error| error.to_string();
     let repository = details.repository.as_deref().ok_or("its repository is not known")?;
     let repository = Repository::discover(repository).map_err(told)?;
-    let pool_size = match then {
-        Then::Pool => Settings::default().pool_size,
-        Then::Nothing => 0,
-    };
-    let settings = Settings { pool_size, ..Settings::default() };
-    let worktrees = Worktrees::open(repository, root, settings).map_err(told)?;
+    let worktrees = Worktrees::open(repository, root, Settings::default()).map_err(told)?;
     let worktree = match worktrees.adopt(&path.display().to_string(), run) {
         Ok(worktree) => worktree,
         // Somebody removed it by hand: only its folder may be left.
         Err(error) if matches!(error.kind, GitKind::NoSuchWorktree { .. }) => {
             return match std::fs::remove_dir(path) {
                 Ok(()) => Ok("only an empty folder was left".into()),
-                Err(_) if !path.exists() => Ok("it was gone already".into()),
+                Err(_) if !path.exists() => delete_debris(&worktrees, run),
                 Err(_) => Err(format!(
                     "{} is no worktree any more, and not empty: look at it, then remove it",
                     path.display()
@@ -397,7 +423,12 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str, then: Then) 
         }
         Err(error) => return Err(told(error)),
     };
-    match worktrees.park(worktree, BranchPolicy::DeleteIfMerged, &details.caches, &Cancel::default()) {
+    let (policy, cancel) = (BranchPolicy::DeleteIfMerged, Cancel::default());
+    let parked = match then {
+        Then::Pool => worktrees.park(worktree, policy, &details.caches, &cancel),
+        Then::Nothing => worktrees.remove(worktree, policy, &cancel).map(Parked::Removed),
+    };
+    match parked {
         Ok(Parked::Ready { salvaged, branch }) => {
             let saved = salvaged.map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
             Ok(format!("kept ready for the next run{}{saved}", branch_text(&branch)))
@@ -408,6 +439,21 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str, then: Then) 
         },
         Err(error) => Err(told(error)),
     }
+}
+
+/// Tries again to delete what was moved aside of a run's worktrees.
+fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
+    let recovered = worktrees.recover(&|_| true).map_err(|error| error.to_string())?;
+    match recovered.leftovers.iter().find(|left| is_of(&left.path, run)) {
+        Some(left) => Err(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy)),
+        None => Ok("it was gone already".into()),
+    }
+}
+
+/// Whether what was moved aside was a worktree of this run: its name tells.
+fn is_of(path: &Path, run: &str) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    !run.is_empty() && name.starts_with(&format!("sprag-{run}-"))
 }
 
 fn branch_text(fate: &BranchFate) -> String {

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::control::{Control, Signal, pause};
 use serde_json::{Value, json};
 use sprag_lifecycle::{EnvironmentEvent, RunId, StepNo};
 use sprag_pipeline::Workplace;
@@ -101,7 +102,9 @@ impl Place {
 impl Environments {
     /// The environments in this data directory, for steps of this worker.
     pub fn new(store: Store, data: &Path, worker: Id) -> Self {
-        Environments(Arc::new(Inner { store, data: data.to_owned(), worker, live: Mutex::default() }))
+        // Git's own paths are canonical, and theirs are compared with ours.
+        let data = std::fs::canonicalize(data).unwrap_or_else(|_| data.to_owned());
+        Environments(Arc::new(Inner { store, data, worker, live: Mutex::default() }))
     }
 
     /// The environment that this step works in, made if need be; none if the run works where it was started.
@@ -222,11 +225,14 @@ impl Environments {
         let give_up_ms = self.0.store.now().steady_ms + LONGEST_WAIT_MS;
         loop {
             let known = self.0.store.read(|db| db.environments_of(key.0)).map_err(told)?;
-            let there = known
-                .iter()
-                .find(|row| row.scope == key.1)
-                .is_some_and(|row| !row.path.is_empty() && Path::new(&*row.path).join(".git").exists());
+            let known = known.iter().find(|row| row.scope == key.1);
+            let there =
+                known.is_some_and(|row| !row.path.is_empty() && Path::new(&*row.path).join(".git").exists());
+            let before: Value =
+                known.and_then(|row| serde_json::from_str(&row.details).ok()).unwrap_or_default();
             let details = json!({
+                // Where the run began stays, however often its worktree is made again.
+                "base_commit": before["base_commit"],
                 "repository": repository.common_dir(), "branch": spec.branch, "base": spec.base,
                 "keep": spec.keep, "caches": workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
             });
@@ -306,6 +312,7 @@ impl Environments {
         let told = |error: sprag_store::Error| error.to_string();
         let spec = workplace.worktree.clone().unwrap_or_default();
         let attempt = row.provision_attempt;
+        let was_there = details["base_commit"].is_string();
         let suffix = key.1.map(|step| format!("-s{step}")).unwrap_or_default();
         let again = if attempt > 1 { format!("-{attempt}") } else { String::new() };
         let path = self.0.data.join("worktrees").join(format!("{}{suffix}{again}", key.0));
@@ -332,7 +339,7 @@ impl Environments {
         let made = blocking(move || {
             let worktrees = worktrees?;
             let cancel = Cancel::default();
-            let mut worktree = create(&worktrees, &mut options, attempt, &cancel)?;
+            let mut worktree = create(&worktrees, &mut options, was_there.then_some(attempt), &cancel)?;
             // It goes on where the run was: a state that somebody chose, or the last one that was recorded.
             let last = finished.iter().find_map(|step| repository.find_checkpoint(&run, step).ok());
             if let Some(state) = repository.chosen_start(&run)?.or(last.filter(|_| attempt > 1)) {
@@ -350,7 +357,9 @@ impl Environments {
         };
         let outcome = self.0.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
         let (worktree, fresh) = made?;
-        details["base_commit"] = worktree.mark().base.clone().into();
+        if !was_there {
+            details["base_commit"] = worktree.mark().base.clone().into();
+        }
         let details_text: Arc<str> = details.to_string().into();
         self.0.store.claims().describe_environment(row.id, path_text, details_text).await.map_err(told)?;
         if !outcome.is_applied() {
@@ -396,24 +405,27 @@ pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<Strin
     })
 }
 
-/// A worktree on the run's branch: a new one, or on a later attempt the one that is there, or one beside it.
+/// A worktree on the run's branch: a new one; or, if the run had one before, the one that is there, or one
+/// beside it.
 fn create(
     worktrees: &Worktrees,
     options: &mut CreateOptions,
-    attempt: u32,
+    again: Option<u32>,
     cancel: &Cancel,
 ) -> Result<Worktree, sprag_worktree::Error> {
     let Branch::New(branch) = options.branch.clone() else { return worktrees.create(options, cancel) };
     let first = worktrees.create(options, cancel);
-    match first {
-        Err(error) if attempt > 1 && matches!(error.kind, GitKind::BranchExists { .. }) => {
+    match (first, again) {
+        (Err(error), Some(attempt))
+            if matches!(error.kind, GitKind::BranchExists { .. } | GitKind::BranchInUse { .. }) =>
+        {
             options.branch = Branch::Existing(branch.clone());
             worktrees.create(options, cancel).or_else(|_| {
                 options.branch = Branch::New(format!("{branch}-{attempt}"));
                 worktrees.create(options, cancel)
             })
         }
-        made => made,
+        (made, _) => made,
     }
 }
 
@@ -460,6 +472,40 @@ impl Entered {
             }
         });
         done.await.unwrap_or(Ok(())).map_err(|error| error.to_string())
+    }
+
+    /// Has the worktree belong to this process: waits until another one of the run has left it. False if the
+    /// step is to end before.
+    pub(crate) async fn own(&self, control: &Control) -> Result<bool, String> {
+        let store = &self.owner.0.store;
+        let give_up_ms = store.now().steady_ms + LONGEST_WAIT_MS;
+        loop {
+            if self.place.worktree().is_some() {
+                return Ok(true);
+            }
+            if !matches!(control.now(), Signal::Renewed { .. }) {
+                return Ok(false);
+            }
+            let (owner, place) = (self.owner.clone(), Arc::clone(&self.place));
+            let taken = blocking(move || {
+                let repository = Repository::discover(&place.dir)?;
+                match owner
+                    .worktrees(&repository)?
+                    .adopt(&place.dir.display().to_string(), &place.run.to_string())
+                {
+                    Ok(worktree) => Ok(*place.worktree() = Some(worktree)),
+                    Err(error) if matches!(error.kind, GitKind::InUse { .. }) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            });
+            taken.await?;
+            if store.now().steady_ms >= give_up_ms {
+                return Err("another process of this run holds its worktree".into());
+            }
+            if self.place.worktree().is_none() {
+                pause(LOOK).await;
+            }
+        }
     }
 
     /// Records what the step has left.

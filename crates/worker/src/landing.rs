@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::{Kind, Landing, StepSpec};
 use sprag_store::ops::{Assignment, Ending};
 use sprag_worktree::{
-    Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Strategy,
-    Worktree,
+    Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Repository,
+    Strategy, Worktree,
 };
 
 use crate::command::{Commands, Work, failed, first_line};
@@ -24,12 +25,11 @@ const HUNK_BYTES: usize = 16 << 10;
 #[derive(Clone)]
 struct Order {
     run: String,
+    fence: (String, u64),
     into: String,
     strategy: Strategy,
     message: String,
     push: Option<String>,
-    /// Grows with every attempt and every change of hands.
-    fence: u64,
     /// How long it may wait for others who land.
     patience: Duration,
 }
@@ -75,10 +75,19 @@ impl Commands {
             },
             message: message.clone().unwrap_or_else(|| format!("{}: run {run}", assignment.plan.name)),
             push: push.clone(),
-            fence: u64::from(assignment.lease.execution.attempt) << 32 | u64::from(assignment.lease.fence),
+            fence: fence_of(assignment),
             patience: spec.timeout_ms.map_or(LONGEST_QUEUE, Duration::from_millis),
             run,
         };
+        if let Err(ended) = self.fence_off(&order, entered).await {
+            return ended;
+        }
+        match entered.own(&control).await {
+            Ok(true) => {}
+            Ok(false) if control.now() == Signal::Cancel => return Ended::Report(Ending::Cancelled),
+            Ok(false) => return Ended::Lost,
+            Err(message) => return failed(&json!({ "reason": "environment", "message": message }), true),
+        }
         let cancel = Cancel::default();
         let listening = tokio::spawn(listen(control.clone(), cancel.clone()));
         let check = match verify {
@@ -103,6 +112,22 @@ impl Commands {
                 let message = "another process of this run holds its worktree";
                 failed(&json!({ "reason": "environment", "message": message }), true)
             }
+        }
+    }
+
+    /// Whoever was to land before, and was taken for dead, cannot do so from now on: not even while it still
+    /// has the worktree.
+    async fn fence_off(&self, order: &Order, entered: &Entered) -> Result<(), Ended> {
+        let (dir, (name, number)) = (entered.place.dir.clone(), order.fence.clone());
+        let moved = tokio::task::spawn_blocking(move || {
+            let repository = Repository::discover(&dir)?;
+            let last = repository.fence(&name)?.map(|fence| fence.number);
+            repository.move_fence(&name, last, number)
+        });
+        match moved.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(refused(&error)),
+            Err(error) => Err(failed(&json!({ "reason": "land", "message": error.to_string() }), true)),
         }
     }
 
@@ -155,22 +180,24 @@ async fn listen(mut control: Control, cancel: Cancel) {
     }
 }
 
-/// Takes the run's fence, commits what is not, and lands.
+/// The fence of a landing step, and this attempt's number: higher than that of any attempt before.
+fn fence_of(assignment: &Assignment) -> (String, u64) {
+    let (id, fence) = (assignment.lease.execution, assignment.lease.fence);
+    (fence_name(id.run, id.step), u64::from(id.attempt) << 32 | u64::from(fence))
+}
+
+/// Commits what is not, and lands.
 fn land(
     worktree: &mut Worktree,
     order: &Order,
     verify: Option<&Verify>,
     cancel: &Cancel,
 ) -> Result<Landed, GitError> {
-    let repository = worktree.repository().clone();
-    // Whoever landed for this run before, and was taken for dead, cannot do so from now on.
-    let last = repository.fence(&order.run)?.map(|fence| fence.number);
-    repository.move_fence(&order.run, last, order.fence)?;
     worktree.commit_all(&order.message, cancel)?;
     let mut options = LandOptions::new(&order.run, &order.into);
     options.strategy = order.strategy;
     options.message.clone_from(&order.message);
-    options.fence = Some(order.fence);
+    options.fence = Some(order.fence.clone());
     options.lock_deadline = order.patience;
     options.verify = verify.map(|verify| verify as &sprag_worktree::Verify<'_>);
     options.push.clone_from(&order.push);
@@ -236,4 +263,9 @@ fn refused(error: &GitError) -> Ended {
         _ => (json!({ "reason": "land", "message": error.to_string() }), true),
     };
     failed(&facts, retriable)
+}
+
+/// What the fence of a step that lands is called in its repository.
+pub fn fence_name(run: RunId, step: StepNo) -> String {
+    format!("{run}-s{step}")
 }

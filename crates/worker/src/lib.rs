@@ -30,6 +30,7 @@ pub use control::{Control, Signal};
 pub use environment::{Environments, before, bury, host, last_finished};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
+pub use landing::fence_name;
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 
 /// How a worker behaves.

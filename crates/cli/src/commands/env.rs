@@ -182,6 +182,7 @@ fn describe(chore: &Chore) -> (String, u64) {
         Chore::Remove { path, why, .. } => (format!("worktree {} ({why})", path.display()), size_of(path)),
         Chore::Unpool { path } => (format!("ready worktree {}", path.display()), size_of(path)),
         Chore::Recover { path, run } => (format!("worktree {} of run {run}", path.display()), size_of(path)),
+        Chore::Debris { path, .. } => (format!("left over {}", path.display()), size_of(path)),
         Chore::DeleteBranch { branch, .. } => (format!("branch {branch}"), 0),
     }
 }

@@ -123,7 +123,7 @@ pub fn environment_event(
     actor: Actor,
     given: &EnvironmentGiven,
 ) -> Result<Outcome<Environment>> {
-    session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
+    let outcome = session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
         EnvironmentEvent::ProvisionRequested => {
             row.cleanup_requested = false;
             row.provision_attempt += 1;
@@ -133,7 +133,14 @@ pub fn environment_event(
             row.cleanup_requested = false
         }
         _ => {}
-    })
+    })?;
+    // Most are removed after their run has ended: its journal goes on until then.
+    if outcome.is_applied()
+        && let Some(run) = session.get::<EnvironmentRow>(id)?.and_then(|row| row.run)
+    {
+        session.note::<RunRow>(run, |_| {})?;
+    }
+    Ok(outcome)
 }
 
 /// Reports an event with the reason for it.
