@@ -150,8 +150,7 @@ fn land_leaves_a_dirty_checkout_alone_and_names_it() {
     let run = project.run(&lands(&project, "lands", "main"), 0);
     assert_eq!(project.read("shared.txt"), "being edited\n");
     assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
-    let told =
-        project.sprag(["explain", &run]).expect(0).stdout + &project.sprag(["status", &run]).expect(0).stdout;
+    let told = project.sprag(["logs", &run]).expect(0).stdout;
     let repo = project.repo().display().to_string();
     assert!(told.contains(&repo), "not said: {told}");
 }
@@ -199,7 +198,7 @@ fn land_of_a_fenced_off_attempt_does_not_count() {
     let file = lands(&project, "lands", &format!("{{into: main, verify: '{verify}'}}"));
     project.sprag([OsStr::new("run"), file.as_os_str(), "--detach".as_ref()]).expect(0);
     let run = project.sandbox.newest().expect("a run");
-    let worker = ["worker", "--lease", "2s"];
+    let worker = ["worker", "--lease", "5s"];
     let stopped = project.start(worker);
     until("it verifies", || project.sandbox.path("begun").exists());
     stopped.signal(Signal::STOP);
