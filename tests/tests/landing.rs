@@ -216,3 +216,26 @@ fn land_of_a_fenced_off_attempt_does_not_count() {
     drop((stopped, successor));
     project.sandbox.check(&run);
 }
+
+#[test]
+fn land_example_as_the_readme_shows_it() {
+    let project = Project::new();
+    let scratch = project.sandbox.path("scratch");
+    std::fs::create_dir(&scratch).expect("a folder");
+    git(&scratch, ["init", "--quiet", "--initial-branch=main"]);
+    git(&scratch, ["config", "user.name", "A Person"]);
+    git(&scratch, ["config", "user.email", "person@example.org"]);
+    git(&scratch, ["commit", "--quiet", "--allow-empty", "--message", "first"]);
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/land.yaml");
+    std::fs::copy(example, scratch.join("land.yaml")).expect("the example is there");
+    let words = ["red", "green", "blue"];
+    let started = words
+        .map(|word| project.start_in(&scratch, ["run", "land.yaml", "--input", &format!("word={word}")]));
+    for one in started {
+        one.finish().expect(0);
+    }
+    assert_eq!(std::fs::read_to_string(scratch.join("words.txt")).expect("landed"), "blue\ngreen\nred\n");
+    assert_eq!(git(&scratch, ["log", "--format=%s", "main"]).lines().count(), 4);
+    assert_eq!(git(&scratch, ["status", "--porcelain"]), "?? land.yaml");
+    assert_eq!(git(&scratch, ["for-each-ref", "--format=%(refname)", "refs/heads"]), "refs/heads/main");
+}

@@ -441,7 +441,10 @@ impl Entered {
                     .worktrees(&repository)?
                     .adopt(&place.dir.display().to_string(), &place.run.to_string())
                 {
-                    Ok(worktree) => Ok(*place.worktree() = Some(worktree)),
+                    Ok(worktree) => {
+                        *place.worktree() = Some(worktree);
+                        Ok(())
+                    }
                     Err(error) if matches!(error.kind, GitKind::InUse { .. }) => Ok(()),
                     Err(error) => Err(error),
                 }

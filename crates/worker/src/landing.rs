@@ -154,7 +154,7 @@ impl Commands {
         kind: &Kind,
         entered: &Entered,
         control: &Control,
-    ) -> Result<Box<dyn Fn(&std::path::Path) -> Result<(), String> + Send>, Ended> {
+    ) -> Result<Box<Check>, Ended> {
         let spec = StepSpec { kind: kind.clone(), ..spec.clone() };
         let (order, places) = self
             .order(assignment, &spec, Some(&entered.place), control)
@@ -182,6 +182,7 @@ impl Commands {
     }
 }
 
+type Check = dyn Fn(&std::path::Path) -> Result<(), String> + Send;
 type Verify = dyn Fn(&std::path::Path) -> Result<(), String>;
 
 /// Waits until the landing is to end.
