@@ -150,8 +150,7 @@ fn land_leaves_a_dirty_checkout_alone_and_names_it() {
     let run = project.run(&lands(&project, "lands", "main"), 0);
     assert_eq!(project.read("shared.txt"), "being edited\n");
     assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
-    let told =
-        project.sprag(["explain", &run]).expect(0).stdout + &project.sprag(["status", &run]).expect(0).stdout;
+    let told = project.sprag(["logs", &run]).expect(0).stdout;
     let repo = project.repo().display().to_string();
     assert!(told.contains(&repo), "not said: {told}");
 }
@@ -199,7 +198,7 @@ fn land_of_a_fenced_off_attempt_does_not_count() {
     let file = lands(&project, "lands", &format!("{{into: main, verify: '{verify}'}}"));
     project.sprag([OsStr::new("run"), file.as_os_str(), "--detach".as_ref()]).expect(0);
     let run = project.sandbox.newest().expect("a run");
-    let worker = ["worker", "--lease", "2s"];
+    let worker = ["worker", "--lease", "5s"];
     let stopped = project.start(worker);
     until("it verifies", || project.sandbox.path("begun").exists());
     stopped.signal(Signal::STOP);
@@ -216,4 +215,27 @@ fn land_of_a_fenced_off_attempt_does_not_count() {
     assert_eq!(project.sandbox.lines("verified"), ["1", "2"]);
     drop((stopped, successor));
     project.sandbox.check(&run);
+}
+
+#[test]
+fn land_example_as_the_readme_shows_it() {
+    let project = Project::new();
+    let scratch = project.sandbox.path("scratch");
+    std::fs::create_dir(&scratch).expect("a folder");
+    git(&scratch, ["init", "--quiet", "--initial-branch=main"]);
+    git(&scratch, ["config", "user.name", "A Person"]);
+    git(&scratch, ["config", "user.email", "person@example.org"]);
+    git(&scratch, ["commit", "--quiet", "--allow-empty", "--message", "first"]);
+    let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples/land.yaml");
+    std::fs::copy(example, scratch.join("land.yaml")).expect("the example is there");
+    let words = ["red", "green", "blue"];
+    let started = words
+        .map(|word| project.start_in(&scratch, ["run", "land.yaml", "--input", &format!("word={word}")]));
+    for one in started {
+        one.finish().expect(0);
+    }
+    assert_eq!(std::fs::read_to_string(scratch.join("words.txt")).expect("landed"), "blue\ngreen\nred\n");
+    assert_eq!(git(&scratch, ["log", "--format=%s", "main"]).lines().count(), 4);
+    assert_eq!(git(&scratch, ["status", "--porcelain"]), "?? land.yaml");
+    assert_eq!(git(&scratch, ["for-each-ref", "--format=%(refname)", "refs/heads"]), "refs/heads/main");
 }

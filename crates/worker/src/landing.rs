@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::{Kind, Landing, StepSpec};
+use sprag_process::remark;
 use sprag_store::ops::{Assignment, Ending};
 use sprag_worktree::{
     Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Repository,
@@ -105,13 +106,34 @@ impl Commands {
         match (control.now(), done) {
             (Signal::Lost, _) => Ended::Lost,
             // Landed is landed, whatever came meanwhile.
-            (_, Some(Ok(landed))) => landed_as(&landed),
+            (_, Some(Ok(landed))) => {
+                self.remark(assignment, into, &landed);
+                landed_as(&landed)
+            }
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
             (_, Some(Err(error))) => refused(&error),
             (_, None) => {
                 let message = "another process of this run holds its worktree";
                 failed(&json!({ "reason": "environment", "message": message }), true)
             }
+        }
+    }
+
+    /// Tells in the step's log what became of it, and what a person has to see to.
+    fn remark(&self, assignment: &Assignment, into: &str, landed: &Landed) {
+        let id = assignment.lease.execution;
+        let mut remarks = vec![match landed.moved {
+            true => format!("landed {} on {into}", landed.commit),
+            false => format!("{into} holds all of it already"),
+        }];
+        remarks.extend(left_checkouts(landed).into_iter().map(|left| format!("left as it is: {left}")));
+        if let Some(PushFate::Refused(why)) = &landed.push {
+            remarks.extend(format!("not pushed: {why}").lines().map(str::to_owned));
+        }
+        let log = self.files.log(id.run, &assignment.name, id.attempt);
+        let written = std::fs::create_dir_all(self.files.run(id.run)).and_then(|()| remark(&log, &remarks));
+        if let Err(error) = written {
+            tracing::warn!(run = %id.run, log = %log.display(), %error, "telling of a landing");
         }
     }
 
@@ -220,16 +242,18 @@ fn landed_as(landed: &Landed) -> Ended {
     }
 }
 
+/// Checkouts of the branch that still have its old files, and why.
+fn left_checkouts(landed: &Landed) -> Vec<String> {
+    let left = landed.checkouts.iter().filter_map(|(path, fate)| match fate {
+        CheckoutFate::Left(why) => Some(format!("{}: {why}", path.display())),
+        CheckoutFate::Updated => None,
+    });
+    left.collect()
+}
+
 /// What there is to say of a landing.
 fn told(landed: &Landed) -> Value {
-    let left: Vec<String> = landed
-        .checkouts
-        .iter()
-        .filter_map(|(path, fate)| match fate {
-            CheckoutFate::Left(why) => Some(format!("{}: {why}", path.display())),
-            CheckoutFate::Updated => None,
-        })
-        .collect();
+    let left = left_checkouts(landed);
     let pushed = landed.push.as_ref().map(|push| match push {
         PushFate::Pushed => "pushed".to_owned(),
         PushFate::Refused(why) => format!("not pushed: {why}"),

@@ -360,7 +360,9 @@ impl Worktree {
         let seen = self.repository.read_ref(&format!("refs/remotes/{remote}/{into}")).ok().flatten();
         let lease = format!("--force-with-lease=refs/heads/{into}:{}", seen.as_deref().unwrap_or(before));
         let what = format!("{commit}:refs/heads/{into}");
-        let push = self.repository.git("push").args(["--quiet", &lease, "--end-of-options", remote, &what]);
+        // A remote may be a path that is meant from the main checkout.
+        let from = self.repository.main_checkout().unwrap_or(self.repository.common_dir());
+        let push = Git::new(from, "push").args(["--quiet", &lease, "--end-of-options", remote, &what]);
         match push.long(self.timeout, cancel).run() {
             Ok(_) => PushFate::Pushed,
             Err(kind) => PushFate::Refused(kind.to_string()),
