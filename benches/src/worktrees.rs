@@ -1,8 +1,8 @@
 //! W4: worktrees made at once, cold and from a warm pool, against as many `git worktree add` one after the other.
 //!
-//! Nothing is deleted before all figures of a repository are taken: for minutes after a large deletion, ext4
-//! looks for inodes that were not freed lately, and making a file takes five times as long. Who begins changes
-//! from round to round.
+//! Nothing is deleted before all figures of a repository are taken: after a large deletion some file systems (ext4
+//! without a journal, or with `discard`) take several times as long to make a file. Who begins changes from round
+//! to round. Each figure is told when it is taken, because deleting in the end may take longer than all of it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,7 +56,6 @@ pub(crate) fn measure(effort: Effort) -> Result<Board> {
         let mut place = Place::make(&size)?;
         for round in 0..effort.rounds {
             for &at_once in size.at_once {
-                eprintln!("{}, {at_once} at once, round {}", size.name, round + 1);
                 place.measure(&size, at_once, round % 2 == 0, &mut board)?;
             }
             board.add(key(size.name, COLD, 1, "us/lock p99"), place.lock_p99_us()?);
@@ -109,6 +108,7 @@ impl Place {
 
     fn measure(&mut self, size: &Size, at_once: usize, git_first: bool, board: &mut Board) -> Result<()> {
         let mut add = |system, time: Duration| {
+            eprintln!("{}, {at_once} at once, {system}: {:.0} ms", size.name, time.as_secs_f64() * 1000.0);
             board.add(key(size.name, system, at_once, UNIT), time.as_secs_f64() * 1000.0);
         };
         if git_first {

@@ -177,3 +177,24 @@ fn w03_create_and_remove_from_processes_are_serialised() {
     }
     place.assert_nothing_left();
 }
+
+#[test]
+fn w07_filters_that_hang_in_some_runs_do_not_stop_the_others() {
+    let place = Place::new(2);
+    let go = place.path().join("go");
+    let hangs = format!(
+        "case $PWD in *x0|*x1) i=0; while [ ! -e {} ] && [ $i -lt 6000 ]; do i=$((i+1)); sleep 0.01; done;; esac; cat",
+        go.display()
+    );
+    script(&place.path().join("filter.sh"), &hangs);
+    place.git(&["config", "filter.slow.smudge", place.path().join("filter.sh").to_str().expect("text")]);
+    std::fs::create_dir_all(place.common().join("info")).expect("a folder");
+    std::fs::write(place.common().join("info/attributes"), "*.txt filter=slow\n").expect("a file");
+    let mut command = many(&place, 0);
+    command.env("SPRAG_TEST_THREADS", "3");
+    let mut helper = helper::start(command);
+    wait_for("the run that does not hang", || place.data().join("p0x2/mine.txt").exists());
+    assert!(!place.data().join("p0x0/mine.txt").exists());
+    std::fs::write(&go, "").expect("a file");
+    assert!(helper.0.wait().expect("ours").success());
+}
