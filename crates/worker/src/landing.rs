@@ -130,7 +130,7 @@ impl Commands {
         if let Some(PushFate::Refused(why)) = &landed.push {
             remarks.extend(format!("not pushed: {why}").lines().map(str::to_owned));
         }
-        let log = self.files.log(id.run, &assignment.name, id.attempt);
+        let log = self.files.log(id, &assignment.name);
         let written = std::fs::create_dir_all(self.files.run(id.run)).and_then(|()| remark(&log, &remarks));
         if let Err(error) = written {
             tracing::warn!(run = %id.run, log = %log.display(), %error, "telling of a landing");
