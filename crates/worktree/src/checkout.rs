@@ -1,4 +1,4 @@
-//! Filling a worktree with its files: as many at once as keep the cores busy, each in a process group of its own.
+//! Filling a worktree with its files: as many at once as there are cores, each in a process group of its own.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,10 +41,10 @@ impl Drop for Place {
     }
 }
 
-/// Waits for a place. Each checkout has several writers, so that half as many as cores keep all of them busy.
+/// Waits for a place: there are as many as cores.
 fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
-    let places = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2);
+    let places = std::thread::available_parallelism().map_or(1, usize::from);
     let began_ms = clock::now_ms();
     let mut line = PLACES.line.lock().unwrap_or_else(PoisonError::into_inner);
     while line.busy >= places && clock::now_ms() < began_ms.max(line.last_freed_ms) + PATIENCE_MS {
