@@ -6,7 +6,7 @@ use std::fs;
 use sprag_tests::{Project, Started, git, until};
 
 const TREE: &str = "environment: {worktree: {}}";
-const COMMIT: &str = "echo x > x; git add x; git commit -qm mine";
+const COMMIT: &str = "echo $SPRAG_RUN_ID > x; git add x; git commit -qm mine";
 /// Waits for a file, without a process of its own.
 const UNTIL_GO: &str = "until [ -e $OUT/go ]; do read -t 0.02 x < /dev/null || :; done";
 

@@ -14,7 +14,7 @@ use std::{fs, path::PathBuf};
 use sprag_process::{Liveness, is_alive, is_held};
 
 use crate::{
-    branch::{self, BranchPolicy},
+    branch::{self, BranchFate, BranchPolicy},
     create::{folder_is_of, remove_folder_of},
     entry::{self, OurEntry},
     error::{Attempt, Error, Kind},
@@ -106,7 +106,23 @@ impl Worktrees {
         for entry in entries.iter().filter(|entry| in_the_way(entry)) {
             self.recover_entry(entry, &mut recovered);
         }
-        recovered.unfinished > 0 || !recovered.removed.is_empty()
+        let taken_back = recovered.unfinished > 0 || !recovered.removed.is_empty();
+        taken_back || matches!(way, Way::Branch(branch) if self.drop_forgotten(branch))
+    }
+
+    /// Deletes a branch that a run was killed before it could delete: no worktree of ours has it any more, and
+    /// something else holds all of its commits.
+    fn drop_forgotten(&self, branch: &str) -> bool {
+        // Whoever makes a branch registers its worktree under the same hold.
+        let Ok(_held) = self.repository.hold("recover", self.settings.lock_deadline) else { return false };
+        let has_it =
+            |entry: &OurEntry| entry.mark.as_ref().is_none_or(|mark| mark.branch.as_deref() == Some(branch));
+        match entry::ours(&self.repository.entries_dir()) {
+            Ok(entries) if !entries.iter().any(has_it) => {
+                matches!(self.repository.delete_merged_branch(branch), Ok(BranchFate::Deleted))
+            }
+            _ => false,
+        }
     }
 
     /// Owner locks of which nothing else is left: somebody was killed just before, or just after.
