@@ -333,3 +333,27 @@ fn a_step_whose_id_has_a_hyphen_is_named_in_brackets() {
     assert_eq!(told.help.as_deref(), Some("here `-` is minus: write steps[\"hand-on\"]"));
     assert!(parse("p.yaml", &source("steps[\"hand-on\"]")).is_ok());
 }
+
+#[test]
+fn p18_what_would_mean_nothing_to_a_kind_is_refused_with_its_place() {
+    for (keys, line, column, expected) in [
+        ("task: { prompt: x }\n    timeout: 1m", 4, 5, "`timeout` means nothing to a `task`"),
+        ("gate: { ask: x }\n    queue: q", 4, 5, "`queue` means nothing to a `gate`"),
+        (
+            "task: { prompt: x }\n    retry: { attempts: 2, exit_codes: [1] }",
+            4,
+            27,
+            "`exit_codes` means nothing to the `retry` of a `task`",
+        ),
+        (
+            "call: x\n    retry: { attempts: 2, exit_codes: [1] }",
+            4,
+            27,
+            "`exit_codes` means nothing to the `retry` of a `call`",
+        ),
+    ] {
+        let wrong = parse("p.yaml", &format!("steps:\n  - id: a\n    {keys}\n")).map(|_| ()).unwrap_err();
+        let told: Vec<_> = wrong.iter().map(|d| (d.line, d.column, d.message.as_str())).collect();
+        assert_eq!(told, [(Some(line), Some(column), expected)]);
+    }
+}
