@@ -1,14 +1,16 @@
 //! W4: worktrees made at once, cold and from a warm pool, against as many `git worktree add` one after the other.
 //!
-//! Every round makes, checks and removes its worktrees anew; who begins changes from round to round:
-//! whoever comes after a large deletion finds a busy disk.
+//! Nothing is deleted before all figures of a repository are taken: after a large deletion some file systems (ext4
+//! without a journal, or with `discard`) take several times as long to make a file. Who begins changes from round
+//! to round. Each figure is told when it is taken, because deleting in the end may take longer than all of it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use sprag_worktree::{
-    BranchPolicy, Cancel, CreateOptions, Metrics, Parked, Repository, Settings, Worktree, Worktrees, metrics,
+    BranchPolicy, Cancel, CreateOptions, Metrics, Parked, Repository, Settings, Spread, Worktree, Worktrees,
+    metrics,
 };
 use tempfile::TempDir;
 
@@ -51,14 +53,14 @@ fn sizes(effort: Effort) -> Vec<Size> {
 pub(crate) fn measure(effort: Effort) -> Result<Board> {
     let mut board = Board::default();
     for size in sizes(effort) {
-        let place = Place::make(&size)?;
+        let mut place = Place::make(&size)?;
         for round in 0..effort.rounds {
             for &at_once in size.at_once {
-                eprintln!("{}, {at_once} at once, round {}", size.name, round + 1);
                 place.measure(&size, at_once, round % 2 == 0, &mut board)?;
             }
             board.add(key(size.name, COLD, 1, "us/lock p99"), place.lock_p99_us()?);
         }
+        board.add(key(size.name, "sprag, remove", 1, "us/lock hold"), place.remove_all()?);
         for &at_once in size.at_once {
             for system in [COLD, POOL] {
                 board.compare(&key(size.name, system, at_once, UNIT), key(size.name, GIT, at_once, UNIT));
@@ -76,31 +78,37 @@ pub(crate) fn measure(effort: Effort) -> Result<Board> {
     Ok(board)
 }
 
+/// Two equal repositories, so that what one system registers does not slow the other down.
 struct Place {
     folder: TempDir,
+    theirs: PathBuf,
     worktrees: Worktrees,
+    /// All that were made, and how many names were given.
+    made: Vec<Worktree>,
+    names: usize,
 }
 
 impl Place {
     fn make(size: &Size) -> Result<Place> {
         let folder = files::scratch()?;
-        let repo = folder.path().join("repo");
-        std::fs::create_dir(&repo)?;
-        git(&repo, &["init", "--quiet", "--initial-branch=main"])?;
-        write_files(&repo, size)?;
-        git(&repo, &["add", "--all"])?;
-        git(
-            &repo,
-            &["-c", "user.name=Bench", "-c", "user.email=bench@example.com", "commit", "--quiet", "-mx"],
-        )?;
-        git(&repo, &["gc", "--quiet"])?;
+        let theirs = folder.path().join("theirs");
+        std::fs::create_dir(&theirs)?;
+        git(&theirs, &["init", "--quiet", "--initial-branch=main"])?;
+        write_files(&theirs, size)?;
+        git(&theirs, &["add", "--all"])?;
+        let name = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"];
+        git(&theirs, &[&name[..], &["commit", "--quiet", "-mx"]].concat())?;
+        git(&theirs, &["gc", "--quiet"])?;
+        git(folder.path(), &["clone", "--quiet", "--no-hardlinks", "theirs", "ours"])?;
         let settings = Settings { pool_size: 50, ..Settings::default() };
-        let worktrees = Worktrees::open(Repository::discover(&repo)?, &folder.path().join("data"), settings)?;
-        Ok(Place { folder, worktrees })
+        let repository = Repository::discover(&folder.path().join("ours"))?;
+        let worktrees = Worktrees::open(repository, &folder.path().join("data"), settings)?;
+        Ok(Place { folder, theirs, worktrees, made: Vec::new(), names: 0 })
     }
 
-    fn measure(&self, size: &Size, at_once: usize, git_first: bool, board: &mut Board) -> Result<()> {
+    fn measure(&mut self, size: &Size, at_once: usize, git_first: bool, board: &mut Board) -> Result<()> {
         let mut add = |system, time: Duration| {
+            eprintln!("{}, {at_once} at once, {system}: {:.0} ms", size.name, time.as_secs_f64() * 1000.0);
             board.add(key(size.name, system, at_once, UNIT), time.as_secs_f64() * 1000.0);
         };
         if git_first {
@@ -109,9 +117,10 @@ impl Place {
         let held_before = metrics().lock_hold;
         let (time, made) = self.create(at_once, false)?;
         add(COLD, time);
-        let held = metrics().lock_hold;
-        let created_us =
-            (held.total_us - held_before.total_us) as f64 / (held.count - held_before.count) as f64;
+        let held_us = held_since(held_before);
+        if !git_first {
+            add(GIT, self.git_adds(at_once)?);
+        }
         for worktree in made {
             let parked = self.worktrees.park(worktree, BranchPolicy::Delete, &[], &Cancel::default())?;
             if !matches!(parked, Parked::Ready { .. }) {
@@ -123,48 +132,54 @@ impl Place {
         if let Some(worktree) = made.iter().find(|worktree| !worktree.from_pool) {
             return Err(format!("{} did not come from the pool", worktree.path().display()).into());
         }
+        self.made.extend(made);
+        board.add(key(size.name, "sprag, create", at_once, "us/lock hold"), held_us);
+        Ok(())
+    }
+
+    /// Takes all away; returns how long the lock was held for each.
+    fn remove_all(&mut self) -> Result<f64> {
         let held_before = metrics().lock_hold;
-        for worktree in made {
+        for worktree in self.made.drain(..) {
             let removed = self.worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default())?;
             if !removed.leftovers.is_empty() || removed.salvaged.is_some() {
                 return Err(format!("a worktree that nobody used left something: {removed:?}").into());
             }
         }
-        if !git_first {
-            board.add(key(size.name, GIT, at_once, UNIT), self.git_adds(at_once)?.as_secs_f64() * 1000.0);
-        }
-        let held = metrics().lock_hold;
-        let held_us = (held.total_us - held_before.total_us) as f64 / (held.count - held_before.count) as f64;
-        board.add(key(size.name, "sprag, create", at_once, "us/lock hold"), created_us);
-        board.add(key(size.name, "sprag, remove", at_once, "us/lock hold"), held_us);
-        Ok(())
+        Ok(held_since(held_before))
     }
 
     /// One after the other: git itself fails when they are made at once.
-    fn git_adds(&self, count: usize) -> Result<Duration> {
-        let repo = self.folder.path().join("repo");
-        let paths: Vec<PathBuf> = (0..count).map(|n| self.folder.path().join(format!("git{n}"))).collect();
+    fn git_adds(&mut self, count: usize) -> Result<Duration> {
+        let names: Vec<String> = (0..count).map(|_| self.next_name()).collect();
         let watch = Stopwatch::start();
-        for (number, path) in paths.iter().enumerate() {
+        for name in &names {
+            let path = self.folder.path().join(name);
             let path = path.to_str().ok_or("the folder's name is not UTF-8")?;
-            git(&repo, &["worktree", "add", "--quiet", "-b", &format!("git{number}"), path])?;
+            git(&self.theirs, &["worktree", "add", "--quiet", "-b", name, path])?;
         }
         let time = watch.elapsed();
-        for (number, path) in paths.iter().enumerate() {
-            std::fs::remove_dir_all(path)?;
-            git(&repo, &["worktree", "prune", "--expire=now"])?;
-            git(&repo, &["branch", "--quiet", "-D", &format!("git{number}")])?;
+        // Git's own cost grows with what is registered: each round begins with nothing.
+        for name in &names {
+            std::fs::remove_dir_all(self.theirs.join(".git/worktrees").join(name))?;
+            git(&self.theirs, &["branch", "--quiet", "-D", name])?;
         }
         Ok(time)
     }
 
-    fn create(&self, count: usize, use_pool: bool) -> Result<(Duration, Vec<Worktree>)> {
+    fn next_name(&mut self) -> String {
+        self.names += 1;
+        format!("run{}", self.names)
+    }
+
+    fn create(&mut self, count: usize, use_pool: bool) -> Result<(Duration, Vec<Worktree>)> {
+        let names: Vec<String> = (0..count).map(|_| self.next_name()).collect();
         let watch = Stopwatch::start();
         let made: Vec<_> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..count)
-                .map(|number| {
-                    let name = format!("run{number}");
-                    let mut options = CreateOptions::new(&name, &name, &name, "main");
+            let threads: Vec<_> = names
+                .iter()
+                .map(|name| {
+                    let mut options = CreateOptions::new(name, name, name, "main");
                     options.use_pool = use_pool;
                     let worktrees = &self.worktrees;
                     scope.spawn(move || worktrees.create(&options, &Cancel::default()))
@@ -189,6 +204,12 @@ impl Place {
         }
         Ok(percentile(&mut times, 99).as_secs_f64() * 1e6)
     }
+}
+
+/// How long the repository's lock was held on average since then, in microseconds.
+fn held_since(then: Spread) -> f64 {
+    let now = metrics().lock_hold;
+    (now.total_us - then.total_us) as f64 / (now.count - then.count).max(1) as f64
 }
 
 /// Text of words, a hundred files a folder, lengths between a tenth and nearly twice the average.

@@ -7,12 +7,14 @@
 
 mod journal;
 mod machine;
+mod project;
 mod random;
 mod sandbox;
 mod wait;
 
 pub use journal::{Entry, Journal};
 pub use machine::{carrying, children, command_line, is_running, signal};
+pub use project::{Project, git, nightly, try_git};
 pub use random::Random;
 pub use rustix::process::Signal;
 pub use sandbox::{Answer, Sandbox, Started, program};

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sprag::Events;
 use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind};
 use sprag_process::LogReader;
-use sprag_store::{GateKind, GateRow, Id, JournalEntry, Row, RunRow, StepRow, Store, Table};
+use sprag_store::{ExecutionRow, GateKind, GateRow, Id, JournalEntry, Row, RunRow, StepRow, Store, Table};
 use sprag_worker::Files;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -394,8 +394,7 @@ impl<'k> Screen<'k> {
     }
 
     fn why(&self, id: ExecutionId) -> Result<Option<String>, Failure> {
-        let executions = self.store.read(|db| db.executions(id.run))?;
-        let row = executions.into_iter().find(|row| row.id == id);
+        let row = self.store.read(|db| Table::<ExecutionRow>::load(db, id))?;
         Ok(row.and_then(|row| match row.status().as_str() {
             "timed_out" => Some("took too long".to_owned()),
             "abandoned" => Some("its worker was lost".to_owned()),

@@ -1,13 +1,14 @@
 //! The invariants. Every layer that explores the engine calls [`state`] and [`change`], and nothing else
 //! decides what is right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sprag_lifecycle::{
-    ExecutionEvent, ExecutionStatus, Items, OnFail, Plan, RunEvent, RunId, RunStatus, Standing, StepEvent,
-    StepNow, StepStatus, Tally, Word, standing,
+    ExecutionEvent, ExecutionId, ExecutionStatus, GateStatus, Items, OnFail, Plan, Policy, RunEvent, RunId,
+    RunStatus, Standing, StepEvent, StepNo, StepNow, StepStatus, Tally, Word, standing,
 };
-use sprag_store::{JournalEntry, Row, RunRow, StepRow, Tables};
+use sprag_store::{ExecutionRow, GateRow, Id, JournalEntry, Place, Row, RunRow, StepRow, Tables};
 
 /// A broken invariant: its number in the list, and what was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -33,6 +34,7 @@ fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
         item_of: step.item_of,
         items: step.items.map(|list| list.items),
         status: step.status(),
+        attempt: step.attempt,
         tries: step.tries,
         losses: step.losses,
         reworks: step.reworks,
@@ -44,21 +46,59 @@ fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
     standing(&now, plan.step(step.node()).policy.on_fail)
 }
 
+/// The rows, each found at once.
+struct Index<'t> {
+    tables: &'t Tables,
+    steps: BTreeMap<StepKey, &'t StepRow>,
+    executions: BTreeMap<ExecutionId, &'t ExecutionRow>,
+    gates: BTreeMap<Id, &'t GateRow>,
+    runs: BTreeMap<RunId, &'t RunRow>,
+    timed: BTreeSet<ExecutionId>,
+}
+
+type StepKey = (RunId, StepNo);
+
+impl<'t> Index<'t> {
+    fn of(tables: &'t Tables) -> Self {
+        Index {
+            tables,
+            steps: tables.all_steps().map(|row| (row.key(), row)).collect(),
+            executions: tables.all_executions().map(|row| (row.id, row)).collect(),
+            gates: tables.all_gates().map(|row| (row.id, row)).collect(),
+            runs: tables.all_runs().map(|row| (row.id, row)).collect(),
+            timed: tables.all_timers().map(|timer| timer.execution).collect(),
+        }
+    }
+
+    fn plan(&self, run: &RunRow) -> Arc<Plan> {
+        self.tables.plan_of(run).expect("every run has its plan")
+    }
+
+    /// What the plan says of a step or an item.
+    fn policy(&self, run: &RunRow, step: StepNo) -> Policy {
+        let node = self.steps.get(&(run.id, step)).map_or(step, |step| step.node());
+        self.plan(run).step(node).policy.clone()
+    }
+}
+
 /// What must hold in every state.
 pub fn state(tables: &Tables) -> Result<(), Violation> {
+    let index = Index::of(tables);
     for run in tables.all_runs() {
-        let plan = tables.plan_of(run).expect("every run has its plan");
-        let steps: BTreeMap<u32, &StepRow> =
-            tables.all_steps().filter(|step| step.run == run.id).map(|step| (step.no, step)).collect();
+        let plan = index.plan(run);
+        let of_run = index.steps.range((run.id, 0)..=(run.id, StepNo::MAX));
+        let steps: BTreeMap<u32, &StepRow> = of_run.map(|((_, no), step)| (*no, *step)).collect();
         let planned: BTreeMap<u32, &StepRow> =
             steps.iter().filter(|(_, step)| step.item_of.is_none()).map(|(no, step)| (*no, *step)).collect();
         let standings: Vec<Standing> = planned.values().map(|step| standing_of(&plan, step)).collect();
         order(&plan, &planned, &standings)?;
         counts(run, &plan, &planned, &standings)?;
         items(&plan, &steps)?;
-        endings(run, tables, &steps)?;
+        endings(run, &index, &steps)?;
     }
-    executions(tables)
+    executions(&index)?;
+    outside(&index)?;
+    work(&index)
 }
 
 /// I1: a step leaves waiting only when its needs are met; an `always` step when they are settled.
@@ -115,6 +155,8 @@ fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> 
             settled: count(StepStatus::is_settled),
             failed: count(|status| status == StepStatus::Failed),
             cancelled: count(|status| status == StepStatus::Cancelled),
+            again: of_list.iter().filter(|i| i.status() == StepStatus::Waiting && i.attempt > 1).count()
+                as u32,
             ..list.items
         };
         ensure(counted == list.items, "P14 a fan-out's count of its items", || {
@@ -125,13 +167,14 @@ fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> 
         let whole = parent.status() != StepStatus::Done || counted.settled == counted.total;
         ensure(whole, "P14 a fan-out is done when all items are", || format!("{parent:?}"))?;
         let bound = plan.step(parent.no).spread.and_then(|spread| spread.max_parallel).unwrap_or(u32::MAX);
-        ensure(counted.created - counted.settled <= bound, "max_parallel", || format!("{parent:?}"))?;
+        let live = count(|status| matches!(status, StepStatus::Pending | StepStatus::Running));
+        ensure(live <= bound, "P14 no more items at once than allowed", || format!("{live}: {parent:?}"))?;
     }
     Ok(())
 }
 
 /// I3, I16: an ended run has no open step and no live work; a completed one has every step met.
-fn endings(run: &RunRow, tables: &Tables, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
+fn endings(run: &RunRow, index: &Index<'_>, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
     if !run.status().is_terminal() {
         return Ok(());
     }
@@ -142,75 +185,123 @@ fn endings(run: &RunRow, tables: &Tables, steps: &BTreeMap<u32, &StepRow>) -> Re
     ensure(steps.values().all(|step| step.status().is_settled()), "I3 completion", || {
         format!("{} with an unsettled step", run.status())
     })?;
-    let live = tables.all_executions().find(|row| row.id.run == run.id && !row.status().is_terminal());
+    let first = ExecutionId { run: run.id, step: 0, attempt: 0 };
+    let last = ExecutionId { run: run.id, step: StepNo::MAX, attempt: u32::MAX };
+    let live = index.executions.range(first..=last).find(|(_, row)| !row.status().is_terminal());
     ensure(live.is_none(), "I16 everything released", || format!("{} with {:?}", run.status(), live))?;
     ensure(run.reworking.is_none(), "I16 everything released", || "ended in the middle of a rework".into())
 }
 
 /// At most one live execution per step, of the step's present attempt.
-fn executions(tables: &Tables) -> Result<(), Violation> {
+fn executions(index: &Index<'_>) -> Result<(), Violation> {
     let mut live = BTreeMap::new();
-    for row in tables.all_executions().filter(|row| !row.status().is_terminal()) {
+    for row in index.executions.values().filter(|row| !row.status().is_terminal()) {
         let key = (row.id.run, row.id.step);
         ensure(live.insert(key, row.id).is_none(), "I6 one live attempt", || format!("two of {key:?}"))?;
-        let step = tables.all_steps().find(|step| (step.run, step.no) == key);
-        let fits = step.is_some_and(|step| {
-            step.attempt == row.id.attempt
-                && matches!(step.status(), StepStatus::Pending | StepStatus::Running)
-        });
+        let step = index.steps.get(&key);
+        let fits = step.is_some_and(|step| is_at(step, row.id.attempt));
         ensure(fits, "I13 no work without a step", || format!("{row:?} of {step:?}"))?;
         if row.status() == ExecutionStatus::Running {
             ensure(row.owner.is_some() && row.lease_until_ms > 0, "I10 an owner and a deadline", || {
                 format!("{row:?}")
             })?;
+            // I15: what a cancelled run still has going on was told to end.
+            let run = index.runs[&row.id.run];
+            let told = run.status() != RunStatus::Cancelling
+                || row.cancel_requested
+                || index.policy(run, row.id.step).always;
+            ensure(told, "I15 a cancel reaches live work", || format!("{row:?}"))?;
         }
         if row.status() == ExecutionStatus::Requested && row.not_before_ms > 0 {
-            let timed = tables.all_timers().any(|timer| timer.execution == row.id);
+            let timed = index.timed.contains(&row.id);
             ensure(timed || row.cancel_requested, "I17 timers derive from rows", || format!("{row:?}"))?;
         }
     }
-    // I15: what a cancelled run still has going on was told to end.
-    for run in tables.all_runs().filter(|run| run.status() == RunStatus::Cancelling) {
-        let plan = tables.plan_of(run).expect("every run has its plan");
-        for row in tables.all_executions().filter(|row| row.id.run == run.id) {
-            let node = tables.all_steps().find(|step| (step.run, step.no) == (row.id.run, row.id.step));
-            let node = node.map_or(row.id.step, StepRow::node);
-            let told = row.cancel_requested || plan.step(node).policy.always;
-            ensure(
-                told || row.status() != ExecutionStatus::Running,
-                "I15 a cancel reaches live work",
-                || format!("{row:?}"),
-            )?;
-        }
+    Ok(())
+}
+
+/// Whether the step is at this very attempt.
+fn is_at(step: &StepRow, attempt: u32) -> bool {
+    step.attempt == attempt && matches!(step.status(), StepStatus::Pending | StepStatus::Running)
+}
+
+/// Open gates and live child runs belong to a step that is at them, end with it, and have their deadline.
+fn outside(index: &Index<'_>) -> Result<(), Violation> {
+    for gate in index.gates.values().filter(|gate| gate.status() == GateStatus::Open) {
+        let step = index.steps.get(&(gate.run, gate.step));
+        let fits = step.is_some_and(|step| is_at(step, gate.attempt) && step.work == Some(gate.id));
+        ensure(fits, "I16 everything released", || format!("{gate:?} of {step:?}"))?;
+        let id = ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt };
+        let timed = gate.timeout_at_ms == 0 || index.timed.contains(&id);
+        ensure(timed, "I17 timers derive from rows", || format!("{gate:?}"))?;
     }
-    // I10: a step that may be worked on has work, which somebody acts on.
-    for step in tables.all_steps() {
-        if matches!(step.status(), StepStatus::Pending | StepStatus::Running) {
-            let has = tables
-                .all_executions()
-                .any(|row| (row.id.run, row.id.step, row.id.attempt) == (step.run, step.no, step.attempt));
-            ensure(has, "I10 every open state has somebody who acts", || format!("{step:?} has no work"))?;
+    for child in index.runs.values().filter(|run| !run.status().is_terminal()) {
+        let Some((parent, no)) = child.parent else { continue };
+        let step = index.steps.get(&(parent, no));
+        let fits = step.is_some_and(|step| is_at(step, step.attempt) && step.work == Some(child.id.to_i64()));
+        ensure(fits, "I16 everything released", || format!("{child:?} of {step:?}"))?;
+        let (parent, step) = (index.runs[&parent], index.steps[&(parent, no)]);
+        let policy = index.policy(parent, no);
+        let told = parent.status() != RunStatus::Cancelling
+            || child.status() == RunStatus::Cancelling
+            || policy.always;
+        ensure(told, "I15 a cancel reaches live work", || format!("{child:?}"))?;
+        let id = ExecutionId { run: parent.id, step: no, attempt: step.attempt };
+        let timed = policy.timeout_ms.is_none()
+            || child.status() == RunStatus::Cancelling
+            || index.timed.contains(&id);
+        ensure(timed, "I17 timers derive from rows", || format!("{child:?} of {step:?}"))?;
+    }
+    Ok(())
+}
+
+/// I10: a step that is worked on has work, and somebody acts on it.
+fn work(index: &Index<'_>) -> Result<(), Violation> {
+    for step in index.steps.values() {
+        if !matches!(step.status(), StepStatus::Pending | StepStatus::Running) {
+            continue;
         }
+        // While a rework drains, work that ended in the meantime is left as it is.
+        let draining = index.runs[&step.run].reworking.is_some();
+        let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
+        let acts = match (step.items, index.executions.get(&id), step.work) {
+            (Some(list), _, _) => draining || !list.items.are_over(true),
+            (None, Some(execution), _) => draining || !execution.status().is_terminal(),
+            (None, None, Some(work)) => match index.gates.get(&work) {
+                Some(gate) => draining || gate.status() == GateStatus::Open,
+                // A child that has ended tells its parent through the outbox.
+                None => index.runs.contains_key(&RunId::from_i64(work)),
+            },
+            (None, None, None) => false,
+        };
+        ensure(acts, "I10 every open state has somebody who acts", || {
+            format!("nobody acts on {step:?}, whose execution is {:?}", index.executions.get(&id))
+        })?;
     }
     Ok(())
 }
 
 /// What must hold of every change: `entries` are the journal entries that one transaction wrote.
 pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
+    let index = Index::of(after);
     journal_tells_all(before, after, entries)?;
+    let mut handed: BTreeMap<Place, u32> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| raises_fence(entry)) {
+        *handed.entry(entry.place).or_default() += 1;
+    }
     for old in before.all_executions() {
-        let Some(new) = after.all_executions().find(|row| row.id == old.id) else {
+        let Some(new) = index.executions.get(&old.id).copied() else {
             return violated("no row disappears", format!("{:?}", old.id));
         };
         ensure(new.fence >= old.fence, "I26 fences grow", || format!("{old:?} became {new:?}"))?;
-        let handed = entries.iter().filter(|e| e.place == old.place() && raises_fence(e)).count() as u32;
+        let handed = handed.get(&old.place()).copied().unwrap_or(0);
         ensure(new.fence == old.fence + handed, "I26 fences grow", || format!("{old:?} became {new:?}"))?;
         if old.status().is_terminal() {
             ensure(new == old, "I2 terminal states absorb", || format!("{old:?} became {new:?}"))?;
         }
     }
     for old in before.all_steps() {
-        let Some(new) = after.all_steps().find(|row| row.key() == old.key()) else {
+        let Some(new) = index.steps.get(&old.key()).copied() else {
             return violated("no row disappears", format!("{:?}", old.key()));
         };
         ensure(new.attempt >= old.attempt && new.round >= old.round, "attempts grow", || {
@@ -218,7 +309,7 @@ pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Resu
         })?;
     }
     for entry in entries {
-        cancelled_work_is_not_begun(before, after, entry)?;
+        cancelled_work_is_not_begun(before, &index, entry)?;
         terminal_runs_stay(entry)?;
     }
     Ok(())
@@ -232,34 +323,30 @@ fn raises_fence(entry: &JournalEntry) -> bool {
 /// I27, P10: following the entries from the old statuses gives exactly the new ones.
 fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
     type Key = (&'static str, RunId, u32, u32);
-    let statuses = |tables: &Tables| -> Vec<(Key, &'static str)> {
+    let statuses = |tables: &Tables| -> BTreeMap<Key, &'static str> {
         let runs = tables.all_runs().map(|row| (("run", row.id, 0, 0), row.status().as_str()));
         let steps = tables.all_steps().map(|row| (("step", row.run, row.no, 0), row.status().as_str()));
         let executions = tables
             .all_executions()
             .map(|row| (("execution", row.id.run, row.id.step, row.id.attempt), row.status().as_str()));
-        runs.chain(steps).chain(executions).collect()
+        let gates =
+            tables.all_gates().map(|row| (("gate", row.run, row.step, row.attempt), row.status().as_str()));
+        runs.chain(steps).chain(executions).chain(gates).collect()
     };
     let mut told = statuses(before);
     for entry in entries {
         let Some(run) = entry.place.run else { continue };
-        let attempt = if entry.entity == "execution" { entry.place.attempt.unwrap_or(0) } else { 0 };
+        let by_attempt = matches!(entry.entity, "execution" | "gate");
+        let attempt = if by_attempt { entry.place.attempt.unwrap_or(0) } else { 0 };
         let key = (entry.entity, run, entry.place.step.unwrap_or(0), attempt);
-        let was = match told.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, status)) => Some(std::mem::replace(status, entry.to)),
-            None => {
-                told.push((key, entry.to));
-                None
-            }
-        };
+        let was = told.insert(key, entry.to);
         // A run's steps come with the run, so their first entry may find nothing.
         let fits = was == entry.from || (was.is_none() && entry.entity == "step");
         ensure(fits, "I27 an event for each transition", || format!("{entry:?} after {was:?}"))?;
         ensure(entry.from != Some(entry.to), "no cell maps a status to itself", || format!("{entry:?}"))?;
     }
-    let now = statuses(after);
-    for (key, status) in &now {
-        let said = told.iter().find(|(known, _)| known == key).map(|(_, status)| *status);
+    for (key, status) in &statuses(after) {
+        let said = told.get(key).copied();
         let fits = said.map_or(*status == StepStatus::Waiting.as_str(), |said| said == *status);
         ensure(fits, "I27 an event for each transition", || format!("{key:?} is {status}, told {said:?}"))?;
     }
@@ -269,15 +356,17 @@ fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) 
 /// I15, O05: once a cancel is recorded, no claim of what it ends commits.
 fn cancelled_work_is_not_begun(
     before: &Tables,
-    after: &Tables,
+    after: &Index<'_>,
     entry: &JournalEntry,
 ) -> Result<(), Violation> {
     if entry.event != ExecutionEvent::HandoffReceived.as_str() {
         return Ok(());
     }
-    let run = after.all_runs().find(|run| Some(run.id) == entry.place.run).expect("an execution has a run");
-    let step = entry.place.step.expect("an execution has a step");
-    let always = after.plan_of(run).expect("every run has its plan").step(step).policy.always;
+    let (Some(run), Some(step)) = (entry.place.run, entry.place.step) else {
+        return violated("I27 an event for each transition", format!("{entry:?} has no place"));
+    };
+    let run = after.runs[&run];
+    let always = after.policy(run, step).always;
     ensure(run.status().starts(always), "I15 nothing is claimed after a cancel", || {
         format!("{entry:?} in {run:?}")
     })?;
@@ -300,6 +389,7 @@ fn terminal_runs_stay(entry: &JournalEntry) -> Result<(), Violation> {
             !StepStatus::parse(from).is_some_and(StepStatus::is_settled)
                 || [StepEvent::Reworked.as_str(), StepEvent::Reset.as_str()].contains(&entry.event)
         }
+        "gate" => GateStatus::parse(from) == Some(GateStatus::Open),
         _ => !ExecutionStatus::parse(from).is_some_and(ExecutionStatus::is_terminal),
     };
     ensure(explicit, "P15 terminal statuses do not revert", || format!("{entry:?}"))

@@ -2,6 +2,8 @@
 //!
 //! - [`check`]: what must hold in every state, and of every change.
 //! - [`model`]: every interleaving of workers, callers, crashes and messages on small runs.
+//! - [`graphs`]: random pipelines with everything in them, against a reference that knows only the rules.
 
 pub mod check;
+pub mod graphs;
 pub mod model;

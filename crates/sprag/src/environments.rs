@@ -37,6 +37,13 @@ pub enum Chore {
         /// The run it was made for.
         run: String,
     },
+    /// What is left of a worktree that could not be deleted, or was never finished.
+    Debris {
+        /// The repository.
+        repository: PathBuf,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// A branch that was made for a run goes: all of its commits are elsewhere.
     DeleteBranch {
         /// The repository.
@@ -44,6 +51,15 @@ pub enum Chore {
         /// The branch.
         branch: String,
     },
+}
+
+/// What becomes of a worktree that its run does not need any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It waits for the next run, if there are not enough that do.
+    Pool,
+    /// It goes.
+    Nothing,
 }
 
 /// Looks after environments on this host.
@@ -111,11 +127,11 @@ impl Environments {
     /// Removes what a run that has ended does not need any more.
     pub async fn run_ended(&self, run: RunId) -> Result<(), String> {
         let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
+        self.fence_off(run);
         let mut wrong = Vec::new();
         for row in rows.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
-            fence_off(row, run);
             if self.kept_because(row)?.is_none()
-                && let Err(error) = self.remove(row).await
+                && let Err(error) = self.remove(row, Then::Pool).await
             {
                 wrong.push(error);
             }
@@ -127,10 +143,12 @@ impl Environments {
     }
 
     /// Removes an environment, or gives its worktree to the pool. Its work is saved first; the words tell where.
-    pub async fn remove(&self, row: &EnvironmentRow) -> Result<String, String> {
+    pub async fn remove(&self, row: &EnvironmentRow, then: Then) -> Result<String, String> {
         let told = |error: sprag_store::Error| error.to_string();
+        sprag_worker::bury(&self.store, row.owner).await;
         let path = PathBuf::from(&*row.path);
-        let present = !row.path.is_empty() && path.exists();
+        // One that could not be removed may have been moved aside.
+        let present = !row.path.is_empty() && (path.exists() || row.status() == EnvironmentStatus::Error);
         let attempt =
             self.store.claims().dispatch_destroy(row.id, self.worker, present).await.map_err(told)?;
         let Some(attempt) = attempt else {
@@ -141,7 +159,7 @@ impl Environments {
         };
         let (details, run) = (Details::of(row), row.run.map(|run| run.to_string()).unwrap_or_default());
         let (root, place) = (self.data.join("worktrees"), path.clone());
-        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run))
+        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run, then))
             .await
             .map_err(|e| e.to_string())?;
         let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
@@ -158,6 +176,41 @@ impl Environments {
         }
         let _ = self.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
         removed
+    }
+
+    /// Nobody lands for a run that has ended: one that was paused in the middle of it finds its fence moved on.
+    fn fence_off(&self, run: RunId) {
+        let found = self.store.read(|db| {
+            let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
+            let Some(plan) = db.plan(row.plan)? else { return Ok(None) };
+            let lands = |node: u32| plan.step(node).spec.contains("\"land\":");
+            let steps = db.steps(run)?;
+            let landers: Vec<(u32, u32)> =
+                steps.iter().filter(|step| lands(step.node())).map(|step| (step.no, step.attempt)).collect();
+            if landers.is_empty() {
+                return Ok(None);
+            }
+            let context: Value = serde_json::from_str(&row.context).unwrap_or_default();
+            let place =
+                context["environment_of"].as_str().and_then(|above| above.parse().ok()).unwrap_or(run);
+            Ok(db.environments_of(place)?.first().map(|row| (Details::of(row), landers)))
+        });
+        let Ok(Some((details, landers))) = found else { return };
+        let Some(repository) = details.repository.and_then(|path| Repository::discover(&path).ok()) else {
+            return;
+        };
+        for (step, attempt) in landers {
+            let name = sprag_worker::fence_name(run, step);
+            // Above all that was given out for an attempt so far, below what the next one gets.
+            let number = u64::from(attempt) << 32 | u64::from(u32::MAX);
+            let held = repository.fence(&name).ok().flatten().map(|fence| fence.number);
+            if held.is_none_or(|held| held < number)
+                && let Err(error) = repository.move_fence(&name, held, number)
+            {
+                let path = repository.common_dir().display();
+                tracing::warn!(%run, %path, %error, "moving the fence of a run that has ended");
+            }
+        }
     }
 
     /// What is due: environments whose removal failed or was never begun, and those whose maker is gone.
@@ -181,11 +234,25 @@ impl Environments {
                 }
                 None => true,
             };
-            if over && self.kept_because(&row)?.is_none() && self.remove(&row).await.is_ok() {
+            if over && self.kept_because(&row)?.is_none() && self.remove(&row, Then::Pool).await.is_ok() {
                 done += 1;
             }
         }
+        self.recover()?;
         Ok(done)
+    }
+
+    /// Deletes what processes that were killed have left aside, in all repositories.
+    pub fn recover(&self) -> Result<(), String> {
+        for repository in self.repositories()? {
+            let recovered =
+                self.worktrees(repository)?.recover(&|_| true).map_err(|error| error.to_string())?;
+            for left in recovered.leftovers {
+                let path = left.path.display();
+                tracing::warn!(%path, reason = left.reason, remedy = left.remedy, "still there");
+            }
+        }
+        Ok(())
     }
 
     fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
@@ -257,7 +324,16 @@ impl Environments {
                     _ => Chore::Recover { path: mark.path, run: mark.run },
                 });
             }
-            for branch in branches_of(&rows, &common_dir) {
+            let being_removed = |path: &Path| {
+                let mut removed = rows.iter().filter(|row| known.contains(&*row.path));
+                removed.any(|row| row.run.is_some_and(|run| is_of(path, &run.to_string())))
+            };
+            for path in worktrees.debris().map_err(|error| error.to_string())? {
+                if !being_removed(&path) {
+                    chores.push(Chore::Debris { repository: common_dir.clone(), path });
+                }
+            }
+            for branch in branches_of(&rows, worktrees.repository()) {
                 chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
             }
         }
@@ -273,7 +349,7 @@ impl Environments {
                     .read(|db| Table::<EnvironmentRow>::load(db, *id))
                     .map_err(|e| e.to_string())?;
                 match row {
-                    Some(row) => self.remove(&row).await,
+                    Some(row) => self.remove(&row, Then::Nothing).await,
                     None => Ok("it was gone already".into()),
                 }
             }
@@ -288,6 +364,15 @@ impl Environments {
                 }
                 Ok("it was gone already".into())
             }
+            Chore::Debris { repository, path } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                let recovered = self.worktrees(repository)?.recover(&|_| true);
+                let left = recovered.map_err(|error| error.to_string())?.leftovers;
+                match left.iter().find(|left| left.path == *path) {
+                    Some(left) => Err(format!("{} ({})", left.reason, left.remedy)),
+                    None => Ok("removed".into()),
+                }
+            }
             Chore::DeleteBranch { repository, branch } => {
                 let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
                 match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
@@ -300,24 +385,13 @@ impl Environments {
     }
 }
 
-/// Nobody lands for a run that has ended: one that was paused in the middle of it finds its fence moved on.
-fn fence_off(row: &EnvironmentRow, run: RunId) {
-    let repository = Details::of(row).repository.and_then(|path| Repository::discover(&path).ok());
-    let Some(repository) = repository else { return };
-    if let Ok(Some(fence)) = repository.fence(&run.to_string())
-        && let Err(error) = repository.move_fence(&run.to_string(), Some(fence.number), fence.number + 1)
-    {
-        tracing::warn!(%run, path = &*row.path, %error, "moving the fence of a run that has ended");
-    }
-}
-
 /// Branches of destroyed environments that still exist and are merged somewhere.
-fn branches_of(rows: &[EnvironmentRow], common_dir: &Path) -> BTreeSet<String> {
+fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
     let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
-    let of_this = gone.filter(|details| details.repository.as_deref() == Some(common_dir));
+    let of_this = gone.filter(|details| details.repository.as_deref() == Some(repository.common_dir()));
     of_this
         .filter_map(|details| details.branch)
-        .filter(|branch| common_dir.join("refs/heads").join(branch).exists())
+        .filter(|branch| repository.is_merged_branch(branch).unwrap_or(false))
         .collect()
 }
 
@@ -329,7 +403,7 @@ fn ended(status: RunStatus) -> &'static str {
 }
 
 /// Saves what is in a worktree, then gives it to the pool or removes it.
-fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<String, String> {
+fn put_away(details: &Details, root: &Path, path: &Path, run: &str, then: Then) -> Result<String, String> {
     let told = |error: sprag_worktree::Error| error.to_string();
     let repository = details.repository.as_deref().ok_or("its repository is not known")?;
     let repository = Repository::discover(repository).map_err(told)?;
@@ -340,7 +414,7 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<St
         Err(error) if matches!(error.kind, GitKind::NoSuchWorktree { .. }) => {
             return match std::fs::remove_dir(path) {
                 Ok(()) => Ok("only an empty folder was left".into()),
-                Err(_) if !path.exists() => Ok("it was gone already".into()),
+                Err(_) if !path.exists() => delete_debris(&worktrees, run),
                 Err(_) => Err(format!(
                     "{} is no worktree any more, and not empty: look at it, then remove it",
                     path.display()
@@ -349,7 +423,12 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<St
         }
         Err(error) => return Err(told(error)),
     };
-    match worktrees.park(worktree, BranchPolicy::DeleteIfMerged, &details.caches, &Cancel::default()) {
+    let (policy, cancel) = (BranchPolicy::DeleteIfMerged, Cancel::default());
+    let parked = match then {
+        Then::Pool => worktrees.park(worktree, policy, &details.caches, &cancel),
+        Then::Nothing => worktrees.remove(worktree, policy, &cancel).map(Parked::Removed),
+    };
+    match parked {
         Ok(Parked::Ready { salvaged, branch }) => {
             let saved = salvaged.map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
             Ok(format!("kept ready for the next run{}{saved}", branch_text(&branch)))
@@ -360,6 +439,21 @@ fn put_away(details: &Details, root: &Path, path: &Path, run: &str) -> Result<St
         },
         Err(error) => Err(told(error)),
     }
+}
+
+/// Tries again to delete what was moved aside of a run's worktrees.
+fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
+    let recovered = worktrees.recover(&|_| true).map_err(|error| error.to_string())?;
+    match recovered.leftovers.iter().find(|left| is_of(&left.path, run)) {
+        Some(left) => Err(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy)),
+        None => Ok("it was gone already".into()),
+    }
+}
+
+/// Whether what was moved aside was a worktree of this run: its name tells.
+fn is_of(path: &Path, run: &str) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    !run.is_empty() && name.starts_with(&format!("sprag-{run}-"))
 }
 
 fn branch_text(fate: &BranchFate) -> String {

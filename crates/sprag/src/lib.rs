@@ -46,7 +46,7 @@ mod language;
 mod tidy;
 
 pub use engine::{Abandoner, Builder, Engine, Error};
-pub use environments::{Chore, Details, Environments};
+pub use environments::{Chore, Details, Environments, Then};
 pub use events::Events;
 pub use language::PipelineLanguage;
 pub use sprag_executor::{Effect, EffectFuture};

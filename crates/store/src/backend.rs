@@ -81,6 +81,14 @@ pub trait Backend:
     fn steps(&mut self, run: RunId) -> Result<Vec<StepRow>>;
     /// The steps of a run that are items of this fan-out, from number `first` on, in order.
     fn item_steps(&mut self, run: RunId, of: StepNo, first: StepNo) -> Result<Vec<StepNo>>;
+    /// Those of them that wait, at most `limit`, in order.
+    fn waiting_item_steps(
+        &mut self,
+        run: RunId,
+        of: StepNo,
+        first: StepNo,
+        limit: usize,
+    ) -> Result<Vec<StepNo>>;
     /// Keeps the list of a fan-out, as made by this attempt at it.
     fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()>;
     /// One value of a fan-out's list, as JSON.

@@ -14,7 +14,10 @@ pub trait Language: Debug + Send + Sync {
     /// The list of its fan-out.
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String>;
     /// The branch that a run of this plan works on, if it has one of its own.
-    fn branch(&self, plan: &Plan, run: &str) -> Option<String>;
+    fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
+        let _ = (plan, run);
+        None
+    }
     /// What a step waits for that no worker does.
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String>;
 }
@@ -74,10 +77,6 @@ impl Language for Wordless {
 
     fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, String> {
         Wordless::refuse(step)
-    }
-
-    fn branch(&self, _: &Plan, _: &str) -> Option<String> {
-        None
     }
 
     fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, String> {

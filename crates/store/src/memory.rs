@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, WorkerStatus,
+    EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, RunStatus, StepNo, StepStatus,
+    WorkerStatus,
 };
 
 use crate::backend::{Backend, Candidate, QueueRow, Table};
@@ -99,6 +100,12 @@ impl Tables {
         done
     }
 
+    /// Has the specs of steps read by `language`.
+    pub fn speaking(mut self, language: Arc<dyn Language>) -> Tables {
+        self.language = Tongue(language);
+        self
+    }
+
     /// Looks without changing anything.
     pub fn read<T>(&mut self, now: Now, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         look(&mut MemoryTx { tables: self, now, random: &mut || 0, undo: Vec::new() })
@@ -117,6 +124,16 @@ impl Tables {
     /// The executions, for checkers.
     pub fn all_executions(&self) -> impl Iterator<Item = &ExecutionRow> {
         self.executions.values()
+    }
+
+    /// The gates, for checkers.
+    pub fn all_gates(&self) -> impl Iterator<Item = &GateRow> {
+        self.gates.values()
+    }
+
+    /// What is to be done after commits, for checkers.
+    pub fn all_outbox(&self) -> impl Iterator<Item = &OutboxRow> {
+        self.outbox.values()
     }
 
     /// The environments, for checkers.
@@ -349,6 +366,19 @@ impl Backend for MemoryTx<'_> {
     fn item_steps(&mut self, run: RunId, of: StepNo, first: StepNo) -> Result<Vec<StepNo>> {
         let from_first = self.tables.steps.range((run, first)..=(run, StepNo::MAX));
         Ok(from_first.filter(|(_, row)| row.item_of == Some(of)).map(|((_, no), _)| *no).collect())
+    }
+
+    fn waiting_item_steps(
+        &mut self,
+        run: RunId,
+        of: StepNo,
+        first: StepNo,
+        limit: usize,
+    ) -> Result<Vec<StepNo>> {
+        let from_first = self.tables.steps.range((run, first)..=(run, StepNo::MAX));
+        let waiting =
+            from_first.filter(|(_, row)| row.item_of == Some(of) && row.status() == StepStatus::Waiting);
+        Ok(waiting.map(|((_, no), _)| *no).take(limit).collect())
     }
 
     fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {

@@ -38,7 +38,10 @@ impl HeldRun<'_, '_> {
             let pin = self.row()?.pin;
             return match ops::resume_child(self.session, child, pin) {
                 Err(Error::Refused(why)) => self.fail_to_start(step, &why),
-                done => done.map(drop),
+                done => {
+                    self.bound_child(step);
+                    done.map(drop)
+                }
             };
         }
         match self.ask(step, |language, planned, names| language.prepare(planned, names))? {
@@ -142,13 +145,34 @@ impl HeldRun<'_, '_> {
         context.to_string().into()
     }
 
+    /// Sets the timer that ends a child run which takes too long.
+    fn bound_child(&mut self, step: &StepRow) {
+        if let Some(timeout_ms) = self.plan().step(step.node()).policy.timeout_ms {
+            let due_ms = self.session.now().steady_ms.saturating_add(timeout_ms as i64);
+            self.session.set_timer(TimerRow { due_ms, execution: self.attempt(step) });
+        }
+    }
+
+    /// An id that no run has. Many children of a fan-out are made in one millisecond, where ids are few.
+    fn draw_child_id(&mut self) -> Result<RunId> {
+        /// Even with all but one in ten ids taken, so many draws fail less than once in a thousand times.
+        const DRAWS: u32 = 64;
+        let wall_ms = self.session.now().wall_ms;
+        for _ in 0..DRAWS {
+            let id = RunId::new(wall_ms, self.session.random());
+            if self.session.get::<RunRow>(id)?.is_none() {
+                return Ok(id);
+            }
+        }
+        Err(Error::Conflict { entity: "run", id: "of this millisecond".into() })
+    }
+
     fn start_child(&mut self, step: &StepRow, plan: Arc<Plan>, inputs: Arc<str>) -> Result<()> {
         let parent = self.row()?;
         let own_plan = self.plan();
         let planned = own_plan.step(step.node());
-        let now = self.session.now();
         let child = NewRun {
-            id: RunId::new(now.wall_ms, self.session.random()),
+            id: self.draw_child_id()?,
             plan,
             pin: parent.pin,
             priority: parent.priority.saturating_add(planned.priority),
@@ -161,10 +185,7 @@ impl HeldRun<'_, '_> {
         match ops::create_run(self.session, &child, hash) {
             Ok(ops::Created::New(run)) => {
                 self.session.note::<StepRow>((self.id, step.no), |row| row.work = Some(run.to_i64()))?;
-                if let Some(timeout_ms) = planned.policy.timeout_ms {
-                    let due_ms = now.steady_ms.saturating_add(timeout_ms as i64);
-                    self.session.set_timer(TimerRow { due_ms, execution: self.attempt(step) });
-                }
+                self.bound_child(step);
                 Ok(())
             }
             Ok(_) => Err(Error::Conflict { entity: "run", id: child.id.to_string() }),

@@ -213,6 +213,15 @@ impl HeldRun<'_, '_> {
         Ok(question(&*language, plan.step(step.node()), &names))
     }
 
+    /// Whether the step itself is asked about: a fan-out's condition is its own, or that of its items.
+    fn has_condition(&self, step: &StepRow) -> bool {
+        match self.plan.step(step.node()).condition {
+            Condition::None => false,
+            Condition::Step => step.item_of.is_none(),
+            Condition::Item => step.item_of.is_some(),
+        }
+    }
+
     /// Makes the list of a fan-out, unless one was kept.
     fn list_items(&mut self, step: &StepRow) -> Result<()> {
         if step.items.is_some() {
@@ -326,6 +335,7 @@ impl RunState for HeldRun<'_, '_> {
             item_of: row.item_of,
             items: row.items.map(|list| list.items),
             status: row.status(),
+            attempt: row.attempt,
             tries: row.tries,
             losses: row.losses,
             reworks: row.reworks,
@@ -352,12 +362,7 @@ impl RunState for HeldRun<'_, '_> {
 
     fn wanted(&mut self, no: StepNo) -> Result<bool> {
         let step = self.step_row(no)?;
-        let asked = match self.plan.step(step.node()).condition {
-            Condition::None => false,
-            Condition::Step => step.item_of.is_none(),
-            Condition::Item => step.item_of.is_some(),
-        };
-        if !asked {
+        if !self.has_condition(&step) {
             return Ok(true);
         }
         // One that has no answer is no reason to skip the step: it is started, and fails with the same words.
@@ -367,6 +372,10 @@ impl RunState for HeldRun<'_, '_> {
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>> {
         let rows = self.session.item_rows(self.id, of)?;
         Ok(rows.iter().filter(|row| !unsettled || !row.status().is_settled()).map(|row| row.no).collect())
+    }
+
+    fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>> {
+        self.session.waiting_items(self.id, of, limit as usize)
     }
 
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<()> {
@@ -445,14 +454,14 @@ impl RunState for HeldRun<'_, '_> {
         let step = self.step_row(no)?;
         let plan = Arc::clone(&self.plan);
         let planned = plan.step(step.node());
-        if planned.spread.is_some() && step.item_of.is_none() {
-            return self.list_items(&step);
-        }
         // A condition that had no answer: the step fails with the reason.
-        if planned.condition != Condition::None
+        if self.has_condition(&step)
             && let Err(why) = self.ask(&step, |language, planned, names| language.wanted(planned, names))?
         {
             return self.fail_to_start(&step, &why);
+        }
+        if planned.spread.is_some() && step.item_of.is_none() {
+            return self.list_items(&step);
         }
         match planned.work {
             WorkKind::Execution | WorkKind::Task => {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, StepNo, Verdict, Word, evaluate,
+    Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, StepNo, StepStatus, Verdict, Word, evaluate,
 };
 
 use crate::backend::{Backend, Table};
@@ -161,6 +161,23 @@ impl<'a> Session<'a> {
             rows.extend(self.get::<StepRow>((run, no))?);
         }
         Ok(rows)
+    }
+
+    /// The first items of a fan-out's present list that wait, at most `limit`, in order.
+    pub(crate) fn waiting_items(&mut self, run: RunId, of: StepNo, limit: usize) -> Result<Vec<StepNo>> {
+        let Some(list) = self.get::<StepRow>((run, of))?.and_then(|row| row.items) else {
+            return Ok(Vec::new());
+        };
+        // What this very operation has changed stands above what the database holds.
+        let seen: BTreeMap<StepNo, bool> = self
+            .seen::<StepRow>()
+            .filter(|row| row.run == run && row.item_of == Some(of) && row.no >= list.first)
+            .map(|row| (row.no, row.status() == StepStatus::Waiting))
+            .collect();
+        let kept = self.db.waiting_item_steps(run, of, list.first, limit.saturating_add(seen.len()))?;
+        let mut waiting: BTreeSet<StepNo> = kept.into_iter().filter(|no| !seen.contains_key(no)).collect();
+        waiting.extend(seen.into_iter().filter(|(_, waits)| *waits).map(|(no, _)| no));
+        Ok(waiting.into_iter().take(limit).collect())
     }
 
     /// The run's plan.
@@ -357,15 +374,14 @@ impl<'a> Session<'a> {
         self.spent_timers.push(execution);
     }
 
-    /// Who holds the places of a group, with what this very operation has given and taken back.
-    pub(crate) fn places(&mut self, group: &str) -> Result<Vec<RunId>> {
+    /// The runs that hold a group's places, as this operation leaves them.
+    pub(crate) fn places_of(&mut self, group: &str) -> Result<Vec<RunId>> {
         let mut holders: BTreeSet<RunId> = self.db.places(group)?.into_iter().collect();
         for (_, run, held) in self.places.iter().filter(|(name, _, _)| &**name == group) {
-            if *held {
-                holders.insert(*run);
-            } else {
-                holders.remove(run);
-            }
+            match held {
+                true => holders.insert(*run),
+                false => holders.remove(run),
+            };
         }
         Ok(holders.into_iter().collect())
     }

@@ -80,7 +80,7 @@ impl Commands {
             Ok(()) => {
                 let ended = self.run_in(assignment, spec, Some(&entered.place), &mut control).await;
                 if ended != Ended::Lost {
-                    entered.record(&assignment.name).await;
+                    entered.record(assignment.lease.execution.run, &assignment.name).await;
                 }
                 ended
             }
@@ -110,7 +110,10 @@ impl Commands {
             *open = None;
         }
         drop(open);
-        entered.begin(&assignment.name, assignment.is_retry, spec.retry_here).await.map_err(wrong)
+        // A landing that was cut off is recognised by what it has left.
+        let here = spec.retry_here || matches!(spec.kind, Kind::Land { .. });
+        let run = assignment.lease.execution.run;
+        entered.begin(run, &assignment.name, assignment.is_retry, here).await.map_err(wrong)
     }
 
     /// Runs the command that a new worktree needs, with a log of its own.
@@ -129,7 +132,7 @@ impl Commands {
         let (mut order, places) = self
             .order(assignment, &spec, Some(place), control)
             .map_err(|message| failed(&json!({ "reason": "environment", "message": message }), true))?;
-        order.log = self.files.log(assignment.lease.execution, "setup");
+        order.log = self.files.log(assignment.lease.execution, "_setup");
         let work = Work { commands: self, assignment, order: &order, places: &places };
         let ended = work.see_to_end(order.clone(), control).await?;
         if ended.success() {

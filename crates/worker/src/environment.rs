@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::control::{Control, Signal, pause};
 use serde_json::{Value, json};
 use sprag_lifecycle::{EnvironmentEvent, RunId, StepNo};
 use sprag_pipeline::Workplace;
@@ -63,6 +64,8 @@ pub(crate) struct Place {
     /// What must be run in it before anything else.
     pub(crate) setup: tokio::sync::Mutex<Option<Setup>>,
     pub(crate) run: RunId,
+    /// Its row in the store; none for a plain folder.
+    id: Option<Id>,
 }
 
 /// What is to be run in a new worktree before anything else.
@@ -76,6 +79,7 @@ pub(crate) struct Setup {
 pub(crate) struct Entered {
     owner: Environments,
     key: Key,
+    slot: Arc<tokio::sync::Mutex<Live>>,
     pub(crate) place: Arc<Place>,
 }
 
@@ -98,7 +102,9 @@ impl Place {
 impl Environments {
     /// The environments in this data directory, for steps of this worker.
     pub fn new(store: Store, data: &Path, worker: Id) -> Self {
-        Environments(Arc::new(Inner { store, data: data.to_owned(), worker, live: Mutex::default() }))
+        // Git's own paths are canonical, and theirs are compared with ours.
+        let data = std::fs::canonicalize(data).unwrap_or_else(|_| data.to_owned());
+        Environments(Arc::new(Inner { store, data, worker, live: Mutex::default() }))
     }
 
     /// The environment that this step works in, made if need be; none if the run works where it was started.
@@ -120,7 +126,25 @@ impl Environments {
         };
         live.place = Some(Arc::clone(&place));
         live.users += 1;
-        Ok(Some(Entered { owner: self.clone(), key, place }))
+        drop(live);
+        self.count_user(&place, true).await;
+        Ok(Some(Entered { owner: self.clone(), key, slot, place }))
+    }
+
+    /// Notes on the environment's row that somebody works in it, or has ceased to: in whatever process.
+    async fn count_user(&self, place: &Place, begins: bool) {
+        if let Some(id) = place.id
+            && let Err(error) = self.0.store.claims().use_environment(id, begins).await
+        {
+            tracing::warn!(run = %place.run, path = %place.dir.display(), %error, "counting who works there");
+        }
+    }
+
+    /// Whether one step works there, in all processes.
+    fn is_alone(&self, place: &Place) -> bool {
+        let row =
+            place.id.map(|id| self.0.store.read(|db| sprag_store::Table::<EnvironmentRow>::load(db, id)));
+        row.is_none_or(|row| row.is_ok_and(|row| row.is_some_and(|row| row.users <= 1)))
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<tokio::sync::Mutex<Live>>>> {
@@ -165,14 +189,23 @@ impl Environments {
             let dir = started_in.join(directory);
             std::fs::create_dir_all(&dir)
                 .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-            return Ok(Place { dir, env, worktree: Mutex::default(), setup: None.into(), run: key.0 });
+            return Ok(Place {
+                dir,
+                env,
+                worktree: Mutex::default(),
+                setup: None.into(),
+                run: key.0,
+                id: None,
+            });
         }
         let (worktree, dir, fresh) = self.worktree_of(key, workplace, started_in).await?;
+        let known = self.0.store.read(|db| db.environments_of(key.0)).map_err(|error| error.to_string())?;
+        let id = known.iter().find(|row| row.scope == key.1).map(|row| row.id);
         if let Some(worktree) = &worktree {
             env.extend(worktree.environment());
         }
         env.insert("SPRAG_WORKTREE".into(), dir.display().to_string());
-        Ok(Place { dir, env, worktree: Mutex::new(worktree), setup: fresh.into(), run: key.0 })
+        Ok(Place { dir, env, worktree: Mutex::new(worktree), setup: fresh.into(), run: key.0, id })
     }
 
     /// The run's worktree: found, or made, or waited for while somebody else makes it.
@@ -192,11 +225,14 @@ impl Environments {
         let give_up_ms = self.0.store.now().steady_ms + LONGEST_WAIT_MS;
         loop {
             let known = self.0.store.read(|db| db.environments_of(key.0)).map_err(told)?;
-            let there = known
-                .iter()
-                .find(|row| row.scope == key.1)
-                .is_some_and(|row| !row.path.is_empty() && Path::new(&*row.path).join(".git").exists());
+            let known = known.iter().find(|row| row.scope == key.1);
+            let there =
+                known.is_some_and(|row| !row.path.is_empty() && Path::new(&*row.path).join(".git").exists());
+            let before: Value =
+                known.and_then(|row| serde_json::from_str(&row.details).ok()).unwrap_or_default();
             let details = json!({
+                // Where the run began stays, however often its worktree is made again.
+                "base_commit": before["base_commit"],
                 "repository": repository.common_dir(), "branch": spec.branch, "base": spec.base,
                 "keep": spec.keep, "caches": workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
             });
@@ -222,10 +258,16 @@ impl Environments {
                             sprag_store::Row::status(&row)
                         ));
                     }
+                    self.bury(row.owner).await;
                     wake.wait(LOOK).await;
                 }
             }
         }
+    }
+
+    /// Notes that whoever was at it is gone, if its process is.
+    async fn bury(&self, owner: Option<Id>) {
+        bury(&self.0.store, owner).await;
     }
 
     fn worktrees(&self, repository: &Repository) -> Result<Worktrees, sprag_worktree::Error> {
@@ -270,6 +312,7 @@ impl Environments {
         let told = |error: sprag_store::Error| error.to_string();
         let spec = workplace.worktree.clone().unwrap_or_default();
         let attempt = row.provision_attempt;
+        let was_there = details["base_commit"].is_string();
         let suffix = key.1.map(|step| format!("-s{step}")).unwrap_or_default();
         let again = if attempt > 1 { format!("-{attempt}") } else { String::new() };
         let path = self.0.data.join("worktrees").join(format!("{}{suffix}{again}", key.0));
@@ -296,7 +339,7 @@ impl Environments {
         let made = blocking(move || {
             let worktrees = worktrees?;
             let cancel = Cancel::default();
-            let mut worktree = create(&worktrees, &mut options, attempt, &cancel)?;
+            let mut worktree = create(&worktrees, &mut options, was_there.then_some(attempt), &cancel)?;
             // It goes on where the run was: a state that somebody chose, or the last one that was recorded.
             let last = finished.iter().find_map(|step| repository.find_checkpoint(&run, step).ok());
             if let Some(state) = repository.chosen_start(&run)?.or(last.filter(|_| attempt > 1)) {
@@ -314,7 +357,9 @@ impl Environments {
         };
         let outcome = self.0.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
         let (worktree, fresh) = made?;
-        details["base_commit"] = worktree.mark().base.clone().into();
+        if !was_there {
+            details["base_commit"] = worktree.mark().base.clone().into();
+        }
         let details_text: Arc<str> = details.to_string().into();
         self.0.store.claims().describe_environment(row.id, path_text, details_text).await.map_err(told)?;
         if !outcome.is_applied() {
@@ -335,6 +380,17 @@ struct Making<'m> {
     details: Value,
 }
 
+/// Notes that a worker is gone, if its process is seen to be: it cannot say so itself.
+pub async fn bury(store: &Store, worker: Option<Id>) {
+    let Some(worker) = worker else { return };
+    let row = store.read(|db| sprag_store::Table::<sprag_store::WorkerRow>::load(db, worker));
+    let Ok(Some(row)) = row else { return };
+    let process: Option<sprag_process::ProcessId> = row.process.parse().ok();
+    if process.is_some_and(|process| sprag_process::is_alive(&process) == sprag_process::Liveness::Dead) {
+        let _ = store.reaper().worker_lost(worker, sprag_store::ops::Lost::ProcessGone).await;
+    }
+}
+
 /// The names of a run's steps that have been worked on, the last one to end first.
 pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<String>> {
     store.read(|db| {
@@ -349,24 +405,27 @@ pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<Strin
     })
 }
 
-/// A worktree on the run's branch: a new one, or on a later attempt the one that is there, or one beside it.
+/// A worktree on the run's branch: a new one; or, if the run had one before, the one that is there, or one
+/// beside it.
 fn create(
     worktrees: &Worktrees,
     options: &mut CreateOptions,
-    attempt: u32,
+    again: Option<u32>,
     cancel: &Cancel,
 ) -> Result<Worktree, sprag_worktree::Error> {
     let Branch::New(branch) = options.branch.clone() else { return worktrees.create(options, cancel) };
     let first = worktrees.create(options, cancel);
-    match first {
-        Err(error) if attempt > 1 && matches!(error.kind, GitKind::BranchExists { .. }) => {
+    match (first, again) {
+        (Err(error), Some(attempt))
+            if matches!(error.kind, GitKind::BranchExists { .. } | GitKind::BranchInUse { .. }) =>
+        {
             options.branch = Branch::Existing(branch.clone());
             worktrees.create(options, cancel).or_else(|_| {
                 options.branch = Branch::New(format!("{branch}-{attempt}"));
                 worktrees.create(options, cancel)
             })
         }
-        made => made,
+        (made, _) => made,
     }
 }
 
@@ -388,12 +447,17 @@ pub fn before(step: &str) -> String {
 impl Entered {
     /// Has the step begin with the right files: a further try with those from before the step, unless others
     /// work beside it or it goes on `here`.
-    pub(crate) async fn begin(&self, step: &str, is_retry: bool, here: bool) -> Result<(), String> {
-        let slot = Arc::clone(self.owner.live().entry(self.key).or_default());
-        // Nobody comes in while files are put back.
-        let live = slot.lock().await;
-        let (run, name) = (self.place.run.to_string(), before(step));
-        if is_retry && (here || live.users > 1) {
+    pub(crate) async fn begin(
+        &self,
+        run: RunId,
+        step: &str,
+        is_retry: bool,
+        here: bool,
+    ) -> Result<(), String> {
+        // Nobody of this process comes in while files are put back.
+        let live = self.slot.lock().await;
+        let (run, name) = (run.to_string(), before(step));
+        if is_retry && (here || live.users > 1 || !self.owner.is_alone(&self.place)) {
             return Ok(());
         }
         let done = self.place.with_worktree(move |worktree| {
@@ -410,9 +474,46 @@ impl Entered {
         done.await.unwrap_or(Ok(())).map_err(|error| error.to_string())
     }
 
+    /// Has the worktree belong to this process: waits until another one of the run has left it. False if the
+    /// step is to end before.
+    pub(crate) async fn own(&self, control: &Control) -> Result<bool, String> {
+        let store = &self.owner.0.store;
+        let give_up_ms = store.now().steady_ms + LONGEST_WAIT_MS;
+        loop {
+            if self.place.worktree().is_some() {
+                return Ok(true);
+            }
+            if !matches!(control.now(), Signal::Renewed { .. }) {
+                return Ok(false);
+            }
+            let (owner, place) = (self.owner.clone(), Arc::clone(&self.place));
+            let taken = blocking(move || {
+                let repository = Repository::discover(&place.dir)?;
+                match owner
+                    .worktrees(&repository)?
+                    .adopt(&place.dir.display().to_string(), &place.run.to_string())
+                {
+                    Ok(worktree) => {
+                        *place.worktree() = Some(worktree);
+                        Ok(())
+                    }
+                    Err(error) if matches!(error.kind, GitKind::InUse { .. }) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            });
+            taken.await?;
+            if store.now().steady_ms >= give_up_ms {
+                return Err("another process of this run holds its worktree".into());
+            }
+            if self.place.worktree().is_none() {
+                pause(LOOK).await;
+            }
+        }
+    }
+
     /// Records what the step has left.
-    pub(crate) async fn record(&self, step: &str) {
-        let (run, name) = (self.place.run.to_string(), step.to_owned());
+    pub(crate) async fn record(&self, run: RunId, step: &str) {
+        let (run, name) = (run.to_string(), step.to_owned());
         let recorded = self
             .place
             .with_worktree(move |worktree| worktree.checkpoint(&run, &name, &Cancel::default()).map(drop));
@@ -424,15 +525,14 @@ impl Entered {
 
     /// The step is over. Whoever leaves last leaves the worktree for the run's next step.
     pub(crate) async fn leave(self) {
-        let Entered { owner, key, place } = self;
-        let slot = Arc::clone(owner.live().entry(key).or_default());
+        let Entered { owner, key, slot, place } = self;
+        owner.count_user(&place, false).await;
         let mut live = slot.lock().await;
         live.users = live.users.saturating_sub(1);
         if live.users > 0 {
             return;
         }
         live.place = None;
-        owner.live().remove(&key);
         let worktree = place.worktree().take();
         if let Some(worktree) = worktree {
             let (run, path) = (key.0, worktree.path().to_owned());
@@ -441,6 +541,12 @@ impl Entered {
             if let Ok(Err(error)) = kept.await {
                 tracing::warn!(%run, path = %path.display(), %error, "leaving a worktree");
             }
+        }
+        drop(live);
+        let mut all = owner.live();
+        // The map's and ours: nobody is on the way in.
+        if Arc::strong_count(&slot) == 2 {
+            all.remove(&key);
         }
     }
 }

@@ -101,10 +101,28 @@ fn read_as(mut text: String, format: Format, secrets: &[String]) -> Result<Value
             text.truncate(end);
             Ok(Value::String(text))
         }
-        Format::Json => serde_json::from_str(&text).map_err(|error| {
-            let begin: String = text.chars().take(40).collect();
-            format!("not JSON ({error}); it begins with {begin:?}")
-        }),
+        Format::Json => {
+            let mut value = serde_json::from_str(&text).map_err(|error| {
+                let begin: String = text.chars().take(40).collect();
+                format!("not JSON ({error}); it begins with {begin:?}")
+            })?;
+            mask(&mut value, secrets);
+            Ok(value)
+        }
+    }
+}
+
+/// Takes secrets out of every text: escaped, they did not look like themselves before.
+fn mask(value: &mut Value, secrets: &[String]) {
+    match value {
+        Value::String(text) => {
+            for secret in secrets.iter().filter(|secret| !secret.is_empty()) {
+                *text = text.replace(secret.as_str(), "***");
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| mask(item, secrets)),
+        Value::Object(entries) => entries.values_mut().for_each(|entry| mask(entry, secrets)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -171,6 +189,8 @@ mod tests {
         assert_eq!(read_as("a\n".into(), Format::Text, &[]), Ok(json!("a")));
         assert_eq!(read_as("[1, 2]\n".into(), Format::Json, &[]), Ok(json!([1, 2])));
         assert!(read_as("oops".into(), Format::Json, &[]).unwrap_err().contains("it begins with \"oops\""));
+        let escaped = read_as(r#"{"a": ["x\"y"]}"#.into(), Format::Json, &["x\"y".into()]);
+        assert_eq!(escaped, Ok(json!({ "a": ["***"] })));
         assert_eq!(read_as("the s3cret".into(), Format::Text, &["s3cret".into()]), Ok(json!("the ***")));
     }
 

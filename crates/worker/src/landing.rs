@@ -1,11 +1,15 @@
 //! Brings the work of a run's worktree onto a branch, and tells what was in the way.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::{Kind, Landing, StepSpec};
+use sprag_process::remark;
 use sprag_store::ops::{Assignment, Ending};
 use sprag_worktree::{
-    Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Strategy,
-    Worktree,
+    Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Repository,
+    Strategy, Worktree,
 };
 
 use crate::command::{Commands, Work, failed, first_line};
@@ -13,6 +17,8 @@ use crate::control::{Control, Signal};
 use crate::environment::Entered;
 use crate::slots::Ended;
 
+/// How long a landing waits for others, unless its step has a timeout: each may verify for long.
+const LONGEST_QUEUE: Duration = Duration::from_secs(3600);
 /// How much of conflicting hunks goes with a failure.
 const HUNK_BYTES: usize = 16 << 10;
 
@@ -20,10 +26,13 @@ const HUNK_BYTES: usize = 16 << 10;
 #[derive(Clone)]
 struct Order {
     run: String,
+    fence: (String, u64),
     into: String,
     strategy: Strategy,
     message: String,
     push: Option<String>,
+    /// How long it may wait for others who land.
+    patience: Duration,
 }
 
 impl Commands {
@@ -43,7 +52,7 @@ impl Commands {
             Err(ended) => ended,
         };
         if ended != Ended::Lost {
-            entered.record(&assignment.name).await;
+            entered.record(assignment.lease.execution.run, &assignment.name).await;
         }
         entered.leave().await;
         ended
@@ -67,8 +76,19 @@ impl Commands {
             },
             message: message.clone().unwrap_or_else(|| format!("{}: run {run}", assignment.plan.name)),
             push: push.clone(),
+            fence: fence_of(assignment),
+            patience: spec.timeout_ms.map_or(LONGEST_QUEUE, Duration::from_millis),
             run,
         };
+        if let Err(ended) = self.fence_off(&order, entered).await {
+            return ended;
+        }
+        match entered.own(&control).await {
+            Ok(true) => {}
+            Ok(false) if control.now() == Signal::Cancel => return Ended::Report(Ending::Cancelled),
+            Ok(false) => return Ended::Lost,
+            Err(message) => return failed(&json!({ "reason": "environment", "message": message }), true),
+        }
         let cancel = Cancel::default();
         let listening = tokio::spawn(listen(control.clone(), cancel.clone()));
         let check = match verify {
@@ -87,7 +107,8 @@ impl Commands {
             (Signal::Lost, _) => Ended::Lost,
             // Landed is landed, whatever came meanwhile.
             (_, Some(Ok(landed))) => {
-                Ended::Report(Ending::Completed { result: Some(told(&landed).to_string().into()) })
+                self.remark(assignment, into, &landed);
+                landed_as(&landed)
             }
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
             (_, Some(Err(error))) => refused(&error),
@@ -95,6 +116,40 @@ impl Commands {
                 let message = "another process of this run holds its worktree";
                 failed(&json!({ "reason": "environment", "message": message }), true)
             }
+        }
+    }
+
+    /// Tells in the step's log what became of it, and what a person has to see to.
+    fn remark(&self, assignment: &Assignment, into: &str, landed: &Landed) {
+        let id = assignment.lease.execution;
+        let mut remarks = vec![match landed.moved {
+            true => format!("landed {} on {into}", landed.commit),
+            false => format!("{into} holds all of it already"),
+        }];
+        remarks.extend(left_checkouts(landed).into_iter().map(|left| format!("left as it is: {left}")));
+        if let Some(PushFate::Refused(why)) = &landed.push {
+            remarks.extend(format!("not pushed: {why}").lines().map(str::to_owned));
+        }
+        let log = self.files.log(id, &assignment.name);
+        let written = std::fs::create_dir_all(self.files.run(id.run)).and_then(|()| remark(&log, &remarks));
+        if let Err(error) = written {
+            tracing::warn!(run = %id.run, log = %log.display(), %error, "telling of a landing");
+        }
+    }
+
+    /// Whoever was to land before, and was taken for dead, cannot do so from now on: not even while it still
+    /// has the worktree.
+    async fn fence_off(&self, order: &Order, entered: &Entered) -> Result<(), Ended> {
+        let (dir, (name, number)) = (entered.place.dir.clone(), order.fence.clone());
+        let moved = tokio::task::spawn_blocking(move || {
+            let repository = Repository::discover(&dir)?;
+            let last = repository.fence(&name)?.map(|fence| fence.number);
+            repository.move_fence(&name, last, number)
+        });
+        match moved.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(refused(&error)),
+            Err(error) => Err(failed(&json!({ "reason": "land", "message": error.to_string() }), true)),
         }
     }
 
@@ -147,38 +202,58 @@ async fn listen(mut control: Control, cancel: Cancel) {
     }
 }
 
-/// Takes the run's fence, commits what is not, and lands.
+/// The fence of a landing step, and this attempt's number: higher than that of any attempt before.
+fn fence_of(assignment: &Assignment) -> (String, u64) {
+    let (id, fence) = (assignment.lease.execution, assignment.lease.fence);
+    (fence_name(id.run, id.step), u64::from(id.attempt) << 32 | u64::from(fence))
+}
+
+/// Commits what is not, and lands.
 fn land(
     worktree: &mut Worktree,
     order: &Order,
     verify: Option<&Verify>,
     cancel: &Cancel,
 ) -> Result<Landed, GitError> {
-    let repository = worktree.repository().clone();
-    // Whoever landed for this run before, and was taken for dead, cannot do so from now on.
-    let last = repository.fence(&order.run)?.map(|fence| fence.number);
-    let fence = last.unwrap_or(0) + 1;
-    repository.move_fence(&order.run, last, fence)?;
     worktree.commit_all(&order.message, cancel)?;
     let mut options = LandOptions::new(&order.run, &order.into);
     options.strategy = order.strategy;
     options.message.clone_from(&order.message);
-    options.fence = Some(fence);
+    options.fence = Some(order.fence.clone());
+    options.lock_deadline = order.patience;
     options.verify = verify.map(|verify| verify as &sprag_worktree::Verify<'_>);
     options.push.clone_from(&order.push);
     worktree.land(&options, cancel)
 }
 
+/// What a landing means for its step. One that was not pushed as it should be is tried again: what is landed
+/// already is not landed twice.
+fn landed_as(landed: &Landed) -> Ended {
+    let mut facts = told(landed);
+    match &landed.push {
+        Some(PushFate::Refused(why)) => {
+            facts["reason"] = "push".into();
+            facts["message"] = format!("it is landed here, and was not pushed: {why}").into();
+            failed(&facts, true)
+        }
+        Some(PushFate::Pushed) | None => {
+            Ended::Report(Ending::Completed { result: Some(facts.to_string().into()) })
+        }
+    }
+}
+
+/// Checkouts of the branch that still have its old files, and why.
+fn left_checkouts(landed: &Landed) -> Vec<String> {
+    let left = landed.checkouts.iter().filter_map(|(path, fate)| match fate {
+        CheckoutFate::Left(why) => Some(format!("{}: {why}", path.display())),
+        CheckoutFate::Updated => None,
+    });
+    left.collect()
+}
+
 /// What there is to say of a landing.
 fn told(landed: &Landed) -> Value {
-    let left: Vec<String> = landed
-        .checkouts
-        .iter()
-        .filter_map(|(path, fate)| match fate {
-            CheckoutFate::Left(why) => Some(format!("{}: {why}", path.display())),
-            CheckoutFate::Updated => None,
-        })
-        .collect();
+    let left = left_checkouts(landed);
     let pushed = landed.push.as_ref().map(|push| match push {
         PushFate::Pushed => "pushed".to_owned(),
         PushFate::Refused(why) => format!("not pushed: {why}"),
@@ -212,4 +287,9 @@ fn refused(error: &GitError) -> Ended {
         _ => (json!({ "reason": "land", "message": error.to_string() }), true),
     };
     failed(&facts, retriable)
+}
+
+/// What the fence of a step that lands is called in its repository.
+pub fn fence_name(run: RunId, step: StepNo) -> String {
+    format!("{run}-s{step}")
 }

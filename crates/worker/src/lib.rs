@@ -27,9 +27,10 @@ use sprag_store::Id;
 
 pub use command::Commands;
 pub use control::{Control, Signal};
-pub use environment::{Environments, before, host, last_finished};
+pub use environment::{Environments, before, bury, host, last_finished};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
+pub use landing::fence_name;
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 
 /// How a worker behaves.

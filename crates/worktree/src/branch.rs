@@ -104,20 +104,36 @@ impl Repository {
     /// Deletes a branch that we made, if no checkout uses it and something else holds all of its commits.
     pub fn delete_merged_branch(&self, branch: &str) -> Result<BranchFate, Error> {
         let delete = || {
-            let name = format!("refs/heads/{branch}");
-            let Some(tip) = self.read_ref(&name)? else { return Ok(BranchFate::None) };
-            if !made_by_us(self, branch, None) {
-                return Ok(BranchFate::Kept("it was not made by Sprag".to_owned()));
-            }
-            if let Some(checkout) = entry::holder_of(self, branch)? {
-                return Ok(BranchFate::Kept(format!("it is checked out at {}", checkout.path.display())));
-            }
-            if !is_reachable(self, &tip, Some(branch))? {
-                return Ok(BranchFate::Kept(format!("its commits up to {tip} are not merged")));
-            }
-            self.git("update-ref").args(["-d", &name, &tip]).run()?;
+            let tip = match self.may_go(branch)? {
+                Ok(tip) => tip,
+                Err(fate) => return Ok(fate),
+            };
+            self.git("update-ref").args(["-d", &format!("refs/heads/{branch}"), &tip]).run()?;
             Ok(BranchFate::Deleted)
         };
         delete().attempt(|| format!("delete the branch {branch} of {}", self.common_dir().display()))
+    }
+
+    /// Whether [`Repository::delete_merged_branch`] would delete it.
+    pub fn is_merged_branch(&self, branch: &str) -> Result<bool, Error> {
+        let may_go = self.may_go(branch).map(|found| found.is_ok());
+        may_go.attempt(|| format!("look at the branch {branch} of {}", self.common_dir().display()))
+    }
+
+    /// The commit of a branch that nobody needs any more, or what keeps it.
+    fn may_go(&self, branch: &str) -> Result<Result<String, BranchFate>, Kind> {
+        let Some(tip) = self.read_ref(&format!("refs/heads/{branch}"))? else {
+            return Ok(Err(BranchFate::None));
+        };
+        let kept = if !made_by_us(self, branch, None) {
+            "it was not made by Sprag".to_owned()
+        } else if let Some(checkout) = entry::holder_of(self, branch)? {
+            format!("it is checked out at {}", checkout.path.display())
+        } else if !is_reachable(self, &tip, Some(branch))? {
+            format!("its commits up to {tip} are not merged")
+        } else {
+            return Ok(Ok(tip));
+        };
+        Ok(Err(BranchFate::Kept(kept)))
     }
 }

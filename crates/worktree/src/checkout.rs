@@ -1,45 +1,59 @@
-//! Filling a worktree with its files: as many at once as there are cores, in a process group of its own.
+//! Filling a worktree with its files: as many at once as keep the cores busy, each in a process group of its own.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::{
+    clock,
     error::Kind,
     git::{Cancel, Git},
     mark::write_whole,
     worktrees::Worktree,
 };
 
+/// How long those who have a place may stand still before others go on without one: a filter that waits for a
+/// network must not stop every run of this process.
+const PATIENCE_MS: u64 = 5_000;
+
 /// How many checkouts go on at once in this process.
 struct Places {
-    busy: Mutex<usize>,
+    line: Mutex<Line>,
     freed: Condvar,
 }
 
-static PLACES: Places = Places { busy: Mutex::new(0), freed: Condvar::new() };
+struct Line {
+    busy: usize,
+    last_freed_ms: u64,
+}
+
+static PLACES: Places =
+    Places { line: Mutex::new(Line { busy: 0, last_freed_ms: 0 }), freed: Condvar::new() };
 
 /// A place among the checkouts that go on at once.
 struct Place;
 
 impl Drop for Place {
     fn drop(&mut self) {
-        *PLACES.busy.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        let mut line = PLACES.line.lock().unwrap_or_else(PoisonError::into_inner);
+        line.busy -= 1;
+        line.last_freed_ms = clock::now_ms();
         PLACES.freed.notify_one();
     }
 }
 
-/// Waits for a core. Whoever has one gives it back at its own deadline, so that this wait ends too.
+/// Waits for a place. Each checkout has several writers, so that half as many as cores keep all of them busy.
 fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut busy = PLACES.busy.lock().unwrap_or_else(PoisonError::into_inner);
-    while *busy >= cores {
+    let places = std::thread::available_parallelism().map_or(1, usize::from).div_ceil(2);
+    let began_ms = clock::now_ms();
+    let mut line = PLACES.line.lock().unwrap_or_else(PoisonError::into_inner);
+    while line.busy >= places && clock::now_ms() < began_ms.max(line.last_freed_ms) + PATIENCE_MS {
         if cancel.is_cancelled() {
             return Err(Kind::Cancelled);
         }
-        busy = PLACES.freed.wait_timeout(busy, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        line = PLACES.freed.wait_timeout(line, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
     }
-    *busy += 1;
+    line.busy += 1;
     Ok(Place)
 }
 

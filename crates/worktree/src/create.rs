@@ -105,7 +105,7 @@ impl Worktrees {
             };
             match self.clear_the_way(&way) {
                 true => self.try_create(options, cancel),
-                false => Err(kind),
+                false => Err(self.name_holder(kind)),
             }
         });
         match &made {
@@ -120,6 +120,17 @@ impl Worktrees {
             }
         }
         made.attempt(|| format!("create the worktree {} of run {}", options.path.display(), options.run))
+    }
+
+    /// Whoever works on a branch that exists is more to the point than that it exists.
+    fn name_holder(&self, kind: Kind) -> Kind {
+        match &kind {
+            Kind::BranchExists { branch } => match entry::holder_of(&self.repository, branch) {
+                Ok(Some(checkout)) => in_use(branch, checkout),
+                _ => kind,
+            },
+            _ => kind,
+        }
     }
 
     fn try_create(&self, options: &CreateOptions, cancel: &Cancel) -> Result<Worktree, Kind> {
@@ -279,14 +290,6 @@ impl Worktrees {
 
     /// Under the lock: makes the branch, or sees that nobody has it.
     pub(crate) fn claim_branch(&self, mark: &Mark, branch: &Branch) -> Result<(), Kind> {
-        let in_use = |branch: &str, checkout: entry::Checkout| Kind::BranchInUse {
-            branch: branch.to_owned(),
-            holder: match &checkout.mark {
-                Some(mark) => format!("run {}", mark.run),
-                None => "somebody else".to_owned(),
-            },
-            path: checkout.path,
-        };
         match branch {
             // A branch that does not exist is checked out nowhere, except where nothing was committed yet.
             Branch::New(name)
@@ -321,6 +324,14 @@ impl Worktrees {
             .map(|kind| format!("{kind} ({})", kind.remedy().unwrap_or_default()))
             .collect()
     }
+}
+
+fn in_use(branch: &str, checkout: entry::Checkout) -> Kind {
+    let holder = match &checkout.mark {
+        Some(mark) => format!("run {}", mark.run),
+        None => "somebody else".to_owned(),
+    };
+    Kind::BranchInUse { branch: branch.to_owned(), holder, path: checkout.path }
 }
 
 pub(crate) fn branch_name(branch: &Branch) -> Option<&str> {

@@ -55,8 +55,8 @@ pub struct LandOptions<'a> {
     pub strategy: Strategy,
     /// The message of a merge or squash commit.
     pub message: String,
-    /// The number that the run's fence must have; None for a run without a fence.
-    pub fence: Option<u64>,
+    /// A fence, and the number that it must have; None for a run without one.
+    pub fence: Option<(String, u64)>,
     /// Looks at the result in the worktree before the target moves; an error is what is wrong with it.
     pub verify: Option<&'a Verify<'a>>,
     /// Whether clean checkouts of the target are brought to its new commit.
@@ -147,12 +147,15 @@ impl Worktree {
             });
             let head = self.head()?.ok_or_else(|| Kind::NoCommits { path: self.mark.path.clone() })?;
             if self.is_ancestor(&head, &before)? || landed_before.as_ref() == Some(&head) {
+                // Whoever landed it may have been cut off before it was pushed.
+                let push =
+                    options.push.as_ref().map(|remote| self.push(remote, options, &before, &before, cancel));
                 return Ok(Landed {
                     commit: before.clone(),
                     before,
                     moved: false,
                     checkouts: Vec::new(),
-                    push: None,
+                    push,
                 });
             }
             let commit = self.prepare_result(options, &head, &before, cancel)?;
@@ -201,8 +204,8 @@ impl Worktree {
 
     /// The fence and its object, if the run has one and it is ours.
     fn check_fence(&self, options: &LandOptions<'_>) -> Result<Option<(Fence, String)>, Kind> {
-        let Some(expected) = options.fence else { return Ok(None) };
-        let read = self.repository.read_fence_ref(&options.run)?;
+        let Some((name, expected)) = &options.fence else { return Ok(None) };
+        let (expected, read) = (*expected, self.repository.read_fence_ref(name)?);
         match read.fence {
             Some(fence) if fence.number == expected => Ok(Some((fence, read.object))),
             found => Err(fenced(expected, found.map(|fence| fence.number))),
@@ -315,11 +318,11 @@ impl Worktree {
         fence: Option<&(Fence, String)>,
     ) -> Result<(), Kind> {
         let mut changes = format!("update {target} {commit} {before}\n");
-        if let Some((fence, object)) = fence {
+        if let (Some((name, _)), Some((fence, object))) = (&options.fence, fence) {
             let mut fence = fence.clone();
             fence.landed.push((options.into.clone(), commit.to_owned()));
             let new = self.repository.write_fence(&fence)?;
-            changes.push_str(&format!("update {} {new} {object}\n", fence::name(&options.run)));
+            changes.push_str(&format!("update {} {new} {object}\n", fence::name(name)));
         }
         self.repository.update_refs(&format!("sprag: landed by run {}", options.run), &changes)
     }
@@ -357,7 +360,9 @@ impl Worktree {
         let seen = self.repository.read_ref(&format!("refs/remotes/{remote}/{into}")).ok().flatten();
         let lease = format!("--force-with-lease=refs/heads/{into}:{}", seen.as_deref().unwrap_or(before));
         let what = format!("{commit}:refs/heads/{into}");
-        let push = self.repository.git("push").args(["--quiet", &lease, "--end-of-options", remote, &what]);
+        // A remote may be a path that is meant from the main checkout.
+        let from = self.repository.main_checkout().unwrap_or(self.repository.common_dir());
+        let push = Git::new(from, "push").args(["--quiet", &lease, "--end-of-options", remote, &what]);
         match push.long(self.timeout, cancel).run() {
             Ok(_) => PushFate::Pushed,
             Err(kind) => PushFate::Refused(kind.to_string()),

@@ -101,7 +101,8 @@ mod tests {
         for name in names {
             let git =
                 crate::git::Git::new(std::path::Path::new("/"), "check-ref-format").args(["--branch", &name]);
-            let allows = git.output().expect("git").status.success();
+            // Git would make a branch of this name, and then read it as the current commit.
+            let allows = name != "@" && git.output().expect("git").status.success();
             assert_eq!(check_branch(&name).is_ok(), allows, "{name:?}");
         }
     }

@@ -11,7 +11,7 @@
 
 use std::{fs, path::PathBuf};
 
-use sprag_process::{Liveness, is_alive};
+use sprag_process::{Liveness, is_alive, is_held};
 
 use crate::{
     branch::{self, BranchPolicy},
@@ -67,6 +67,26 @@ impl Worktrees {
             Ok(recovered)
         };
         recover().attempt(|| format!("recover the worktrees of {}", self.repository.common_dir().display()))
+    }
+
+    /// What [`Worktrees::recover`] would delete although no entry tells of it: what was moved aside and could not
+    /// be deleted, and what was never published.
+    pub fn debris(&self) -> Result<Vec<PathBuf>, Error> {
+        let list = || {
+            let mut found = Vec::new();
+            for folder in [self.trash(), self.entry_trash()] {
+                found.extend(entry::names(&folder)?.into_iter().map(|name| folder.join(name)));
+            }
+            for entry in entry::ours(&self.staging())? {
+                if !is_held(&self.repository.owner_lock_path(&entry.id)).unwrap_or(true) {
+                    found.push(entry.path);
+                }
+            }
+            Ok(found)
+        };
+        list().attempt(|| {
+            format!("list what is left of worktrees of {}", self.repository.common_dir().display())
+        })
     }
 
     /// Takes back what a dead run has of a branch or a path; says whether there was something.

@@ -27,6 +27,11 @@ impl Repository {
         Ok(found.map(|commit| Checkpoint { name, commit }))
     }
 
+    /// Whether there is a branch of this name, packed or not.
+    pub fn has_branch(&self, branch: &str) -> bool {
+        self.read_ref(&format!("refs/heads/{branch}")).is_ok_and(|found| found.is_some())
+    }
+
     /// Forgets the choice.
     pub fn forget_start(&self, run: &str) -> Result<(), Error> {
         let name = start_ref(run);

@@ -73,6 +73,12 @@ pub(crate) fn begin_after(store: &Store, source: RunId, run: RunId, step: &str) 
     choose(store, source, run, step)
 }
 
+/// Forgets where a run was to begin.
+pub(crate) fn forget_start(store: &Store, run: RunId) -> Result<(), Failure> {
+    let Some(repository) = repository_of(store, run)? else { return Ok(()) };
+    repository.forget_start(&run.to_string()).map_err(|error| Failure::error(error.to_string()))
+}
+
 fn choose(store: &Store, source: RunId, run: RunId, name: &str) -> Result<(), Failure> {
     let Some(repository) = repository_of(store, source)? else { return Ok(()) };
     // One that was never recorded: the step had not run in the worktree.

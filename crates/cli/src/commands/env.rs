@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sprag::{Chore, Details, Environments};
+use sprag::{Chore, Details, Environments, Then};
 use sprag_lifecycle::EnvironmentStatus;
 use sprag_store::{EnvironmentRow, Id, Row, Store};
 
@@ -130,7 +130,7 @@ fn show(context: &Context, store: &Store, keeper: &Environments, run: &str) -> R
 
 async fn rm(context: &Context, store: &Store, keeper: &Environments, run: &str) -> Result<Exit, Failure> {
     for row in of_run(store, run)?.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
-        let how = keeper.remove(row).await.map_err(|why| {
+        let how = keeper.remove(row, Then::Nothing).await.map_err(|why| {
             Failure::error(why).next(format!("a live run keeps its environment: sprag cancel {run}"))
         })?;
         tell(context, &row.path, &how);
@@ -166,6 +166,9 @@ async fn gc(context: &Context, keeper: &Environments, dry_run: bool) -> Result<E
             }
         }
     }
+    if !dry_run {
+        keeper.recover().map_err(Failure::error)?;
+    }
     if !context.json {
         let verb = if dry_run { "would free" } else { "freed" };
         eprintln!("{verb} {}", bytes(freed));
@@ -179,6 +182,7 @@ fn describe(chore: &Chore) -> (String, u64) {
         Chore::Remove { path, why, .. } => (format!("worktree {} ({why})", path.display()), size_of(path)),
         Chore::Unpool { path } => (format!("ready worktree {}", path.display()), size_of(path)),
         Chore::Recover { path, run } => (format!("worktree {} of run {run}", path.display()), size_of(path)),
+        Chore::Debris { path, .. } => (format!("left over {}", path.display()), size_of(path)),
         Chore::DeleteBranch { branch, .. } => (format!("branch {branch}"), 0),
     }
 }

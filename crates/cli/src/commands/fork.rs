@@ -26,10 +26,6 @@ pub(crate) async fn fork(
     let mut about: Value = serde_json::from_str(&known.run.context).unwrap_or_else(|_| json!({}));
     about["forked_from"] = json!({ "run": source, "step": from });
     new.context = about.to_string().into();
-    if !context.json {
-        let style = Style::stderr();
-        eprintln!("{}", style.dim(&format!("forked from run {source} after {from}")));
-    }
     super::diff::begin_after(&store, source, new.id, from)?;
     if detach {
         return match store.person().fork_run(source, step, new).await? {
@@ -40,7 +36,13 @@ pub(crate) async fn fork(
     let attached = Attached::begin(context, &store, new.id, (None, None)).await?;
     new.pin = Some(attached.id);
     match store.person().fork_run(source, step, new).await {
-        Ok(Created::New(run)) => attached.see_through(context, &store, run, None).await,
+        Ok(Created::New(run)) => {
+            if !context.json {
+                let style = Style::stderr();
+                eprintln!("{}", style.dim(&format!("forked from run {source} after {from}")));
+            }
+            attached.see_through(context, &store, run, None).await
+        }
         Ok(_) => {
             attached.leave().await?;
             Err(name_taken())

@@ -261,6 +261,21 @@ pub(crate) async fn go_on(
     attached.see_through(context, store, run, Some(since)).await
 }
 
+/// Where exactly one step failed, its next attempt begins with the files from before it.
+fn begin_before_the_failed(store: &Store, known: &Known) -> Result<(), Failure> {
+    let steps = store.read(|db| db.steps(known.id()))?;
+    let failed: Vec<&str> = steps
+        .iter()
+        .filter(|step| step.status() == sprag_lifecycle::StepStatus::Failed && step.item_of.is_none())
+        .filter(|step| step.items.is_none())
+        .map(|step| known.plan.step(step.no).id.as_str())
+        .collect();
+    match failed.as_slice() {
+        [one] => super::diff::begin_before(store, known.id(), one),
+        _ => Ok(()),
+    }
+}
+
 /// Goes on with a run: from a step, from what failed, or from where its process died.
 async fn again(
     context: &Context,
@@ -281,8 +296,11 @@ async fn again(
     let since = store.read(|db| db.last_seq())?;
     let attached = if detach { None } else { Some(Attached::begin(context, store, id, (None, None)).await?) };
     let pin = attached.as_ref().map(|attached| attached.id);
-    if let Some(to) = to {
-        super::diff::begin_before(store, id, &known.plan.step(to).id)?;
+    // A step that is done again begins with the files from before it.
+    match to {
+        Some(to) => super::diff::begin_before(store, id, &known.plan.step(to).id)?,
+        None if status == RunStatus::Failed => begin_before_the_failed(store, known)?,
+        None => {}
     }
     let done: Result<(), Failure> = async {
         match (status.is_terminal(), to) {
@@ -301,6 +319,7 @@ async fn again(
         Some(attached) => {
             if let Err(refused) = done {
                 attached.leave().await?;
+                super::diff::forget_start(store, id)?;
                 return Err(refused);
             }
             attached.see_through(context, store, id, Some(since)).await

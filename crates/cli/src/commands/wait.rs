@@ -40,6 +40,7 @@ pub(crate) async fn wait(
 async fn ended(store: &Store, run: RunId) -> Result<Option<sprag_lifecycle::RunStatus>, Failure> {
     let wake = store.subscribe(vec![Topic::Run(run)]);
     loop {
+        fire_due(store, run).await?;
         let row = store.read(|db| Table::<RunRow>::load(db, run))?;
         match row.map(|row| row.status()) {
             Some(status) if status.is_terminal() => return Ok(Some(status)),
@@ -48,6 +49,18 @@ async fn ended(store: &Store, run: RunId) -> Result<Option<sprag_lifecycle::RunS
             None => return Err(Failure::error(format!("run {run} is gone"))),
         }
     }
+}
+
+/// Acts on what is due in this run: nobody else may be there to do it.
+async fn fire_due(store: &Store, run: RunId) -> Result<(), Failure> {
+    const MOST: usize = 1000;
+    let now_ms = store.now().steady_ms;
+    for timer in store.read(|db| db.timers_due(now_ms, MOST))? {
+        if timer.execution.run == run {
+            store.executor().timer_fired(timer.execution).await?;
+        }
+    }
+    Ok(())
 }
 
 /// A time like `90s`, `5m` or `1h30m`.

@@ -41,6 +41,8 @@ pub trait RunState {
     /// The items of a fan-out that this attempt at it has made, in order; only those that are not settled
     /// if `unsettled`.
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>, Self::Error>;
+    /// The first of a fan-out's items that wait for their turn, at most `limit`, in order.
+    fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>, Self::Error>;
 
     /// Reports an event on a step.
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<(), Self::Error>;
@@ -108,11 +110,18 @@ pub struct Items {
     pub failed: u32,
     /// How many of these were cancelled.
     pub cancelled: u32,
+    /// How many of these were sent back and wait for their turn.
+    pub again: u32,
     /// No more are to be made, and those that go on are to end.
     pub ending: bool,
 }
 
 impl Items {
+    /// How many more may be live at once, if `bound` may be in all.
+    pub fn room(&self, bound: u32) -> u32 {
+        bound.saturating_sub(self.created - self.settled - self.again)
+    }
+
     /// Whether nothing more will come of them; `more` says whether further ones may still be made.
     pub fn are_over(&self, more: bool) -> bool {
         self.settled == self.created && (self.created == self.total || self.ending || !more)
@@ -141,6 +150,8 @@ pub struct StepNow {
     pub items: Option<Items>,
     /// Its status.
     pub status: StepStatus,
+    /// The present attempt; the first is 1.
+    pub attempt: u32,
     /// Failed tries in this round.
     pub tries: u32,
     /// Workers lost in a row.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::walk::{Walk, count};
+use super::walk::{Walk, count, is_begun};
 use super::{Items, Needs, RunState, Standing, StepMove, Tally, Work, standing};
 use crate::{OnFail, Plan, RunStatus, StepNo, StepStatus};
 
@@ -14,8 +14,8 @@ pub(super) fn is_held(plan: &Plan, by: StepNo, no: StepNo) -> bool {
     }
 }
 
-/// Drives the rework that `by` asked for: ends the live work among the target's descendants; once all
-/// of it is still, resets them.
+/// Drives the rework that `by` asked for: ends the live work among the target's descendants, or waits for
+/// it where it is `always`; once all of it is still, resets them.
 pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(), S::Error> {
     let run = walk.state.run();
     let target = match walk.plan.step(by).policy.on_fail {
@@ -42,7 +42,9 @@ pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(
     let mut still = true;
     for no in set.iter().copied().filter(|no| *no != by) {
         let step = walk.state.step(no)?;
-        if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
+        if is_begun(step.status) && walk.plan.step(no).policy.always {
+            still = false;
+        } else if is_begun(step.status) {
             if matches!(step.work, Work::Unreceived | Work::Open | Work::Live { ending: false }) {
                 walk.state.end_work(no)?;
                 if step.items.is_some() {
@@ -63,7 +65,7 @@ fn reset<S: RunState>(walk: &mut Walk<'_, S>, set: &BTreeSet<StepNo>, by: StepNo
     // The failed step last: what it has to say is read off its present attempt.
     for no in set.iter().filter(|no| **no != by).chain([&by]) {
         let step = walk.state.step(*no)?;
-        if matches!(step.status, StepStatus::Pending | StepStatus::Running) {
+        if is_begun(step.status) {
             walk.state.move_step(*no, StepMove::Cancelled)?;
             walk.state.move_step(*no, StepMove::Reworked { by })?;
             continue;
@@ -97,8 +99,8 @@ pub fn resume_set<S: RunState>(state: &mut S) -> Result<BTreeSet<StepNo>, S::Err
 }
 
 /// Resets these steps of a run that a person resumed or rewound (its epoch is already raised), and
-/// walks on from there. What is done of a fan-out stays done, unless something before it runs again or
-/// it is `afresh` itself.
+/// walks on from there. What is done of a fan-out that is broken stays done, unless something before it
+/// runs again or it is `afresh` itself.
 pub fn restart<S: RunState>(
     state: &mut S,
     set: &BTreeSet<StepNo>,
@@ -109,7 +111,9 @@ pub fn restart<S: RunState>(
         let step = state.step(*no)?;
         let stands = standing(&step, plan.step(*no).policy.on_fail);
         if step.status.is_settled() {
-            let keep = afresh != Some(*no) && !plan.step(*no).needs.iter().any(|need| set.contains(need));
+            let keep = stands == Standing::Broken
+                && afresh != Some(*no)
+                && !plan.step(*no).needs.iter().any(|need| set.contains(need));
             state.move_step(*no, StepMove::Reset { keep })?;
             if keep && step.items.is_some() {
                 reset_items(state, *no)?;
@@ -128,6 +132,7 @@ fn reset_items<S: RunState>(state: &mut S, of: StepNo) -> Result<(), S::Error> {
         if matches!(state.step(item)?.status, StepStatus::Failed | StepStatus::Cancelled) {
             state.move_step(item, StepMove::Reset { keep: true })?;
             items.settled = items.settled.saturating_sub(1);
+            items.again += 1;
         }
     }
     state.set_items(of, Items { failed: 0, cancelled: 0, ending: false, ..items })

@@ -64,10 +64,12 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
 }
 
 fn recount_items<S: RunState>(state: &mut S, of: StepNo, was: Items) -> Result<(), S::Error> {
-    let mut now = Items { created: 0, settled: 0, failed: 0, cancelled: 0, ..was };
+    let mut now = Items { created: 0, settled: 0, failed: 0, cancelled: 0, again: 0, ..was };
     for item in state.items(of, false)? {
+        let item = state.step(item)?;
         now.created += 1;
-        count_item(&mut now, state.step(item)?.status);
+        now.again += u32::from(waits_again(&item));
+        count_item(&mut now, item.status);
     }
     if now == was { Ok(()) } else { state.set_items(of, now) }
 }
@@ -77,6 +79,16 @@ fn count_item(items: &mut Items, status: StepStatus) {
     items.settled += u32::from(status.is_settled());
     items.failed += u32::from(status == StepStatus::Failed);
     items.cancelled += u32::from(status == StepStatus::Cancelled);
+}
+
+/// Whether its work may exist, and is not over.
+pub(super) fn is_begun(status: StepStatus) -> bool {
+    matches!(status, StepStatus::Pending | StepStatus::Running)
+}
+
+/// Whether it is an item that was sent back and has not had its turn since.
+fn waits_again(item: &StepNow) -> bool {
+    item.status == StepStatus::Waiting && item.attempt > 1
 }
 
 /// How many of these are open, and how many broken.
@@ -120,6 +132,10 @@ impl<S: RunState> Walk<'_, S> {
                 && *by != no
                 && is_held(&self.plan, *by, step.item_of.unwrap_or(no))
         });
+        // What was begun for any case is not ended for a rework: the run may yet fail, and it would be lost.
+        let goes_on = self.planned(&step).policy.always && (step.item_of.is_some() || is_begun(step.status));
+        self.agenda.extend(held_by.filter(|_| goes_on));
+        let held_by = held_by.filter(|_| !goes_on);
         if let (Some(by), None) = (held_by, step.item_of) {
             // It will run again: whatever it did in the meantime only matters for how still it is.
             self.agenda.insert(by);
@@ -142,10 +158,11 @@ impl<S: RunState> Walk<'_, S> {
 
     /// What the run, and for an item its fan-out, allow a step to do.
     fn may(&mut self, step: &StepNow) -> Result<May, S::Error> {
-        if let Some(parent) = step.item_of
-            && self.state.step(parent)?.items.is_some_and(|items| items.ending)
-        {
-            return Ok(May::End);
+        if let Some(parent) = step.item_of {
+            let parent = self.state.step(parent)?;
+            if parent.status.is_settled() || parent.items.is_some_and(|items| items.ending) {
+                return Ok(May::End);
+            }
         }
         let run = self.state.run().status;
         Ok(match run.starts(self.planned(step).policy.always) {
@@ -161,11 +178,10 @@ impl<S: RunState> Walk<'_, S> {
 
     fn visit_waiting(&mut self, no: StepNo, step: &StepNow, may: May) -> Result<(), S::Error> {
         if may != May::Start {
+            self.leave_line(step)?;
             return self.settle(no, StepMove::Cancelled);
         }
-        if let Some(parent) = step.item_of
-            && self.state.step(parent)?.status == StepStatus::Waiting
-        {
+        if !self.has_turn(step)? {
             return Ok(());
         }
         if step.needs.broken > 0 && !self.planned(step).policy.always {
@@ -174,6 +190,7 @@ impl<S: RunState> Walk<'_, S> {
         if step.needs.open > 0 {
             return Ok(());
         }
+        self.leave_line(step)?;
         if !self.state.wanted(no)? {
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
@@ -181,13 +198,32 @@ impl<S: RunState> Walk<'_, S> {
         self.start_work(no)
     }
 
+    /// Whether an item that was sent back may begin: its fan-out has, and has room for it. A new one is made
+    /// only when there is room.
+    fn has_turn(&mut self, step: &StepNow) -> Result<bool, S::Error> {
+        let Some(parent) = step.item_of.filter(|_| waits_again(step)) else { return Ok(true) };
+        let parent = self.state.step(parent)?;
+        let room = parent.items.unwrap_or_default().room(self.items_at_once(&parent));
+        Ok(parent.status != StepStatus::Waiting && room > 0)
+    }
+
+    /// An item that was sent back waits no longer.
+    fn leave_line(&mut self, step: &StepNow) -> Result<(), S::Error> {
+        let Some(parent) = step.item_of.filter(|_| waits_again(step)) else { return Ok(()) };
+        let items = self.state.step(parent)?.items.unwrap_or_default();
+        self.state.set_items(parent, Items { again: items.again.saturating_sub(1), ..items })
+    }
+
+    /// How many items of a fan-out may be live at once.
+    fn items_at_once(&self, parent: &StepNow) -> u32 {
+        let bound = self.planned(parent).spread.unwrap_or_default().max_parallel;
+        bound.unwrap_or(LIVE_ITEMS).clamp(1, LIVE_ITEMS)
+    }
+
     /// Creates the step's work, and looks at it: it may have failed or ended at once.
     fn start_work(&mut self, no: StepNo) -> Result<(), S::Error> {
         self.state.start_work(no)?;
         let step = self.state.step(no)?;
-        if step.items.is_some() {
-            self.agenda.extend(self.state.items(no, true)?);
-        }
         if step.work != Work::Unreceived {
             self.agenda.insert(no);
         }
@@ -211,7 +247,14 @@ impl<S: RunState> Walk<'_, S> {
                 if step.status == StepStatus::Pending {
                     self.state.move_step(no, StepMove::Started)?;
                 }
-                if may == May::End && !ending { self.state.end_work(no) } else { Ok(()) }
+                if may == May::End && !ending {
+                    self.state.end_work(no)?;
+                    // Another run that nobody works on ends at once.
+                    if matches!(self.state.step(no)?.work, Work::Ended(_)) {
+                        self.agenda.insert(no);
+                    }
+                }
+                Ok(())
             }
             Work::Ended(WorkEnd::Cancelled) => self.settle(no, StepMove::Cancelled),
             Work::Ended(WorkEnd::Unschedulable) => self.fail(no, step),
@@ -249,11 +292,14 @@ impl<S: RunState> Walk<'_, S> {
         if step.status == StepStatus::Pending {
             self.state.move_step(no, StepMove::Started)?;
         }
-        let bound = self.planned(step).spread.unwrap_or_default().max_parallel.unwrap_or(LIVE_ITEMS);
+        let bound = self.items_at_once(step);
         if may == May::Start && !items.ending {
+            if items.again > 0 {
+                self.agenda.extend(self.state.waiting_items(no, items.room(bound))?);
+            }
             let was = items.created;
             while items.created < items.total
-                && items.created - items.settled < bound.min(LIVE_ITEMS)
+                && items.created - items.settled < bound
                 && items.created - was < ITEMS_AT_ONCE
             {
                 let item = self.state.add_item(no)?;
@@ -300,6 +346,10 @@ impl<S: RunState> Walk<'_, S> {
     /// Reports the event that settles the step, and tells those that need it.
     fn settle(&mut self, no: StepNo, to: StepMove) -> Result<(), S::Error> {
         self.state.move_step(no, to)?;
+        // A fan-out that was sent back with its list, and does not come to its turn: nor do its items.
+        if self.state.step(no)?.items.is_some_and(|items| items.again > 0) {
+            self.agenda.extend(self.state.items(no, true)?);
+        }
         self.tell(no)
     }
 

@@ -76,6 +76,11 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
             let _ =
                 environment_event(session, row.id, EnvironmentEvent::ProvisionFailed, Actor::Reaper, &given)?;
         }
+        EnvironmentStatus::Destroying if is_gone(session, row.owner)? => {
+            let given =
+                EnvironmentGiven { path_present: there, destroyer_gone: true, ..EnvironmentGiven::default() };
+            let _ = environment_event(session, row.id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
+        }
         EnvironmentStatus::Provisioning | EnvironmentStatus::Destroying => return Ok(Provide::Busy(row)),
     }
     let given = EnvironmentGiven::default();
@@ -118,7 +123,7 @@ pub fn environment_event(
     actor: Actor,
     given: &EnvironmentGiven,
 ) -> Result<Outcome<Environment>> {
-    session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
+    let outcome = session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
         EnvironmentEvent::ProvisionRequested => {
             row.cleanup_requested = false;
             row.provision_attempt += 1;
@@ -128,7 +133,14 @@ pub fn environment_event(
             row.cleanup_requested = false
         }
         _ => {}
-    })
+    })?;
+    // Most are removed after their run has ended: its journal goes on until then.
+    if outcome.is_applied()
+        && let Some(run) = session.get::<EnvironmentRow>(id)?.and_then(|row| row.run)
+    {
+        session.note::<RunRow>(run, |_| {})?;
+    }
+    Ok(outcome)
 }
 
 /// Reports an event with the reason for it.
@@ -169,16 +181,20 @@ pub fn dispatch_destroy(
         None => false,
     };
     let gone = is_gone(session, row.owner)?;
+    if live {
+        // What is asked of a live run's environment is forgotten: the run's end decides anew.
+        return Ok(None);
+    }
     session.note::<EnvironmentRow>(id, |row| {
         row.cleanup_requested = true;
-        row.users = u32::from(live);
+        row.users = 0;
     })?;
     let given = EnvironmentGiven { path_present, destroyer_gone: gone, ..EnvironmentGiven::default() };
     if row.status() == EnvironmentStatus::Destroying {
         // Whoever was at it is gone; the files may be half there.
         let _ = environment_event(session, id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
     }
-    if !path_present && !live {
+    if !path_present {
         let _ = environment_event(session, id, EnvironmentEvent::CleanupCompleted, Actor::Worker, &given)?;
         return Ok(None);
     }

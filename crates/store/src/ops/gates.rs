@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance};
+use sprag_lifecycle::{
+    Actor, ExecutionId, ExecutionStatus, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance,
+};
 
-use super::cancel_run;
+use super::{Lease, Lost, abandon, cancel_run};
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::outside::TIMED_OUT;
@@ -15,6 +17,12 @@ use crate::session::Session;
 
 /// A person answers a gate, and its run goes on.
 pub fn answer_gate(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
+    let now_ms = session.now().steady_ms;
+    if session.get::<GateRow>(id)?.is_some_and(|gate| gate.timeout_at_ms > 0 && gate.timeout_at_ms <= now_ms)
+    {
+        // Nobody has looked since its time was over.
+        let _ = expire_gate(session, id)?;
+    }
     let outcome = note_answer(session, id, answer)?;
     if outcome.is_applied() {
         look_at_step_of(session, id)?;
@@ -79,8 +87,18 @@ pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<s
 /// An attempt's time has come: it is handed over, its wait is over, or it has taken too long.
 pub fn timer_fired(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     session.clear_timer(id);
-    if session.get::<ExecutionRow>(id)?.is_some() {
-        return super::schedule(session, id);
+    if let Some(row) = session.get::<ExecutionRow>(id)? {
+        return match row.status() {
+            // What an agent or a person has claimed and does not finish in time is taken from it.
+            ExecutionStatus::Running => {
+                let now_ms = session.now().steady_ms;
+                session
+                    .note::<ExecutionRow>(id, |row| row.lease_until_ms = row.lease_until_ms.min(now_ms))?;
+                let lease = Lease { execution: id, fence: row.fence };
+                Ok(abandon(session, lease, Lost::LeaseLapsed)?.is_applied())
+            }
+            _ => super::schedule(session, id),
+        };
     }
     let Some(step) = session.get::<StepRow>((id.run, id.step))? else { return Ok(false) };
     let Some(work) = step.work.filter(|_| step.attempt == id.attempt) else { return Ok(false) };
@@ -109,6 +127,13 @@ fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
             execution: ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt },
         });
         return Ok(Outcome::Superseded(sprag_lifecycle::GatePredicate::TimeoutPassed));
+    }
+    if gate.timeout_at_ms > now.steady_ms && gate.status() == GateStatus::Open {
+        // Whoever fired it was early: its time has yet to come, and somebody must look then.
+        session.set_timer(TimerRow {
+            due_ms: gate.timeout_at_ms,
+            execution: ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt },
+        });
     }
     let given = GateGiven { now_ms: now.steady_ms };
     let outcome = session.apply::<GateRow>(id, GateEvent::Expired, Actor::Executor, &given, |_, _| {})?;

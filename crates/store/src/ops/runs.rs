@@ -171,7 +171,10 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
         pipeline: new.plan.name.as_str().into(),
         pin: new.pin,
         priority: new.priority,
-        group: new.plan.concurrency.as_ref().map(|c| c.group.as_str().into()),
+        group: match needs_place(session, new)? {
+            true => new.plan.concurrency.as_ref().map(|c| c.group.as_str().into()),
+            false => None,
+        },
         idempotency_key: new.idempotency_key.clone(),
         inputs: Arc::clone(&new.inputs),
         context: Arc::clone(&new.context),
@@ -196,12 +199,29 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
     Ok(Created::New(new.id))
 }
 
+/// Whether a run needs a place of its own: not where a run whose work it is holds one of the same group.
+fn needs_place(session: &mut Session<'_>, new: &NewRun) -> Result<bool> {
+    let Some(limits) = &new.plan.concurrency else { return Ok(false) };
+    let mut above = new.parent.map(|(run, _)| run);
+    while let Some(run) = above {
+        let Some(row) = session.get::<RunRow>(run)? else { break };
+        if row.group.as_deref() == Some(limits.group.as_str()) {
+            return Ok(false);
+        }
+        above = row.parent.map(|(run, _)| run);
+    }
+    Ok(true)
+}
+
 /// What a run that finds its group full does about it: nothing, or it names those that make room for it.
 fn resolve_conflict(session: &mut Session<'_>, new: &NewRun) -> Result<Vec<RunId>> {
     /// Older runs of a group that one new run may cancel.
     const MANY: usize = 10_000;
-    let Some(limits) = &new.plan.concurrency else { return Ok(Vec::new()) };
-    let holders = session.places(&limits.group)?;
+    let Some(limits) = new.plan.concurrency.as_ref().filter(|_| needs_place(session, new).unwrap_or(true))
+    else {
+        return Ok(Vec::new());
+    };
+    let holders = session.places_of(&limits.group)?;
     match limits.on_conflict {
         OnConflict::Queue => Ok(Vec::new()),
         OnConflict::Reject if holders.len() >= limits.limit as usize => Err(Error::Refused(format!(
@@ -239,7 +259,7 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     if run.status() == RunStatus::Queued
         && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
     {
-        if held.session.places(group)?.len() >= limits.limit as usize {
+        if held.session.places_of(group)?.len() >= limits.limit as usize {
             return Ok(None);
         }
         held.session.set_place(group, id, true);
@@ -328,7 +348,7 @@ fn again(
     let run = held.row()?;
     if run.status().is_terminal()
         && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
-        && held.session.places(group)?.len() >= limits.limit as usize
+        && held.session.places_of(group)?.len() >= limits.limit as usize
     {
         return Err(Error::Refused(format!(
             "group {group:?} is full: wait for one of its runs to end, then try again"

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo, advance,
+    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo,
+    WorkKind, advance,
 };
 
 use crate::backend::Candidate;
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow};
+use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, TimerRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
@@ -195,7 +196,13 @@ pub fn receive(
     if let Some(mut held) = HeldRun::take(session, told.execution.run)? {
         advance(&mut held, [told.execution.step])?;
     }
-    Ok(Ok(assignment(session, told.execution)?))
+    let assignment = assignment(session, told.execution)?;
+    // Nobody watches over whoever claims from outside but the clock.
+    if let (WorkKind::Task, Some(limit_ms)) = (assignment.step().work, assignment.step().policy.timeout_ms) {
+        let due_ms = session.now().steady_ms.saturating_add(limit_ms as i64);
+        session.set_timer(TimerRow { due_ms, execution: told.execution });
+    }
+    Ok(Ok(assignment))
 }
 
 /// Touches the execution's row alone: the run's is not needed to receive.

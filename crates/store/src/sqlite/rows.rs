@@ -69,16 +69,17 @@ fn word<R: Row>(r: &Columns<'_>, column: usize) -> Result<Status<R>, ReadError> 
 /// A fan-out's list as it lies in its column.
 fn items_text(list: ItemList) -> String {
     let ItemList { made_by, first, items } = list;
-    let Items { total, created, settled, failed, cancelled, ending } = items;
-    format!("{made_by} {first} {total} {created} {settled} {failed} {cancelled} {}", u8::from(ending))
+    let Items { total, created, settled, failed, cancelled, again, ending } = items;
+    let ending = u8::from(ending);
+    format!("{made_by} {first} {total} {created} {settled} {failed} {cancelled} {again} {ending}")
 }
 
 fn read_items(text: &str) -> Option<ItemList> {
     let numbers: Vec<u32> = text.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [made_by, first, total, created, settled, failed, cancelled, ending] = numbers[..] else {
+    let [made_by, first, total, created, settled, failed, cancelled, again, ending] = numbers[..] else {
         return None;
     };
-    let items = Items { total, created, settled, failed, cancelled, ending: ending == 1 };
+    let items = Items { total, created, settled, failed, cancelled, again, ending: ending == 1 };
     Some(ItemList { made_by, first, items })
 }
 

@@ -12,9 +12,11 @@ CREATE INDEX runs_children ON runs (parent_run, id)
 ALTER TABLE steps ADD COLUMN item_of INTEGER;
 ALTER TABLE steps ADD COLUMN item INTEGER;
 ALTER TABLE steps ADD COLUMN work INTEGER;
--- A fan-out's list in one text, since few steps have one: "made_by first total created settled failed cancelled ending".
+-- A fan-out's list in one text, since few steps have one: "made_by first total created settled failed cancelled again
+-- ending".
 ALTER TABLE steps ADD COLUMN items TEXT;
 CREATE INDEX steps_items ON steps (run, item_of, no) WHERE item_of IS NOT NULL;
+CREATE INDEX steps_items_waiting ON steps (run, item_of, no) WHERE item_of IS NOT NULL AND status = 'waiting';
 
 -- The values of a fan-out's list, by the attempt that made it.
 CREATE TABLE items (

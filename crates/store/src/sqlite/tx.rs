@@ -1,14 +1,14 @@
 //! SQLite inside a transaction: the rows by compare-and-set, the queries in order.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use rusqlite::{Connection, OptionalExtension, Row as Columns, params};
 use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word};
 
+use super::memo::{JOURNAL_ROWS, Memo, PLANS_KEPT, Sentence, append_sql, intern};
 use super::rows::{ReadError, Stored};
 use super::{SqliteClock, translate};
 use crate::backend::{Backend, Candidate, QueueRow, Table};
@@ -20,46 +20,6 @@ use crate::rows::{
     StepRow, TimerRow, WorkerRow,
 };
 use crate::seams::{Entropy, Now};
-
-/// How many plans are remembered: many runs share a few.
-const PLANS_KEPT: usize = 256;
-
-/// What a connection remembers between transactions: rows that never change.
-#[derive(Debug, Default)]
-pub(super) struct Memo {
-    /// The last journal entry's number, once this transaction has looked.
-    pub(super) seq: Option<u64>,
-    plans: BTreeMap<i64, Arc<Plan>>,
-    sentences: BTreeMap<Sentence, i64>,
-    by_id: BTreeMap<i64, Sentence>,
-    /// Sentences were said that are not remembered yet.
-    pub(super) has_news: bool,
-}
-
-impl Memo {
-    /// Forgets what may have been undone with a transaction.
-    pub(super) fn forget(&mut self) {
-        self.seq = None;
-        self.plans.clear();
-    }
-}
-
-/// What a journal entry says, apart from of whom and when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Sentence {
-    entity: &'static str,
-    event: &'static str,
-    from: Option<&'static str>,
-    to: &'static str,
-    actor: Actor,
-}
-
-impl Sentence {
-    fn of(entry: &JournalEntry) -> Self {
-        let JournalEntry { entity, event, from, to, actor, .. } = *entry;
-        Sentence { entity, event, from, to, actor }
-    }
-}
 
 /// A connection, and what it remembers.
 pub(super) struct SqliteTx<'c> {
@@ -195,36 +155,6 @@ impl SqliteTx<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// How many entries one statement adds: what an operation on a run usually has to tell fits.
-const JOURNAL_ROWS: usize = 16;
-
-/// The statement that adds `rows` journal entries, from one to `JOURNAL_ROWS`.
-fn append_sql(rows: usize) -> &'static str {
-    static STATEMENTS: LazyLock<Vec<String>> = LazyLock::new(|| {
-        let of = |rows: usize| {
-            let values = vec!["(?, ?, ?, ?, ?, ?, ?)"; rows].join(", ");
-            format!("INSERT INTO journal (seq, at_ms, sentence, run, step, attempt, entity) VALUES {values}")
-        };
-        (1..=JOURNAL_ROWS).map(of).collect()
-    });
-    &STATEMENTS[rows - 1]
-}
-
-/// The journal's words are few and live as long as the program, so each is kept once.
-fn intern(text: String) -> &'static str {
-    static WORDS: std::sync::Mutex<std::collections::BTreeSet<&'static str>> =
-        std::sync::Mutex::new(std::collections::BTreeSet::new());
-    let mut words = WORDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    match words.get(text.as_str()) {
-        Some(word) => word,
-        None => {
-            let word: &'static str = Box::leak(text.into_boxed_str());
-            words.insert(word);
-            word
-        }
     }
 }
 
@@ -483,6 +413,21 @@ impl Backend for SqliteTx<'_> {
         self.list(
             "SELECT no FROM steps WHERE run = ?1 AND item_of = ?2 AND no >= ?3 ORDER BY no",
             params![run.to_i64(), of, first],
+            |columns| columns.get(0),
+        )
+    }
+
+    fn waiting_item_steps(
+        &mut self,
+        run: RunId,
+        of: StepNo,
+        first: StepNo,
+        limit: usize,
+    ) -> Result<Vec<StepNo>> {
+        self.list(
+            "SELECT no FROM steps WHERE run = ?1 AND item_of = ?2 AND no >= ?3 AND status = 'waiting' \
+             ORDER BY no LIMIT ?4",
+            params![run.to_i64(), of, first, limit as i64],
             |columns| columns.get(0),
         )
     }

@@ -10,7 +10,8 @@ use std::sync::{Arc, OnceLock};
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::mpsc::Receiver;
 
-use super::tx::{Memo, SqliteTx};
+use super::memo::Memo;
+use super::tx::SqliteTx;
 use super::{SqliteClock, translate, waited_since};
 use crate::error::{Error, Result};
 use crate::language::Language;

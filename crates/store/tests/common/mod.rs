@@ -4,6 +4,7 @@
 
 pub mod check;
 pub mod child;
+pub mod language;
 
 use std::sync::Arc;
 

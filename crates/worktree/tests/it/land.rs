@@ -154,7 +154,7 @@ fn a_fenced_off_run_cannot_land() {
     let mut worktree = with_file(&worktrees, "work", "one", "1");
     let before = place.git(&["rev-parse", "main"]);
     let mut options = LandOptions::new("work", "main");
-    options.fence = Some(1);
+    options.fence = Some(("work".to_owned(), 1));
     let error = worktree.land(&options, &Cancel::default()).expect_err("no fence yet");
     assert!(matches!(error.kind, Kind::Fenced { expected: 1, .. }), "{error}");
     repository.move_fence("work", None, 1).expect("the first");
@@ -169,7 +169,7 @@ fn a_fenced_off_run_cannot_land() {
     let error = worktree.land(&options, &Cancel::default()).expect_err("fenced off");
     assert!(matches!(&error.kind, Kind::Fenced { expected: 1, found } if found == "2"), "{error}");
     assert_eq!(place.git(&["rev-parse", "main"]), before);
-    options.fence = Some(2);
+    options.fence = Some(("work".to_owned(), 2));
     options.verify = None;
     let landed = worktree.land(&options, &Cancel::default()).expect("the new owner lands");
     let fence = repository.fence("work").expect("read").expect("a fence");

@@ -1,0 +1,155 @@
+//! Draws pipelines: graphs of 1 to 200 steps with everything that a step can have.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{Backoff, Condition, OnFail, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
+
+use super::script::{Chance, Fault, Outside, Script, Scripts};
+
+/// How large a graph may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Steps, at most.
+    pub steps: usize,
+    /// Items of a fan-out, at most.
+    pub items: usize,
+    /// Runs inside runs, at most.
+    pub depth: usize,
+}
+
+/// A pipeline and what its steps' work does.
+#[derive(Debug, Clone)]
+pub struct Graph {
+    /// The plan.
+    pub plan: Arc<Plan>,
+    /// What the work does.
+    pub scripts: Scripts,
+}
+
+/// Draws a graph.
+pub fn graph(chance: &mut Chance, size: Size) -> Graph {
+    let mut scripts = Scripts::default();
+    // How much goes wrong is drawn per graph, so that there are calm ones and wild ones.
+    let trouble = *chance.pick(&[3, 8, 30, 1_000]);
+    let plan = plan(chance, size, trouble, &mut scripts);
+    Graph { plan, scripts }
+}
+
+fn plan(chance: &mut Chance, size: Size, trouble: usize, scripts: &mut Scripts) -> Arc<Plan> {
+    let count = 1 + chance.below(size.steps);
+    let reach = 1 + chance.below(6);
+    let mut steps: Vec<PlanStep> = Vec::with_capacity(count);
+    for no in 0..count {
+        let mut needs: Vec<StepNo> = Vec::new();
+        for _ in 0..chance.below(reach).min(no) {
+            needs.push(chance.below(no) as StepNo);
+        }
+        needs.sort_unstable();
+        needs.dedup();
+        let step = step(chance, size, trouble, needs, &steps, scripts);
+        steps.push(step);
+    }
+    let name = format!("random-{}", scripts.0.len());
+    Arc::new(Plan::new(name, steps).expect("needs and reworks reach back only"))
+}
+
+fn step(
+    chance: &mut Chance,
+    size: Size,
+    trouble: usize,
+    needs: Vec<StepNo>,
+    before: &[PlanStep],
+    scripts: &mut Scripts,
+) -> PlanStep {
+    let fails = chance.one_in(trouble);
+    let mut script = Script::default();
+    let mut step = PlanStep::new(format!("s{}", before.len()), needs);
+    step.policy = policy(chance, &step, before);
+    step.queue = (*chance.pick(&["default", "default", "other"])).into();
+    step.priority = chance.below(3) as i32;
+    if chance.one_in(4) {
+        script.items = Ok(chance.below(size.items + 1) as u32);
+        step.spread = Some(Spread {
+            max_parallel: chance.one_in(2).then(|| 1 + chance.below(4) as u32),
+            fail_fast: chance.one_in(3),
+        });
+        if chance.one_in(trouble.max(10)) {
+            script.items = Err("no list".into());
+        }
+        script.bad_items = match chance.below(3) {
+            0 => u32::MAX,
+            1 => 1 << chance.below(20),
+            _ => mask(chance),
+        };
+    }
+    if chance.one_in(5) {
+        let per_item = step.spread.is_some() && chance.one_in(2);
+        step.condition = if per_item { Condition::Item } else { Condition::Step };
+        script.wanted_items = mask(chance);
+        script.wanted = if chance.one_in(trouble.max(10)) {
+            Err("no answer".into())
+        } else {
+            Ok(per_item || chance.one_in(2))
+        };
+    }
+    (step.work, script.outside) = match chance.below(12) {
+        0 => (WorkKind::Gate, Outside::Gate),
+        1 => (WorkKind::Wait, Outside::Pause),
+        2 => (WorkKind::Wait, Outside::Signal),
+        3 if size.depth > 0 => {
+            let small = Size { steps: 4, items: size.items.min(3), depth: size.depth - 1 };
+            (WorkKind::Child, Outside::Child(plan(chance, small, trouble.max(3), scripts)))
+        }
+        4 => (WorkKind::Task, Outside::Worker),
+        _ => (WorkKind::Execution, Outside::Worker),
+    };
+    if step.work == WorkKind::Child {
+        script.items = script.items.map(|count| count.min(3));
+        step.policy.timeout_ms = chance.one_in(2).then_some(1_000_000);
+    }
+    if fails && step.work != WorkKind::Child {
+        script.fault = match (step.work, chance.below(8)) {
+            (WorkKind::Execution | WorkKind::Task, 0) => Fault::Deadly,
+            (WorkKind::Execution | WorkKind::Task, 1..=5) => Fault::Tries(1 + chance.below(3) as u32),
+            _ => Fault::ForGood,
+        };
+        script.rejects = chance.one_in(2);
+        script.epochs = 1 + chance.below(3) as u32;
+        if let OnFail::Rework { max, .. } = step.policy.on_fail {
+            script.rounds = chance.below(max as usize + 3) as u32;
+        }
+    }
+    step.spec = scripts.0.len().to_string();
+    scripts.0.push(script);
+    step
+}
+
+fn mask(chance: &mut Chance) -> u32 {
+    chance.below(1 << 20) as u32
+}
+
+fn policy(chance: &mut Chance, step: &PlanStep, before: &[PlanStep]) -> Policy {
+    let on_fail = match chance.below(6) {
+        0 => OnFail::Continue,
+        1 | 2 if !step.needs.is_empty() => {
+            // Some way back: through a few needs.
+            let mut target = *chance.pick(&step.needs);
+            for _ in 0..chance.below(3) {
+                if let Some(further) = before[target as usize].needs.first() {
+                    target = *further;
+                }
+            }
+            OnFail::Rework { step: target, max: 1 + chance.below(2) as u32 }
+        }
+        _ => OnFail::Fail,
+    };
+    Policy {
+        attempts: 1 + chance.below(3) as u32,
+        backoff: Backoff { delay_ms: *chance.pick(&[0, 0, 7, 30]), ..Backoff::default() },
+        on_fail,
+        always: chance.one_in(6),
+        at_most_once: chance.one_in(8),
+        losses: 3,
+        ..Policy::default()
+    }
+}

@@ -1,0 +1,140 @@
+//! Environments through the store's operations: who makes one, who removes it, and whose word comes too late.
+
+mod common;
+
+use common::*;
+use sprag_lifecycle::{EnvironmentEvent as E, RunId};
+use sprag_store::ops::{Provide, Wanted};
+use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, Store};
+
+const MAKER: Id = 7;
+const REMOVER: Id = 8;
+
+fn wanted(run: RunId, worker: Id) -> Wanted {
+    let (host, details) = ("here".into(), "{}".into());
+    Wanted { id: 1, run, scope: None, host, worker, managed: true, details }
+}
+
+async fn provide(store: &Store, run: RunId, worker: Id, there: bool) -> Provide {
+    store.claims().provide_environment(wanted(run, worker), there).await.unwrap()
+}
+
+/// Reports an event of an attempt; whether it was applied.
+async fn report(store: &Store, event: E, attempt: u32) -> bool {
+    let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+    store.claims().environment(1, event, given, None).await.unwrap().is_applied()
+}
+
+fn row(store: &Store, run: RunId) -> EnvironmentRow {
+    look(store, |db| db.environments_of(run)).pop().expect("it is there")
+}
+
+fn word(store: &Store, run: RunId) -> String {
+    row(store, run).status().to_string()
+}
+
+/// A run whose environment is ready, made by `MAKER`.
+async fn ready(store: &Store) -> RunId {
+    let run = create(store, &sequence(1)).await;
+    assert!(
+        matches!(provide(store, run, MAKER, false).await, Provide::Make(row) if row.provision_attempt == 1)
+    );
+    assert!(report(store, E::ProvisionSucceeded, 1).await);
+    run
+}
+
+async fn end(store: &Store) {
+    let only = claim(store, MAKER).await;
+    let _ = finish(store, &only, well()).await;
+}
+
+#[test]
+fn l10_a_provision_that_succeeds_too_late_revives_nothing() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
+        end(&store).await;
+        // Its maker was given up, and what there was is cleaned up.
+        let given = EnvironmentGiven { attempt: 1, ..EnvironmentGiven::default() };
+        assert!(store.reaper().environment(1, E::ProvisionFailed, given).await.unwrap().is_applied());
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, false).await.unwrap(), None);
+        assert_eq!(word(&store, run), "destroyed");
+        let before = story(&store);
+        assert!(!report(&store, E::ProvisionSucceeded, 1).await);
+        assert_eq!((word(&store, run), story(&store)), ("destroyed".into(), before));
+    });
+}
+
+#[test]
+fn l10_the_success_of_a_former_attempt_does_not_count_for_the_next() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
+        // Nobody has heard of MAKER as a worker: it is gone, and another begins anew.
+        let Provide::Make(again) = provide(&store, run, REMOVER, false).await else {
+            panic!("it is to be made")
+        };
+        assert_eq!(again.provision_attempt, 2);
+        assert!(!report(&store, E::ProvisionSucceeded, 1).await);
+        assert_eq!(word(&store, run), "provisioning");
+        assert!(report(&store, E::ProvisionSucceeded, 2).await);
+        assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Ready(_)));
+    });
+}
+
+#[test]
+fn l13_a_destroy_that_succeeds_after_it_was_made_again_is_nothing() {
+    on_every_store(|store, _| async move {
+        let run = ready(&store).await;
+        end(&store).await;
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), Some(1));
+        assert!(report(&store, E::DestroyFailed, 1).await);
+        assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
+        assert!(report(&store, E::ProvisionSucceeded, 2).await);
+        let before = story(&store);
+        assert!(!report(&store, E::DestroySucceeded, 1).await);
+        assert_eq!((word(&store, run), story(&store)), ("ready".into(), before));
+    });
+}
+
+#[test]
+fn l14_a_destroy_is_refused_while_its_run_lives() {
+    on_every_store(|store, _| async move {
+        let run = ready(&store).await;
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), None);
+        assert_eq!(word(&store, run), "ready");
+        end(&store).await;
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), Some(1));
+        assert_eq!(word(&store, run), "destroying");
+    });
+}
+
+#[test]
+fn l14_the_failure_of_a_former_attempt_is_superseded() {
+    on_every_store(|store, _| async move {
+        let run = ready(&store).await;
+        end(&store).await;
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), Some(1));
+        // The remover is not known as a worker, so that another may begin again.
+        assert_eq!(store.claims().dispatch_destroy(1, MAKER, true).await.unwrap(), Some(2));
+        assert!(!report(&store, E::DestroyFailed, 1).await);
+        assert_eq!(word(&store, run), "destroying");
+        assert!(report(&store, E::DestroySucceeded, 2).await);
+        assert_eq!(word(&store, run), "destroyed");
+    });
+}
+
+#[test]
+fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
+    on_every_store(|store, _| async move {
+        let run = ready(&store).await;
+        end(&store).await;
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), Some(1));
+        assert!(report(&store, E::DestroySucceeded, 1).await);
+        let told = look(&store, |db| db.journal(0, Some(run), 1000));
+        let told: Vec<&str> =
+            told.iter().filter(|entry| entry.entity == "environment").map(|entry| entry.event).collect();
+        let all = ["environment.created", "provision.succeeded", "destroy.dispatched", "destroy.succeeded"];
+        assert_eq!(told, all);
+    });
+}

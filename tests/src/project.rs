@@ -1,0 +1,168 @@
+//! A git repository in a sandbox, for runs that work in worktrees of it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::sandbox::{Answer, Sandbox, Started};
+
+/// A sandbox with a repository `repo`, whose branch `main` has one commit.
+pub struct Project {
+    /// The sandbox.
+    pub sandbox: Sandbox,
+}
+
+impl Default for Project {
+    fn default() -> Self {
+        Project::new()
+    }
+}
+
+impl Project {
+    /// A new one.
+    pub fn new() -> Self {
+        let project = Project { sandbox: Sandbox::new() };
+        project.repository("repo");
+        project
+    }
+
+    /// Makes another repository of the same kind beside it.
+    pub fn repository(&self, name: &str) -> PathBuf {
+        let path = self.sandbox.path(name);
+        fs::create_dir_all(&path).expect("a folder");
+        git(&path, ["init", "--quiet", "--initial-branch=main"]);
+        git(&path, ["config", "user.name", "A Person"]);
+        git(&path, ["config", "user.email", "person@example.org"]);
+        fs::write(path.join("shared.txt"), "first\n").expect("a file");
+        fs::write(path.join(".gitignore"), "ignored*\n").expect("a file");
+        git(&path, ["add", "."]);
+        git(&path, ["commit", "--quiet", "--message", "first"]);
+        path
+    }
+
+    /// The repository's main checkout.
+    pub fn repo(&self) -> PathBuf {
+        self.sandbox.path("repo")
+    }
+
+    /// Git in the main checkout, which must succeed; what it printed.
+    pub fn git<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> String {
+        git(&self.repo(), args)
+    }
+
+    /// Writes a file and commits it on the branch of the main checkout.
+    pub fn commit(&self, name: &str, text: &str) {
+        fs::write(self.repo().join(name), text).expect("a file");
+        self.git(["add", "--", name]);
+        self.git(["commit", "--quiet", "--message", &format!("{name} by a person")]);
+    }
+
+    /// What a file of the main checkout holds.
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.repo().join(name)).unwrap_or_default()
+    }
+
+    /// A pipeline beside the repository: what is before its steps, and the steps.
+    pub fn pipeline(&self, name: &str, head: &str, steps: &str) -> PathBuf {
+        self.sandbox.write(&format!("{name}.yaml"), &format!("name: {name}\n{head}\nsteps:\n{steps}\n"))
+    }
+
+    /// Starts `sprag` in the repository.
+    pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Started {
+        self.start_in(&self.repo(), args)
+    }
+
+    /// Starts `sprag` in a folder; its steps find the sandbox in $OUT and the repository in $REPO.
+    pub fn start_in<A: AsRef<OsStr>>(&self, dir: &Path, args: impl IntoIterator<Item = A>) -> Started {
+        let mut command = self.sandbox.command(args);
+        command.current_dir(dir).env("OUT", self.sandbox.path("")).env("REPO", self.repo());
+        self.sandbox.start_command(command)
+    }
+
+    /// Runs `sprag` in the repository to its end.
+    pub fn sprag<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Answer {
+        self.start(args).finish()
+    }
+
+    /// Runs a pipeline, which must end with this exit code; its run.
+    pub fn run(&self, file: &Path, code: i32) -> String {
+        self.sprag([OsStr::new("run"), file.as_os_str()]).expect(code);
+        self.sandbox.newest().expect("a run")
+    }
+
+    /// Whether a run has not ended.
+    pub fn status_is_live(&self, run: &str) -> bool {
+        !["completed", "failed", "cancelled"].contains(&self.sandbox.status_word(run).as_str())
+    }
+
+    /// Where a run works, or worked.
+    pub fn worktree(&self, run: &str) -> PathBuf {
+        let shown = self.sandbox.json(["env", "show", run, "--json"]);
+        shown[0]["path"].as_str().expect("a path").into()
+    }
+
+    /// `sprag env ls --json` without what is kept ready.
+    pub fn environments(&self) -> Vec<Value> {
+        let listed = self.sandbox.json(["env", "ls", "--json"]);
+        let listed = listed.as_array().expect("a list").clone();
+        listed.into_iter().filter(|one| one["status"] != "pooled").collect()
+    }
+
+    /// Worktrees of ours that git knows and no pool holds: what finished runs have left.
+    pub fn registered(&self) -> Vec<String> {
+        let listed = self.git(["worktree", "list", "--porcelain"]);
+        let paths = listed.lines().filter_map(|line| line.strip_prefix("worktree "));
+        paths
+            .filter(|path| path.contains("/worktrees/") && !path.contains("/.pool/"))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The names of refs that begin like this.
+    pub fn refs(&self, prefix: &str) -> Vec<String> {
+        self.git(["for-each-ref", "--format=%(refname)", prefix]).lines().map(str::to_owned).collect()
+    }
+
+    /// Nothing is left of any run: no environment, no entry, no branch but `main`, nothing staged.
+    #[track_caller]
+    pub fn assert_clean(&self) {
+        assert_eq!(self.environments(), Vec::<Value>::new());
+        assert_eq!(self.registered(), Vec::<String>::new());
+        assert_eq!(self.refs("refs/heads"), ["refs/heads/main"]);
+        let ours = self.repo().join(".git/sprag");
+        let data = self.sandbox.data().join("worktrees");
+        for folder in [ours.join("staging"), ours.join("trash"), data.join(".staging"), data.join(".trash")] {
+            let left: Vec<_> = fs::read_dir(&folder).into_iter().flatten().flatten().collect();
+            assert!(left.is_empty(), "{} holds {left:?}", folder.display());
+        }
+    }
+}
+
+/// Git in a folder, which must succeed; what it printed.
+#[track_caller]
+pub fn git<A: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = A>) -> String {
+    let output = try_git(dir, args);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "git in {}: {said}", dir.display());
+    String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// Git in a folder.
+pub fn try_git<A: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = A>) -> Output {
+    let mut command = Command::new("git");
+    command.args(args).current_dir(dir);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("GIT_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("GIT_CONFIG_NOSYSTEM", "1").output().expect("git is there")
+}
+
+/// Something that the longer rounds do more often.
+pub fn nightly<T>(usual: T, long: T) -> T {
+    if std::env::var_os("SPRAG_NIGHTLY").is_some() { long } else { usual }
+}
