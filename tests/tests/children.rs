@@ -78,6 +78,10 @@ fn inputs_that_do_not_fit_fail_the_step() {
     sandbox.sprag(["run", "wrong.yaml"]).expect(2);
     sandbox.yaml("nowhere", "steps: [{ id: a, pipeline: nowhere.yaml }]\n");
     sandbox.sprag(["run", "nowhere.yaml"]).expect(2);
+    let waits = "steps: [{ id: a, pipeline: { file: child.yaml, inputs: { n: 1 } }, retry: { attempts: 2, delay: 1s } }]\n";
+    sandbox.yaml("waits", waits);
+    let told = sandbox.sprag(["run", "waits.yaml"]).expect(2);
+    assert!(told.stderr.contains("`delay` means nothing to the `retry` of a `pipeline`"), "{told:?}");
     sandbox.yaml("itself", "steps: [{ id: a, pipeline: itself.yaml }]\n");
     let told = sandbox.sprag(["run", "itself.yaml"]).expect(2);
     assert!(told.stderr.contains("run itself"), "{told:?}");

@@ -16,11 +16,20 @@ use crate::yaml::{MapKey, Node, Yaml, quoted};
 #[rustfmt::skip]
 const IN_VAIN: &[(&str, &[&str])] = &[
     ("call",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
-    ("task",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
+    ("task",     &["shell", "dir", "env", "secrets", "outputs", "check", "timeout"]),
     ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
     ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
     ("land",     &["outputs", "check", "dir"]),
     ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "at_most_once"]),
+];
+
+/// The keys of `retry` that mean nothing to a kind: only a command has an exit code, and another child run is
+/// made at once.
+#[rustfmt::skip]
+const RETRY_IN_VAIN: &[(&str, &[&str])] = &[
+    ("call",     &["exit_codes"]),
+    ("task",     &["exit_codes"]),
+    ("pipeline", &["exit_codes", "backoff", "delay", "max_delay", "jitter"]),
 ];
 
 /// The step's kind, if it has exactly one.
@@ -94,8 +103,14 @@ fn refuse_what_is_in_vain(step: &Node, kind: &MapKey, node: &Node, report: &mut 
         let message = format!("`{}` means nothing to a {kind}", found.text);
         report.error(Problem::at(found.span, message).help("remove it"));
     }
-    let retry = step.entries().iter().find(|(key, _)| key.text == "retry");
-    if let (Some((retry, _)), "gate" | "wait") = (retry, kind.text.as_str()) {
+    let Some((retry, how)) = step.entries().iter().find(|(key, _)| key.text == "retry") else { return };
+    let in_vain =
+        RETRY_IN_VAIN.iter().find(|(name, _)| *name == kind.text).map_or(&[][..], |(_, keys)| *keys);
+    for (found, _) in how.entries().iter().filter(|(found, _)| in_vain.contains(&found.text.as_str())) {
+        let message = format!("`{}` means nothing to the `retry` of a `{}`", found.text, kind.text);
+        report.error(Problem::at(found.span, message).help("remove it"));
+    }
+    if let "gate" | "wait" = kind.text.as_str() {
         let message = format!("a `{}` is not tried again: no answer is not a failure", kind.text);
         report.warn(Problem::at(retry.span, message).help("remove `retry`"));
     }

@@ -112,14 +112,30 @@ pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     duration::parse_ms(text).map(std::time::Duration::from_millis)
 }
 
-/// The pipeline in a text, beside which there is a file `child.yaml`.
+/// The pipeline in a text, beside which there is a file `child.yaml`, and those that the examples name.
 #[cfg(test)]
 pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<Loaded, Diagnostics> {
-    let child = Definition {
-        name: "child.yaml".into(),
-        text: include_str!("../tests/data/child.yaml").into(),
-        children: std::collections::BTreeMap::new(),
-    };
-    let children = std::collections::BTreeMap::from([("child.yaml".to_owned(), child)]);
-    Definition { name: name.into(), text: source.into(), children }.parse()
+    use std::collections::BTreeMap;
+    use std::sync::OnceLock;
+
+    static CHILDREN: OnceLock<BTreeMap<String, Definition>> = OnceLock::new();
+    let children = CHILDREN.get_or_init(|| {
+        let page = include_str!("../../../docs/pipelines.md");
+        let greet = page.split_once("<!-- file: greet.yaml -->").and_then(|(_, rest)| {
+            let (_, block) = rest.split_once("```yaml\n")?;
+            Some(block.split_once("```")?.0)
+        });
+        [
+            ("child.yaml", include_str!("../tests/data/child.yaml")),
+            ("parts/component.yaml", include_str!("../../../examples/parts/component.yaml")),
+            ("parts/tidy-file.yaml", include_str!("../../../examples/parts/tidy-file.yaml")),
+            ("greet.yaml", greet.expect("the page has it")),
+        ]
+        .map(|(file, text)| {
+            let (name, text, children) = (file.to_owned(), text.to_owned(), BTreeMap::new());
+            (name.clone(), Definition { name, text, children })
+        })
+        .into()
+    });
+    Definition { name: name.into(), text: source.into(), children: children.clone() }.parse()
 }

@@ -27,7 +27,7 @@ error: a step has no key `rum`
  --> p.yaml:3:5
   |
 3 |     rum: make
-  |     ^^^ expected one of id, run, call, task, gate, wait, pipeline, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell, secrets, queue, priority, always, at_most_once
+  |     ^^^ expected one of id, run, call, task, gate, wait, pipeline, land, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell, secrets, queue, priority, always, at_most_once, environment
   |
   = help: did you mean `run`?
 ",
@@ -221,7 +221,7 @@ fn programs_read_the_same_as_json() {
     let expected = json!([{
         "severity": "error", "file": "p.yaml", "line": 3, "column": 5, "end_line": 3, "end_column": 8,
         "message": "a step has no key `rum`",
-        "expected": "one of id, run, call, task, gate, wait, pipeline, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell, secrets, queue, priority, always, at_most_once",
+        "expected": "one of id, run, call, task, gate, wait, pipeline, land, needs, when, matrix, foreach, max_parallel, fail_fast, timeout, retry, check, on_fail, outputs, env, dir, shell, secrets, queue, priority, always, at_most_once, environment",
         "nearest": "run",
     }]);
     assert_eq!(serde_json::to_value(&found).unwrap(), expected);
@@ -332,4 +332,28 @@ fn a_step_whose_id_has_a_hyphen_is_named_in_brackets() {
     let told = wrong.iter().find(|d| d.message == "there is no step `hand`").unwrap();
     assert_eq!(told.help.as_deref(), Some("here `-` is minus: write steps[\"hand-on\"]"));
     assert!(parse("p.yaml", &source("steps[\"hand-on\"]")).is_ok());
+}
+
+#[test]
+fn p18_what_would_mean_nothing_to_a_kind_is_refused_with_its_place() {
+    for (keys, line, column, expected) in [
+        ("task: { prompt: x }\n    timeout: 1m", 4, 5, "`timeout` means nothing to a `task`"),
+        ("gate: { ask: x }\n    queue: q", 4, 5, "`queue` means nothing to a `gate`"),
+        (
+            "task: { prompt: x }\n    retry: { attempts: 2, exit_codes: [1] }",
+            4,
+            27,
+            "`exit_codes` means nothing to the `retry` of a `task`",
+        ),
+        (
+            "call: x\n    retry: { attempts: 2, exit_codes: [1] }",
+            4,
+            27,
+            "`exit_codes` means nothing to the `retry` of a `call`",
+        ),
+    ] {
+        let wrong = parse("p.yaml", &format!("steps:\n  - id: a\n    {keys}\n")).map(|_| ()).unwrap_err();
+        let told: Vec<_> = wrong.iter().map(|d| (d.line, d.column, d.message.as_str())).collect();
+        assert_eq!(told, [(Some(line), Some(column), expected)]);
+    }
 }
