@@ -1,8 +1,8 @@
 //! W4: worktrees made at once, cold and from a warm pool, against as many `git worktree add` one after the other.
 //!
-//! Nothing is deleted before all figures of a repository are taken: after a large deletion some file systems (ext4
-//! without a journal, or with `discard`) take several times as long to make a file. Who begins changes from round
-//! to round. Each figure is told when it is taken, because deleting in the end may take longer than all of it.
+//! Nothing is deleted before all figures of a repository are taken: after a large deletion making a file was seen to
+//! take several times as long (ext4 with `discard`). Who begins changes from round to round. Each figure is told
+//! when it is taken, because deleting in the end may take longer than all of it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
