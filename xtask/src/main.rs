@@ -62,7 +62,10 @@ fn test(args: &[&str]) -> Result<(), String> {
     cargo(["fmt", "--all", "--check"], &env)?;
     cargo(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &env)?;
     env.push(("RUSTDOCFLAGS", "-D warnings"));
-    cargo(["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"], &env)?;
+    // The program and the library have one name, and would write to one folder at the same time.
+    let doc = ["doc", "--quiet", "--no-deps", "--document-private-items"];
+    cargo(doc.into_iter().chain(["--workspace", "--exclude", "sprag-cli"]), &env)?;
+    cargo(doc.into_iter().chain(["-p", "sprag-cli"]), &env)?;
     // The end-to-end tests start the program itself.
     cargo(["build", "--quiet", "-p", "sprag-cli"], &env)?;
     cargo(["test", "--quiet", "--workspace"], &env)?;
