@@ -1,4 +1,4 @@
-//! `store`, `growth` and `pipelines`: how fast the store is, in ratios taken within one round.
+//! `store`, `growth`, `pipelines` and `fanout`: how fast the store is, in ratios taken within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -11,6 +11,7 @@
 mod board;
 mod clock;
 mod engine;
+mod fanout;
 mod files;
 mod floors;
 mod growth;
@@ -53,6 +54,8 @@ enum What {
     Growth,
     /// W1 to W3: pipelines, claims, latency; with apalis-sqlite as a peer.
     Pipelines,
+    /// What a step costs in fan-outs of 100 to 10,000 items, and in graphs of 100 and 1,000 steps.
+    Fanout,
 }
 
 /// How much is measured.
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
         What::Store => ("store", runtime.block_on(store::measure(effort))),
         What::Growth => ("growth", runtime.block_on(growth::measure(effort))),
         What::Pipelines => ("pipelines", runtime.block_on(pipelines::measure(effort))),
+        What::Fanout => ("fanout", runtime.block_on(fanout::measure(effort))),
     };
     match measured.and_then(|board| board.publish(name, &arguments.out)) {
         Ok(()) => ExitCode::SUCCESS,

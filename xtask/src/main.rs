@@ -71,7 +71,7 @@ fn bench(args: &[&str]) -> Result<(), String> {
     if !args.is_empty() {
         return cargo(run.into_iter().chain(args.iter().copied()), &[]);
     }
-    for workload in ["store", "pipelines", "growth"] {
+    for workload in ["store", "pipelines", "growth", "fanout"] {
         cargo(run.into_iter().chain([workload]), &[])?;
     }
     Ok(())
