@@ -1,4 +1,4 @@
-//! `store`, `growth`, `pipelines` and `worktrees`: how fast Sprag is, in ratios taken within one round.
+//! `store`, `growth`, `pipelines`, `worktrees` and `fanout`: how fast Sprag is, in ratios taken within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -11,6 +11,7 @@
 mod board;
 mod clock;
 mod engine;
+mod fanout;
 mod files;
 mod floors;
 mod growth;
@@ -56,6 +57,8 @@ enum What {
     Pipelines,
     /// W4: worktrees made at once, against `git worktree add`.
     Worktrees,
+    /// What a step costs in fan-outs of 100 to 10,000 items, and in graphs of 100 and 1,000 steps.
+    Fanout,
 }
 
 /// How much is measured.
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         What::Growth => ("growth", runtime.block_on(growth::measure(effort))),
         What::Pipelines => ("pipelines", runtime.block_on(pipelines::measure(effort))),
         What::Worktrees => ("worktrees", worktrees::measure(effort)),
+        What::Fanout => ("fanout", runtime.block_on(fanout::measure(effort))),
     };
     match measured.and_then(|board| board.publish(name, &arguments.out)) {
         Ok(()) => ExitCode::SUCCESS,

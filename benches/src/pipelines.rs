@@ -204,7 +204,7 @@ async fn drain_one_by_one(store: &Store, worker: i64) -> Result<Vec<ExecutionId>
 }
 
 /// A batch is claimed at once, and its ends are reported at once.
-async fn drain_in_batches(store: &Store, worker: i64, batch: usize) -> Result<Vec<ExecutionId>> {
+pub(crate) async fn drain_in_batches(store: &Store, worker: i64, batch: usize) -> Result<Vec<ExecutionId>> {
     let mut received = Vec::new();
     loop {
         let tasks = store.claims().claim(claimer(worker), batch).await?;

@@ -7,6 +7,7 @@
 //!   messages: every hand-off ever published; delivered to any worker, any number of times, or never
 //!   workers:  the leases they believe to hold; a paused one keeps believing
 //!   tables:   the store
+//!   tidings:  ends of child runs that their parents have not heard of
 //!   budget:   how many faults and wishes are still to come
 //! ```
 
@@ -15,13 +16,15 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Backoff, ExecutionId, ExecutionStatus, OnFail, Plan, PlanStep, Policy, RunId, RunStatus, StepNo,
+    Backoff, ExecutionId, ExecutionStatus, GateStatus, OnFail, Plan, PlanStep, Policy, RunId, RunStatus,
+    StepNo,
 };
 use sprag_store::ops::{self, Claimer, Ending, Lease, Lost, NewRun};
-use sprag_store::{Now, Result, Row, Session, Tables};
+use sprag_store::{GateRow, Id, Now, Result, Row, Session, Tables};
 use stateright::{Model, Property};
 
 use crate::check::{self, Violation};
+use crate::graphs::Scripts;
 
 /// An ordinary moment: every lease is live, every backoff still waits.
 const EARLY: i64 = 1;
@@ -57,6 +60,8 @@ pub struct Budget {
 pub struct Pipelines {
     /// The run's plan.
     pub plan: Arc<Plan>,
+    /// What its specs mean.
+    pub scripts: Scripts,
     /// How many workers there are.
     pub workers: usize,
     /// What may go wrong.
@@ -73,6 +78,8 @@ pub struct World {
     workers: Vec<Vec<Lease>>,
     /// Every hand-off that was ever published.
     messages: BTreeSet<Lease>,
+    /// Steps whose child run has ended, which nobody has told their run.
+    tidings: BTreeSet<(RunId, StepNo)>,
     budget: Budget,
     violation: Option<Violation>,
 }
@@ -127,8 +134,12 @@ pub enum Act {
     ReapEarly(Lease),
     /// An executor takes back what nobody came for.
     Redispatch(ExecutionId),
-    /// A backoff is over.
+    /// A backoff is over, or nobody answers in time.
     Fire(ExecutionId),
+    /// A person answers a gate: yes or no.
+    Answer(Id, bool),
+    /// A run hears that the child which was a step's work has ended.
+    Tell(RunId, StepNo),
     /// A person cancels.
     Cancel,
     /// A person resumes.
@@ -162,7 +173,13 @@ impl World {
     ) -> Option<(T, bool)> {
         let before = self.tables.clone();
         let now = Now { wall_ms: 0, steady_ms: at };
-        match self.tables.transact(now, &mut || 0, operation) {
+        // Ids of gates and children: distinct, and the same whenever the state is.
+        let mut drawn = 10 + (self.tables.all_runs().count() + self.tables.all_gates().count()) as u64;
+        let mut random = || {
+            drawn += 1;
+            drawn << 2
+        };
+        match self.tables.transact(now, &mut random, operation) {
             Ok(answer) => {
                 if self.tables.all_entries().is_empty() && key(&before) == key(&self.tables) {
                     self.tables = before;
@@ -171,6 +188,7 @@ impl World {
                 if let Err(violation) = check::change(&before, &self.tables, self.tables.all_entries()) {
                     self.violation = Some(violation);
                 }
+                self.note_tidings();
                 self.tables.forget_history();
                 self.note_messages();
                 Some((answer, true))
@@ -180,6 +198,13 @@ impl World {
                     Some(Violation { invariant: "an operation answers", seen: error.to_string() });
                 None
             }
+        }
+    }
+
+    fn note_tidings(&mut self) {
+        for row in self.tables.all_outbox().filter(|row| &*row.kind == "child.ended") {
+            let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap_or_default();
+            self.tidings.extend(payload["step"].as_u64().map(|step| (row.run, step as StepNo)));
         }
     }
 
@@ -223,7 +248,16 @@ fn key(tables: &Tables) -> Vec<u64> {
             u64::from(run.tally.unsettled) << 32 | u64::from(run.tally.broken),
         ]);
     }
+    for gate in tables.all_gates() {
+        key.extend([gate.id as u64, gate.status() as u64]);
+    }
     for step in tables.all_steps() {
+        key.push(step.work.unwrap_or(0) as u64);
+        key.extend(step.items.iter().flat_map(|list| {
+            let items = list.items;
+            [items.created, items.settled, items.failed, items.cancelled, items.again, items.ending.into()]
+                .map(u64::from)
+        }));
         key.extend([
             step.status() as u64
                 | u64::from(step.attempt) << 8
@@ -263,6 +297,7 @@ impl Hash for World {
         key(&self.tables).hash(state);
         self.beliefs().hash(state);
         self.messages.hash(state);
+        self.tidings.hash(state);
         self.budget.hash(state);
         self.violation.hash(state);
     }
@@ -272,8 +307,8 @@ impl PartialEq for World {
     fn eq(&self, other: &Self) -> bool {
         key(&self.tables) == key(&other.tables)
             && self.beliefs() == other.beliefs()
-            && (&self.messages, &self.budget, &self.violation)
-                == (&other.messages, &other.budget, &other.violation)
+            && (&self.messages, &self.tidings, &self.budget, &self.violation)
+                == (&other.messages, &other.tidings, &other.budget, &other.violation)
     }
 }
 
@@ -288,9 +323,10 @@ impl Model for Pipelines {
 
     fn init_states(&self) -> Vec<World> {
         let mut world = World {
-            tables: Tables::default(),
+            tables: Tables::default().speaking(Arc::new(self.scripts.clone())),
             workers: vec![Vec::new(); self.workers],
             messages: BTreeSet::new(),
+            tidings: BTreeSet::new(),
             budget: self.budget,
             violation: None,
         };
@@ -342,6 +378,14 @@ impl Model for Pipelines {
                 _ => {}
             }
         }
+        for gate in world.tables.all_gates().filter(|gate| gate.status() == GateStatus::Open) {
+            actions.push(Act::Answer(gate.id, true));
+            if budget.failures > 0 {
+                actions.push(Act::Answer(gate.id, false));
+                actions.push(Act::Fire(gate_of(gate)));
+            }
+        }
+        actions.extend(world.tidings.iter().map(|(run, step)| Act::Tell(*run, *step)));
         if budget.cancels > 0 && !world.run_status().is_terminal() {
             actions.push(Act::Cancel);
         }
@@ -468,7 +512,25 @@ fn step(world: &mut World, act: Act) -> bool {
             world.transact(EARLY, |s| ops::redispatch(s, id));
             true
         }
-        Act::Fire(id) => world.transact(LATE, |s| ops::schedule(s, id)).is_none_or(|(_, changed)| changed),
+        Act::Fire(id) => {
+            let expires = world.tables.all_gates().any(|gate| gate_of(gate) == id);
+            if expires {
+                spend(&mut world.budget.failures);
+            }
+            world.transact(LATE, |s| ops::timer_fired(s, id)).is_none_or(|(_, changed)| changed)
+        }
+        Act::Answer(gate, yes) => {
+            if !yes {
+                spend(&mut world.budget.failures);
+            }
+            let text = ops::answer_text("", None, yes);
+            world.transact(EARLY, |s| ops::answer_gate(s, gate, &text)).is_none_or(|(_, changed)| changed)
+        }
+        Act::Tell(run, step) => {
+            world.tidings.remove(&(run, step));
+            world.transact(EARLY, |s| ops::look_at_step(s, run, step));
+            true
+        }
         Act::Cancel => {
             spend(&mut world.budget.cancels);
             world.transact(EARLY, |s| ops::cancel_run(s, run_id()));
@@ -525,7 +587,11 @@ fn finish(world: &mut World, worker: usize, lease: Lease, how: How, next: bool, 
 /// The full walk finds nothing that the incremental one has left, no reaper touches a live lease, and a
 /// message that comes late or again runs nothing.
 fn idle(world: &World) -> bool {
-    let mut acts = vec![Act::Heal];
+    let mut acts = Vec::new();
+    // What a child's end means is still on its way.
+    if world.tidings.is_empty() {
+        acts.push(Act::Heal);
+    }
     acts.extend(world.running().into_iter().map(Act::ReapEarly));
     let stale = world.messages.iter().filter(|message| !world.is_current(message));
     acts.extend(stale.map(|message| Act::Deliver(0, *message)));
@@ -550,7 +616,10 @@ pub fn quiet(mut world: World) -> std::result::Result<(), Violation> {
             .filter(|row| row.status() == ExecutionStatus::Requested)
             .map(|row| Act::Fire(row.id))
             .collect();
-        for act in due {
+        let open = world.tables.all_gates().filter(|gate| gate.status() == GateStatus::Open);
+        let answers: Vec<Act> = open.map(|gate| Act::Answer(gate.id, true)).collect();
+        let told: Vec<Act> = world.tidings.iter().map(|(run, step)| Act::Tell(*run, *step)).collect();
+        for act in due.into_iter().chain(answers).chain(told) {
             step(&mut world, act);
         }
         for lease in world.running() {
@@ -574,6 +643,11 @@ pub fn quiet(mut world: World) -> std::result::Result<(), Violation> {
         }
     }
     Err(Violation { invariant: "every run ends", seen: format!("{:?}", world.tables) })
+}
+
+/// The attempt that a gate's timer is known by.
+fn gate_of(gate: &GateRow) -> ExecutionId {
+    ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt }
 }
 
 /// A plan of steps `a`, `b`, `c`, … with these needs.

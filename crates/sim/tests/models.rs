@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use sprag_lifecycle::{OnFail, Plan, Policy};
+use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, Spread, WorkKind};
+use sprag_sim::graphs::{Outside, Script, Scripts};
 use sprag_sim::model::{Budget, Pipelines, plan, retrying, reworking};
 use stateright::{Checker, Model};
 
@@ -20,8 +21,12 @@ const NONE: Budget = Budget {
 
 /// Explores everything, prints how much that was, and fails on the first violation with its trace.
 fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
+    explore_scripted(name, plan, Scripts::default(), 3, budget)
+}
+
+fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usize, budget: Budget) -> usize {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let model = Pipelines { plan, workers: 3, budget, quiet_every: 8 };
+    let model = Pipelines { plan, scripts, workers, budget, quiet_every: 8 };
     let checker = model.checker().threads(2).spawn_bfs().join();
     println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     for property in ["the invariants hold", "looking changes nothing", "without further faults the run ends"]
@@ -130,4 +135,73 @@ fn sequence_given_back_by_workers_that_do_not_hear_the_answer() {
         plan,
         Budget { releases: 2, lost_replies: 2, redispatches: 1, expiries: 1, cancels: 1, ..NONE },
     );
+}
+
+/// A plan of these steps, each with its script.
+fn scripted(steps: Vec<(PlanStep, Script)>) -> (Arc<Plan>, Scripts) {
+    let (mut planned, mut scripts) = (Vec::new(), Scripts::default());
+    for (no, (step, script)) in steps.into_iter().enumerate() {
+        planned.push(PlanStep { spec: no.to_string(), ..step });
+        scripts.0.push(script);
+    }
+    (Arc::new(Plan::new("model", planned).expect("the models' graphs are sound")), scripts)
+}
+
+#[test]
+fn p14_two_items_one_at_a_time() {
+    let each = PlanStep {
+        spread: Some(Spread { max_parallel: Some(1), fail_fast: false }),
+        ..PlanStep::new("each", Vec::new())
+    };
+    let (plan, scripts) = scripted(vec![
+        (each, Script { items: Ok(2), ..Script::default() }),
+        (PlanStep::new("then", vec![0]), Script::default()),
+    ]);
+    let budget = Budget { failures: 2, crashes: 1, expiries: 1, cancels: 1, resumes: 1, ..NONE };
+    explore_scripted("items", plan, scripts, 2, budget);
+}
+
+#[test]
+fn p14_two_items_that_fail_together_and_are_sent_back() {
+    let each = PlanStep {
+        spread: Some(Spread { max_parallel: None, fail_fast: true }),
+        ..PlanStep::new("each", vec![0])
+    };
+    let each = PlanStep { policy: reworking(0, 1), ..each };
+    let (plan, scripts) = scripted(vec![
+        (PlanStep::new("first", Vec::new()), Script::default()),
+        (each, Script { items: Ok(2), ..Script::default() }),
+    ]);
+    let budget = Budget { failures: 2, crashes: 1, cancels: 1, rewinds: more(), ..NONE };
+    explore_scripted("items, reworked", plan, scripts, 2, budget);
+}
+
+#[test]
+fn i10_a_gate_answered_expired_or_cancelled() {
+    let gate = PlanStep { work: WorkKind::Gate, ..PlanStep::new("gate", vec![0]) };
+    let beside = PlanStep::new("beside", Vec::new());
+    let (plan, scripts) = scripted(vec![
+        (PlanStep::new("first", Vec::new()), Script::default()),
+        (gate, Script { outside: Outside::Gate, ..Script::default() }),
+        (beside, Script::default()),
+        (PlanStep::new("then", vec![1]), Script::default()),
+    ]);
+    let budget = Budget { failures: 2, crashes: 1, cancels: 1, resumes: 1, ..NONE };
+    explore_scripted("gate", plan, scripts, 2, budget);
+}
+
+#[test]
+fn i16_a_child_run_ends_with_its_parent() {
+    let (inner, _) = scripted(vec![
+        (PlanStep::new("a", Vec::new()), Script::default()),
+        (PlanStep::new("b", vec![0]), Script::default()),
+    ]);
+    let policy = Policy { attempts: 2, ..Policy::default() };
+    let child = PlanStep { work: WorkKind::Child, policy, ..PlanStep::new("child", Vec::new()) };
+    let (plan, scripts) = scripted(vec![
+        (child, Script { outside: Outside::Child(inner), ..Script::default() }),
+        (PlanStep::new("then", vec![0]), Script::default()),
+    ]);
+    let budget = Budget { failures: 2, crashes: 1, expiries: 1, cancels: 1, resumes: 1, ..NONE };
+    explore_scripted("child", plan, scripts, 2, budget);
 }

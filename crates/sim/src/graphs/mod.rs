@@ -15,5 +15,5 @@ mod world;
 
 pub use generate::{Graph, Size, graph};
 pub use reference::{Expected, Prior, compare, expect, prior};
-pub use script::{Chance, Fault, Script, Scripts};
+pub use script::{Chance, Fault, Outside, Script, Scripts};
 pub use world::{Trouble, describe, play};

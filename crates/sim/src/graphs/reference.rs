@@ -80,6 +80,21 @@ pub fn prior(tables: &Tables, run: RunId, to: Option<StepNo>) -> Option<Prior> {
     Some(Prior { steps, reset, afresh: to })
 }
 
+impl Prior {
+    /// Whether the step starts again.
+    pub fn resets(&self, no: StepNo) -> bool {
+        self.reset.contains(&no)
+    }
+
+    /// Whether it does so with its list or its child, of which stays done what is done.
+    pub fn keeps(&self, plan: &Plan, no: StepNo) -> bool {
+        self.resets(no)
+            && self.afresh != Some(no)
+            && !self.steps[no as usize].met
+            && !plan.step(no).needs.iter().any(|need| self.resets(*need))
+    }
+}
+
 fn is_met(row: &StepRow, planned: &PlanStep) -> bool {
     match row.status() {
         StepStatus::Done => true,
@@ -265,7 +280,8 @@ impl Reader<'_> {
     /// What may come of the step's work in this epoch: what a person has sent back with what was done of it
     /// goes on from there, until a rework has it begin anew.
     fn work(&self, no: StepNo, reworked: bool) -> Work {
-        let kept = self.prior.filter(|prior| self.is_kept(prior, no)).map(|prior| &prior.steps[no as usize]);
+        let kept =
+            self.prior.filter(|prior| prior.keeps(self.plan, no)).map(|prior| &prior.steps[no as usize]);
         let first = self.work_with(no, kept);
         if kept.is_none() || !reworked {
             return first;
@@ -307,15 +323,6 @@ impl Reader<'_> {
             all.may_stumble |= one.may_stumble;
         }
         all
-    }
-
-    /// Whether what was done of the step's list or child stays done.
-    fn is_kept(&self, prior: &Prior, no: StepNo) -> bool {
-        let planned = self.plan.step(no);
-        prior.reset.contains(&no)
-            && prior.afresh != Some(no)
-            && !prior.steps[no as usize].met
-            && !planned.needs.iter().any(|need| prior.reset.contains(need))
     }
 
     /// What may come of one piece of work: a step's, or an item's.

@@ -14,7 +14,7 @@ use sprag_store::{
 };
 
 use super::generate::Graph;
-use super::reference;
+use super::reference::{self, Prior};
 use super::script::{Chance, Fault, Outside, Script, signal_name};
 use crate::check::{self, Violation};
 
@@ -84,8 +84,9 @@ pub fn play(graph: &Graph, seed: u64, trouble: Trouble) -> std::result::Result<u
             if to.is_none() && run.status() == RunStatus::Completed {
                 break;
             }
-            prior = reference::prior(&world.tables, world.root, to);
-            world.go_on(to)?;
+            let before = reference::prior(&world.tables, world.root, to).expect("the run is there");
+            world.go_on(to, &before)?;
+            prior = Some(before);
         }
     }
     Ok(world.operations)
@@ -480,16 +481,33 @@ impl World<'_> {
         Ok(())
     }
 
-    fn go_on(&mut self, to: Option<StepNo>) -> std::result::Result<(), String> {
+    /// The steps of the outermost run that have a list.
+    fn lists(&self) -> Vec<StepRow> {
+        let of_run = self.tables.all_steps().filter(|step| step.run == self.root);
+        of_run.filter(|step| step.items.is_some()).cloned().collect()
+    }
+
+    /// P16: a person sends the run back; lists are kept or made anew as the rules say.
+    fn go_on(&mut self, to: Option<StepNo>, prior: &Prior) -> std::result::Result<(), String> {
         let root = self.root;
+        let lists = self.lists();
         let outcome = self.transact(|session| match to {
             Some(to) => ops::rewind_run(session, root, to, None),
             None => ops::resume_run(session, root, None),
         })?;
-        match outcome.is_applied() {
-            true => Ok(()),
-            false => Err(format!("a person could not go on: {outcome:?}")),
+        if !outcome.is_applied() {
+            return Err(format!("a person could not go on: {outcome:?}"));
         }
+        for old in lists {
+            let now = self.load::<StepRow>(old.key()).filter(|step| step.round == old.round);
+            // A step that failed at once has sent this one back already.
+            let Some(now) = now.map(|step| step.items) else { continue };
+            let same = now.map(|list| list.made_by) == old.items.map(|list| list.made_by);
+            if same != (!prior.resets(old.no) || prior.keeps(&self.graph.plan, old.no)) {
+                return Err(format!("P16 what is done is kept: {old:?} has become {now:?}"));
+            }
+        }
+        Ok(())
     }
 }
 
