@@ -76,7 +76,7 @@ fn w14_i24_kill_in_the_middle_of_provisioning() {
     project.git(["commit", "--quiet", "--message", "files"]);
     let file = on_branch(&project, "killed", "ls | wc -l > $OUT/count");
     let mut random = Random::new(14);
-    for round in 0..nightly(8, 100) {
+    for round in 0..nightly(4, 100) {
         let mut started = start(&project, &file);
         let moment = Duration::from_millis(random.below(250));
         within(moment, || (!started.is_running()).then_some(()));

@@ -107,7 +107,9 @@ impl Worktrees {
             self.recover_entry(entry, &mut recovered);
         }
         let taken_back = recovered.unfinished > 0 || !recovered.removed.is_empty();
-        taken_back || matches!(way, Way::Branch(branch) if self.drop_forgotten(branch))
+        // Also after that: what was half made of a branch does not show for whom it was.
+        let dropped = matches!(way, Way::Branch(branch) if self.drop_forgotten(branch));
+        taken_back || dropped
     }
 
     /// Deletes a branch that a run was killed before it could delete: no worktree of ours has it any more, and
