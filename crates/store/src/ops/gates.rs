@@ -17,12 +17,6 @@ use crate::session::Session;
 
 /// A person answers a gate, and its run goes on.
 pub fn answer_gate(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
-    let now_ms = session.now().steady_ms;
-    if session.get::<GateRow>(id)?.is_some_and(|gate| gate.timeout_at_ms > 0 && gate.timeout_at_ms <= now_ms)
-    {
-        // Nobody has looked since its time was over.
-        let _ = expire_gate(session, id)?;
-    }
     let outcome = note_answer(session, id, answer)?;
     if outcome.is_applied() {
         look_at_step_of(session, id)?;
