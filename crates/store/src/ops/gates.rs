@@ -7,7 +7,7 @@ use sprag_lifecycle::{
     Actor, ExecutionId, ExecutionStatus, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance,
 };
 
-use super::{Lease, Lost, abandon, cancel_run};
+use super::cancel_run;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::outside::TIMED_OUT;
@@ -81,18 +81,8 @@ pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<s
 /// An attempt's time has come: it is handed over, its wait is over, or it has taken too long.
 pub fn timer_fired(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     session.clear_timer(id);
-    if let Some(row) = session.get::<ExecutionRow>(id)? {
-        return match row.status() {
-            // What an agent or a person has claimed and does not finish in time is taken from it.
-            ExecutionStatus::Running => {
-                let now_ms = session.now().steady_ms;
-                session
-                    .note::<ExecutionRow>(id, |row| row.lease_until_ms = row.lease_until_ms.min(now_ms))?;
-                let lease = Lease { execution: id, fence: row.fence };
-                Ok(abandon(session, lease, Lost::LeaseLapsed)?.is_applied())
-            }
-            _ => super::schedule(session, id),
-        };
+    if session.get::<ExecutionRow>(id)?.is_some() {
+        return super::schedule(session, id);
     }
     let Some(step) = session.get::<StepRow>((id.run, id.step))? else { return Ok(false) };
     let Some(work) = step.work.filter(|_| step.attempt == id.attempt) else { return Ok(false) };

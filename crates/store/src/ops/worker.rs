@@ -10,7 +10,7 @@ use sprag_lifecycle::{
 use crate::backend::Candidate;
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, TimerRow};
+use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
@@ -196,13 +196,7 @@ pub fn receive(
     if let Some(mut held) = HeldRun::take(session, told.execution.run)? {
         advance(&mut held, [told.execution.step])?;
     }
-    let assignment = assignment(session, told.execution)?;
-    // Nobody watches over whoever claims from outside but the clock.
-    if let (WorkKind::Task, Some(limit_ms)) = (assignment.step().work, assignment.step().policy.timeout_ms) {
-        let due_ms = session.now().steady_ms.saturating_add(limit_ms as i64);
-        session.set_timer(TimerRow { due_ms, execution: told.execution });
-    }
-    Ok(Ok(assignment))
+    Ok(Ok(assignment(session, told.execution)?))
 }
 
 /// Touches the execution's row alone: the run's is not needed to receive.
