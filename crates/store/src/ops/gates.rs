@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{
-    Actor, ExecutionId, ExecutionStatus, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance,
-};
+use sprag_lifecycle::{Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance};
 
 use super::cancel_run;
 use crate::error::{Error, Result};

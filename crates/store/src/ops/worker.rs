@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo,
-    WorkKind, advance,
+    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo, advance,
 };
 
 use crate::backend::Candidate;
