@@ -172,9 +172,9 @@ impl Builder {
         });
         let executing = tokio::spawn(executor.run(executor_stops.clone()));
         if self.attached_to.is_none() {
-            tokio::spawn(look_after(environments.clone(), executor_stops));
+            tokio::spawn(look_after(environments, executor_stops));
         }
-        Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing, environments })
+        Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing })
     }
 }
 
@@ -209,7 +209,6 @@ pub struct Engine {
     stop_executor: watch::Sender<bool>,
     working: JoinHandle<sprag_store::Result<()>>,
     executing: JoinHandle<()>,
-    environments: Environments,
 }
 
 impl Engine {
@@ -334,10 +333,6 @@ impl Engine {
         }
         let _ = self.stop_executor.send(true);
         let _ = self.executing.await;
-        // Where no worker runs, whoever comes by looks after what others have left.
-        if let Err(error) = self.environments.sweep().await {
-            tracing::warn!(error, "looking after environments");
-        }
         Ok(())
     }
 }

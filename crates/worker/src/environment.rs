@@ -140,13 +140,6 @@ impl Environments {
         }
     }
 
-    /// Whether one step works there, in all processes.
-    fn is_alone(&self, place: &Place) -> bool {
-        let row =
-            place.id.map(|id| self.0.store.read(|db| sprag_store::Table::<EnvironmentRow>::load(db, id)));
-        row.is_none_or(|row| row.is_ok_and(|row| row.is_some_and(|row| row.users <= 1)))
-    }
-
     fn live(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<tokio::sync::Mutex<Live>>>> {
         self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -457,7 +450,7 @@ impl Entered {
         // Nobody of this process comes in while files are put back.
         let live = self.slot.lock().await;
         let (run, name) = (run.to_string(), before(step));
-        if is_retry && (here || live.users > 1 || !self.owner.is_alone(&self.place)) {
+        if is_retry && (here || live.users > 1) {
             return Ok(());
         }
         let done = self.place.with_worktree(move |worktree| {

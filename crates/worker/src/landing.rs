@@ -226,20 +226,9 @@ fn land(
     worktree.land(&options, cancel)
 }
 
-/// What a landing means for its step. One that was not pushed as it should be is tried again: what is landed
-/// already is not landed twice.
+/// What a landing means for its step. A push that was refused is told in the log and the outputs: it is landed.
 fn landed_as(landed: &Landed) -> Ended {
-    let mut facts = told(landed);
-    match &landed.push {
-        Some(PushFate::Refused(why)) => {
-            facts["reason"] = "push".into();
-            facts["message"] = format!("it is landed here, and was not pushed: {why}").into();
-            failed(&facts, true)
-        }
-        Some(PushFate::Pushed) | None => {
-            Ended::Report(Ending::Completed { result: Some(facts.to_string().into()) })
-        }
-    }
+    Ended::Report(Ending::Completed { result: Some(told(landed).to_string().into()) })
 }
 
 /// Checkouts of the branch that still have its old files, and why.
