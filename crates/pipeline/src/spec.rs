@@ -274,6 +274,14 @@ impl StepSpec {
 }
 
 impl StepSpec {
+    /// The names that its texts see, an item's value under the name that its fan-out has for it; it comes as `item`.
+    pub fn names_seen(&self, names: Value) -> Value {
+        match (&self.fan_out, names.get("item").cloned()) {
+            (Some(fan_out), Some(item)) => fan_out.item_context(&names, &item),
+            _ => names,
+        }
+    }
+
     /// All names in its templates and its condition.
     pub(crate) fn names(&self) -> Vec<String> {
         let when = self.when.as_deref().and_then(|when| template::condition(when).ok().map(str::to_owned));

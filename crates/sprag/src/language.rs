@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sprag_lifecycle::{Plan, PlanStep};
 use sprag_pipeline::{Kind, StepSpec, Wait, Workplace, render_step, time_ms, when_holds};
-use sprag_store::{ITEM, Language, Prepared};
+use sprag_store::{Language, Prepared};
 
 /// Reads the specs that [`sprag_pipeline::Pipeline::plan`] has written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -14,7 +14,7 @@ pub struct PipelineLanguage;
 impl Language for PipelineLanguage {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
         let spec = read(step)?;
-        when_holds(&spec, &placed(&spec, names)).map_err(|error| error.to_string())
+        when_holds(&spec, &spec.names_seen(names.clone())).map_err(|error| error.to_string())
     }
 
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
@@ -31,7 +31,8 @@ impl Language for PipelineLanguage {
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
         let spec = read(step)?;
-        let rendered = render_step(&spec, &placed(&spec, names)).map_err(|error| error.to_string())?;
+        let rendered =
+            render_step(&spec, &spec.names_seen(names.clone())).map_err(|error| error.to_string())?;
         let timeout_ms = rendered.timeout_ms;
         match rendered.kind {
             Kind::Gate { ask, choices } => Ok(Prepared::Gate { ask, choices, timeout_ms }),
@@ -59,12 +60,4 @@ impl Language for PipelineLanguage {
 
 fn read(step: &PlanStep) -> Result<StepSpec, String> {
     serde_json::from_str(&step.spec).map_err(|error| format!("this version cannot read the step: {error}"))
-}
-
-/// The names, with an item's value under the name that its fan-out has for it.
-fn placed(spec: &StepSpec, names: &Value) -> Value {
-    match (&spec.fan_out, names.get(ITEM)) {
-        (Some(fan_out), Some(item)) => fan_out.item_context(names, &item.clone()),
-        _ => names.clone(),
-    }
 }

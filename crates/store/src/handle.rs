@@ -354,11 +354,6 @@ impl Claims<'_> {
         self.0.write(move |session| ops::provide_environment(session, &wanted, there)).await
     }
 
-    /// Begins or ends a live use of an environment.
-    pub async fn use_environment(self, id: Id, begins: bool) -> Result<bool> {
-        self.0.write(move |session| ops::use_environment(session, id, begins)).await
-    }
-
     /// Notes where an environment is being made.
     pub async fn describe_environment(self, id: Id, path: Arc<str>, details: Arc<str>) -> Result<()> {
         self.0.write(move |session| ops::describe_environment(session, id, &path, &details)).await

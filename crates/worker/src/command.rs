@@ -10,7 +10,6 @@ use sprag_process::{
     Capture, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running,
     end_orphans, spawn,
 };
-use sprag_store::ITEM;
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::control::{Control, Signal};
@@ -266,13 +265,8 @@ fn bounded(text: &str) -> String {
 }
 
 /// The step with its texts filled in.
-pub(crate) fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, String> {
-    let names = assignment.names();
-    let names = match (&spec.fan_out, names.get(ITEM)) {
-        (Some(fan_out), Some(item)) => fan_out.item_context(&names, &item.clone()),
-        _ => names,
-    };
-    render_step(spec, &names).map_err(|error| error.to_string())
+pub fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, String> {
+    render_step(spec, &spec.names_seen(assignment.names())).map_err(|error| error.to_string())
 }
 
 /// A command that is being run for a step.

@@ -64,8 +64,6 @@ pub(crate) struct Place {
     /// What must be run in it before anything else.
     pub(crate) setup: tokio::sync::Mutex<Option<Setup>>,
     pub(crate) run: RunId,
-    /// Its row in the store; none for a plain folder.
-    id: Option<Id>,
 }
 
 /// What is to be run in a new worktree before anything else.
@@ -127,17 +125,7 @@ impl Environments {
         live.place = Some(Arc::clone(&place));
         live.users += 1;
         drop(live);
-        self.count_user(&place, true).await;
         Ok(Some(Entered { owner: self.clone(), key, slot, place }))
-    }
-
-    /// Notes on the environment's row that somebody works in it, or has ceased to: in whatever process.
-    async fn count_user(&self, place: &Place, begins: bool) {
-        if let Some(id) = place.id
-            && let Err(error) = self.0.store.claims().use_environment(id, begins).await
-        {
-            tracing::warn!(run = %place.run, path = %place.dir.display(), %error, "counting who works there");
-        }
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<tokio::sync::Mutex<Live>>>> {
@@ -182,23 +170,14 @@ impl Environments {
             let dir = started_in.join(directory);
             std::fs::create_dir_all(&dir)
                 .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-            return Ok(Place {
-                dir,
-                env,
-                worktree: Mutex::default(),
-                setup: None.into(),
-                run: key.0,
-                id: None,
-            });
+            return Ok(Place { dir, env, worktree: Mutex::default(), setup: None.into(), run: key.0 });
         }
         let (worktree, dir, fresh) = self.worktree_of(key, workplace, started_in).await?;
-        let known = self.0.store.read(|db| db.environments_of(key.0)).map_err(|error| error.to_string())?;
-        let id = known.iter().find(|row| row.scope == key.1).map(|row| row.id);
         if let Some(worktree) = &worktree {
             env.extend(worktree.environment());
         }
         env.insert("SPRAG_WORKTREE".into(), dir.display().to_string());
-        Ok(Place { dir, env, worktree: Mutex::new(worktree), setup: fresh.into(), run: key.0, id })
+        Ok(Place { dir, env, worktree: Mutex::new(worktree), setup: fresh.into(), run: key.0 })
     }
 
     /// The run's worktree: found, or made, or waited for while somebody else makes it.
@@ -519,7 +498,6 @@ impl Entered {
     /// The step is over. Whoever leaves last leaves the worktree for the run's next step.
     pub(crate) async fn leave(self) {
         let Entered { owner, key, slot, place } = self;
-        owner.count_user(&place, false).await;
         let mut live = slot.lock().await;
         live.users = live.users.saturating_sub(1);
         if live.users > 0 {

@@ -25,7 +25,7 @@ use std::time::Duration;
 use sprag_lifecycle::RunId;
 use sprag_store::Id;
 
-pub use command::Commands;
+pub use command::{Commands, render};
 pub use control::{Control, Signal};
 pub use environment::{Environments, before, bury, host, last_finished};
 pub use files::Files;

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, StepNo, WorkKind};
-use sprag_pipeline::{Kind, StepSpec, render_step};
+use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{ExecutionRow, ITEM, Id, Row, RunRow, StepRow, Store, Table, Topic, step_name};
+use sprag_store::{ExecutionRow, Id, Row, RunRow, StepRow, Store, Table, Topic, step_name};
 
+use super::wait::parse_time;
 use crate::args::TaskCommand;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -187,12 +188,7 @@ fn plain_lines(text: &str) -> String {
 
 fn render(assignment: &Assignment) -> Result<StepSpec, String> {
     let spec: StepSpec = serde_json::from_str(&assignment.step().spec).map_err(|error| error.to_string())?;
-    let names = assignment.names();
-    let names = match (&spec.fan_out, names.get(ITEM)) {
-        (Some(fan_out), Some(item)) => fan_out.item_context(&names, &item.clone()),
-        _ => names,
-    };
-    render_step(&spec, &names).map_err(|error| error.to_string())
+    sprag_worker::render(assignment, &spec)
 }
 
 /// Nothing to claim: why, and when to come back.
@@ -302,11 +298,5 @@ fn parse_token(token: &str) -> Result<Lease, Failure> {
     };
     parsed().ok_or_else(|| {
         Failure::usage(format!("{token:?} is not a token")).next("use what `sprag task claim` printed")
-    })
-}
-
-fn parse_time(option: &str, text: &str) -> Result<Duration, Failure> {
-    sprag_pipeline::parse_duration(text).map_err(|error| {
-        Failure::usage(format!("{option} {text:?}: {error}")).next("write it like 90s, 5m or 1h30m")
     })
 }

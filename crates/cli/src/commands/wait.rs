@@ -14,7 +14,7 @@ pub(crate) async fn wait(
     run: Option<&str>,
     timeout: Option<&str>,
 ) -> Result<Exit, Failure> {
-    let limit = timeout.map(parse_time).transpose()?;
+    let limit = timeout.map(|text| parse_time("--timeout", text)).transpose()?;
     let store = context.store()?;
     let run = find_run(&store, run)?.id();
     let ended = ended(&store, run);
@@ -64,8 +64,8 @@ async fn fire_due(store: &Store, run: RunId) -> Result<(), Failure> {
 }
 
 /// A time like `90s`, `5m` or `1h30m`.
-fn parse_time(text: &str) -> Result<Duration, Failure> {
+pub(super) fn parse_time(option: &str, text: &str) -> Result<Duration, Failure> {
     sprag_pipeline::parse_duration(text).map_err(|error| {
-        Failure::usage(format!("--timeout {text:?}: {error}")).next("write it like 90s, 5m or 1h30m")
+        Failure::usage(format!("{option} {text:?}: {error}")).next("write it like 90s, 5m or 1h30m")
     })
 }
