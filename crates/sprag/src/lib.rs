@@ -39,6 +39,7 @@
 //! most one start per attempt. Use [`Call::idempotency_key`] for effects outside, and [`Call::fence`]
 //! where something can check that it only grows.
 
+pub mod boards;
 mod engine;
 mod environments;
 mod events;

@@ -32,7 +32,7 @@ pub(super) struct SqliteTx<'c> {
 }
 
 impl SqliteTx<'_> {
-    fn sql<T>(&self, action: &'static str, done: rusqlite::Result<T>) -> Result<T> {
+    pub(super) fn sql<T>(&self, action: &'static str, done: rusqlite::Result<T>) -> Result<T> {
         done.map_err(|error| translate(self.path, action, &error))
     }
 
@@ -58,7 +58,7 @@ impl SqliteTx<'_> {
     }
 
     /// Runs a query for a few columns.
-    fn list<T>(
+    pub(super) fn list<T>(
         &self,
         sql: &str,
         params: &[&dyn rusqlite::ToSql],
@@ -71,7 +71,7 @@ impl SqliteTx<'_> {
         self.sql("reading", found)
     }
 
-    fn run(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<usize> {
+    pub(super) fn run(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<usize> {
         self.sql("writing", self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)))
     }
 
@@ -432,11 +432,11 @@ impl Backend for SqliteTx<'_> {
         )
     }
 
-    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
-        for (no, value) in values.iter().enumerate() {
+    fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
+        for (no, value) in (first..).zip(values) {
             self.run(
                 "INSERT INTO items (run, step, attempt, no, value) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![of.run.to_i64(), of.step, of.attempt, no as i64, &**value],
+                params![of.run.to_i64(), of.step, of.attempt, no, &**value],
             )?;
         }
         Ok(())
