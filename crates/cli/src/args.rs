@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
 
 /// Runs pipelines of commands: durably, in order, and never a step twice.
@@ -195,12 +196,24 @@ everything else runs anew. The other run stays as it is.")]
         #[arg(long)]
         detach: bool,
     },
+    /// Make and look after boards: tasks for several agents and people
+    #[command(after_help = "\
+Examples:
+  sprag board new release --goal 'Ship 2.0'
+  sprag task add release 'Write the notes' --key notes
+  sprag task add release 'Publish' --needs notes
+  sprag board show release
+  sprag board close release")]
+    Board {
+        #[command(subcommand)]
+        command: BoardCommand,
+    },
     /// Claim and report work that is done from outside: by agents, scripts, people
     #[command(after_help = "\
 Examples:
-  TOKEN=$(sprag task claim --queue reviewers --as ada)
+  TOKEN=$(sprag task claim --board release --as ada --wait 30s)
   sprag task heartbeat $TOKEN
-  sprag task done $TOKEN --output verdict=good")]
+  sprag task done $TOKEN --summary 'written' --created NOTES.md")]
     Task {
         #[command(subcommand)]
         command: TaskCommand,
@@ -350,64 +363,6 @@ pub(crate) struct Answer {
     /// Leave the run to a worker, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
-}
-
-/// What can be done with tasks.
-#[derive(Debug, Subcommand)]
-pub(crate) enum TaskCommand {
-    /// List the tasks of live runs
-    Ls {
-        /// Only this queue's
-        #[arg(long, value_name = "NAME")]
-        queue: Option<String>,
-    },
-    /// Take a task: prints its token, and what is to be done
-    Claim {
-        /// A queue to claim from; repeat it for more
-        #[arg(long = "queue", value_name = "NAME", default_value = "tasks")]
-        queues: Vec<String>,
-        /// Who claims, for others to see
-        #[arg(long = "as", value_name = "NAME", default_value = "somebody")]
-        name: String,
-        /// How long to wait for one [default: not at all]
-        #[arg(long, value_name = "TIME")]
-        wait: Option<String>,
-        /// How long it is yours without a heartbeat
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Keep a task for longer
-    Heartbeat {
-        /// What `claim` printed
-        token: String,
-        /// How long from now
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Report that a task is done
-    Done {
-        /// What `claim` printed
-        token: String,
-        /// What came of it, as a JSON object: the step's outputs
-        #[arg(long, value_name = "JSON")]
-        result: Option<String>,
-        /// One output; repeat it for more
-        #[arg(long = "output", value_name = "NAME=VALUE")]
-        outputs: Vec<String>,
-    },
-    /// Report that a task failed
-    Fail {
-        /// What `claim` printed
-        token: String,
-        /// What went wrong; the next try reads it
-        #[arg(long, value_name = "TEXT", default_value = "it could not be done")]
-        reason: String,
-    },
-    /// Give a task back unfinished
-    Release {
-        /// What `claim` printed
-        token: String,
-    },
 }
 
 /// What can be done with environments.
