@@ -14,6 +14,7 @@ use crate::rows::{
     Status, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::seams::Now;
+use crate::service::ServiceTables;
 
 /// One kind of row.
 pub trait Table<R: Row> {
@@ -35,6 +36,7 @@ pub trait Backend:
     + Table<GateRow>
     + Table<WorkerRow>
     + Table<EnforcementRow>
+    + ServiceTables
 {
     /// The present moment, by the store's clock.
     fn now(&mut self) -> Now;

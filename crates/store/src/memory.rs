@@ -1,5 +1,7 @@
 //! The store in memory: for models, simulations, and to compare SQLite against.
 
+mod service;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -43,6 +45,7 @@ pub struct Tables {
     places: BTreeSet<(Arc<str>, RunId)>,
     items: BTreeMap<ExecutionId, Vec<Arc<str>>>,
     signals: Vec<(RunId, Arc<str>, Arc<str>)>,
+    service: service::ServiceRows,
     pub(crate) language: Tongue,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct SqliteTx<'c> {
 }
 
 impl SqliteTx<'_> {
-    fn sql<T>(&self, action: &'static str, done: rusqlite::Result<T>) -> Result<T> {
+    pub(super) fn sql<T>(&self, action: &'static str, done: rusqlite::Result<T>) -> Result<T> {
         done.map_err(|error| translate(self.path, action, &error))
     }
 
@@ -44,7 +44,7 @@ impl SqliteTx<'_> {
     }
 
     /// Runs a query for whole rows.
-    fn rows<R: Stored>(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<R>> {
+    pub(super) fn rows<R: Stored>(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<R>> {
         let found = (|| {
             let mut statement = self.conn.prepare_cached(sql)?;
             let mut rows = statement.query(params)?;
@@ -58,7 +58,7 @@ impl SqliteTx<'_> {
     }
 
     /// Runs a query for a few columns.
-    fn list<T>(
+    pub(super) fn list<T>(
         &self,
         sql: &str,
         params: &[&dyn rusqlite::ToSql],
@@ -71,12 +71,12 @@ impl SqliteTx<'_> {
         self.sql("reading", found)
     }
 
-    fn run(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<usize> {
+    pub(super) fn run(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<usize> {
         self.sql("writing", self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)))
     }
 
     /// Everything about a table's rows but the condition.
-    fn select<R: Stored>(condition: &str) -> String {
+    pub(super) fn select<R: Stored>(condition: &str) -> String {
         let columns = R::LOAD.split_once(" WHERE ").map_or(R::LOAD, |(columns, _)| columns);
         format!("{columns} {condition}")
     }
