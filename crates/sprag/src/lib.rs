@@ -40,6 +40,7 @@
 //! where something can check that it only grows.
 
 mod again;
+pub mod boards;
 mod complaint;
 mod engine;
 mod environments;

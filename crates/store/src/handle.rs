@@ -431,6 +431,11 @@ impl Claims<'_> {
         self.0.write(move |session| ops::claim(session, &claimer, limit)).await
     }
 
+    /// Receives one execution for an agent or a person that is known by its name.
+    pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
+        self.0.write(move |session| ops::claim_as(session, &worker, &claimer)).await
+    }
+
     /// Receives one execution that a message told of.
     pub async fn receive(
         self,
@@ -502,7 +507,7 @@ impl Reaper<'_> {
 
 /// A person, or a program on its behalf.
 #[derive(Clone, Copy)]
-pub struct Person<'s>(&'s Store);
+pub struct Person<'s>(pub(crate) &'s Store);
 
 impl Person<'_> {
     /// Makes a run and starts it, if its group has a place. The name in `new` is drawn again if it is taken.

@@ -11,6 +11,7 @@
 //! ```
 
 mod backend;
+mod boards;
 mod error;
 mod handle;
 mod language;
@@ -28,11 +29,12 @@ mod sqlite;
 mod wake;
 
 pub use backend::{Backend, Candidate, QueueRow, Table};
+pub use boards::{BoardRow, Boards, NoteRow};
 pub use error::{Error, Result};
 pub use handle::{Claims, Executor, Holder, Person, Reaper, Store};
 pub use language::{Language, Prepared, Wordless};
 pub use memory::{REFUSALS_KEPT, Tables};
-pub use names::{ITEM, outputs_of, run_names, step_name};
+pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
 pub use rows::{
     EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,

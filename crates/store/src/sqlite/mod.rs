@@ -8,6 +8,7 @@
 //! A commit is on disk before anybody is answered (WAL, `synchronous=FULL`). Operations that wait share
 //! a commit; if one of them fails half-way, all are run again in savepoints, and it alone is undone.
 
+mod boards;
 mod memo;
 mod open;
 mod rows;

@@ -432,11 +432,11 @@ impl Backend for SqliteTx<'_> {
         )
     }
 
-    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
-        for (no, value) in values.iter().enumerate() {
+    fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
+        for (no, value) in (first..).zip(values) {
             self.run(
                 "INSERT INTO items (run, step, attempt, no, value) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![of.run.to_i64(), of.step, of.attempt, no as i64, &**value],
+                params![of.run.to_i64(), of.step, of.attempt, no, &**value],
             )?;
         }
         Ok(())
