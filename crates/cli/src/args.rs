@@ -293,6 +293,23 @@ signal ends them; they are then tried again elsewhere.")]
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
     },
+    /// Serve the HTTP API, and work off runs, until stopped
+    #[command(after_help = "\
+On this machine alone no token is needed, unless --auth always says so. Any other address
+needs tokens: make one with `sprag token new`.
+
+Stop it with Ctrl-C or SIGTERM: it finishes the requests and steps it has. A second signal ends them.
+
+Examples:
+  sprag serve
+  sprag serve --listen 0.0.0.0:7717 --no-worker
+  curl http://127.0.0.1:7717/v1/runs")]
+    Serve(Serve),
+    /// Who may call a server: make, list and remove tokens
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Show the journal: everything that happened, in order
     Events {
         /// Only this run's
@@ -348,6 +365,79 @@ Examples:
         /// The shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
+    },
+}
+
+/// How a server is to behave.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7717")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// When a request must show a token
+    #[arg(long, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
+    pub(crate) auth: When,
+    /// A further name by which the server may be called; repeat it for more
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
+    /// The folder whose .sprag/pipelines can be named, and where runs work
+    #[arg(long, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+    /// Do no steps here: leave them to workers
+    #[arg(long)]
+    pub(crate) no_worker: bool,
+    /// A queue to serve; repeat it for more
+    #[arg(long = "queue", value_name = "NAME", default_value = "default")]
+    pub(crate) queues: Vec<String>,
+    /// How many steps to work on at once
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<usize>,
+    /// How many requests a second each caller may send [default: 1000 for each token]
+    #[arg(long, value_name = "N")]
+    pub(crate) rate_limit: Option<u32>,
+    /// How many bytes a request's body may have
+    #[arg(long, value_name = "N", default_value_t = 2 << 20)]
+    pub(crate) body_limit: usize,
+    /// How many connections there may be at once
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub(crate) connections: usize,
+    /// How long a client may keep silent, or not read what it asked for
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) idle_timeout: String,
+    /// How long this process may be silent before others take its work, 5s at least
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) lease: String,
+}
+
+/// When a request must show a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// Unless it comes from this machine
+    Auto,
+    /// Always
+    Always,
+}
+
+/// What can be done with tokens.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token: it is shown once
+    New {
+        /// What to call it
+        name: String,
+        /// What it may do: read, run, work, admin; repeat it for more
+        #[arg(long = "scope", value_name = "SCOPE", default_value = "read")]
+        scopes: Vec<String>,
+        /// When it ends, like 90d or 12h [default: never]
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+    },
+    /// List the tokens, without their secrets
+    Ls,
+    /// Remove a token: whoever has it is not let in any more
+    Rm {
+        /// Its name or number
+        token: String,
     },
 }
 

@@ -78,6 +78,16 @@ impl From<sprag_store::Error> for Failure {
     }
 }
 
+impl From<sprag::Complaint> for Failure {
+    fn from(complaint: sprag::Complaint) -> Self {
+        let exit = match complaint.kind {
+            sprag::ComplaintKind::Wrong => Exit::Usage,
+            _ => Exit::Error,
+        };
+        Failure { exit, next: complaint.next, ..Failure::error(complaint.message) }
+    }
+}
+
 impl From<sprag::Error> for Failure {
     fn from(error: sprag::Error) -> Self {
         Failure::error(error.to_string())

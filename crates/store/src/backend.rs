@@ -15,6 +15,7 @@ use crate::rows::{
     Status, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::seams::Now;
+use crate::service::ServiceTables;
 
 /// One kind of row.
 pub trait Table<R: Row> {
@@ -37,6 +38,7 @@ pub trait Backend:
     + Table<WorkerRow>
     + Table<EnforcementRow>
     + Boards
+    + ServiceTables
 {
     /// The present moment, by the store's clock.
     fn now(&mut self) -> Now;

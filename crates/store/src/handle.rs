@@ -20,6 +20,7 @@ use crate::ops::{
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, Id, ThreadGiven};
 use crate::seams::{Clock, Entropy, Now, System};
+use crate::service::Observer;
 use crate::session::Session;
 use crate::sqlite::{Job, Sqlite, SqliteOptions};
 use crate::wake::{Hub, Reach, Subscription, Topic};
@@ -155,6 +156,13 @@ impl Store {
         match &*self.inner {
             Inner::Memory(memory) => memory.hub.subscribe(topics, reach),
             Inner::Sqlite(sqlite) => sqlite.hub.subscribe(topics, reach),
+        }
+    }
+
+    pub(crate) fn set_observer(&self, observer: Arc<dyn Observer>) {
+        match &*self.inner {
+            Inner::Memory(_) => {}
+            Inner::Sqlite(sqlite) => sqlite.observe(observer),
         }
     }
 

@@ -23,6 +23,7 @@ mod outside;
 mod rows;
 mod run_state;
 mod seams;
+mod service;
 mod session;
 mod sqlite;
 mod wake;
@@ -42,6 +43,7 @@ pub use rows::{
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use seams::{Clock, Entropy, Manual, Now, System, mix};
+pub use service::{Delivery, HookRow, Observer, QueueCount, Service, ServiceTables, TokenRow};
 pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
 pub use wake::{Reach, Subscription, Topic};

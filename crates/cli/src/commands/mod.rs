@@ -15,13 +15,13 @@ mod logs;
 mod ls;
 mod machine;
 mod run;
+mod serve;
 mod status;
 mod task;
+mod token;
 mod validate;
 mod wait;
 mod worker;
-
-pub(crate) use events::Names;
 
 use clap::CommandFactory;
 use sprag_pipeline::Diagnostics;
@@ -71,6 +71,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let lease = worker::lease(&lease)?;
             worker::worker(&context, worker::Options { queues, slots, name, until_idle, lease }).await
         }
+        Command::Serve(options) => serve::serve(&context, options).await,
+        Command::Token { command } => token::token(&context, &command).await,
         Command::Events { run, since, follow } => {
             events::events(&context, run.as_deref(), since, follow).await
         }

@@ -1,6 +1,7 @@
 //! The store in memory: for models, simulations, and to compare SQLite against.
 
 mod boards;
+mod service;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -46,6 +47,7 @@ pub struct Tables {
     items: BTreeMap<ExecutionId, Vec<Arc<str>>>,
     signals: Vec<(RunId, Arc<str>, Arc<str>)>,
     boards: boards::BoardTables,
+    service: service::ServiceRows,
     pub(crate) language: Tongue,
 }
 

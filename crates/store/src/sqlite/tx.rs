@@ -44,7 +44,7 @@ impl SqliteTx<'_> {
     }
 
     /// Runs a query for whole rows.
-    fn rows<R: Stored>(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<R>> {
+    pub(super) fn rows<R: Stored>(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<R>> {
         let found = (|| {
             let mut statement = self.conn.prepare_cached(sql)?;
             let mut rows = statement.query(params)?;
@@ -76,7 +76,7 @@ impl SqliteTx<'_> {
     }
 
     /// Everything about a table's rows but the condition.
-    fn select<R: Stored>(condition: &str) -> String {
+    pub(super) fn select<R: Stored>(condition: &str) -> String {
         let columns = R::LOAD.split_once(" WHERE ").map_or(R::LOAD, |(columns, _)| columns);
         format!("{columns} {condition}")
     }
