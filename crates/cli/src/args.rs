@@ -208,6 +208,11 @@ Examples:
         #[command(subcommand)]
         command: BoardCommand,
     },
+    /// Serve an agent over stdin and stdout, by the Model Context Protocol
+    #[command(after_help = "\
+The agent gets tools for boards, tasks, runs and questions. Many of these on one data
+directory share it safely, with no server. See docs/mcp.md for how to add it to an agent.")]
+    Mcp,
     /// Claim and report work that is done from outside: by agents, scripts, people
     #[command(after_help = "\
 Examples:

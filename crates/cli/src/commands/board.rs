@@ -144,8 +144,11 @@ fn headline(board: &BoardView) {
         (tasks.skipped, "skipped"),
         (tasks.cancelled, "cancelled"),
     ];
-    let told: Vec<String> =
-        counts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    let told: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
     if !told.is_empty() {
         line(&told.join(" · "));
     }
