@@ -212,7 +212,14 @@ Examples:
     #[command(after_help = "\
 The agent gets tools for boards, tasks, runs and questions. Many of these on one data
 directory share it safely, with no server. See docs/mcp.md for how to add it to an agent.")]
-    Mcp,
+    Mcp {
+        /// Pass everything on to this server instead, like http://127.0.0.1:7717
+        #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
+        server: Option<String>,
+        /// The token that the server wants
+        #[arg(long, env = "SPRAG_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+        token: Option<String>,
+    },
     /// Claim and report work that is done from outside: by agents, scripts, people
     #[command(after_help = "\
 Examples:

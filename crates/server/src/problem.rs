@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
+use sprag::boards::BoardError;
 use sprag::{Complaint, ComplaintKind, Diagnostics};
 use sprag_store::NotApplied;
 use utoipa::ToSchema;
@@ -201,6 +202,26 @@ impl From<Complaint> for Problem {
         };
         problem.next = next.or(problem.next);
         problem
+    }
+}
+
+impl From<BoardError> for Problem {
+    fn from(error: BoardError) -> Self {
+        let (message, code, next) = (error.to_string(), error.code(), error.next());
+        let problem = match error {
+            BoardError::Store(error) => return error.into(),
+            BoardError::NoBoard(_) | BoardError::NoTask { .. } | BoardError::NoToken(_) => {
+                Problem::not_found(message)
+            }
+            BoardError::Invalid(_) => Problem::invalid(message),
+            BoardError::Refused(_) | BoardError::Cancelled { .. } => Problem::refused(message),
+            BoardError::Lost { why, .. } => {
+                // A token whose execution is gone is lost like any other.
+                let outcome = Problem::from(why).outcome;
+                Problem { outcome, ..Problem::refused(message) }
+            }
+        };
+        Problem { code, kind: format!("urn:sprag:problem:{code}"), ..problem }.next(next)
     }
 }
 

@@ -1,7 +1,9 @@
 //! One module per resource, each with its own routes; together they are the API.
 
+mod boards;
 mod health;
 mod runs;
+mod tasks;
 
 use axum::Router;
 use axum::extract::State;
@@ -25,7 +27,11 @@ pub(crate) fn all() -> OpenApiRouter<App> {
                 .build(),
         )
         .build();
-    OpenApiRouter::with_openapi(described).merge(health::routes()).merge(runs::routes())
+    OpenApiRouter::with_openapi(described)
+        .merge(health::routes())
+        .merge(runs::routes())
+        .merge(boards::routes())
+        .merge(tasks::routes())
 }
 
 /// What the API says of itself.
@@ -77,6 +83,7 @@ fn problem_content() -> utoipa::openapi::Content {
 pub(crate) fn finish(router: Router<App>, api: &OpenApi, app: App) -> Router {
     let described = describe(api.clone()).to_string();
     router
+        .merge(crate::agents::router(&app))
         .route(
             "/openapi.json",
             get(move || async move { ([(axum::http::header::CONTENT_TYPE, "application/json")], described) }),
