@@ -5,6 +5,7 @@
 //!      └──journal──▶ Journal: replayed, and compared with what `sprag status` says
 //! ```
 
+mod http;
 mod journal;
 mod machine;
 mod project;
@@ -12,6 +13,7 @@ mod random;
 mod sandbox;
 mod wait;
 
+pub use http::{Answering, Event, Reply, Request, Server, connect};
 pub use journal::{Entry, Journal};
 pub use machine::{carrying, children, command_line, is_running, signal};
 pub use project::{Project, git, nightly, try_git};

@@ -142,8 +142,6 @@ macro_rules! path_parts {
 path_parts! {
     /// The step that the path names.
     StepPath = "step",
-    /// The attempt that the path names.
-    AttemptPath = "attempt",
     /// The queue that the path names.
     QueuePath = "queue",
     /// The number that the path names.

@@ -12,9 +12,28 @@ use utoipa::ToSchema;
 /// What every endpoint's work returns.
 pub type Answer<T> = Result<T, Problem>;
 
+/// A problem on its way to its caller. In a box: answers that are good are many, and should be small.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem(Box<ProblemView>);
+
+impl std::ops::Deref for Problem {
+    type Target = ProblemView;
+
+    fn deref(&self) -> &ProblemView {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Problem {
+    fn deref_mut(&mut self) -> &mut ProblemView {
+        &mut self.0
+    }
+}
+
 /// A problem, as its caller reads it.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct Problem {
+#[schema(as = Problem)]
+pub struct ProblemView {
     /// `urn:sprag:problem:CODE`.
     #[serde(rename = "type")]
     pub kind: String,
@@ -73,7 +92,7 @@ pub enum Refused {
 impl Problem {
     /// A problem with this status and code.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Problem {
+        Problem(Box::new(ProblemView {
             kind: format!("urn:sprag:problem:{code}"),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
             status: status.as_u16(),
@@ -84,7 +103,7 @@ impl Problem {
             outcome: None,
             diagnostics: None,
             retry_after_s: None,
-        }
+        }))
     }
 
     /// Says what to do next.
@@ -132,7 +151,7 @@ impl Problem {
     pub(crate) fn answer(mut self, request_id: &str) -> Response {
         self.request_id = request_id.to_owned();
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let body = serde_json::to_vec(&*self.0).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -200,7 +219,9 @@ impl From<Complaint> for Problem {
             (None, ComplaintKind::Refused) => Problem::refused(message),
             (None, ComplaintKind::Failed) => internal(message),
         };
-        problem.next = next.or(problem.next);
+        if next.is_some() {
+            problem.next = next;
+        }
         problem
     }
 }

@@ -9,12 +9,14 @@ mod explain;
 mod fork;
 mod gates;
 mod graph;
+mod hook;
 mod init;
 mod inputs;
 mod logs;
 mod ls;
 mod machine;
 mod mcp;
+mod queue;
 mod run;
 mod serve;
 mod status;
@@ -75,6 +77,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Serve(options) => serve::serve(&context, options).await,
         Command::Token { command } => token::token(&context, &command).await,
+        Command::Hook { command } => hook::hook(&context, command).await,
+        Command::Queue { command } => queue::queue(&context, &command).await,
         Command::Events { run, since, follow } => {
             events::events(&context, run.as_deref(), since, follow).await
         }
