@@ -25,7 +25,14 @@ fn set_up(package: &str) -> PathBuf {
         return python;
     }
     run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder));
-    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]));
+    run(Command::new(&python).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        package,
+    ]));
     std::fs::write(&ready, package).expect("the folder takes files");
     python
 }

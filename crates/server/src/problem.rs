@@ -106,6 +106,13 @@ impl Problem {
         }))
     }
 
+    /// Gives it a more telling code.
+    fn called(mut self, code: &'static str) -> Self {
+        self.0.code = code;
+        self.0.kind = format!("urn:sprag:problem:{code}");
+        self
+    }
+
     /// Says what to do next.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
@@ -238,11 +245,12 @@ impl From<BoardError> for Problem {
             BoardError::Refused(_) | BoardError::Cancelled { .. } => Problem::refused(message),
             BoardError::Lost { why, .. } => {
                 // A token whose execution is gone is lost like any other.
-                let outcome = Problem::from(why).outcome;
-                Problem { outcome, ..Problem::refused(message) }
+                let mut problem = Problem::refused(message);
+                problem.0.outcome = Problem::from(why).0.outcome;
+                problem
             }
         };
-        Problem { code, kind: format!("urn:sprag:problem:{code}"), ..problem }.next(next)
+        problem.called(code).next(next)
     }
 }
 
