@@ -209,7 +209,7 @@ pub(crate) fn entry_json(entry: &JournalEntry, step_name: impl Fn(StepNo) -> Opt
         ("execution", Some(run), Some(step), Some(attempt)) => format!("{run}/{step}/{attempt}"),
         _ => entry.place.id.map_or_else(String::new, |id| id.to_string()),
     };
-    json!({
+    let mut told = json!({
         "seq": entry.seq,
         "at": rfc3339(entry.at_ms),
         "entity": entry.entity,
@@ -220,7 +220,16 @@ pub(crate) fn entry_json(entry: &JournalEntry, step_name: impl Fn(StepNo) -> Opt
         "from": entry.from,
         "to": entry.to,
         "actor": entry.actor,
-    })
+    });
+    if let (Some(told), Some(note)) = (told.as_object_mut(), note_of(entry)) {
+        told.extend(note);
+    }
+    told
+}
+
+/// What a journal entry tells beyond what happened to what: where an environment is, and why it went wrong.
+pub(crate) fn note_of(entry: &JournalEntry) -> Option<serde_json::Map<String, Value>> {
+    serde_json::from_str(entry.note.as_deref()?).ok()
 }
 
 /// A table with a heading, its columns as wide as they need to be; the last may be cut to fit 80.

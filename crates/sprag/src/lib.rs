@@ -39,14 +39,16 @@
 //! most one start per attempt. Use [`Call::idempotency_key`] for effects outside, and [`Call::fence`]
 //! where something can check that it only grows.
 
+mod chores;
 mod engine;
 mod environments;
 mod events;
 mod language;
 mod tidy;
 
+pub use chores::{Chore, Limits};
 pub use engine::{Abandoner, Builder, Engine, Error};
-pub use environments::{Chore, Details, Environments, Then};
+pub use environments::{Details, Environments, Then};
 pub use events::Events;
 pub use language::PipelineLanguage;
 pub use sprag_executor::{Effect, EffectFuture};

@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::{Kind, Landing, StepSpec};
-use sprag_process::remark;
 use sprag_store::ops::{Assignment, Ending};
 use sprag_worktree::{
     Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Repository,
@@ -14,7 +13,8 @@ use sprag_worktree::{
 
 use crate::command::{Commands, Work, failed, first_line};
 use crate::control::{Control, Signal};
-use crate::environment::Entered;
+use crate::entered::Entered;
+use crate::environment::stopped;
 use crate::slots::Ended;
 
 /// How long a landing waits for others, unless its step has a timeout: each may verify for long.
@@ -38,7 +38,7 @@ struct Order {
 impl Commands {
     /// Lands the run's work; returns when nothing of it goes on.
     pub(crate) async fn land(&self, assignment: &Assignment, spec: &StepSpec, mut control: Control) -> Ended {
-        let entered = match self.enter(assignment).await {
+        let entered = match self.enter(assignment, &control).await {
             Ok(Some(entered)) => entered,
             Ok(None) => {
                 let message =
@@ -90,7 +90,7 @@ impl Commands {
             Err(message) => return failed(&json!({ "reason": "environment", "message": message }), true),
         }
         let cancel = Cancel::default();
-        let listening = tokio::spawn(listen(control.clone(), cancel.clone()));
+        let listening = tokio::spawn(stopped(control.clone(), cancel.clone()));
         let check = match verify {
             Some(kind) => match self.verifier(assignment, spec, kind, entered, &control) {
                 Ok(check) => Some(check),
@@ -107,7 +107,7 @@ impl Commands {
             (Signal::Lost, _) => Ended::Lost,
             // Landed is landed, whatever came meanwhile.
             (_, Some(Ok(landed))) => {
-                self.remark(assignment, into, &landed);
+                self.tell(assignment, into, &landed);
                 landed_as(&landed)
             }
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
@@ -120,8 +120,7 @@ impl Commands {
     }
 
     /// Tells in the step's log what became of it, and what a person has to see to.
-    fn remark(&self, assignment: &Assignment, into: &str, landed: &Landed) {
-        let id = assignment.lease.execution;
+    fn tell(&self, assignment: &Assignment, into: &str, landed: &Landed) {
         let mut remarks = vec![match landed.moved {
             true => format!("landed {} on {into}", landed.commit),
             false => format!("{into} holds all of it already"),
@@ -130,11 +129,7 @@ impl Commands {
         if let Some(PushFate::Refused(why)) = &landed.push {
             remarks.extend(format!("not pushed: {why}").lines().map(str::to_owned));
         }
-        let log = self.files.log(id, &assignment.name);
-        let written = std::fs::create_dir_all(self.files.run(id.run)).and_then(|()| remark(&log, &remarks));
-        if let Err(error) = written {
-            tracing::warn!(run = %id.run, log = %log.display(), %error, "telling of a landing");
-        }
+        self.remark(assignment, &remarks);
     }
 
     /// Whoever was to land before, and was taken for dead, cannot do so from now on: not even while it still
@@ -191,16 +186,6 @@ impl Commands {
 
 /// Looks at a result in the worktree; an error is what is wrong with it.
 type Verify = dyn Fn(&std::path::Path) -> Result<(), String> + Send;
-
-/// Waits until the landing is to end.
-async fn listen(mut control: Control, cancel: Cancel) {
-    loop {
-        match control.next().await {
-            Signal::Renewed { .. } => {}
-            Signal::Cancel | Signal::Lost => return cancel.cancel(),
-        }
-    }
-}
 
 /// The fence of a landing step, and this attempt's number: higher than that of any attempt before.
 fn fence_of(assignment: &Assignment) -> (String, u64) {

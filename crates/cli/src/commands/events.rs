@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{entry_json, line, local};
+use crate::show::{entry_json, line, local, note_of, plain};
 
 pub(crate) async fn events(
     context: &Context,
@@ -84,6 +84,10 @@ impl<'s> Names<'s> {
             return Ok(());
         }
         let style = context.style;
+        let about: Vec<String> = note_of(entry)
+            .into_iter()
+            .flat_map(|note| note.into_iter().map(|(_, value)| plain(value.as_str().unwrap_or_default())))
+            .collect();
         line(&format!(
             "{:>6} {}  {:<21} {} → {}  {}",
             entry.seq,
@@ -91,7 +95,7 @@ impl<'s> Names<'s> {
             entry.event,
             entry.from.unwrap_or("·"),
             style.status(entry.to, 0),
-            style.dim(told["id"].as_str().unwrap_or_default()),
+            style.dim([told["id"].as_str().unwrap_or_default(), &about.join(": ")].join(" ").trim_end()),
         ));
         Ok(())
     }
