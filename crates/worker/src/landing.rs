@@ -65,7 +65,9 @@ impl Commands {
         entered: &Entered,
         control: Control,
     ) -> Ended {
-        let Kind::Land { into, strategy, verify, message, push } = &spec.kind else { return Ended::Lost };
+        let Kind::Land { into, strategy, verify, message, push, push_required } = &spec.kind else {
+            return Ended::Lost;
+        };
         let run = assignment.lease.execution.run.to_string();
         let order = Order {
             into: into.clone(),
@@ -108,7 +110,7 @@ impl Commands {
             // Landed is landed, whatever came meanwhile.
             (_, Some(Ok(landed))) => {
                 self.tell(assignment, into, &landed);
-                landed_as(&landed)
+                landed_as(&landed, *push_required)
             }
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
             (_, Some(Err(error))) => refused(&error),
@@ -211,9 +213,18 @@ fn land(
     worktree.land(&options, cancel)
 }
 
-/// What a landing means for its step. A push that was refused is told in the log and the outputs: it is landed.
-fn landed_as(landed: &Landed) -> Ended {
-    Ended::Report(Ending::Completed { result: Some(told(landed).to_string().into()) })
+/// What a landing means for its step. It is landed, whatever became of the push: a push that was refused is told as
+/// a warning, and fails the step only if it must not be.
+fn landed_as(landed: &Landed, push_required: bool) -> Ended {
+    let mut told = told(landed);
+    match &landed.push {
+        Some(PushFate::Refused(why)) if push_required => {
+            told["reason"] = "push".into();
+            told["message"] = format!("it is landed here, and was not pushed: {why}").into();
+            failed(&told, true)
+        }
+        _ => Ended::Report(Ending::Completed { result: Some(told.to_string().into()) }),
+    }
 }
 
 /// Checkouts of the branch that still have its old files, and why.
@@ -228,14 +239,19 @@ fn left_checkouts(landed: &Landed) -> Vec<String> {
 /// What there is to say of a landing.
 fn told(landed: &Landed) -> Value {
     let left = left_checkouts(landed);
-    let pushed = landed.push.as_ref().map(|push| match push {
-        PushFate::Pushed => "pushed".to_owned(),
-        PushFate::Refused(why) => format!("not pushed: {why}"),
-    });
-    json!({ "outputs": {
-        "commit": landed.commit, "before": landed.before, "moved": landed.moved,
-        "checkouts_left": left, "push": pushed,
-    } })
+    let refused = match &landed.push {
+        Some(PushFate::Refused(why)) => Some(why),
+        _ => None,
+    };
+    let mut warnings: Vec<String> = left.iter().map(|left| format!("left as it is: {left}")).collect();
+    warnings.extend(refused.map(|why| format!("not pushed: {why}")));
+    json!({
+        "outputs": {
+            "commit": landed.commit, "before": landed.before, "moved": landed.moved, "checkouts_left": left,
+            "pushed": landed.push == Some(PushFate::Pushed), "push_error": refused,
+        },
+        "warnings": warnings,
+    })
 }
 
 /// Why nothing was landed, with what whoever works on it must know.

@@ -284,3 +284,25 @@ fn prepare(mut worktree: Worktree, setup: Option<sprag_pipeline::Setup>) -> Resu
 fn full_key(files: &str, setup: &sprag_pipeline::Setup) -> String {
     format!("{files} {}", setup.run)
 }
+
+#[cfg(test)]
+mod tests {
+    use sprag_pipeline::branch_problem;
+    use sprag_worktree::check_branch;
+
+    #[test]
+    fn a_file_and_a_repository_agree_on_names_of_branches() {
+        let parts = ["a", "/", ".", "..", "-", "@", "{", ".lock", " ", "~", "HEAD", "ü", "\u{7f}", "x"];
+        for first in parts {
+            for second in parts {
+                for third in parts {
+                    let name = format!("{first}{second}{third}");
+                    assert_eq!(branch_problem(&name).is_none(), check_branch(&name).is_ok(), "{name:?}");
+                }
+            }
+        }
+        for name in ["", "@", "HEAD", "a", "a/b"] {
+            assert_eq!(branch_problem(name).is_none(), check_branch(name).is_ok(), "{name:?}");
+        }
+    }
+}

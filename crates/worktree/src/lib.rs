@@ -59,6 +59,7 @@ pub use land::{CheckoutFate, LandOptions, Landed, PushFate, Strategy, Verify};
 pub use lock::{DEFAULT_DEADLINE, Held, Holder, SharedLock};
 pub use mark::{Mark, Shared, State};
 pub use metrics::{Metrics, Spread, snapshot};
+pub use name::check_branch;
 pub use owner::OwnerLock;
 pub use pool::Parked;
 pub use ports::Ports;
