@@ -94,6 +94,9 @@ impl Place {
         let theirs = folder.path().join("theirs");
         std::fs::create_dir(&theirs)?;
         git(&theirs, &["init", "--quiet", "--initial-branch=main"])?;
+        // It would go on in the background while others are measured.
+        git(&theirs, &["config", "gc.auto", "0"])?;
+        git(&theirs, &["config", "maintenance.auto", "false"])?;
         write_files(&theirs, size)?;
         git(&theirs, &["add", "--all"])?;
         let name = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"];

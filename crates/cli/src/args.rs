@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
 
 /// Runs pipelines of commands: durably, in order, and never a step twice.
@@ -195,12 +196,29 @@ everything else runs anew. The other run stays as it is.")]
         #[arg(long)]
         detach: bool,
     },
+    /// Make and look after boards: tasks for several agents and people
+    #[command(after_help = "\
+Examples:
+  sprag board new release --goal 'Ship 2.0'
+  sprag task add release 'Write the notes' --key notes
+  sprag task add release 'Publish' --needs notes
+  sprag board show release
+  sprag board close release")]
+    Board {
+        #[command(subcommand)]
+        command: BoardCommand,
+    },
+    /// Serve an agent over stdin and stdout, by the Model Context Protocol
+    #[command(after_help = "\
+The agent gets tools for boards, tasks, runs and questions. Many of these on one data
+directory share it safely, with no server. See docs/mcp.md for how to add it to an agent.")]
+    Mcp,
     /// Claim and report work that is done from outside: by agents, scripts, people
     #[command(after_help = "\
 Examples:
-  TOKEN=$(sprag task claim --queue reviewers --as ada)
+  TOKEN=$(sprag task claim --board release --as ada --wait 30s)
   sprag task heartbeat $TOKEN
-  sprag task done $TOKEN --output verdict=good")]
+  sprag task done $TOKEN --summary 'written' --created NOTES.md")]
     Task {
         #[command(subcommand)]
         command: TaskCommand,
@@ -280,6 +298,23 @@ signal ends them; they are then tried again elsewhere.")]
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
     },
+    /// Serve the HTTP API, and work off runs, until stopped
+    #[command(after_help = "\
+On this machine alone no token is needed, unless --auth always says so. Any other address
+needs tokens: make one with `sprag token new`.
+
+Stop it with Ctrl-C or SIGTERM: it finishes the requests and steps it has. A second signal ends them.
+
+Examples:
+  sprag serve
+  sprag serve --listen 0.0.0.0:7717 --no-worker
+  curl http://127.0.0.1:7717/v1/runs")]
+    Serve(Serve),
+    /// Who may call a server: make, list and remove tokens
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Show the journal: everything that happened, in order
     Events {
         /// Only this run's
@@ -338,6 +373,79 @@ Examples:
     },
 }
 
+/// How a server is to behave.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7717")]
+    pub(crate) listen: std::net::SocketAddr,
+    /// When a request must show a token
+    #[arg(long, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
+    pub(crate) auth: When,
+    /// A further name by which the server may be called; repeat it for more
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
+    /// The folder whose .sprag/pipelines can be named, and where runs work
+    #[arg(long, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+    /// Do no steps here: leave them to workers
+    #[arg(long)]
+    pub(crate) no_worker: bool,
+    /// A queue to serve; repeat it for more
+    #[arg(long = "queue", value_name = "NAME", default_value = "default")]
+    pub(crate) queues: Vec<String>,
+    /// How many steps to work on at once
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<usize>,
+    /// How many requests a second each caller may send [default: 1000 for each token]
+    #[arg(long, value_name = "N")]
+    pub(crate) rate_limit: Option<u32>,
+    /// How many bytes a request's body may have
+    #[arg(long, value_name = "N", default_value_t = 2 << 20)]
+    pub(crate) body_limit: usize,
+    /// How many connections there may be at once
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub(crate) connections: usize,
+    /// How long a client may keep silent, or not read what it asked for
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) idle_timeout: String,
+    /// How long this process may be silent before others take its work, 5s at least
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) lease: String,
+}
+
+/// When a request must show a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// Unless it comes from this machine
+    Auto,
+    /// Always
+    Always,
+}
+
+/// What can be done with tokens.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token: it is shown once
+    New {
+        /// What to call it
+        name: String,
+        /// What it may do: read, run, work, admin; repeat it for more
+        #[arg(long = "scope", value_name = "SCOPE", default_value = "read")]
+        scopes: Vec<String>,
+        /// When it ends, like 90d or 12h [default: never]
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+    },
+    /// List the tokens, without their secrets
+    Ls,
+    /// Remove a token: whoever has it is not let in any more
+    Rm {
+        /// Its name or number
+        token: String,
+    },
+}
+
 /// A person's answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Answer {
@@ -350,64 +458,6 @@ pub(crate) struct Answer {
     /// Leave the run to a worker, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
-}
-
-/// What can be done with tasks.
-#[derive(Debug, Subcommand)]
-pub(crate) enum TaskCommand {
-    /// List the tasks of live runs
-    Ls {
-        /// Only this queue's
-        #[arg(long, value_name = "NAME")]
-        queue: Option<String>,
-    },
-    /// Take a task: prints its token, and what is to be done
-    Claim {
-        /// A queue to claim from; repeat it for more
-        #[arg(long = "queue", value_name = "NAME", default_value = "tasks")]
-        queues: Vec<String>,
-        /// Who claims, for others to see
-        #[arg(long = "as", value_name = "NAME", default_value = "somebody")]
-        name: String,
-        /// How long to wait for one [default: not at all]
-        #[arg(long, value_name = "TIME")]
-        wait: Option<String>,
-        /// How long it is yours without a heartbeat
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Keep a task for longer
-    Heartbeat {
-        /// What `claim` printed
-        token: String,
-        /// How long from now
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Report that a task is done
-    Done {
-        /// What `claim` printed
-        token: String,
-        /// What came of it, as a JSON object: the step's outputs
-        #[arg(long, value_name = "JSON")]
-        result: Option<String>,
-        /// One output; repeat it for more
-        #[arg(long = "output", value_name = "NAME=VALUE")]
-        outputs: Vec<String>,
-    },
-    /// Report that a task failed
-    Fail {
-        /// What `claim` printed
-        token: String,
-        /// What went wrong; the next try reads it
-        #[arg(long, value_name = "TEXT", default_value = "it could not be done")]
-        reason: String,
-    },
-    /// Give a task back unfinished
-    Release {
-        /// What `claim` printed
-        token: String,
-    },
 }
 
 /// What can be done with environments.

@@ -1,18 +1,14 @@
 //! What every command needs: the data directory, the store in it, and the run that the user means.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{Row, RunRow, StepRow, Store, Table, step_name};
+pub(crate) use sprag::Known;
+use sprag_store::Store;
 use sprag_worker::Files;
 
 use crate::args::Args;
 use crate::exit::Failure;
 use crate::show::Style;
-
-/// How many runs are looked through for the one whose id ends as the user wrote.
-const LOOK_BACK: usize = 10_000;
 
 pub(crate) struct Context {
     pub(crate) data: PathBuf,
@@ -52,111 +48,9 @@ fn default_data() -> Result<PathBuf, Failure> {
     })
 }
 
-/// A run and its plan.
-#[derive(Clone)]
-pub(crate) struct Known {
-    pub(crate) run: RunRow,
-    pub(crate) plan: Arc<Plan>,
-}
-
-impl Known {
-    pub(crate) fn id(&self) -> RunId {
-        self.run.id
-    }
-
-    /// A step's name: its id, and which item of a fan-out it is.
-    pub(crate) fn name_of(&self, store: &Store, no: StepNo) -> String {
-        if let Some(step) = self.plan.steps.get(no as usize) {
-            return step.id.clone();
-        }
-        let row = store.read(|db| Table::<StepRow>::load(db, (self.run.id, no)));
-        row.ok().flatten().map_or_else(|| no.to_string(), |row| step_name(&self.plan, &row))
-    }
-
-    /// The step of this id, as it was planned.
-    pub(crate) fn step_no(&self, id: &str) -> Result<StepNo, Failure> {
-        self.find_step(id, None)
-    }
-
-    /// The step of this id; with a store, also an item of a fan-out, by its name.
-    pub(crate) fn find_step(&self, id: &str, store: Option<&Store>) -> Result<StepNo, Failure> {
-        let found = self.plan.steps.iter().position(|step| step.id == id).map(|no| no as StepNo);
-        let of_items = || -> Option<StepNo> {
-            let steps = store.filter(|_| id.ends_with(']'))?.read(|db| db.steps(self.run.id)).ok()?;
-            // The last one of that name: a list that was made anew has items of its own.
-            steps.iter().rfind(|row| row.item.is_some() && step_name(&self.plan, row) == id).map(|row| row.no)
-        };
-        found.or_else(of_items).ok_or_else(|| {
-            let known: Vec<&str> = self.plan.steps.iter().map(|step| step.id.as_str()).collect();
-            Failure::usage(format!("run {} has no step {id:?}", self.run.id))
-                .next(format!("its steps are: {}", known.join(", ")))
-        })
-    }
-}
-
 /// The run that the user means: by id, by the end of an id, or the newest.
 pub(crate) fn find_run(store: &Store, wanted: Option<&str>) -> Result<Known, Failure> {
-    let run = match wanted {
-        None => {
-            let newest = store.read(|db| db.runs(None, &[], 1))?;
-            let none = || Failure::error("there are no runs yet").next("start one: sprag run FILE");
-            newest.into_iter().next().ok_or_else(none)?
-        }
-        Some(text) => match text.parse::<RunId>() {
-            Ok(id) => {
-                store.read(|db| Table::<RunRow>::load(db, id))?.map_or_else(|| by_ending(store, text), Ok)?
-            }
-            Err(_) => by_ending(store, text)?,
-        },
-    };
-    let plan = store.read(|db| db.plan(run.plan))?;
-    let plan = plan
-        .ok_or_else(|| Failure::error(format!("run {} has no plan: the database is incomplete", run.id)))?;
-    Ok(Known { run, plan })
-}
-
-fn by_ending(store: &Store, text: &str) -> Result<RunRow, Failure> {
-    let runs = store.read(|db| db.runs(None, &[], LOOK_BACK))?;
-    let wanted = text.to_ascii_lowercase();
-    let matching: Vec<&RunRow> =
-        runs.iter().filter(|run| !wanted.is_empty() && run.id.to_string().ends_with(&wanted)).collect();
-    match matching.as_slice() {
-        [one] => Ok((*one).clone()),
-        [] => {
-            let failure = Failure::error(format!("there is no run {text:?}"));
-            let nearest = runs.iter().min_by_key(|run| distance(&run.id.to_string(), &wanted));
-            Err(match nearest {
-                Some(run) => failure.next(format!(
-                    "the nearest is {} ({}, {}); `sprag ls` lists them",
-                    run.id,
-                    run.pipeline,
-                    run.status()
-                )),
-                None => failure.next("there are no runs yet; start one: sprag run FILE"),
-            })
-        }
-        several => {
-            let ids: Vec<String> = several.iter().take(5).map(|run| run.id.to_string()).collect();
-            Err(Failure::usage(format!("several runs end in {text:?}: {}", ids.join(", ")))
-                .next("write more of the id"))
-        }
-    }
-}
-
-/// How many characters must be changed, added or removed to make one text the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (before + usize::from(a != *b)).min(above + 1).min(row[j] + 1);
-            before = above;
-        }
-    }
-    row[b.len()]
+    Ok(sprag::find_run(store, wanted)?)
 }
 
 /// The program that supervises steps: this one.

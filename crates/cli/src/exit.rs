@@ -78,9 +78,31 @@ impl From<sprag_store::Error> for Failure {
     }
 }
 
+impl From<sprag::Complaint> for Failure {
+    fn from(complaint: sprag::Complaint) -> Self {
+        let exit = match complaint.kind {
+            sprag::ComplaintKind::Wrong => Exit::Usage,
+            _ => Exit::Error,
+        };
+        Failure { exit, next: complaint.next, ..Failure::error(complaint.message) }
+    }
+}
+
 impl From<sprag::Error> for Failure {
     fn from(error: sprag::Error) -> Self {
         Failure::error(error.to_string())
+    }
+}
+
+impl From<sprag::boards::BoardError> for Failure {
+    fn from(error: sprag::boards::BoardError) -> Self {
+        use sprag::boards::BoardError;
+        let exit = match &error {
+            BoardError::Invalid(_) | BoardError::NoToken(_) => Exit::Usage,
+            BoardError::Cancelled { .. } => Exit::Cancelled,
+            _ => Exit::Error,
+        };
+        Failure { exit, ..Failure::error(error.to_string()).next(error.next()) }
     }
 }
 

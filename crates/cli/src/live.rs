@@ -5,17 +5,16 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sprag::Events;
+use sprag::{Events, Names, gate_text};
 use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind};
 use sprag_process::LogReader;
 use sprag_store::{ExecutionRow, GateKind, GateRow, Id, JournalEntry, Row, RunRow, StepRow, Store, Table};
 use sprag_worker::Files;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::commands::Names;
 use crate::context::Known;
 use crate::exit::Failure;
-use crate::show::{Style, line, local, plain, span};
+use crate::show::{Style, line, plain, span};
 
 /// How often a terminal is drawn anew and logs are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -112,25 +111,6 @@ fn is_crowded(known: &Known) -> bool {
     known.plan.steps.len() > 1 || known.plan.steps.iter().any(|step| step.spread.is_some())
 }
 
-/// What a gate waits for, in words.
-pub(crate) fn gate_text(gate: &GateRow) -> String {
-    match gate.kind {
-        GateKind::Question => {
-            let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
-            let choices = question["choices"].as_array().cloned().unwrap_or_default();
-            let choices: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
-            format!(
-                "an answer: {} [{}]",
-                plain(question["ask"].as_str().unwrap_or_default()),
-                choices.join(", ")
-            )
-        }
-        GateKind::Time if gate.until_ms > 0 => format!("a time: {}", local(gate.until_ms)),
-        GateKind::Time => "a time".into(),
-        GateKind::Signal => format!("the signal {:?}", gate.question),
-    }
-}
-
 /// What the user asked for in the meantime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watched {
@@ -225,7 +205,7 @@ struct Screen<'k> {
     known: &'k Known,
     events: Events,
     tails: Tails,
-    names: Names<'k>,
+    names: Names,
     json: bool,
     style: Style,
     /// Steps that are being worked on, with the moment they began (wall clock).
@@ -312,7 +292,7 @@ impl<'k> Screen<'k> {
 
     fn show(&mut self, entry: &JournalEntry) -> Result<(), Failure> {
         if self.json {
-            line(&self.names.json(entry)?.to_string());
+            line(&json!(self.names.view(entry)?).to_string());
             return Ok(());
         }
         let (Some(run), Some(step)) = (entry.place.run, entry.place.step) else { return Ok(()) };

@@ -1,11 +1,9 @@
-//! How things look: colours, times, tables, and the JSON shapes that programs rely on.
+//! How things look: colours and tables.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use serde_json::{Value, json};
-use sprag_lifecycle::{Plan, RunId, StepNo, WorkKind};
-use sprag_store::{JournalEntry, Row, RunRow, StepRow, step_name};
+pub(crate) use sprag::text::{local, plain, rfc3339, span};
 
 use crate::args::Colour;
 
@@ -110,126 +108,9 @@ pub(crate) fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| usize::from(size.ws_col.max(40)))
 }
 
-/// Text from outside, made safe for a terminal: no control character but the tabulator.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
-}
-
 /// `1 step`, `2 steps`.
 pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// A wall-clock time for programs.
-pub(crate) fn rfc3339(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| format!("{at:.3}"))
-}
-
-/// A wall-clock time for people.
-pub(crate) fn local(ms: i64) -> String {
-    let at = jiff::Timestamp::from_millisecond(ms);
-    at.map_or_else(
-        |_| ms.to_string(),
-        |at| at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string(),
-    )
-}
-
-/// A span for people: `24ms`, `12.3s`, `4m05s`, `2h03m`, `3d04h`.
-pub(crate) fn span(ms: i64) -> String {
-    let ms = ms.max(0);
-    let s = ms / 1000;
-    match s {
-        0 => format!("{ms}ms"),
-        1..60 => format!("{}.{}s", s, ms % 1000 / 100),
-        60..3600 => format!("{}m{:02}s", s / 60, s % 60),
-        3600..86_400 => format!("{}h{:02}m", s / 3600, s % 3600 / 60),
-        _ => format!("{}d{:02}h", s / 86_400, s % 86_400 / 3600),
-    }
-}
-
-/// A run in `ls --json`.
-pub(crate) fn run_json(run: &RunRow) -> Value {
-    json!({
-        "id": run.id,
-        "pipeline": &*run.pipeline,
-        "status": run.status(),
-        "created_at": rfc3339(run.created_ms),
-        "started_at": run.started_ms.map(rfc3339),
-        "ended_at": run.ended_ms.map(rfc3339),
-    })
-}
-
-/// Whether a step counts: not an item of a list that has been made anew since, or will be.
-pub(crate) fn is_current(steps: &[StepRow], step: &StepRow) -> bool {
-    let Some(parent) = step.item_of else { return true };
-    // Planned steps come first, in their order.
-    let list = steps.get(parent as usize).and_then(|parent| parent.items);
-    list.is_some_and(|list| step.no >= list.first)
-}
-
-/// A run in `status --json`.
-pub(crate) fn status_json(run: &RunRow, plan: &Plan, steps: &[StepRow]) -> Value {
-    let steps: Vec<Value> = steps
-        .iter()
-        .filter(|step| is_current(steps, step))
-        .map(|step| {
-            let mut told = json!({
-                "id": step_name(plan, step), "status": step.status(), "attempt": step.attempt,
-            });
-            if let Some(parent) = step.item_of {
-                told["item_of"] = plan.step(parent).id.clone().into();
-            }
-            if let Some(list) = step.items {
-                let items = list.items;
-                told["items"] =
-                    json!({ "total": items.total, "settled": items.settled, "failed": items.failed });
-            }
-            if let (WorkKind::Child, Some(child)) = (plan.step(step.node()).work, step.work) {
-                told["child"] = json!(RunId::from_i64(child));
-            }
-            told
-        })
-        .collect();
-    json!({
-        "id": run.id,
-        "pipeline": &*run.pipeline,
-        "status": run.status(),
-        "epoch": run.epoch,
-        "steps": steps,
-    })
-}
-
-/// A journal entry for programs; `step_name` knows the steps' ids.
-pub(crate) fn entry_json(entry: &JournalEntry, step_name: impl Fn(StepNo) -> Option<String>) -> Value {
-    let step = entry.place.step.map(|no| step_name(no).unwrap_or_else(|| no.to_string()));
-    let run = entry.place.run.map(|run| run.to_string());
-    let id = match (entry.entity, &run, &step, entry.place.attempt) {
-        ("run", Some(run), _, _) => run.clone(),
-        ("step", Some(run), Some(step), _) => format!("{run}/{step}"),
-        ("execution", Some(run), Some(step), Some(attempt)) => format!("{run}/{step}/{attempt}"),
-        _ => entry.place.id.map_or_else(String::new, |id| id.to_string()),
-    };
-    let mut told = json!({
-        "seq": entry.seq,
-        "at": rfc3339(entry.at_ms),
-        "entity": entry.entity,
-        "id": id,
-        "run": run,
-        "step": step,
-        "event": entry.event,
-        "from": entry.from,
-        "to": entry.to,
-        "actor": entry.actor,
-    });
-    if let (Some(told), Some(note)) = (told.as_object_mut(), note_of(entry)) {
-        told.extend(note);
-    }
-    told
-}
-
-/// What a journal entry tells beyond what happened to what: where an environment is, and why it went wrong.
-pub(crate) fn note_of(entry: &JournalEntry) -> Option<serde_json::Map<String, Value>> {
-    serde_json::from_str(entry.note.as_deref()?).ok()
 }
 
 /// A table with a heading, its columns as wide as they need to be; the last may be cut to fit 80.

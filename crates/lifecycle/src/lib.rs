@@ -22,8 +22,8 @@ mod table;
 mod thread;
 
 pub use advance::{
-    Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, advance, heal,
-    restart, resume_set, standing,
+    Following, Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, advance,
+    cancel_item, heal, reopen_item, restart, resume_set, standing, take_up,
 };
 pub use diagram::reference;
 pub use environment::{

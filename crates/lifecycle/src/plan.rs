@@ -124,6 +124,10 @@ pub struct Spread {
     pub max_parallel: Option<u32>,
     /// One item that fails ends the others.
     pub fail_fast: bool,
+    /// Its list is empty at first and grows for as long as the run is open: a board. Its items may need each
+    /// other, and one that was cancelled was not wanted any more: it breaks nothing but what needs it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub open: bool,
 }
 
 /// What becomes of a step when its work fails, and whether it runs when others did.

@@ -43,6 +43,8 @@ words! {
         Reworked = "step.reworked",
         /// A person resumed or rewound the run.
         Reset = "step.reset",
+        /// A person wants a task of an open board tried again.
+        Reopened = "step.reopened",
     }
 }
 
@@ -121,6 +123,7 @@ impl Lifecycle for Step {
         rule(E::Cancelled, &[Advance], &[Waiting, Pending, Running],       Cancelled, &[P::WorkEnded]),
         rule(E::Reworked,  &[Advance], &[Done, Failed, Skipped, Cancelled], Waiting,  &[P::RunRunning, P::RoundsLeft, P::WorkEnded]),
         rule(E::Reset,     &[Advance], &[Done, Failed, Skipped, Cancelled], Waiting,  &[P::EpochRaised]),
+        rule(E::Reopened,  &[Advance], &[Failed, Skipped, Cancelled],      Waiting,   &[P::RunRunning, P::WorkEnded]),
     ];
 
     const TERMINAL: &'static [StepStatus] = &[Done, Failed, Skipped, Cancelled];

@@ -29,6 +29,7 @@ const STEP: Grid = Grid("
     step.cancelled | advance | cancelled cancelled cancelled -       -       -       -
     step.reworked  | advance | -         -         -         waiting waiting waiting waiting
     step.reset     | advance | -         -         -         waiting waiting waiting waiting
+    step.reopened  | advance | -         -         -         -       waiting waiting waiting
 ");
 
 #[rustfmt::skip]

@@ -10,6 +10,7 @@
 //! Everything that is wrong is gathered into [`Diagnostics`], each with its place in the file. A key that
 //! nothing acts on is refused, never ignored.
 
+mod board;
 mod branch;
 mod child;
 mod decode;
@@ -39,6 +40,7 @@ mod yaml;
 
 use std::path::Path;
 
+pub use board::board_plan;
 pub use branch::branch_problem;
 pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};

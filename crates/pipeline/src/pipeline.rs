@@ -153,11 +153,11 @@ impl Pipeline {
             (Some(true), Some(_)) => Condition::Item,
             (Some(_), _) => Condition::Step,
         };
-        planned.spread = step
-            .spec
-            .fan_out
-            .as_ref()
-            .map(|fan_out| Spread { max_parallel: fan_out.max_parallel, fail_fast: fan_out.fail_fast });
+        planned.spread = step.spec.fan_out.as_ref().map(|fan_out| Spread {
+            max_parallel: fan_out.max_parallel,
+            fail_fast: fan_out.fail_fast,
+            open: false,
+        });
         planned.own_environment = step.own_environment;
         planned.reads = self.reads(no, &names, numbers);
         planned.spec = spec;

@@ -387,7 +387,9 @@ fn terminal_runs_stay(entry: &JournalEntry) -> Result<(), Violation> {
         }
         "step" => {
             !StepStatus::parse(from).is_some_and(StepStatus::is_settled)
-                || [StepEvent::Reworked.as_str(), StepEvent::Reset.as_str()].contains(&entry.event)
+                || [StepEvent::Reworked, StepEvent::Reset, StepEvent::Reopened]
+                    .iter()
+                    .any(|event| event.as_str() == entry.event)
         }
         "gate" => GateStatus::parse(from) == Some(GateStatus::Open),
         _ => !ExecutionStatus::parse(from).is_some_and(ExecutionStatus::is_terminal),

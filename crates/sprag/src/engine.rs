@@ -63,6 +63,7 @@ pub struct Builder {
     grace: Duration,
     attached_to: Option<RunId>,
     id: Option<Id>,
+    works: bool,
 }
 
 impl Builder {
@@ -133,6 +134,12 @@ impl Builder {
         self
     }
 
+    /// Does no work itself: it only looks after runs that others work on.
+    pub fn without_worker(mut self) -> Self {
+        self.works = false;
+        self
+    }
+
     /// Opens the store and begins to work.
     pub async fn start(self) -> Result<Engine, Error> {
         let store = match self.store {
@@ -158,7 +165,10 @@ impl Builder {
         };
         let environments = Environments::new(store.clone(), &self.data, id);
         let process = sprag_process::current()?.to_string();
-        let worker = Worker::register(store.clone(), config, Arc::new(handlers), &process).await?;
+        let worker = match self.works {
+            true => Some(Worker::register(store.clone(), config, Arc::new(handlers), &process).await?),
+            false => None,
+        };
         let executor = sprag_executor::Config { only: self.attached_to, ..sprag_executor::Config::default() };
         let executor = Executor::new(store.clone(), executor, Arc::new(ThisHost))
             .with_effect(Arc::new(RemoveLocks(files.clone())))
@@ -166,10 +176,8 @@ impl Builder {
         let executor = self.effects.into_iter().fold(executor, Executor::with_effect);
         let (stop_worker, worker_stops) = watch::channel(false);
         let (stop_executor, executor_stops) = watch::channel(false);
-        let working = tokio::spawn({
-            let worker = worker.clone();
-            async move { worker.run(worker_stops).await }
-        });
+        let working =
+            worker.clone().map(|worker| tokio::spawn(async move { worker.run(worker_stops).await }));
         let executing = tokio::spawn(executor.run(executor_stops.clone()));
         if self.attached_to.is_none() {
             tokio::spawn(look_after(environments, executor_stops));
@@ -190,12 +198,22 @@ async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>)
 }
 
 /// Ends all work of an engine at once; others may take it over.
-pub struct Abandoner(Worker);
+pub struct Abandoner(Option<Worker>);
 
 impl Abandoner {
     /// Ends it.
     pub fn abandon(&self) {
-        self.0.drop_all();
+        self.0.iter().for_each(Worker::drop_all);
+    }
+}
+
+/// Whether an engine goes on.
+pub struct Pulse(Vec<tokio::task::AbortHandle>);
+
+impl Pulse {
+    /// Whether its executor and its worker go on.
+    pub fn is_felt(&self) -> bool {
+        self.0.iter().all(|task| !task.is_finished())
     }
 }
 
@@ -204,10 +222,10 @@ pub struct Engine {
     store: Store,
     files: Files,
     id: Id,
-    worker: Worker,
+    worker: Option<Worker>,
     stop_worker: watch::Sender<bool>,
     stop_executor: watch::Sender<bool>,
-    working: JoinHandle<sprag_store::Result<()>>,
+    working: Option<JoinHandle<sprag_store::Result<()>>>,
     executing: JoinHandle<()>,
 }
 
@@ -227,6 +245,7 @@ impl Engine {
             grace: Duration::from_secs(10),
             attached_to: None,
             id: None,
+            works: true,
         }
     }
 
@@ -243,6 +262,12 @@ impl Engine {
     /// This engine's worker number.
     pub fn worker_id(&self) -> Id {
         self.id
+    }
+
+    /// Something that tells whether the executor and the worker go on, even when the engine is elsewhere.
+    pub fn pulse(&self) -> Pulse {
+        let working = self.working.as_ref().map(JoinHandle::abort_handle);
+        Pulse(working.into_iter().chain([self.executing.abort_handle()]).collect())
     }
 
     /// Starts a run of a pipeline. When this returns, the run is on disk.
@@ -328,7 +353,9 @@ impl Engine {
     /// Takes no more work, finishes what it has, and closes the store.
     pub async fn shutdown(self) -> Result<(), Error> {
         let _ = self.stop_worker.send(true);
-        if let Ok(worked) = self.working.await {
+        if let Some(working) = self.working
+            && let Ok(worked) = working.await
+        {
             worked?;
         }
         let _ = self.stop_executor.send(true);

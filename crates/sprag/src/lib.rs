@@ -39,17 +39,28 @@
 //! most one start per attempt. Use [`Call::idempotency_key`] for effects outside, and [`Call::fence`]
 //! where something can check that it only grows.
 
+mod again;
+pub mod boards;
 mod chores;
+mod complaint;
 mod engine;
 mod environments;
 mod events;
+mod explain;
+mod known;
 mod language;
+pub mod text;
 mod tidy;
+pub mod view;
 
+pub use again::{again, fork, is_attended, repository_of, take_from_the_dead, whole, works};
 pub use chores::{Chore, Limits};
-pub use engine::{Abandoner, Builder, Engine, Error};
+pub use complaint::{Complaint, Kind as ComplaintKind};
+pub use engine::{Abandoner, Builder, Engine, Error, Pulse};
 pub use environments::{Details, Environments, Then};
 pub use events::Events;
+pub use explain::{Explained, RefusedView, Unsettled, explain, gate_text};
+pub use known::{Known, Names, find_run};
 pub use language::PipelineLanguage;
 pub use sprag_executor::{Effect, EffectFuture};
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};

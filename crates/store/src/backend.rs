@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo};
 
+use crate::boards::Boards;
 use crate::error::Result;
 use crate::language::Language;
 use crate::rows::{
@@ -14,6 +15,7 @@ use crate::rows::{
     Status, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::seams::Now;
+use crate::service::ServiceTables;
 
 /// One kind of row.
 pub trait Table<R: Row> {
@@ -35,6 +37,8 @@ pub trait Backend:
     + Table<GateRow>
     + Table<WorkerRow>
     + Table<EnforcementRow>
+    + Boards
+    + ServiceTables
 {
     /// The present moment, by the store's clock.
     fn now(&mut self) -> Now;
@@ -89,8 +93,8 @@ pub trait Backend:
         first: StepNo,
         limit: usize,
     ) -> Result<Vec<StepNo>>;
-    /// Keeps the list of a fan-out, as made by this attempt at it.
-    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()>;
+    /// Keeps values of the list of a fan-out, as made by this attempt at it, from number `first` on.
+    fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()>;
     /// One value of a fan-out's list, as JSON.
     fn item(&mut self, of: ExecutionId, index: u32) -> Result<Option<Arc<str>>>;
     /// The run's gates that are open, oldest first.

@@ -20,6 +20,7 @@ use crate::ops::{
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, Id, ThreadGiven};
 use crate::seams::{Clock, Entropy, Now, System};
+use crate::service::Observer;
 use crate::session::Session;
 use crate::sqlite::{Job, Sqlite, SqliteOptions};
 use crate::wake::{Hub, Reach, Subscription, Topic};
@@ -155,6 +156,13 @@ impl Store {
         match &*self.inner {
             Inner::Memory(memory) => memory.hub.subscribe(topics, reach),
             Inner::Sqlite(sqlite) => sqlite.hub.subscribe(topics, reach),
+        }
+    }
+
+    pub(crate) fn set_observer(&self, observer: Arc<dyn Observer>) {
+        match &*self.inner {
+            Inner::Memory(_) => {}
+            Inner::Sqlite(sqlite) => sqlite.observe(observer),
         }
     }
 
@@ -413,6 +421,11 @@ impl Claims<'_> {
         self.0.write(move |session| ops::claim(session, &claimer, limit)).await
     }
 
+    /// Receives one execution for an agent or a person that is known by its name.
+    pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
+        self.0.write(move |session| ops::claim_as(session, &worker, &claimer)).await
+    }
+
     /// Receives one execution that a message told of.
     pub async fn receive(
         self,
@@ -484,7 +497,7 @@ impl Reaper<'_> {
 
 /// A person, or a program on its behalf.
 #[derive(Clone, Copy)]
-pub struct Person<'s>(&'s Store);
+pub struct Person<'s>(pub(crate) &'s Store);
 
 impl Person<'_> {
     /// Makes a run and starts it, if its group has a place. The name in `new` is drawn again if it is taken.

@@ -11,6 +11,7 @@
 //! ```
 
 mod backend;
+mod boards;
 mod error;
 mod handle;
 mod language;
@@ -22,16 +23,18 @@ mod outside;
 mod rows;
 mod run_state;
 mod seams;
+mod service;
 mod session;
 mod sqlite;
 mod wake;
 
 pub use backend::{Backend, Candidate, QueueRow, Table};
+pub use boards::{BoardRow, Boards, NoteRow};
 pub use error::{Error, Result};
 pub use handle::{Claims, Executor, Holder, Person, Reaper, Store};
 pub use language::{Language, Prepared, Wordless};
 pub use memory::{REFUSALS_KEPT, Tables};
-pub use names::{ITEM, outputs_of, run_names, step_name};
+pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
 pub use rows::{
     EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
@@ -40,6 +43,7 @@ pub use rows::{
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use seams::{Clock, Entropy, Manual, Now, System, mix};
+pub use service::{Delivery, HookRow, Observer, QueueCount, Service, ServiceTables, TokenRow};
 pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
 pub use wake::{Reach, Subscription, Topic};

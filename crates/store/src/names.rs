@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, GateStatus, Plan, RunId, StepNo, StepStatus, WorkKind};
+use sprag_lifecycle::{
+    ExecutionId, ExecutionStatus, GateStatus, Plan, PlanStep, RunId, StepNo, StepStatus, WorkKind,
+};
 
 use crate::error::Result;
 use crate::rows::{ExecutionRow, GateRow, Row, RunRow, StepRow};
@@ -16,9 +18,17 @@ pub const ITEM: &str = "item";
 pub fn step_name(plan: &Plan, row: &StepRow) -> String {
     let id = plan.steps.get(row.node() as usize).map_or("?", |step| step.id.as_str());
     match row.item {
+        // The tasks of a board are counted as people do, and there is nothing else to call them by.
+        Some(_) if is_task(plan, row) => format!("{id}-{}", row.no),
         Some(index) => format!("{id}[{index}]"),
         None => id.to_owned(),
     }
+}
+
+/// Whether a step is a task of a board.
+pub fn is_task(plan: &Plan, row: &StepRow) -> bool {
+    let planned = plan.steps.get(row.node() as usize);
+    row.item_of.is_some() && planned.and_then(|step| step.spread).is_some_and(|spread| spread.open)
 }
 
 /// Everything that the texts of this step can name.
@@ -75,6 +85,31 @@ pub(crate) fn item_value(session: &mut Session<'_>, step: &StepRow) -> Result<Op
         }
         None => Ok(None),
     }
+}
+
+/// On what terms a step's work is handed over.
+pub(crate) struct Terms {
+    /// The queue it waits in.
+    pub(crate) queue: Arc<str>,
+    /// Higher is claimed first.
+    pub(crate) priority: i32,
+}
+
+/// The terms of the plan; a board's task may have its own.
+pub(crate) fn terms(session: &mut Session<'_>, planned: &PlanStep, step: &StepRow) -> Result<Terms> {
+    let mut terms = Terms { queue: planned.queue.as_str().into(), priority: planned.priority };
+    if planned.spread.is_some_and(|spread| spread.open)
+        && let Some(task) = item_value(session, step)?
+    {
+        let task: Value = serde_json::from_str(&task).unwrap_or_default();
+        if let Some(queue) = task["queue"].as_str() {
+            terms.queue = queue.into();
+        }
+        if let Some(priority) = task["priority"].as_i64() {
+            terms.priority = i32::try_from(priority).unwrap_or_default();
+        }
+    }
+    Ok(terms)
 }
 
 /// What a step has handed on: the outputs of its work, of its items as lists, of a child run by its steps.

@@ -180,6 +180,7 @@ impl HeldRun<'_, '_> {
             inputs,
             context: self.child_context(&parent),
             parent: Some((self.id, step.no)),
+            open: false,
         };
         let hash = ops::plan_hash(&child.plan);
         match ops::create_run(self.session, &child, hash) {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, Needs, OnFail, Plan, PlanStep,
-    RunEvent, RunId, RunNow, RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow,
+    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Following, Items, Needs, OnFail, Plan,
+    PlanStep, RunEvent, RunId, RunNow, RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow,
     StepStatus, Tally, Work, WorkEnd, WorkKind,
 };
 
@@ -227,13 +227,18 @@ impl HeldRun<'_, '_> {
         if step.items.is_some() {
             return Ok(());
         }
-        let values = match self.ask(step, |language, planned, names| language.items(planned, names))? {
+        let grows = self.plan.step(step.node()).spread.is_some_and(|spread| spread.open);
+        let values = match grows {
+            true => Ok(Vec::new()),
+            false => self.ask(step, |language, planned, names| language.items(planned, names))?,
+        };
+        let values = match values {
             Ok(values) => values,
             Err(why) => return self.fail_to_start(step, &why),
         };
         let texts: Vec<Arc<str>> = values.iter().map(|value| value.to_string().into()).collect();
         let made_by = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
-        self.session.db().put_items(made_by, &texts)?;
+        self.session.db().put_items(made_by, 0, &texts)?;
         let first = self.row()?.steps;
         let items = Items { total: texts.len() as u32, ..Items::default() };
         self.session.note::<StepRow>((self.id, step.no), |row| {
@@ -263,15 +268,16 @@ impl HeldRun<'_, '_> {
             0
         };
         let id = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
+        let terms = crate::names::terms(self.session, planned, step)?;
         let row = ExecutionRow {
             id,
             status: ExecutionStatus::Requested,
             version: 1,
             fence: 0,
             epoch: run.epoch,
-            pin: if planned.queue == DEFAULT_QUEUE { run.pin } else { None },
-            queue: planned.queue.as_str().into(),
-            priority: planned.priority.saturating_add(run.priority),
+            pin: if &*terms.queue == DEFAULT_QUEUE { run.pin } else { None },
+            queue: terms.queue,
+            priority: terms.priority.saturating_add(run.priority),
             cancel_requested: false,
             not_before_ms: if wait_ms > 0 { now.steady_ms + wait_ms } else { 0 },
             published_ms: 0,
@@ -378,6 +384,14 @@ impl RunState for HeldRun<'_, '_> {
         self.session.waiting_items(self.id, of, limit as usize)
     }
 
+    fn followers(&mut self, item: StepNo) -> Result<Vec<Following>> {
+        self.session.db().task_followers(self.id, item)
+    }
+
+    fn followed(&mut self, item: StepNo) -> Result<Vec<Following>> {
+        self.session.db().task_needs(self.id, item)
+    }
+
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<()> {
         let step = self.step_row(no)?;
         let facts = self.step_facts(no, &step, to)?;
@@ -421,7 +435,7 @@ impl RunState for HeldRun<'_, '_> {
                     row.reworks += u32::from(rework);
                     row.ended_ms = Some(now.wall_ms);
                 }
-                StepMove::Reworked { .. } | StepMove::Reset { .. } => {
+                StepMove::Reworked { .. } | StepMove::Reset { .. } | StepMove::Reopened => {
                     let keep = matches!(to, StepMove::Reset { keep: true });
                     row.attempt += 1;
                     row.work = row.work.filter(|_| keep && keeps_child);

@@ -445,7 +445,8 @@ impl<'a> Session<'a> {
         for refusal in &self.refusals {
             self.db.keep_refusal(refusal)?;
         }
-        Ok(Flushed { transitions: self.journal.len(), refusals: self.refusals.len(), topics })
+        let refused = self.refusals.iter().map(|refusal| (refusal.entity, refusal.reason)).collect();
+        Ok(Flushed { transitions: self.journal.len(), refused, topics })
     }
 
     /// Who may want to know of what this operation has changed.
@@ -506,8 +507,8 @@ fn mark<R: Row>(slot: &mut Slot<R>) {
 pub struct Flushed {
     /// Journal entries.
     pub transitions: usize,
-    /// Refused events.
-    pub refusals: usize,
+    /// Refused events: on what kind of thing, and of what kind the refusal was.
+    pub refused: Vec<(&'static str, &'static str)>,
     /// Who may want to know.
     pub topics: BTreeSet<Topic>,
 }

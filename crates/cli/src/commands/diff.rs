@@ -1,7 +1,6 @@
-//! `sprag diff`: what a run's steps changed in its worktree; and where a run that goes back begins.
+//! `sprag diff`: what a run's steps changed in its worktree.
 
-use sprag_lifecycle::RunId;
-use sprag_store::Store;
+use sprag::repository_of;
 use sprag_worker::{before, last_finished};
 use sprag_worktree::{Checkpoint, Repository};
 
@@ -28,7 +27,7 @@ pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) ->
         Some(step) => (state(&before(step))?.commit, state(step)?.commit),
         None => {
             let last = last_finished(&store, id)?.iter().find_map(|step| state(step).ok());
-            let base = super::env::whole(&store, id)?.and_then(|(_, details)| details.base_commit);
+            let base = sprag::whole(&store, id)?.and_then(|(_, details)| details.base_commit);
             match (base, last) {
                 (Some(base), Some(last)) => (base, last.commit),
                 _ => return Err(Failure::error(format!("no step of run {id} has been recorded yet"))),
@@ -54,34 +53,4 @@ fn no_state(known: &Known, repository: &Repository, step: &str) -> Failure {
     let step = step.trim_start_matches('_');
     Failure::usage(format!("nothing is recorded of step {step:?} of run {}", known.id()))
         .next(format!("there is: {}", if names.is_empty() { "nothing yet".into() } else { names.join(", ") }))
-}
-
-/// The repository of a run's worktree, if it has one.
-fn repository_of(store: &Store, run: RunId) -> Result<Option<Repository>, Failure> {
-    let Some((_, details)) = super::env::whole(store, run)? else { return Ok(None) };
-    let Some(path) = details.repository else { return Ok(None) };
-    Repository::discover(&path).map(Some).map_err(|error| Failure::error(error.to_string()))
-}
-
-/// Has a run that goes back to a step begin with the files as they were before it.
-pub(crate) fn begin_before(store: &Store, run: RunId, step: &str) -> Result<(), Failure> {
-    choose(store, run, run, &before(step))
-}
-
-/// Has a run that was forked begin with the files as another's step left them.
-pub(crate) fn begin_after(store: &Store, source: RunId, run: RunId, step: &str) -> Result<(), Failure> {
-    choose(store, source, run, step)
-}
-
-/// Forgets where a run was to begin.
-pub(crate) fn forget_start(store: &Store, run: RunId) -> Result<(), Failure> {
-    let Some(repository) = repository_of(store, run)? else { return Ok(()) };
-    repository.forget_start(&run.to_string()).map_err(|error| Failure::error(error.to_string()))
-}
-
-fn choose(store: &Store, source: RunId, run: RunId, name: &str) -> Result<(), Failure> {
-    let Some(repository) = repository_of(store, source)? else { return Ok(()) };
-    // One that was never recorded: the step had not run in the worktree.
-    let Ok(state) = repository.find_checkpoint(&source.to_string(), name) else { return Ok(()) };
-    repository.choose_start(&run.to_string(), &state).map_err(|error| Failure::error(error.to_string()))
 }

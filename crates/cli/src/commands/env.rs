@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use sprag::{Chore, Details, Environments, Limits, Then};
 use sprag_lifecycle::EnvironmentStatus;
-use sprag_store::{EnvironmentRow, Id, Row, Store};
+use sprag_store::{EnvironmentRow, Row, Store};
 use sprag_worktree::Keeps;
 
 use crate::args::EnvCommand;
@@ -254,31 +254,4 @@ fn bytes(count: u64) -> String {
         1_048_576..1_073_741_824 => format!("{:.1} MiB", count as f64 / 1_048_576.0),
         _ => format!("{:.1} GiB", count as f64 / 1_073_741_824.0),
     }
-}
-
-/// The environment of a run as a whole, if it has one.
-pub(super) fn whole(store: &Store, run: sprag_lifecycle::RunId) -> Result<Option<(Id, Details)>, Failure> {
-    let rows = store.read(|db| db.environments_of(run))?;
-    Ok(rows.iter().find(|row| row.scope.is_none()).map(|row| (row.id, Details::of(row))))
-}
-
-/// What a run's environment waits for, while it is being made.
-pub(super) fn being_made(store: &Store, run: sprag_lifecycle::RunId) -> Result<Option<String>, Failure> {
-    let rows = store.read(|db| db.environments_of(run))?;
-    let Some(row) = rows.iter().find(|row| row.status() == EnvironmentStatus::Provisioning) else {
-        return Ok(None);
-    };
-    let repository =
-        Details::of(row).repository.and_then(|path| sprag_worktree::Repository::discover(&path).ok());
-    let holder = repository
-        .and_then(|repository| repository.lock_holder())
-        .filter(|holder| holder.run != run.to_string());
-    Ok(Some(match holder {
-        Some(holder) => format!(
-            "the repository lock, held by run {} since {}",
-            holder.run,
-            crate::show::local(holder.since_unix_ms as i64)
-        ),
-        None => "its worktree to be made".to_owned(),
-    }))
 }

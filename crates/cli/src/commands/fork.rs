@@ -1,8 +1,5 @@
 //! `sprag fork`: a new run that begins where another had finished a step.
 
-use std::sync::Arc;
-
-use serde_json::{Value, json};
 use sprag_store::ops::Created;
 
 use super::run::{Attached, detached, name_taken};
@@ -18,15 +15,8 @@ pub(crate) async fn fork(
 ) -> Result<Exit, Failure> {
     let store = context.store()?;
     let known = find_run(&store, run)?;
-    let step = known.step_no(from)?;
     let source = known.id();
-    let mut new = store.person().new_run(Arc::clone(&known.plan));
-    new.inputs = Arc::clone(&known.run.inputs);
-    new.priority = known.run.priority;
-    let mut about: Value = serde_json::from_str(&known.run.context).unwrap_or_else(|_| json!({}));
-    about["forked_from"] = json!({ "run": source, "step": from });
-    new.context = about.to_string().into();
-    super::diff::begin_after(&store, source, new.id, from)?;
+    let (step, mut new) = sprag::fork(&store, &known, from)?;
     if detach {
         return match store.person().fork_run(source, step, new).await? {
             Created::New(run) | Created::Existing(run) => detached(context, &store, run),

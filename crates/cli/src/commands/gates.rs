@@ -1,6 +1,7 @@
 //! `sprag approve`, `reject`, `signal`: what a run waits for from outside.
 
 use serde_json::{Value, json};
+use sprag::gate_text;
 use sprag_lifecycle::RunId;
 use sprag_store::ops::{self, Signalled};
 use sprag_store::{GateKind, GateRow, RunRow, Store, Table};
@@ -8,7 +9,7 @@ use sprag_store::{GateKind, GateRow, RunRow, Store, Table};
 use super::run::go_on;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::live::{gate_text, questions_alone};
+use crate::live::questions_alone;
 use crate::show::{Style, line};
 
 /// A person's answer.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sprag::view::is_current;
 use sprag_lifecycle::StepNo;
 use sprag_store::{Row, RunRow, Table, Topic};
 use tokio::signal::unix::{SignalKind, signal};
@@ -10,7 +11,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::live::Tails;
-use crate::show::is_current;
 
 /// How often files are looked at while they grow.
 const LOOK: Duration = Duration::from_millis(100);

@@ -1,12 +1,13 @@
 //! `sprag ls`: the runs, newest first.
 
-use serde_json::Value;
+use serde_json::json;
+use sprag::view::RunView;
 use sprag_lifecycle::{RunStatus, Word};
 use sprag_store::Row;
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, run_json, span, table};
+use crate::show::{line, local, span, table};
 
 pub(crate) fn ls(context: &Context, statuses: &[String], limit: usize) -> Result<Exit, Failure> {
     let mut wanted = Vec::new();
@@ -20,7 +21,7 @@ pub(crate) fn ls(context: &Context, statuses: &[String], limit: usize) -> Result
     let store = context.store()?;
     let runs = store.read(|db| db.runs(None, &wanted, limit))?;
     if context.json {
-        line(&Value::Array(runs.iter().map(run_json).collect()).to_string());
+        line(&json!(runs.iter().map(RunView::of).collect::<Vec<_>>()).to_string());
         return Ok(Exit::Ok);
     }
     if runs.is_empty() {

@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod board;
 mod diff;
 mod dry;
 mod env;
@@ -13,14 +14,15 @@ mod inputs;
 mod logs;
 mod ls;
 mod machine;
+mod mcp;
 mod run;
+mod serve;
 mod status;
 mod task;
+mod token;
 mod validate;
 mod wait;
 mod worker;
-
-pub(crate) use events::Names;
 
 use clap::CommandFactory;
 use sprag_pipeline::Diagnostics;
@@ -56,6 +58,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
         Command::Fork { run, from, detach } => fork::fork(&context, run.as_deref(), &from, detach).await,
+        Command::Board { command } => board::board(&context, &command).await,
+        Command::Mcp => mcp::mcp(&context).await,
         Command::Task { command } => task::task(&context, &command).await,
         Command::Env { command } => env::env(&context, &command).await,
         Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
@@ -69,6 +73,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let lease = worker::lease(&lease)?;
             worker::worker(&context, worker::Options { queues, slots, name, until_idle, lease }).await
         }
+        Command::Serve(options) => serve::serve(&context, options).await,
+        Command::Token { command } => token::token(&context, &command).await,
         Command::Events { run, since, follow } => {
             events::events(&context, run.as_deref(), since, follow).await
         }

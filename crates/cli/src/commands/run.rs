@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use sprag::Engine;
-use sprag_lifecycle::{ExecutionStatus, RunId, RunStatus, StepNo};
-use sprag_process::{Liveness, ProcessId};
-use sprag_store::ops::{Created, Lease, Lost};
-use sprag_store::{Id, Row, RunRow, Store, Table, WorkerRow};
+use sprag::{Engine, is_attended, take_from_the_dead, works};
+use sprag_lifecycle::{RunId, RunStatus, StepNo};
+use sprag_store::ops::Created;
+use sprag_store::{Id, Row, RunRow, Store, Table};
 
 use super::drawn;
 use super::inputs::{Given, prepare};
@@ -261,21 +260,6 @@ pub(crate) async fn go_on(
     attached.see_through(context, store, run, Some(since)).await
 }
 
-/// Where exactly one step failed, its next attempt begins with the files from before it.
-fn begin_before_the_failed(store: &Store, known: &Known) -> Result<(), Failure> {
-    let steps = store.read(|db| db.steps(known.id()))?;
-    let failed: Vec<&str> = steps
-        .iter()
-        .filter(|step| step.status() == sprag_lifecycle::StepStatus::Failed && step.item_of.is_none())
-        .filter(|step| step.items.is_none())
-        .map(|step| known.plan.step(step.no).id.as_str())
-        .collect();
-    match failed.as_slice() {
-        [one] => super::diff::begin_before(store, known.id(), one),
-        _ => Ok(()),
-    }
-}
-
 /// Goes on with a run: from a step, from what failed, or from where its process died.
 async fn again(
     context: &Context,
@@ -296,21 +280,7 @@ async fn again(
     let since = store.read(|db| db.last_seq())?;
     let attached = if detach { None } else { Some(Attached::begin(context, store, id, (None, None)).await?) };
     let pin = attached.as_ref().map(|attached| attached.id);
-    // A step that is done again begins with the files from before it.
-    match to {
-        Some(to) => super::diff::begin_before(store, id, &known.plan.step(to).id)?,
-        None if status == RunStatus::Failed => begin_before_the_failed(store, known)?,
-        None => {}
-    }
-    let done: Result<(), Failure> = async {
-        match (status.is_terminal(), to) {
-            (true, Some(to)) => store.person().rewind_run(id, to, pin).await?.require_applied().map(drop)?,
-            (true, None) => store.person().resume_run(id, pin).await?.require_applied().map(drop)?,
-            (false, _) => store.executor().pin_run(id, pin).await.map(drop)?,
-        }
-        Ok(())
-    }
-    .await;
+    let done = sprag::again(store, known, to, pin).await;
     match attached {
         None => {
             done?;
@@ -319,77 +289,9 @@ async fn again(
         Some(attached) => {
             if let Err(refused) = done {
                 attached.leave().await?;
-                super::diff::forget_start(store, id)?;
-                return Err(refused);
+                return Err(refused.into());
             }
             attached.see_through(context, store, id, Some(since)).await
         }
     }
-}
-
-/// A live run is taken over only from a process that is gone; what the dead had of it is abandoned.
-async fn take_from_the_dead(store: &Store, run: &RunRow) -> Result<(), Failure> {
-    if let Some(owner) = run.pin.map(|pin| store.read(|db| Table::<WorkerRow>::load(db, pin))).transpose()? {
-        take_from_its_process(store, run, owner).await?;
-    }
-    // A run that was left to workers: those that live finish what they have.
-    for row in store.read(|db| db.executions(run.id))? {
-        let Some(owner) = row.owner.filter(|_| row.status() == ExecutionStatus::Running) else { continue };
-        let worker = store.read(|db| Table::<WorkerRow>::load(db, owner))?;
-        if worker.is_some_and(|worker| liveness(&worker).1 == Liveness::Dead) {
-            let _ = store.reaper().owner_died(Lease { execution: row.id, fence: row.fence }).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Whether somebody works on a live run, or could: its own process, or any worker if it was left to them.
-fn is_attended(store: &Store, run: &RunRow) -> Result<bool, Failure> {
-    let workers = store.read(|db| db.workers())?;
-    Ok(workers.iter().any(|worker| match run.pin {
-        Some(pin) => worker.id == pin && liveness(worker).1 != Liveness::Dead,
-        None => works(worker),
-    }))
-}
-
-/// Whether a worker takes commands: whoever only claims tasks has no process that could.
-fn works(worker: &WorkerRow) -> bool {
-    !worker.queues.is_empty() && !worker.process.is_empty() && liveness(worker).1 != Liveness::Dead
-}
-
-/// A worker's process, and what can be said of it from here.
-fn liveness(worker: &WorkerRow) -> (Option<ProcessId>, Liveness) {
-    let process: Option<ProcessId> = worker.process.parse().ok();
-    let alive = process.as_ref().map_or(Liveness::Unknown, sprag_process::is_alive);
-    (process, alive)
-}
-
-async fn take_from_its_process(
-    store: &Store,
-    run: &RunRow,
-    worker: Option<WorkerRow>,
-) -> Result<(), Failure> {
-    let Some(worker) = worker else { return Ok(()) };
-    let there = worker.status() != sprag_lifecycle::WorkerStatus::Offline;
-    let (process, alive) = liveness(&worker);
-    let silent = worker.heartbeat_until_ms <= store.now().steady_ms;
-    if there && alive != Liveness::Dead && !(alive == Liveness::Unknown && silent) {
-        let who = process
-            .map_or_else(|| worker.name.to_string(), |id| format!("process {} on {}", id.pid, id.host));
-        return Err(Failure::error(format!("run {} is being worked on by {who}", run.id))
-            .next(format!("watch it with `sprag logs -f {0}`, or end it with `sprag cancel {0}`", run.id)));
-    }
-    for row in store.read(|db| db.held_by(worker.id))? {
-        let lease = Lease { execution: row.id, fence: row.fence };
-        // Seen dead on this host, or silent for longer than its lease elsewhere: the store checks which.
-        let _ = match alive {
-            Liveness::Dead => store.reaper().owner_died(lease).await?,
-            Liveness::Alive | Liveness::Unknown => store.reaper().expire(lease).await?,
-        };
-    }
-    if there {
-        let lost = if alive == Liveness::Dead { Lost::ProcessGone } else { Lost::LeaseLapsed };
-        let _ = store.reaper().worker_lost(worker.id, lost).await?;
-    }
-    Ok(())
 }

@@ -1,18 +1,20 @@
 //! `sprag status`: a run and its steps.
 
+use serde_json::json;
+use sprag::view::StatusView;
 use sprag_lifecycle::{RunId, WorkKind};
 use sprag_store::{Row, StepRow, step_name};
 
 use crate::context::{Context, Known, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, span, status_json};
+use crate::show::{line, local, span};
 
 pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let store = context.store()?;
     let known = find_run(&store, run)?;
     let (steps, executions) = store.read(|db| Ok((db.steps(known.id())?, db.executions(known.id())?)))?;
     if context.json {
-        line(&status_json(&known.run, &known.plan, &steps).to_string());
+        line(&json!(StatusView::of(&known.run, &known.plan, &steps)).to_string());
         return Ok(Exit::Ok);
     }
     let style = context.style;

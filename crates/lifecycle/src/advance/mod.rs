@@ -14,6 +14,7 @@
 //! it, within one transaction of whoever keeps the state.
 
 mod rework;
+mod tasks;
 mod walk;
 
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use crate::{OnFail, Plan, RunEvent, RunStatus, StepEvent, StepNo, StepStatus};
 
 pub use rework::{restart, resume_set};
+pub use tasks::{Following, cancel_item, reopen_item, take_up};
 pub use walk::{advance, heal};
 
 /// A run as the walk sees it and changes it.
@@ -43,6 +45,11 @@ pub trait RunState {
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>, Self::Error>;
     /// The first of a fan-out's items that wait for their turn, at most `limit`, in order.
     fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>, Self::Error>;
+
+    /// What needs this item of an open fan-out, in order.
+    fn followers(&mut self, item: StepNo) -> Result<Vec<Following>, Self::Error>;
+    /// What this item of an open fan-out needs, in order.
+    fn followed(&mut self, item: StepNo) -> Result<Vec<Following>, Self::Error>;
 
     /// Reports an event on a step.
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<(), Self::Error>;
@@ -240,6 +247,8 @@ pub enum StepMove {
         /// It is a fan-out whose list stays: what is done of it is kept. So is a child run.
         keep: bool,
     },
+    /// It is a task of an open board, and a person wants it tried again.
+    Reopened,
 }
 
 impl StepMove {
@@ -255,6 +264,7 @@ impl StepMove {
             StepMove::Cancelled => StepEvent::Cancelled,
             StepMove::Reworked { .. } => StepEvent::Reworked,
             StepMove::Reset { .. } => StepEvent::Reset,
+            StepMove::Reopened => StepEvent::Reopened,
         }
     }
 }

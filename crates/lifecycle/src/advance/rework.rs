@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::tasks::{is_open, recount_tasks};
 use super::walk::{Walk, count, is_begun};
 use super::{Items, Needs, RunState, Standing, StepMove, Tally, Work, standing};
 use crate::{OnFail, Plan, RunStatus, StepNo, StepStatus};
@@ -128,14 +129,19 @@ pub fn restart<S: RunState>(
 /// Sends back the items that did not come to a good end; the others stay as they are.
 fn reset_items<S: RunState>(state: &mut S, of: StepNo) -> Result<(), S::Error> {
     let Some(mut items) = state.step(of)?.items else { return Ok(()) };
+    let grows = is_open(state.plan().step(of));
     for item in state.items(of, false)? {
-        if matches!(state.step(item)?.status, StepStatus::Failed | StepStatus::Cancelled) {
+        let status = state.step(item)?.status;
+        // A task that was skipped because of a broken one has its chance with it.
+        let skipped = grows && status == StepStatus::Skipped;
+        if skipped || matches!(status, StepStatus::Failed | StepStatus::Cancelled) {
             state.move_step(item, StepMove::Reset { keep: true })?;
             items.settled = items.settled.saturating_sub(1);
             items.again += 1;
         }
     }
-    state.set_items(of, Items { failed: 0, cancelled: 0, ending: false, ..items })
+    state.set_items(of, Items { failed: 0, cancelled: 0, ending: false, ..items })?;
+    if grows { recount_tasks(state, of) } else { Ok(()) }
 }
 
 /// The run has one settled step less.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::rework::{drive, is_held};
+use super::tasks::{is_open, recount_tasks, tell_followers};
 use super::{Items, Needs, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, standing};
 use crate::{OnFail, Plan, PlanStep, RunEvent, RunStatus, StepNo, StepStatus};
 
@@ -21,11 +22,7 @@ pub fn advance<S: RunState>(
     if state.run().status.is_terminal() || state.run().status == RunStatus::Queued {
         return Ok(());
     }
-    let mut walk = Walk { plan: state.plan(), state, agenda: changed.into_iter().collect() };
-    while let Some(no) = walk.agenda.pop_first() {
-        walk.visit(no)?;
-    }
-    walk.finish()
+    Walk { plan: state.plan(), state, agenda: changed.into_iter().collect() }.work_off()
 }
 
 /// Recounts every need and every item from the steps themselves, then walks over all of them.
@@ -41,6 +38,9 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
         standings.push(standing(&step, plan.step(no).policy.on_fail));
         if let Some(items) = step.items {
             recount_items(state, no, items)?;
+            if is_open(plan.step(no)) {
+                recount_tasks(state, no)?;
+            }
         }
     }
     for no in all.clone() {
@@ -57,10 +57,7 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
     // A failure that its writer did not live to report.
     let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state };
     walk.observe_failure()?;
-    while let Some(no) = walk.agenda.pop_first() {
-        walk.visit(no)?;
-    }
-    walk.finish()
+    walk.work_off()
 }
 
 fn recount_items<S: RunState>(state: &mut S, of: StepNo, was: Items) -> Result<(), S::Error> {
@@ -87,7 +84,7 @@ pub(super) fn is_begun(status: StepStatus) -> bool {
 }
 
 /// Whether it is an item that was sent back and has not had its turn since.
-fn waits_again(item: &StepNow) -> bool {
+pub(super) fn waits_again(item: &StepNow) -> bool {
     item.status == StepStatus::Waiting && item.attempt > 1
 }
 
@@ -121,6 +118,14 @@ enum May {
 }
 
 impl<S: RunState> Walk<'_, S> {
+    /// Looks at one step after the other until there is nothing left to look at.
+    pub(super) fn work_off(&mut self) -> Result<(), S::Error> {
+        while let Some(no) = self.agenda.pop_first() {
+            self.visit(no)?;
+        }
+        self.finish()
+    }
+
     fn visit(&mut self, no: StepNo) -> Result<(), S::Error> {
         let run = self.state.run();
         if run.status.is_terminal() {
@@ -172,25 +177,26 @@ impl<S: RunState> Walk<'_, S> {
         })
     }
 
-    fn planned(&self, step: &StepNow) -> &PlanStep {
+    pub(super) fn planned(&self, step: &StepNow) -> &PlanStep {
         self.plan.step(step.node)
     }
 
     fn visit_waiting(&mut self, no: StepNo, step: &StepNow, may: May) -> Result<(), S::Error> {
         if may != May::Start {
-            self.leave_line(step)?;
+            self.leave_line(no)?;
             return self.settle(no, StepMove::Cancelled);
         }
         if !self.has_turn(step)? {
             return Ok(());
         }
         if step.needs.broken > 0 && !self.planned(step).policy.always {
+            self.leave_line(no)?;
             return self.settle(no, StepMove::Skipped { by_when: false });
         }
         if step.needs.open > 0 {
             return Ok(());
         }
-        self.leave_line(step)?;
+        self.leave_line(no)?;
         if !self.state.wanted(no)? {
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
@@ -208,16 +214,20 @@ impl<S: RunState> Walk<'_, S> {
     }
 
     /// An item that was sent back waits no longer.
-    fn leave_line(&mut self, step: &StepNow) -> Result<(), S::Error> {
-        let Some(parent) = step.item_of.filter(|_| waits_again(step)) else { return Ok(()) };
+    pub(super) fn leave_line(&mut self, no: StepNo) -> Result<(), S::Error> {
+        let step = self.state.step(no)?;
+        let Some(parent) = step.item_of.filter(|_| waits_again(&step)) else { return Ok(()) };
         let items = self.state.step(parent)?.items.unwrap_or_default();
         self.state.set_items(parent, Items { again: items.again.saturating_sub(1), ..items })
     }
 
     /// How many items of a fan-out may be live at once.
     fn items_at_once(&self, parent: &StepNow) -> u32 {
-        let bound = self.planned(parent).spread.unwrap_or_default().max_parallel;
-        bound.unwrap_or(LIVE_ITEMS).clamp(1, LIVE_ITEMS)
+        let spread = self.planned(parent).spread.unwrap_or_default();
+        if spread.open {
+            return u32::MAX;
+        }
+        spread.max_parallel.unwrap_or(LIVE_ITEMS).clamp(1, LIVE_ITEMS)
     }
 
     /// Creates the step's work, and looks at it: it may have failed or ended at once.
@@ -275,7 +285,7 @@ impl<S: RunState> Walk<'_, S> {
     }
 
     /// Ends work that nobody is at, and looks again.
-    fn end_now(&mut self, no: StepNo) -> Result<(), S::Error> {
+    pub(super) fn end_now(&mut self, no: StepNo) -> Result<(), S::Error> {
         self.state.end_work(no)?;
         self.agenda.insert(no);
         Ok(())
@@ -308,10 +318,15 @@ impl<S: RunState> Walk<'_, S> {
                 self.state.set_items(no, items)?;
             }
         }
-        if !items.are_over(may == May::Start) {
+        let grows = is_open(self.planned(step));
+        if !items.are_over(may == May::Start) || (grows && may == May::Start && self.state.run().open) {
             return Ok(());
         }
-        match items.end() {
+        let end = match items.end() {
+            WorkEnd::Cancelled if grows && may != May::End => WorkEnd::Succeeded,
+            end => end,
+        };
+        match end {
             WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
             WorkEnd::Cancelled => self.settle(no, StepMove::Cancelled),
             _ => self.fail(no, step),
@@ -344,7 +359,7 @@ impl<S: RunState> Walk<'_, S> {
     }
 
     /// Reports the event that settles the step, and tells those that need it.
-    fn settle(&mut self, no: StepNo, to: StepMove) -> Result<(), S::Error> {
+    pub(super) fn settle(&mut self, no: StepNo, to: StepMove) -> Result<(), S::Error> {
         self.state.move_step(no, to)?;
         // A fan-out that was sent back with its list, and does not come to its turn: nor do its items.
         if self.state.step(no)?.items.is_some_and(|items| items.again > 0) {
@@ -357,6 +372,9 @@ impl<S: RunState> Walk<'_, S> {
     pub(super) fn tell(&mut self, no: StepNo) -> Result<(), S::Error> {
         let step = self.state.step(no)?;
         if let Some(parent) = step.item_of {
+            if is_open(self.planned(&step)) {
+                tell_followers(self, no, &step)?;
+            }
             return self.tell_parent(parent, step.status);
         }
         let stands = standing(&step, self.planned(&step).policy.on_fail);

@@ -19,7 +19,7 @@ pub(super) fn inherit_step(session: &mut Session<'_>, from: RunId, to: RunId, no
         for index in 0..list.items.total {
             values.extend(session.db().item(of(from), index)?);
         }
-        session.db().put_items(of(to), &values)?;
+        session.db().put_items(of(to), 0, &values)?;
         for item in session.item_rows(from, no)? {
             next = next.max(item.no + 1);
             inherit_row(session, to, &item)?;

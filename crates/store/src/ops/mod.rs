@@ -3,6 +3,7 @@
 //! They are plain functions over a [`Session`](crate::Session), so that the model checker, the simulation, memory and
 //! SQLite all run exactly this code. Who may call which is a matter of the handles in `handle.rs`.
 
+mod boards;
 mod entities;
 mod environments;
 mod executor;
@@ -13,6 +14,7 @@ mod reclaim;
 mod runs;
 mod worker;
 
+pub use boards::*;
 pub use entities::*;
 pub use environments::*;
 pub use executor::*;

@@ -33,6 +33,8 @@ pub struct NewRun {
     pub context: Arc<str>,
     /// The step of another run whose work it is.
     pub parent: Option<StepKey>,
+    /// A board: it takes tasks until somebody closes it.
+    pub open: bool,
 }
 
 impl NewRun {
@@ -47,6 +49,7 @@ impl NewRun {
             inputs: "{}".into(),
             context: "{}".into(),
             parent: None,
+            open: false,
         }
     }
 }
@@ -164,7 +167,7 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
         status: RunStatus::Queued,
         version: 1,
         epoch: 1,
-        open: false,
+        open: new.open,
         tally: Tally { unsettled: steps.len() as u32, broken: 0 },
         reworking: None,
         plan: plan_hash,
@@ -293,6 +296,10 @@ pub fn cancel_run(session: &mut Session<'_>, id: RunId) -> Result<Outcome<Run>> 
     }
     let outcome = report_run(held.session, &run, RunEvent::CancelRequested, Actor::Person)?;
     if outcome.is_applied() {
+        if run.open {
+            held.session.note::<RunRow>(id, |row| row.open = false)?;
+            super::mark_closed(held.session, id)?;
+        }
         let all = held.unsettled()?;
         advance(&mut held, all)?;
     }

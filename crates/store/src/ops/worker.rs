@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo, advance,
+    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo,
+    WorkerStatus, advance,
 };
 
 use crate::backend::Candidate;
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow};
+use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
@@ -365,4 +366,45 @@ pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execut
         advance(&mut held, [lease.execution.step])?;
     }
     Ok(outcome)
+}
+
+/// Receives one execution for whoever comes by from time to time, and is known by its name: an agent, a person.
+/// The same nonce gets what it got before, for as long as that is still held: the answer may have been lost.
+pub fn claim_as(
+    session: &mut Session<'_>,
+    worker: &super::NewWorker,
+    claimer: &Claimer,
+) -> Result<Option<Assignment>> {
+    let until_ms = session.now().steady_ms + worker.lease_ms;
+    match session.get::<WorkerRow>(worker.id)? {
+        Some(row) if row.status() == WorkerStatus::Online => {
+            // Told anew only where it makes a difference: many claims a second are one worker's.
+            if row.heartbeat_until_ms < until_ms - worker.lease_ms / 2 || row.queues != worker.queues {
+                session.note::<WorkerRow>(worker.id, |row| {
+                    row.heartbeat_until_ms = until_ms.max(row.heartbeat_until_ms);
+                    row.queues = Arc::clone(&worker.queues);
+                })?;
+            }
+        }
+        _ => {
+            let _ = super::register_worker(session, worker)?;
+        }
+    }
+    if claimer.nonce != 0 {
+        let held = session.db().held_by(claimer.worker)?;
+        if let Some(row) = held.into_iter().find(|row| row.nonce == claimer.nonce) {
+            return assignment(session, row.id).map(Some);
+        }
+    }
+    Ok(claim(session, claimer, 1)?.pop())
+}
+
+/// What is held by this lease, told again; none if it is not held any more.
+pub fn assignment_of(session: &mut Session<'_>, lease: Lease) -> Result<Option<Assignment>> {
+    match session.get::<ExecutionRow>(lease.execution)? {
+        Some(row) if row.status() == ExecutionStatus::Running && row.fence == lease.fence => {
+            assignment(session, lease.execution).map(Some)
+        }
+        _ => Ok(None),
+    }
 }

@@ -8,9 +8,11 @@
 //! A commit is on disk before anybody is answered (WAL, `synchronous=FULL`). Operations that wait share
 //! a commit; if one of them fails half-way, all are run again in savepoints, and it alone is undone.
 
+mod boards;
 mod memo;
 mod open;
 mod rows;
+mod service;
 mod tx;
 mod writer;
 
@@ -26,6 +28,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::language::Language;
 use crate::seams::{Clock, Entropy, Now, System};
+use crate::service::Observer;
 use crate::wake::Hub;
 
 pub(crate) use writer::Job;
@@ -76,6 +79,7 @@ pub(crate) struct Sqlite {
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) hub: Arc<Hub>,
     language: Arc<OnceLock<Arc<dyn Language>>>,
+    observer: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 
 impl Sqlite {
@@ -98,6 +102,7 @@ impl Sqlite {
         let hub = Hub::shared(&bells)
             .map_err(|error| Error::Open { path: bells.clone(), reason: error.to_string() })?;
         let language = Arc::new(OnceLock::new());
+        let observer = Arc::new(OnceLock::new());
         let (jobs, queue) = tokio::sync::mpsc::channel(writer::QUEUE_BOUND);
         let thread = writer::Writer {
             conn,
@@ -106,6 +111,7 @@ impl Sqlite {
             entropy: Arc::clone(&entropy),
             hub: Arc::clone(&hub),
             language: Arc::clone(&language),
+            observer: Arc::clone(&observer),
         };
         let handle = std::thread::Builder::new()
             .name("sprag-writer".into())
@@ -121,12 +127,18 @@ impl Sqlite {
             writer: Mutex::new(Some(handle)),
             hub,
             language,
+            observer,
         })
     }
 
     /// Has the specs of steps read by `language`; the first one to be named stays.
     pub(crate) fn speak(&self, language: Arc<dyn Language>) {
         let _ = self.language.set(language);
+    }
+
+    /// Has somebody told of what the writer does; the first one to be named stays.
+    pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
+        let _ = self.observer.set(observer);
     }
 
     /// Gives the writer a job; waits while its queue is full.

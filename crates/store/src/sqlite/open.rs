@@ -13,8 +13,13 @@ use crate::error::{Error, Result};
 use crate::seams::{Clock, System};
 
 /// Each takes the schema one version further, in one transaction.
-pub(super) const MIGRATIONS: &[&str] =
-    &[include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+pub(super) const MIGRATIONS: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+    include_str!("schema_5.sql"),
+];
 
 /// "SPRG": tells our files from other programs'.
 const APPLICATION_ID: i64 = 0x5350_5247;

@@ -32,7 +32,7 @@ pub(super) struct SqliteTx<'c> {
 }
 
 impl SqliteTx<'_> {
-    fn sql<T>(&self, action: &'static str, done: rusqlite::Result<T>) -> Result<T> {
+    pub(super) fn sql<T>(&self, action: &'static str, done: rusqlite::Result<T>) -> Result<T> {
         done.map_err(|error| translate(self.path, action, &error))
     }
 
@@ -44,7 +44,7 @@ impl SqliteTx<'_> {
     }
 
     /// Runs a query for whole rows.
-    fn rows<R: Stored>(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<R>> {
+    pub(super) fn rows<R: Stored>(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<Vec<R>> {
         let found = (|| {
             let mut statement = self.conn.prepare_cached(sql)?;
             let mut rows = statement.query(params)?;
@@ -58,7 +58,7 @@ impl SqliteTx<'_> {
     }
 
     /// Runs a query for a few columns.
-    fn list<T>(
+    pub(super) fn list<T>(
         &self,
         sql: &str,
         params: &[&dyn rusqlite::ToSql],
@@ -71,12 +71,12 @@ impl SqliteTx<'_> {
         self.sql("reading", found)
     }
 
-    fn run(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<usize> {
+    pub(super) fn run(&self, sql: &str, params: &[&dyn rusqlite::ToSql]) -> Result<usize> {
         self.sql("writing", self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)))
     }
 
     /// Everything about a table's rows but the condition.
-    fn select<R: Stored>(condition: &str) -> String {
+    pub(super) fn select<R: Stored>(condition: &str) -> String {
         let columns = R::LOAD.split_once(" WHERE ").map_or(R::LOAD, |(columns, _)| columns);
         format!("{columns} {condition}")
     }
@@ -438,11 +438,11 @@ impl Backend for SqliteTx<'_> {
         )
     }
 
-    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
-        for (no, value) in values.iter().enumerate() {
+    fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
+        for (no, value) in (first..).zip(values) {
             self.run(
                 "INSERT INTO items (run, step, attempt, no, value) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![of.run.to_i64(), of.step, of.attempt, no as i64, &**value],
+                params![of.run.to_i64(), of.step, of.attempt, no, &**value],
             )?;
         }
         Ok(())

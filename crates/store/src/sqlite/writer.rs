@@ -16,6 +16,7 @@ use super::{SqliteClock, translate, waited_since};
 use crate::error::{Error, Result};
 use crate::language::Language;
 use crate::seams::{Clock, Entropy, System};
+use crate::service::Observer;
 use crate::session::{Flushed, Session};
 use crate::wake::Hub;
 
@@ -63,6 +64,7 @@ pub(super) struct Writer {
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) hub: Arc<Hub>,
     pub(super) language: Arc<OnceLock<Arc<dyn Language>>>,
+    pub(super) observer: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 
 impl Writer {
@@ -92,7 +94,10 @@ impl Writer {
     }
 
     fn write(&self, memo: &Rc<RefCell<Memo>>, mut batch: Vec<Box<dyn Job>>) {
-        match self.transact(memo, &mut batch) {
+        let since = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let written = self.transact(memo, &mut batch);
+        self.tell_observer(since, &written);
+        match written {
             Ok(done) => {
                 let mut topics = BTreeSet::new();
                 for (job, outcome) in batch.into_iter().zip(done) {
@@ -108,6 +113,21 @@ impl Writer {
             Err(_) if batch.len() > 1 => batch.into_iter().for_each(|job| self.write(memo, vec![job])),
             Err(Undone::Failed(error)) => batch.into_iter().for_each(|job| job.answer(Err(error.clone()))),
             Err(Undone::Together) => batch.into_iter().for_each(|job| job.answer(Err(self.lost()))),
+        }
+    }
+
+    fn tell_observer(
+        &self,
+        since: rustix::time::Timespec,
+        written: &std::result::Result<Vec<Result<Flushed>>, Undone>,
+    ) {
+        let Some(observer) = self.observer.get() else { return };
+        let Ok(done) = written else { return observer.undone() };
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let took_us = (now.tv_sec - since.tv_sec) * 1_000_000 + (now.tv_nsec - since.tv_nsec) as i64 / 1_000;
+        observer.committed(done.len(), took_us.max(0) as u64);
+        for (entity, reason) in done.iter().flatten().flat_map(|flushed| &flushed.refused) {
+            observer.refused(entity, reason);
         }
     }
 

@@ -1,5 +1,8 @@
 //! The store in memory: for models, simulations, and to compare SQLite against.
 
+mod boards;
+mod service;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -43,6 +46,8 @@ pub struct Tables {
     places: BTreeSet<(Arc<str>, RunId)>,
     items: BTreeMap<ExecutionId, Vec<Arc<str>>>,
     signals: Vec<(RunId, Arc<str>, Arc<str>)>,
+    boards: boards::BoardTables,
+    service: service::ServiceRows,
     pub(crate) language: Tongue,
 }
 
@@ -381,10 +386,14 @@ impl Backend for MemoryTx<'_> {
         Ok(waiting.map(|((_, no), _)| *no).take(limit).collect())
     }
 
-    fn put_items(&mut self, of: ExecutionId, values: &[Arc<str>]) -> Result<()> {
-        self.tables.items.insert(of, values.to_vec());
+    fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
+        let list = self.tables.items.entry(of).or_default();
+        debug_assert_eq!(list.len(), first as usize, "a list grows at its end");
+        list.extend_from_slice(values);
         self.undo.push(Box::new(move |tables| {
-            tables.items.remove(&of);
+            if let Some(list) = tables.items.get_mut(&of) {
+                list.truncate(first as usize);
+            }
         }));
         Ok(())
     }

@@ -1,0 +1,113 @@
+//! `sprag serve`: the HTTP API, the executor and a worker in one process.
+
+use sprag::Engine;
+use sprag_server::{Auth, Options, Server, StartError};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::wait::parse_time;
+use super::worker::{drain, lease};
+use crate::args::{Serve, When};
+use crate::context::{Context, this_program};
+use crate::exit::{Exit, Failure};
+use crate::show::line;
+
+pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Failure> {
+    if wanted.slots == Some(0) {
+        return Err(Failure::usage("--slots must be at least 1"));
+    }
+    let options = options(&wanted)?;
+    let _ = sprag_process::become_subreaper();
+    let store = context.store()?;
+    let mut builder = Engine::builder(&context.data)
+        .store(store.clone())
+        .commands(this_program()?)
+        .name(format!("serve-{}", std::process::id()))
+        .lease(lease(&wanted.lease)?)
+        .queues(wanted.queues.iter().map(String::as_str));
+    if let Some(slots) = wanted.slots {
+        builder = builder.slots(slots);
+    }
+    if wanted.no_worker {
+        builder = builder.without_worker();
+    }
+    // Listened to from the start: a signal that comes early must not be lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let engine = builder.start().await?;
+    let pulse = engine.pulse();
+    let server = match Server::start(store, &context.data, options, move || pulse.is_felt()).await {
+        Ok(server) => server,
+        Err(error) => {
+            drain(engine, std::future::pending()).await?;
+            return Err(not_started(&error));
+        }
+    };
+    tell(context, &server);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    eprintln!("stopping: finishing what it has; a second signal ends it");
+    let hurry = server.hurrier();
+    let again = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        let _ = hurry.send(true);
+    };
+    let mut again = std::pin::pin!(again);
+    let mut shutdown = std::pin::pin!(server.shutdown());
+    let mut impatient = false;
+    tokio::select! {
+        () = &mut shutdown => {}
+        () = &mut again => {
+            impatient = true;
+            shutdown.await;
+        }
+    }
+    match impatient {
+        true => drain(engine, std::future::ready(())).await?,
+        false => drain(engine, again).await?,
+    }
+    Ok(Exit::Ok)
+}
+
+fn options(wanted: &Serve) -> Result<Options, Failure> {
+    let mut options = Options::new(wanted.listen);
+    options.auth = match wanted.auth {
+        When::Auto => Auth::Loopback,
+        When::Always => Auth::Always,
+    };
+    options.allow_hosts = wanted.allow_host.clone();
+    options.rate_limit = wanted.rate_limit;
+    options.body_limit = wanted.body_limit;
+    options.connections = wanted.connections.max(1);
+    options.idle_timeout = parse_time("--idle-timeout", &wanted.idle_timeout)?;
+    if let Some(project) = &wanted.project {
+        let found = std::fs::canonicalize(project)
+            .map_err(|error| Failure::usage(format!("--project {}: {error}", project.display())))?;
+        options.project = Some(found);
+    }
+    Ok(options)
+}
+
+fn not_started(error: &StartError) -> Failure {
+    let failure = Failure::error(error.to_string());
+    match error {
+        StartError::Listen { .. } => failure.next("choose another address with --listen"),
+        StartError::NoToken(_) => failure.next("make one: sprag token new NAME --scope admin"),
+        StartError::Store(_) => failure,
+    }
+}
+
+fn tell(context: &Context, server: &Server) {
+    if context.json {
+        line(
+            &serde_json::json!({ "type": "listening", "url": format!("http://{}", server.addr()) })
+                .to_string(),
+        );
+    } else {
+        line(&format!("listening on http://{}", server.addr()));
+    }
+}

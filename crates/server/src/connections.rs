@@ -1,0 +1,189 @@
+//! Connections: how many there may be, how long each may keep silent, and how they end with the server.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tower::ServiceExt;
+
+use crate::app::Options;
+use crate::guard::Peer;
+
+/// How many bytes the headers of a request may have. There may be a hundred of them.
+const MAX_HEADER_BYTES: usize = 64 * 1024;
+/// How long to wait after accepting failed: too many open files pass.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections until told to stop; then lets those that are busy finish.
+pub(crate) async fn accept(
+    listener: TcpListener,
+    router: Router,
+    options: &Options,
+    mut stop: watch::Receiver<bool>,
+    mut hurry: watch::Receiver<bool>,
+) {
+    let places = Arc::new(Semaphore::new(options.connections));
+    let mut open = JoinSet::new();
+    while !*stop.borrow() {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.changed() => continue,
+            Some(_) = open.join_next(), if !open.is_empty() => continue,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "accepting a connection");
+                let _ = tokio::time::timeout(ACCEPT_PAUSE, stop.changed()).await;
+                continue;
+            }
+        };
+        set_up(&stream, options.idle_timeout);
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            open.spawn(turn_away(stream));
+            continue;
+        };
+        let (router, idle, stop) = (router.clone(), options.idle_timeout, stop.clone());
+        open.spawn(async move {
+            serve(stream, Peer(peer), router, idle, stop).await;
+            drop(place);
+        });
+    }
+    drop(listener);
+    while !open.is_empty() && !*hurry.borrow() {
+        tokio::select! {
+            _ = open.join_next() => {}
+            _ = hurry.changed() => {}
+        }
+    }
+    open.abort_all();
+}
+
+fn set_up(stream: &TcpStream, idle: Duration) {
+    let _ = stream.set_nodelay(true);
+    // A peer that is gone without a word is noticed after this long, whatever there is to send to it.
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, idle.as_millis() as u32);
+    let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
+    let _ = rustix::net::sockopt::set_tcp_keepidle(stream, idle);
+    let _ = rustix::net::sockopt::set_tcp_keepintvl(stream, idle / 3);
+    let _ = rustix::net::sockopt::set_tcp_keepcnt(stream, 3);
+}
+
+/// Tells a client that there is no place for it.
+async fn turn_away(mut stream: TcpStream) {
+    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n\
+                            connection: close\r\n\r\n";
+    let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(ANSWER)).await;
+}
+
+async fn serve(
+    stream: TcpStream,
+    peer: Peer,
+    router: Router,
+    idle: Duration,
+    mut stop: watch::Receiver<bool>,
+) {
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        router.clone().oneshot(request.map(Body::new))
+    });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(idle).max_header_size(MAX_HEADER_BYTES);
+    let io = TokioIo::new(Impatient::new(stream, idle));
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = told(&mut stop) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(peer = %peer.0, %error, "connection");
+    }
+}
+
+/// Waits until somebody says so; what they said is not held on to.
+pub(crate) async fn told(watch: &mut watch::Receiver<bool>) {
+    let _ = watch.wait_for(|told| *told).await;
+}
+
+/// A stream whose peer must take what is written to it within a time.
+struct Impatient<S> {
+    stream: S,
+    limit: Duration,
+    waiting: Option<Pin<Box<tokio::time::Timeout<std::future::Pending<()>>>>>,
+}
+
+impl<S> Impatient<S> {
+    fn new(stream: S, limit: Duration) -> Self {
+        Impatient { stream, limit, waiting: None }
+    }
+
+    /// Passes on what came of a write; too many that wait in a row are an error.
+    fn judge<T>(&mut self, cx: &mut Context<'_>, came: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if came.is_ready() {
+            self.waiting = None;
+            return came;
+        }
+        let limit = self.limit;
+        let waiting =
+            self.waiting.get_or_insert_with(|| Box::pin(tokio::time::timeout(limit, std::future::pending())));
+        match waiting.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client does not read what it asked for",
+            ))),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let came = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.judge(cx, came)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let came = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
+        self.judge(cx, came)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

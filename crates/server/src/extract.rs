@@ -1,0 +1,207 @@
+//! What is read out of a request, with its problems told as problems.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use sprag_lifecycle::RunId;
+
+use crate::app::App;
+use crate::problem::Problem;
+
+/// A JSON body.
+pub struct Json<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "the body must be JSON",
+            )
+            .next("send it with `content-type: application/json`"));
+        }
+        let bytes = read_body(request, app.options().body_limit).await?;
+        parse(&bytes).map(Json)
+    }
+}
+
+/// A JSON body that may be left out.
+pub struct OptionalJson<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        let json = is_json(request.headers());
+        let bytes = read_body(request, app.options().body_limit).await?;
+        match (bytes.is_empty(), json) {
+            (true, _) => Ok(OptionalJson(T::default())),
+            (false, true) => parse(&bytes).map(OptionalJson),
+            (false, false) => Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_media_type",
+                "the body must be JSON",
+            )
+            .next("send it with `content-type: application/json`")),
+        }
+    }
+}
+
+/// The whole body, no longer than the limit.
+pub(crate) async fn read_body(request: Request, limit: usize) -> Result<bytes::Bytes, Problem> {
+    let too_large = || {
+        Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the body has more than {limit} bytes"),
+        )
+    };
+    let announced = request.headers().get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    // Refused before any of it is read.
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    match Limited::new(request.into_body(), limit).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => Problem::invalid(error.to_string()),
+        _ => Problem::malformed(format!("the body is not JSON: {error}")),
+    })
+}
+
+/// The query, in which nothing unknown may stand.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let read = axum::extract::Query::<T>::from_request_parts(parts, app).await;
+        read.map(|query| Query(query.0))
+            .map_err(|error: QueryRejection| Problem::malformed(error.body_text()))
+    }
+}
+
+/// The run that the path names. Its id goes into the log.
+pub struct RunPath(pub RunId);
+
+impl FromRequestParts<App> for RunPath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        let named = Path::<std::collections::BTreeMap<String, String>>::from_request_parts(parts, app).await;
+        let named = named.map_err(|error| Problem::not_found(error.body_text()))?;
+        let text = named.get("run").map(String::as_str).unwrap_or_default();
+        text.parse().map(RunPath).map_err(|error: sprag_lifecycle::NotARunId| {
+            Problem::not_found(error.to_string()).next("list the runs: GET /v1/runs")
+        })
+    }
+}
+
+/// One part of the path, by its name.
+pub(crate) async fn part(parts: &mut Parts, app: &App, name: &str) -> Result<String, Problem> {
+    let named = Path::<std::collections::BTreeMap<String, String>>::from_request_parts(parts, app).await;
+    let named = named.map_err(|error| Problem::not_found(error.body_text()))?;
+    Ok(named.get(name).cloned().unwrap_or_default())
+}
+
+macro_rules! path_parts {
+    ($($(#[$doc:meta])* $type:ident = $name:literal),+ $(,)?) => {$(
+        $(#[$doc])*
+        pub struct $type(pub String);
+
+        impl FromRequestParts<App> for $type {
+            type Rejection = Problem;
+
+            async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+                part(parts, app, $name).await.map($type)
+            }
+        }
+    )+};
+}
+
+path_parts! {
+    /// The step that the path names.
+    StepPath = "step",
+    /// The attempt that the path names.
+    AttemptPath = "attempt",
+    /// The queue that the path names.
+    QueuePath = "queue",
+    /// The number that the path names.
+    IdPath = "id",
+    /// The rest of the path.
+    RestPath = "path",
+}
+
+impl IdPath {
+    /// The number; what is none names nothing.
+    pub fn number(&self) -> Result<i64, Problem> {
+        self.0
+            .parse()
+            .map_err(|_| Problem::not_found(format!("there is nothing with the number {:?}", self.0)))
+    }
+}
+
+/// `If-Match`: the version that the caller has seen, if it says one.
+pub struct IfMatch(pub Option<u32>);
+
+impl FromRequestParts<App> for IfMatch {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        let Some(value) = parts.headers.get(header::IF_MATCH) else { return Ok(IfMatch(None)) };
+        let text = value.to_str().unwrap_or_default().trim();
+        if text == "*" {
+            return Ok(IfMatch(None));
+        }
+        let number = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
+        match number.and_then(|number| number.parse().ok()) {
+            Some(version) => Ok(IfMatch(Some(version))),
+            None => Err(Problem::malformed(format!("if-match: {text} is not an etag of ours"))
+                .next("send the etag as it was given, such as \"7\"")),
+        }
+    }
+}
+
+impl IfMatch {
+    /// Insists on the version that the caller has seen.
+    pub fn check(&self, version: u32) -> Result<(), Problem> {
+        match self.0 {
+            Some(seen) if seen != version => Err(Problem::new(
+                StatusCode::PRECONDITION_FAILED,
+                "precondition_failed",
+                format!("it has version {version} by now, not {seen}"),
+            )
+            .next("look at it again, and decide anew")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<T: serde::Serialize> axum::response::IntoResponse for Json<T> {
+    fn into_response(self) -> axum::response::Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+            Err(error) => crate::problem::internal(error.to_string()).into_response(),
+        }
+    }
+}

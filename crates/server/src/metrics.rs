@@ -1,0 +1,210 @@
+//! What there is to count, for Prometheus.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use sprag::view::QueueView;
+use sprag_store::{JournalEntry, Observer};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Transition {
+    entity: &'static str,
+    event: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Asked {
+    method: String,
+    route: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Route {
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Queue {
+    queue: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    entity: &'static str,
+    reason: &'static str,
+}
+
+/// Counts. Cloning it is cheap; all clones are one.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    transitions: Family<Transition, Counter>,
+    requests: Family<Asked, Counter>,
+    latency: Family<Route, Histogram>,
+    depth: Family<Queue, Gauge>,
+    running: Family<Queue, Gauge>,
+    oldest: Family<Queue, Gauge>,
+    workers: Gauge,
+    streams: Gauge,
+    hooks_parked: Gauge,
+    commit_size: Histogram,
+    commit_time: Histogram,
+    undone: Counter,
+    refusals: Family<Reason, Counter>,
+}
+
+impl Metrics {
+    /// Nothing counted yet.
+    pub(crate) fn new() -> Self {
+        let latency = || Histogram::new(exponential_buckets(0.0005, 2.0, 16));
+        let inner = Inner {
+            registry: Registry::with_prefix("sprag"),
+            transitions: Family::default(),
+            requests: Family::default(),
+            latency: Family::new_with_constructor(latency),
+            depth: Family::default(),
+            running: Family::default(),
+            oldest: Family::default(),
+            workers: Gauge::default(),
+            streams: Gauge::default(),
+            hooks_parked: Gauge::default(),
+            commit_size: Histogram::new(exponential_buckets(1.0, 2.0, 9)),
+            commit_time: Histogram::new(exponential_buckets(0.0001, 2.0, 16)),
+            undone: Counter::default(),
+            refusals: Family::default(),
+        };
+        Metrics(Arc::new(inner.registered()))
+    }
+
+    /// Notes what happened.
+    pub(crate) fn transitions(&self, entries: &[JournalEntry]) {
+        for JournalEntry { entity, event, .. } in entries {
+            self.0.transitions.get_or_create(&Transition { entity, event }).inc();
+        }
+    }
+
+    /// Notes a request and its answer.
+    pub(crate) fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {
+        // A method that nobody knows must not make a series of its own.
+        let method = match method.as_str() {
+            known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "PATCH" | "OPTIONS") => known,
+            _ => "other",
+        };
+        let asked = Asked { method: method.to_owned(), route: route.to_owned(), status };
+        self.0.requests.get_or_create(&asked).inc();
+        self.0.latency.get_or_create(&Route { route: route.to_owned() }).observe(took.as_secs_f64());
+    }
+
+    /// Notes a stream for as long as the guard lives.
+    pub(crate) fn stream(&self) -> StreamGuard {
+        self.0.streams.inc();
+        StreamGuard(self.clone())
+    }
+
+    /// Everything, in Prometheus' text format.
+    pub(crate) fn text(&self, now: &Present) -> Result<String, std::fmt::Error> {
+        let inner = &self.0;
+        inner.depth.clear();
+        inner.running.clear();
+        inner.oldest.clear();
+        for queue in &now.queues {
+            let label = Queue { queue: queue.name.clone() };
+            inner.depth.get_or_create(&label).set((queue.requested + queue.scheduled) as i64);
+            inner.running.get_or_create(&label).set(queue.running as i64);
+            inner.oldest.get_or_create(&label).set(queue.oldest_ms.unwrap_or(0) / 1000);
+        }
+        inner.workers.set(now.workers as i64);
+        inner.hooks_parked.set(now.hooks_parked as i64);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode_registry(&mut text, &inner.registry)?;
+        prometheus_client::encoding::text::encode_registry(&mut text, &of_worktrees())?;
+        prometheus_client::encoding::text::encode_eof(&mut text)?;
+        Ok(text)
+    }
+}
+
+/// What is looked up when somebody asks.
+pub(crate) struct Present {
+    pub(crate) queues: Vec<QueueView>,
+    pub(crate) workers: usize,
+    pub(crate) hooks_parked: usize,
+}
+
+impl Observer for Metrics {
+    fn committed(&self, operations: usize, took_us: u64) {
+        self.0.commit_size.observe(operations as f64);
+        self.0.commit_time.observe(took_us as f64 / 1e6);
+    }
+
+    fn refused(&self, entity: &'static str, reason: &'static str) {
+        self.0.refusals.get_or_create(&Reason { entity, reason }).inc();
+    }
+
+    fn undone(&self) {
+        self.0.undone.inc();
+    }
+}
+
+/// What the worktrees of this process have counted by themselves, as it is now.
+fn of_worktrees() -> Registry {
+    let mut registry = Registry::with_prefix("sprag");
+    let mut total = |name: &str, help: &str, value: u64| {
+        let counter: Counter = Counter::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    };
+    let now = sprag_worktree::snapshot();
+    total("repository_lock_waits", "Waits for repository locks", now.lock_wait.count);
+    total("repository_lock_wait_microseconds", "Time spent in them", now.lock_wait.total_us);
+    total("repository_lock_hold_microseconds", "Time repository locks were held", now.lock_hold.total_us);
+    total("repository_lock_timeouts", "Waits that ended at their deadline", now.lock_timeouts);
+    total("worktrees_made", "Worktrees made or taken from the pool", now.creates);
+    total("worktrees_from_pool", "Worktrees taken from the pool", now.pool_hits);
+    total("worktrees_not_made", "Attempts that failed and were rolled back", now.create_failures);
+    total("worktrees_removed", "Worktrees removed", now.removes);
+    total("worktree_cleanup_failures", "Things that could not be deleted, each time", now.cleanup_failures);
+    registry
+}
+
+impl Inner {
+    fn registered(mut self) -> Self {
+        let registry = &mut self.registry;
+        registry.register("transitions", "Applied transitions, by all processes", self.transitions.clone());
+        registry.register("http_requests", "Requests by route and status", self.requests.clone());
+        registry.register("http_request_seconds", "Time to the answer's beginning", self.latency.clone());
+        registry.register("queue_depth", "Executions that wait in a queue", self.depth.clone());
+        registry.register("leases_held", "Executions that a worker has", self.running.clone());
+        registry.register("queue_oldest_seconds", "How long the first has waited", self.oldest.clone());
+        registry.register("workers", "Workers that are there", self.workers.clone());
+        registry.register("streams_open", "Readers of live events and logs", self.streams.clone());
+        registry.register("hooks_parked", "Hooks that are not tried any more", self.hooks_parked.clone());
+        registry.register("commit_operations", "Operations in a commit", self.commit_size.clone());
+        registry.register(
+            "commit_seconds",
+            "Time from a commit's begin to its end",
+            self.commit_time.clone(),
+        );
+        registry.register("commits_undone", "Transactions that were undone", self.undone.clone());
+        registry.register("refusals", "Events that were refused to this process", self.refusals.clone());
+        self
+    }
+}
+
+/// Counts a stream while it lives.
+pub(crate) struct StreamGuard(Metrics);
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        self.0.0.streams.dec();
+    }
+}

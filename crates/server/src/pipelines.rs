@@ -1,0 +1,71 @@
+//! Pipelines by which runs are started: written into the request, or files of the project's folder.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use sprag::{Loaded, Pipeline, Plan};
+
+use crate::problem::{Answer, Problem};
+
+/// Where a project's pipelines lie.
+const FOLDER: &str = ".sprag/pipelines";
+/// How many of them are listed.
+const MOST: usize = 1_000;
+
+/// The pipeline in a text.
+pub(crate) fn inline(text: &str) -> Answer<Loaded> {
+    Ok(sprag_pipeline::parse("pipeline.yaml", text)?)
+}
+
+/// The project's pipeline of this name.
+pub(crate) fn named(project: Option<&Path>, name: &str) -> Answer<Loaded> {
+    let folder = project.map(|project| project.join(FOLDER)).ok_or_else(no_project)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let there = || list(&folder).into_iter().filter_map(|path| name_of(&path)).collect::<Vec<_>>().join(", ");
+    let none = || {
+        Problem::invalid(format!("the project has no pipeline {name:?}"))
+            .next(format!("there is: {}", there()))
+    };
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(none());
+    }
+    let found = list(&folder).into_iter().find(|path| name_of(path).as_deref() == Some(name));
+    Ok(sprag_pipeline::load(&found.ok_or_else(none)?)?)
+}
+
+/// That the server knows no folder.
+pub(crate) fn no_project() -> Problem {
+    Problem::invalid("the server was started without a project")
+        .next("send the pipeline itself as `yaml`, or start the server with --project DIR")
+}
+
+/// The files of a project's pipelines, in order.
+pub(crate) fn files(project: &Path) -> Vec<PathBuf> {
+    list(&project.join(FOLDER))
+}
+
+fn list(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let yaml = |path: &PathBuf| {
+        path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml") && path.is_file()
+    };
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(yaml).take(MOST).collect();
+    found.sort();
+    found
+}
+
+/// The name by which a file is asked for.
+pub(crate) fn name_of(path: &Path) -> Option<String> {
+    path.file_stem().map(|stem| stem.to_string_lossy().into_owned())
+}
+
+/// What a pipeline and its inputs come to.
+pub(crate) fn plan(
+    pipeline: &Pipeline,
+    inputs: &BTreeMap<String, Value>,
+) -> Answer<(Plan, BTreeMap<String, Value>)> {
+    let inputs = pipeline.complete(inputs)?;
+    let plan = pipeline.plan(&inputs)?;
+    Ok((plan, inputs))
+}

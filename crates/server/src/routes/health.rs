@@ -1,0 +1,74 @@
+//! Whether the server is there, ready, and how much it has done.
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::MayRead;
+use crate::app::App;
+use crate::extract::Json;
+use crate::metrics::Present;
+use crate::problem::{Answer, Problem, internal};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
+}
+
+/// How a server is.
+#[derive(Debug, Serialize, ToSchema)]
+struct Health {
+    /// `ok`.
+    status: &'static str,
+    /// The program's version.
+    version: &'static str,
+}
+
+impl Health {
+    fn ok() -> Json<Health> {
+        Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
+    }
+}
+
+/// Whether the process answers
+#[utoipa::path(get, path = "/healthz", tag = "server", responses((status = 200, body = Health)))]
+async fn healthz() -> Json<Health> {
+    Health::ok()
+}
+
+/// Whether the store can be reached and the executor works
+#[utoipa::path(
+    get, path = "/readyz", tag = "server",
+    responses((status = 200, body = Health), (status = 503, description = "Problem: it is not ready"))
+)]
+async fn readyz(State(app): State<App>) -> Answer<Json<Health>> {
+    if !app.is_alive() {
+        return Err(Problem::unavailable("the executor or the worker of this server has ended"));
+    }
+    if *app.stopping().borrow() {
+        return Err(Problem::unavailable("the server is about to end"));
+    }
+    app.read(|db| db.last_seq()).await?;
+    Ok(Health::ok())
+}
+
+/// Everything that is counted, for Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "server",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text"))
+)]
+async fn metrics(_: MayRead, State(app): State<App>) -> Answer<impl IntoResponse> {
+    let (settings, counts, workers, hooks) =
+        app.read(|db| Ok((db.queues()?, db.queue_counts()?, db.workers()?, db.hooks()?))).await?;
+    let now = app.store().now();
+    let present = Present {
+        queues: sprag::view::queues(&settings, &counts, &workers, now),
+        workers: workers.len(),
+        hooks_parked: hooks.iter().filter(|hook| hook.parked.is_some()).count(),
+    };
+    let text = app.metrics().text(&present).map_err(|error| internal(error.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
+}

@@ -1,0 +1,102 @@
+//! What comes of a board: its results in one report, and the notes that its agents left.
+
+use serde::{Deserialize, Serialize};
+use sprag_store::{BoardRow, NoteRow, Store};
+
+use super::{BoardError, BoardView, Result, TaskView, check_name, check_text, rfc3339, tasks, view};
+
+/// Tasks and notes in a report: not more than this of each.
+const MOST: usize = 10_000;
+
+/// A note to be left.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NoteSpec {
+    /// Who writes it.
+    pub author: String,
+    /// What it is about, in a word.
+    #[serde(default)]
+    pub tag: Option<String>,
+    /// What it says.
+    pub text: String,
+}
+
+/// A note.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+pub struct NoteView {
+    /// Its number; later ones are higher.
+    pub id: i64,
+    /// Who wrote it.
+    pub author: String,
+    /// What it is about.
+    pub tag: String,
+    /// What it says.
+    pub text: String,
+    /// When.
+    pub at: String,
+}
+
+/// Everything that came of a board.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+pub struct Report {
+    /// The board.
+    pub board: BoardView,
+    /// Its tasks, with their results.
+    pub tasks: Vec<TaskView>,
+    /// Its notes.
+    pub notes: Vec<NoteView>,
+}
+
+/// Gathers a board's results.
+pub fn report(store: &Store, board: &BoardRow) -> Result<Report> {
+    Ok(Report {
+        board: view(store, board)?,
+        tasks: tasks(store, board, &[], 0, MOST)?,
+        notes: notes(store, board, None, 0, MOST)?,
+    })
+}
+
+/// Leaves a note for the others.
+pub async fn add_note(store: &Store, board: &BoardRow, note: &NoteSpec) -> Result<NoteView> {
+    if note.text.trim().is_empty() {
+        return Err(BoardError::invalid("the note is empty"));
+    }
+    if note.author.trim().is_empty() || note.author.len() > 128 {
+        return Err(BoardError::invalid("a note says who wrote it, in 1 to 128 characters"));
+    }
+    check_text("a note", &note.text)?;
+    if let Some(tag) = &note.tag {
+        check_name("a note's tag", tag)?;
+    }
+    let (author, tag) = (note.author.as_str(), note.tag.as_deref().unwrap_or_default());
+    let id = store.person().add_note(board.run, author.into(), tag.into(), note.text.as_str().into()).await?;
+    let left = store.read(|db| db.notes(board.run, None, id - 1, 1))?;
+    left.first().map(told).ok_or_else(|| BoardError::Refused("the note is gone".into()))
+}
+
+/// The notes after number `after`, of one tag or all, in order.
+pub fn notes(
+    store: &Store,
+    board: &BoardRow,
+    tag: Option<&str>,
+    after: i64,
+    limit: usize,
+) -> Result<Vec<NoteView>> {
+    Ok(store.read(|db| db.notes(board.run, tag, after, limit))?.iter().map(told).collect())
+}
+
+fn told(note: &NoteRow) -> NoteView {
+    NoteView {
+        id: note.id,
+        author: note.author.to_string(),
+        tag: note.tag.to_string(),
+        text: note.text.to_string(),
+        at: rfc3339(note.at_ms),
+    }
+}

@@ -1,0 +1,232 @@
+//! A board's tasks, as their leader sees them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sprag_lifecycle::{ExecutionId, StepNo};
+use sprag_store::ops::{NewTask, TASKS, TaskMoved};
+use sprag_store::{BoardRow, ExecutionRow, ItemList, Row, StepRow, Store, Table, WorkerRow};
+
+use super::{BoardError, Result, check_name, check_queue, check_text, rfc3339, status_word};
+
+/// Needs, files, hints or criteria of one task: not more than this of each.
+const MOST_ENTRIES: usize = 256;
+
+/// A task to be added.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct TaskSpec {
+    /// What its leader calls it; a second task with the same key is not added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What is to be done.
+    pub text: String,
+    /// Tasks that must be done before, by key or number; those of the same batch included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
+    /// Begin even if a task that it needs failed or was taken back.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub even_if_needs_fail: bool,
+    /// Higher is claimed first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// Where it waits, if not where the board's tasks do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// Files that it is about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// What may help.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
+    /// What must hold for it to count as done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub acceptance: Vec<String>,
+}
+
+/// A task that was asked for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+pub struct TaskAdded {
+    /// Its number on the board.
+    pub task: StepNo,
+    /// Its key.
+    pub key: Option<String>,
+    /// It had been there before; nothing was added.
+    pub existing: bool,
+}
+
+/// A task and how it stands.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+pub struct TaskView {
+    /// Its number on the board.
+    pub task: StepNo,
+    /// `waiting` for others, `ready`, `claimed`, `done`, `failed`, `skipped`, `cancelled`.
+    pub status: String,
+    /// What it says.
+    #[serde(flatten)]
+    pub spec: TaskSpec,
+    /// Which try it is at.
+    pub attempt: u32,
+    /// Who has it, or had it last.
+    pub by: Option<String>,
+    /// What its last holder reported.
+    pub result: Option<Value>,
+    /// What the next one to try should know.
+    pub feedback: Option<String>,
+    /// When somebody began it.
+    pub started_at: Option<String>,
+    /// When it was settled.
+    pub ended_at: Option<String>,
+}
+
+impl TaskSpec {
+    fn check(&self) -> Result<()> {
+        if self.text.trim().is_empty() {
+            return Err(BoardError::invalid("a task says what is to be done: its text is empty"));
+        }
+        check_text("a task's text", &self.text)?;
+        if let Some(key) = &self.key {
+            check_name("a task's key", key)?;
+            if key.bytes().all(|byte| byte.is_ascii_digit()) {
+                return Err(BoardError::invalid(format!("a task's key is no number, and {key:?} is one")));
+            }
+        }
+        if let Some(queue) = &self.queue {
+            check_queue(queue)?;
+        }
+        for (what, list) in [
+            ("needs", &self.needs),
+            ("files", &self.files),
+            ("hints", &self.hints),
+            ("acceptance criteria", &self.acceptance),
+        ] {
+            if list.len() > MOST_ENTRIES {
+                return Err(BoardError::invalid(format!("a task has at most {MOST_ENTRIES} {what}")));
+            }
+            list.iter().try_for_each(|text| check_text(what, text))?;
+        }
+        Ok(())
+    }
+
+    fn new_task(&self) -> NewTask {
+        NewTask {
+            key: self.key.as_deref().map(Into::into),
+            needs: self.needs.iter().map(|need| need.as_str().into()).collect(),
+            tolerant: self.even_if_needs_fail,
+            value: serde_json::to_string(self).expect("a task is plain data").into(),
+        }
+    }
+}
+
+/// Adds tasks, all or none.
+pub async fn add_tasks(store: &Store, board: &BoardRow, specs: &[TaskSpec]) -> Result<Vec<TaskAdded>> {
+    specs.iter().try_for_each(TaskSpec::check)?;
+    let new = specs.iter().map(TaskSpec::new_task).collect();
+    let added = store.person().add_tasks(board.run, new).await?;
+    let told = |(spec, added): (&TaskSpec, sprag_store::ops::Added)| TaskAdded {
+        task: added.no,
+        key: spec.key.clone(),
+        existing: added.existing,
+    };
+    Ok(specs.iter().zip(added).map(told).collect())
+}
+
+/// The number of the task that is meant: by its key, or its number.
+pub(super) fn find(store: &Store, board: &BoardRow, task: &str) -> Result<StepNo> {
+    let by_key = store.read(|db| db.task_by_key(board.run, task))?;
+    let number = by_key.or_else(|| task.parse().ok().filter(|no| *no != TASKS));
+    let there = match number {
+        Some(no) => store.read(|db| Table::<StepRow>::load(db, (board.run, no)))?.map(|_| no),
+        None => None,
+    };
+    there.ok_or_else(|| BoardError::NoTask { board: board.name.to_string(), task: task.to_owned() })
+}
+
+/// The tasks of a board after number `after`, in order; those in one of `statuses`, or all.
+pub fn tasks(
+    store: &Store,
+    board: &BoardRow,
+    statuses: &[String],
+    after: StepNo,
+    limit: usize,
+) -> Result<Vec<TaskView>> {
+    let steps = store.read(|db| db.steps(board.run))?;
+    let list = list_of(&steps);
+    let wanted = steps
+        .iter()
+        .filter(|step| step.item_of == Some(TASKS) && step.no > after)
+        .filter(|step| statuses.is_empty() || statuses.iter().any(|word| word == status_word(step.status())));
+    wanted.take(limit).map(|step| view(store, list, step)).collect()
+}
+
+/// One task.
+pub fn task(store: &Store, board: &BoardRow, task: &str) -> Result<TaskView> {
+    let no = find(store, board, task)?;
+    let (parent, step) = store.read(|db| {
+        Ok((Table::<StepRow>::load(db, (board.run, TASKS))?, Table::<StepRow>::load(db, (board.run, no))?))
+    })?;
+    let list = parent.and_then(|parent| parent.items);
+    match step {
+        Some(step) => view(store, list, &step),
+        None => Err(BoardError::NoTask { board: board.name.to_string(), task: task.to_owned() }),
+    }
+}
+
+fn list_of(steps: &[StepRow]) -> Option<ItemList> {
+    steps.first().and_then(|parent| parent.items)
+}
+
+fn view(store: &Store, list: Option<ItemList>, step: &StepRow) -> Result<TaskView> {
+    let made_by = ExecutionId { run: step.run, step: TASKS, attempt: list.map_or(1, |list| list.made_by) };
+    let (value, execution, owner) = store.read(|db| {
+        let value = db.item(made_by, step.item.unwrap_or_default())?;
+        let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
+        let execution = Table::<ExecutionRow>::load(db, id)?;
+        let owner = match execution.as_ref().and_then(|row| row.owner) {
+            Some(owner) => Table::<WorkerRow>::load(db, owner)?,
+            None => None,
+        };
+        Ok((value, execution, owner))
+    })?;
+    let spec = value.and_then(|value| serde_json::from_str(&value).ok()).unwrap_or_default();
+    let result = execution.as_ref().and_then(|row| row.result.as_deref());
+    Ok(TaskView {
+        task: step.no,
+        status: status_word(step.status()).to_owned(),
+        spec,
+        attempt: step.attempt,
+        by: owner.map(|worker| worker.name.to_string()),
+        result: result.and_then(|text| serde_json::from_str(text).ok()),
+        feedback: step.feedback.as_deref().map(str::to_owned),
+        started_at: step.started_ms.map(rfc3339),
+        ended_at: step.ended_ms.map(rfc3339),
+    })
+}
+
+/// Takes a task back; whoever has it is told at its next heartbeat.
+pub async fn cancel_task(store: &Store, board: &BoardRow, task: &str) -> Result<TaskView> {
+    let no = find(store, board, task)?;
+    let moved = store.person().cancel_task(board.run, no).await?;
+    told(store, board, task, moved, "taken back")
+}
+
+/// Tries a task again that failed, was taken back, or was skipped.
+pub async fn retry_task(store: &Store, board: &BoardRow, task: &str) -> Result<TaskView> {
+    let no = find(store, board, task)?;
+    let moved = store.person().retry_task(board.run, no).await?;
+    told(store, board, task, moved, "tried again")
+}
+
+fn told(store: &Store, board: &BoardRow, name: &str, moved: TaskMoved, what: &str) -> Result<TaskView> {
+    match moved {
+        TaskMoved::Moved => task(store, board, name),
+        TaskMoved::Already(status) => {
+            Err(BoardError::Refused(format!("task {name} is {}: it cannot be {what}", status_word(status))))
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! What programs see of things: the shapes behind `--json` and behind the HTTP API, written once.
+
+use serde::Serialize;
+use serde_json::Value;
+use sprag_lifecycle::{Plan, RunId, StepNo, Word, WorkKind};
+use sprag_store::{
+    ExecutionRow, GateRow, JournalEntry, Now, QueueCount, QueueRow, Row, RunRow, StepRow, WorkerRow,
+    step_name,
+};
+
+use crate::text::rfc3339;
+
+/// Gives the types of this module a schema when the API asks for one.
+macro_rules! views {
+    ($($(#[$meta:meta])* pub struct $name:ident { $($body:tt)* })+) => {$(
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Serialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        pub struct $name { $($body)* }
+    )+};
+}
+
+views! {
+    /// A run in a list.
+    pub struct RunView {
+        /// Its id.
+        pub id: String,
+        /// The pipeline's name.
+        pub pipeline: String,
+        /// Its status.
+        pub status: &'static str,
+        /// When it was made.
+        pub created_at: String,
+        /// When it started.
+        pub started_at: Option<String>,
+        /// When it ended.
+        pub ended_at: Option<String>,
+    }
+
+    /// A run and its steps.
+    pub struct StatusView {
+        /// Its id.
+        pub id: String,
+        /// The pipeline's name.
+        pub pipeline: String,
+        /// Its status.
+        pub status: &'static str,
+        /// Raised by each resume and rewind.
+        pub epoch: u32,
+        /// Its steps, and the items of its fan-outs.
+        pub steps: Vec<StepView>,
+    }
+
+    /// A run with all that is known of it.
+    pub struct RunDetail {
+        /// The run and its steps.
+        #[serde(flatten)]
+        pub status: StatusView,
+        /// How often its row was written.
+        pub version: u32,
+        /// What it was given.
+        pub inputs: Value,
+        /// Added to the priority of its steps.
+        pub priority: i32,
+        /// The concurrency group whose place it needs.
+        pub group: Option<String>,
+        /// Why it ended as it did.
+        pub reason: Option<String>,
+        /// The run whose step's work it is.
+        pub parent: Option<String>,
+        /// When it was made.
+        pub created_at: String,
+        /// When it started.
+        pub started_at: Option<String>,
+        /// When it ended.
+        pub ended_at: Option<String>,
+    }
+
+    /// A step of a run.
+    pub struct StepView {
+        /// Its id; an item of a fan-out is `step[2]`.
+        pub id: String,
+        /// Its status.
+        pub status: &'static str,
+        /// The present attempt.
+        pub attempt: u32,
+        /// The fan-out that it is an item of.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub item_of: Option<String>,
+        /// How its items stand, if it is a fan-out that has begun.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub items: Option<ItemsView>,
+        /// The run that is its work.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub child: Option<String>,
+    }
+
+    /// How the items of a fan-out stand.
+    pub struct ItemsView {
+        /// How many there are.
+        pub total: u32,
+        /// How many are settled.
+        pub settled: u32,
+        /// How many of those failed.
+        pub failed: u32,
+    }
+
+    /// One attempt at a step.
+    pub struct ExecutionView {
+        /// The run.
+        pub run: String,
+        /// The step.
+        pub step: String,
+        /// The attempt, from 1.
+        pub attempt: u32,
+        /// Its status.
+        pub status: &'static str,
+        /// Where it waits for a worker.
+        pub queue: String,
+        /// The worker that has it or had it.
+        pub worker: Option<String>,
+        /// Somebody wants it to end.
+        pub cancel_requested: bool,
+        /// Until when its worker may be silent, while it has it.
+        pub lease_until: Option<String>,
+        /// How it ended: exit code, outputs, what went wrong.
+        pub result: Option<Value>,
+        /// When it was made.
+        pub created_at: String,
+        /// When a worker received it.
+        pub started_at: Option<String>,
+        /// When it ended.
+        pub ended_at: Option<String>,
+    }
+
+    /// An applied transition.
+    pub struct EntryView {
+        /// Its place in the order of commits.
+        pub seq: u64,
+        /// When it happened.
+        pub at: String,
+        /// What kind of thing it happened to.
+        pub entity: &'static str,
+        /// Which one.
+        pub id: String,
+        /// The run it belongs to.
+        pub run: Option<String>,
+        /// The step it belongs to.
+        pub step: Option<String>,
+        /// What happened.
+        pub event: &'static str,
+        /// What the thing was before.
+        pub from: Option<&'static str>,
+        /// What it is now.
+        pub to: &'static str,
+        /// Who said so.
+        pub actor: &'static str,
+        /// Where an environment is.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub path: Option<String>,
+        /// Why it went wrong.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub reason: Option<String>,
+    }
+
+    /// Something outside that a run waits for.
+    pub struct GateView {
+        /// Its number.
+        pub id: String,
+        /// The run that asks.
+        pub run: String,
+        /// The step that asks.
+        pub step: String,
+        /// `question`, `time` or `signal`.
+        pub kind: &'static str,
+        /// Its status.
+        pub status: &'static str,
+        /// The question, or the signal's name.
+        pub ask: Option<String>,
+        /// What can be answered.
+        pub choices: Vec<String>,
+        /// When it was opened.
+        pub opened_at: String,
+        /// When it expires.
+        pub until: Option<String>,
+    }
+
+    /// Whoever claims from queues.
+    pub struct WorkerView {
+        /// Its number.
+        pub id: String,
+        /// What it calls itself.
+        pub name: String,
+        /// Its status.
+        pub status: &'static str,
+        /// The queues it serves.
+        pub queues: Vec<String>,
+        /// How much it takes at once.
+        pub slots: u32,
+        /// Until when it may be silent.
+        pub heartbeat_until: String,
+        /// When it first appeared.
+        pub created_at: String,
+    }
+
+    /// A queue.
+    pub struct QueueView {
+        /// Its name.
+        pub name: String,
+        /// Nothing is handed over while it is held.
+        pub held: bool,
+        /// How much of it may be out at once.
+        pub limit: Option<u32>,
+        /// Executions that wait for a place.
+        pub requested: u64,
+        /// Executions that wait for a worker.
+        pub scheduled: u64,
+        /// Executions that a worker has.
+        pub running: u64,
+        /// How long the first of those that wait for a worker has waited, in milliseconds.
+        pub oldest_ms: Option<i64>,
+        /// How many workers serve it.
+        pub workers: usize,
+    }
+}
+
+impl RunView {
+    /// A run.
+    pub fn of(run: &RunRow) -> Self {
+        RunView {
+            id: run.id.to_string(),
+            pipeline: run.pipeline.to_string(),
+            status: run.status().as_str(),
+            created_at: rfc3339(run.created_ms),
+            started_at: run.started_ms.map(rfc3339),
+            ended_at: run.ended_ms.map(rfc3339),
+        }
+    }
+}
+
+/// Whether a step counts: not an item of a list that has been made anew since, or will be.
+pub fn is_current(steps: &[StepRow], step: &StepRow) -> bool {
+    let Some(parent) = step.item_of else { return true };
+    // Planned steps come first, in their order.
+    let list = steps.get(parent as usize).and_then(|parent| parent.items);
+    list.is_some_and(|list| step.no >= list.first)
+}
+
+impl StatusView {
+    /// A run and those of its steps that count.
+    pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow]) -> Self {
+        let current = steps.iter().filter(|step| is_current(steps, step));
+        StatusView {
+            id: run.id.to_string(),
+            pipeline: run.pipeline.to_string(),
+            status: run.status().as_str(),
+            epoch: run.epoch,
+            steps: current.map(|step| StepView::of(plan, step)).collect(),
+        }
+    }
+}
+
+impl RunDetail {
+    /// A run with all that is known of it.
+    pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow]) -> Self {
+        RunDetail {
+            status: StatusView::of(run, plan, steps),
+            version: run.version(),
+            inputs: serde_json::from_str(&run.inputs).unwrap_or_default(),
+            priority: run.priority,
+            group: run.group.as_deref().map(str::to_owned),
+            reason: run.reason.as_deref().map(str::to_owned),
+            parent: run.parent.map(|(run, _)| run.to_string()),
+            created_at: rfc3339(run.created_ms),
+            started_at: run.started_ms.map(rfc3339),
+            ended_at: run.ended_ms.map(rfc3339),
+        }
+    }
+}
+
+impl StepView {
+    /// A step.
+    pub fn of(plan: &Plan, step: &StepRow) -> Self {
+        let child = match (plan.step(step.node()).work, step.work) {
+            (WorkKind::Child, Some(child)) => Some(RunId::from_i64(child).to_string()),
+            _ => None,
+        };
+        StepView {
+            id: step_name(plan, step),
+            status: step.status().as_str(),
+            attempt: step.attempt,
+            item_of: step.item_of.map(|parent| plan.step(parent).id.clone()),
+            items: step.items.map(|list| ItemsView {
+                total: list.items.total,
+                settled: list.items.settled,
+                failed: list.items.failed,
+            }),
+            child,
+        }
+    }
+}
+
+/// A steady moment as people read the clock.
+pub fn wall_ms(now: Now, steady_ms: i64) -> i64 {
+    steady_ms - now.steady_ms + now.wall_ms
+}
+
+impl ExecutionView {
+    /// An attempt at the step of this name.
+    pub fn of(row: &ExecutionRow, step: &str, now: Now) -> Self {
+        let running = row.status() == sprag_lifecycle::ExecutionStatus::Running;
+        ExecutionView {
+            run: row.id.run.to_string(),
+            step: step.to_owned(),
+            attempt: row.id.attempt,
+            status: row.status().as_str(),
+            queue: row.queue.to_string(),
+            worker: row.owner.map(|owner| owner.to_string()),
+            cancel_requested: row.cancel_requested,
+            lease_until: running.then(|| rfc3339(wall_ms(now, row.lease_until_ms))),
+            result: row.result.as_deref().and_then(|text| serde_json::from_str(text).ok()),
+            created_at: rfc3339(row.created_ms),
+            started_at: row.started_ms.map(rfc3339),
+            ended_at: row.ended_ms.map(rfc3339),
+        }
+    }
+}
+
+impl EntryView {
+    /// A journal entry; `step_name` knows the steps' ids.
+    pub fn of(entry: &JournalEntry, step_name: impl Fn(StepNo) -> Option<String>) -> Self {
+        let step = entry.place.step.map(|no| step_name(no).unwrap_or_else(|| no.to_string()));
+        let run = entry.place.run.map(|run| run.to_string());
+        let id = match (entry.entity, &run, &step, entry.place.attempt) {
+            ("run", Some(run), _, _) => run.clone(),
+            ("step", Some(run), Some(step), _) => format!("{run}/{step}"),
+            ("execution", Some(run), Some(step), Some(attempt)) => format!("{run}/{step}/{attempt}"),
+            _ => entry.place.id.map_or_else(String::new, |id| id.to_string()),
+        };
+        let note: Value =
+            entry.note.as_deref().and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
+        EntryView {
+            path: note["path"].as_str().map(str::to_owned),
+            reason: note["reason"].as_str().map(str::to_owned),
+            seq: entry.seq,
+            at: rfc3339(entry.at_ms),
+            entity: entry.entity,
+            id,
+            run,
+            step,
+            event: entry.event,
+            from: entry.from,
+            to: entry.to,
+            actor: entry.actor.as_str(),
+        }
+    }
+}
+
+impl GateView {
+    /// A gate of the step of this name.
+    pub fn of(gate: &GateRow, step: &str, now: Now) -> Self {
+        let question = gate.kind == sprag_store::GateKind::Question;
+        let asked: Value =
+            if question { serde_json::from_str(&gate.question).unwrap_or_default() } else { Value::Null };
+        let choices = asked["choices"].as_array().into_iter().flatten();
+        let until_ms = match gate.timeout_at_ms {
+            0 => (gate.until_ms > 0).then_some(gate.until_ms),
+            timeout => Some(wall_ms(now, timeout)),
+        };
+        GateView {
+            id: gate.id.to_string(),
+            run: gate.run.to_string(),
+            step: step.to_owned(),
+            kind: gate.kind.as_str(),
+            status: gate.status().as_str(),
+            ask: match question {
+                true => asked["ask"].as_str().map(str::to_owned),
+                false => (!gate.question.is_empty()).then(|| gate.question.to_string()),
+            },
+            choices: choices.filter_map(Value::as_str).map(str::to_owned).collect(),
+            opened_at: rfc3339(gate.opened_ms),
+            until: until_ms.map(rfc3339),
+        }
+    }
+}
+
+impl WorkerView {
+    /// A worker.
+    pub fn of(worker: &WorkerRow, now: Now) -> Self {
+        let queues = worker.queues.split(',').filter(|queue| !queue.is_empty());
+        WorkerView {
+            id: worker.id.to_string(),
+            name: worker.name.to_string(),
+            status: worker.status().as_str(),
+            queues: queues.map(str::to_owned).collect(),
+            slots: worker.slots,
+            heartbeat_until: rfc3339(wall_ms(now, worker.heartbeat_until_ms)),
+            created_at: rfc3339(worker.created_ms),
+        }
+    }
+}
+
+/// Every queue that has settings, holds something, or is served, in order.
+pub fn queues(
+    settings: &[QueueRow],
+    counts: &[QueueCount],
+    workers: &[WorkerRow],
+    now: Now,
+) -> Vec<QueueView> {
+    let mut names: std::collections::BTreeSet<&str> = settings.iter().map(|queue| &*queue.name).collect();
+    names.extend(counts.iter().map(|count| &*count.name));
+    names.extend(workers.iter().flat_map(|worker| worker.queues.split(',')).filter(|name| !name.is_empty()));
+    let view = |name: &str| {
+        let set = settings.iter().find(|queue| &*queue.name == name);
+        let count = counts.iter().find(|count| &*count.name == name);
+        QueueView {
+            name: name.to_owned(),
+            held: set.is_some_and(|queue| queue.held),
+            limit: set.and_then(|queue| queue.limit),
+            requested: count.map_or(0, |count| count.requested),
+            scheduled: count.map_or(0, |count| count.scheduled),
+            running: count.map_or(0, |count| count.running),
+            oldest_ms: count.and_then(|count| count.oldest_ms).map(|at| (now.steady_ms - at).max(0)),
+            workers: workers.iter().filter(|worker| worker.queues.split(',').any(|one| one == name)).count(),
+        }
+    };
+    names.into_iter().map(view).collect()
+}

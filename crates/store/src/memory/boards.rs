@@ -1,0 +1,100 @@
+//! The tables of boards in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sprag_lifecycle::{Following, RunId, StepNo};
+
+use super::MemoryTx;
+use crate::boards::{BoardRow, Boards, NoteRow};
+use crate::error::Result;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct BoardTables {
+    boards: BTreeMap<RunId, BoardRow>,
+    keys: BTreeMap<(RunId, Arc<str>), StepNo>,
+    /// Run, task, need.
+    needs: BTreeSet<(RunId, StepNo, Following)>,
+    notes: Vec<NoteRow>,
+}
+
+impl Boards for MemoryTx<'_> {
+    fn put_board(&mut self, board: &BoardRow) -> Result<()> {
+        let run = board.run;
+        self.tables.boards.boards.insert(run, board.clone());
+        self.undo.push(Box::new(move |tables| {
+            tables.boards.boards.remove(&run);
+        }));
+        Ok(())
+    }
+
+    fn board(&mut self, run: RunId) -> Result<Option<BoardRow>> {
+        Ok(self.tables.boards.boards.get(&run).cloned())
+    }
+
+    fn board_called(&mut self, name: &str) -> Result<Option<BoardRow>> {
+        let called = self.tables.boards.boards.values().filter(|board| &*board.name == name);
+        Ok(called.max_by_key(|board| (board.open, board.run)).cloned())
+    }
+
+    fn boards(&mut self, all: bool, limit: usize) -> Result<Vec<BoardRow>> {
+        let wanted = self.tables.boards.boards.values().rev().filter(|board| all || board.open);
+        Ok(wanted.take(limit).cloned().collect())
+    }
+
+    fn change_board(&mut self, board: &BoardRow) -> Result<()> {
+        if let Some(kept) = self.tables.boards.boards.get_mut(&board.run) {
+            let before = std::mem::replace(kept, board.clone());
+            self.undo.push(Box::new(move |tables| {
+                tables.boards.boards.insert(before.run, before);
+            }));
+        }
+        Ok(())
+    }
+
+    fn put_task_key(&mut self, run: RunId, key: &str, no: StepNo) -> Result<()> {
+        let key: (RunId, Arc<str>) = (run, key.into());
+        self.tables.boards.keys.insert(key.clone(), no);
+        self.undo.push(Box::new(move |tables| {
+            tables.boards.keys.remove(&key);
+        }));
+        Ok(())
+    }
+
+    fn task_by_key(&mut self, run: RunId, key: &str) -> Result<Option<StepNo>> {
+        Ok(self.tables.boards.keys.get(&(run, key.into())).copied())
+    }
+
+    fn put_task_need(&mut self, run: RunId, no: StepNo, need: Following) -> Result<()> {
+        self.tables.boards.needs.insert((run, no, need));
+        self.undo.push(Box::new(move |tables| {
+            tables.boards.needs.remove(&(run, no, need));
+        }));
+        Ok(())
+    }
+
+    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<Following>> {
+        let first = (run, no, Following { item: 0, tolerant: false });
+        let all = self.tables.boards.needs.range(first..);
+        Ok(all.take_while(|(of, task, _)| (*of, *task) == (run, no)).map(|(_, _, need)| *need).collect())
+    }
+
+    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>> {
+        let all = self.tables.boards.needs.iter().filter(|(of, _, other)| *of == run && other.item == need);
+        Ok(all.map(|(_, no, other)| Following { item: *no, tolerant: other.tolerant }).collect())
+    }
+
+    fn put_note(&mut self, note: &NoteRow) -> Result<i64> {
+        let id = self.tables.boards.notes.len() as i64 + 1;
+        self.tables.boards.notes.push(NoteRow { id, ..note.clone() });
+        self.undo.push(Box::new(|tables| {
+            tables.boards.notes.pop();
+        }));
+        Ok(id)
+    }
+
+    fn notes(&mut self, run: RunId, tag: Option<&str>, after: i64, limit: usize) -> Result<Vec<NoteRow>> {
+        let of = self.tables.boards.notes.iter().filter(|note| note.run == run && note.id > after);
+        Ok(of.filter(|note| tag.is_none_or(|tag| tag == &*note.tag)).take(limit).cloned().collect())
+    }
+}

@@ -1,0 +1,322 @@
+//! What leaders do to boards: make one, add tasks, take one back, try one again, close it; and notes for all.
+//!
+//! A board is a run with one fan-out whose list grows; a task is an item of it, claimed, held and finished
+//! like any other work.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use sprag_lifecycle::{
+    Following, RunId, RunState, RunStatus, StepNo, StepStatus, advance, cancel_item, graph, reopen_item,
+    take_up,
+};
+
+use super::{Created, NewRun, create_run};
+use crate::boards::{BoardRow, NoteRow};
+use crate::error::{Error, Result};
+use crate::names::is_task;
+use crate::rows::{Row, RunRow, StepRow};
+use crate::run_state::HeldRun;
+use crate::session::Session;
+
+/// The fan-out that a board's tasks are items of: the only step of its plan.
+pub const TASKS: StepNo = 0;
+/// A board takes no more tasks than this.
+pub const MOST_TASKS: u32 = 100_000;
+/// Not more than this are added at once: others want to write too.
+pub const MOST_AT_ONCE: usize = 1_000;
+
+/// A board to be made.
+#[derive(Debug, Clone)]
+pub struct NewBoard {
+    /// Its run, of a plan whose only step is an open fan-out.
+    pub run: NewRun,
+    /// What people call it.
+    pub name: Arc<str>,
+    /// What is to be reached.
+    pub goal: Arc<str>,
+    /// How.
+    pub plan: Arc<str>,
+    /// Where its tasks wait unless they say otherwise.
+    pub queue: Arc<str>,
+}
+
+/// A task to be added.
+#[derive(Debug, Clone, Default)]
+pub struct NewTask {
+    /// What its leader calls it; the same key never makes a second task.
+    pub key: Option<Arc<str>>,
+    /// The tasks that come before it, by key or number; those of the same batch included.
+    pub needs: Vec<Arc<str>>,
+    /// It is enough that its needs are settled, however.
+    pub tolerant: bool,
+    /// What it says, as JSON; `queue` and `priority` in it are the terms on which it is handed over.
+    pub value: Arc<str>,
+}
+
+/// A task that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Added {
+    /// Its number.
+    pub no: StepNo,
+    /// Its key had been there before; nothing was added.
+    pub existing: bool,
+}
+
+/// What became of a wish about one task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskMoved {
+    /// It was acted on.
+    Moved,
+    /// There was nothing to act on: it is this.
+    Already(StepStatus),
+}
+
+/// Makes a board. Its name must not be that of an open one.
+pub fn create_board(session: &mut Session<'_>, new: &NewBoard, plan_hash: i64) -> Result<Created> {
+    if session.db().board_called(&new.name)?.is_some_and(|board| board.open) {
+        return Err(Error::Refused(format!(
+            "there is an open board called {:?}: close it first, or choose another name",
+            new.name
+        )));
+    }
+    let created = create_run(session, &new.run, plan_hash)?;
+    if let Created::New(run) = created {
+        let created_ms = session.now().wall_ms;
+        session.db().put_board(&BoardRow {
+            run,
+            name: Arc::clone(&new.name),
+            goal: Arc::clone(&new.goal),
+            plan: Arc::clone(&new.plan),
+            queue: Arc::clone(&new.queue),
+            open: true,
+            created_ms,
+        })?;
+    }
+    Ok(created)
+}
+
+/// Adds tasks to an open board, all or none.
+pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> Result<Vec<Added>> {
+    let mut held = hold_open(session, board)?;
+    let first = held.row()?.steps;
+    if tasks.len() > MOST_AT_ONCE {
+        return Err(Error::Refused(format!(
+            "{} tasks are too many at once: {MOST_AT_ONCE} at most",
+            tasks.len()
+        )));
+    }
+    if first as usize + tasks.len() > MOST_TASKS as usize {
+        return Err(Error::Refused(format!("a board takes {MOST_TASKS} tasks at most: begin another")));
+    }
+    let numbers = number(&mut held, first, tasks)?;
+    let needs = resolve_needs(&mut held, first, tasks, &numbers)?;
+    let parent = held.step_row(TASKS)?;
+    let Some(list) = parent.items else {
+        return Err(Error::Refused(format!("board {board} has not begun yet")));
+    };
+    let mut values = Vec::new();
+    let mut added = Vec::new();
+    for ((task, told), needs) in tasks.iter().zip(&numbers).zip(needs) {
+        if told.existing {
+            continue;
+        }
+        let no = held.add_item(TASKS)?;
+        debug_assert_eq!(no, told.no, "tasks are numbered as they come");
+        let index = list.items.created + added.len() as u32;
+        held.session.note::<StepRow>((board, no), |row| row.item = Some(index))?;
+        if let Some(key) = &task.key {
+            held.session.db().put_task_key(board, key, no)?;
+        }
+        for item in needs {
+            held.session.db().put_task_need(board, no, Following { item, tolerant: task.tolerant })?;
+        }
+        values.push(Arc::clone(&task.value));
+        added.push(no);
+    }
+    let made_by = sprag_lifecycle::ExecutionId { run: board, step: TASKS, attempt: list.made_by };
+    held.session.db().put_items(made_by, list.items.created, &values)?;
+    take_up(&mut held, TASKS, &added)?;
+    Ok(numbers)
+}
+
+/// The number that each of these tasks has, or will have.
+fn number(held: &mut HeldRun<'_, '_>, first: StepNo, tasks: &[NewTask]) -> Result<Vec<Added>> {
+    let mut next = first;
+    let mut keys: BTreeMap<&str, StepNo> = BTreeMap::new();
+    let mut numbers = Vec::with_capacity(tasks.len());
+    for task in tasks {
+        let known = match &task.key {
+            None => None,
+            Some(key) => match keys.get(&**key) {
+                Some(_) => return Err(Error::Refused(format!("two tasks of the batch are called {key:?}"))),
+                None => held.session.db().task_by_key(held.id, key)?,
+            },
+        };
+        let no = known.unwrap_or(next);
+        next += StepNo::from(known.is_none());
+        if let Some(key) = &task.key {
+            keys.insert(key, no);
+        }
+        numbers.push(Added { no, existing: known.is_some() });
+    }
+    Ok(numbers)
+}
+
+/// The numbers of what each of these tasks needs.
+fn resolve_needs(
+    held: &mut HeldRun<'_, '_>,
+    first: StepNo,
+    tasks: &[NewTask],
+    numbers: &[Added],
+) -> Result<Vec<Vec<StepNo>>> {
+    let end = first + numbers.iter().filter(|added| !added.existing).count() as StepNo;
+    let mut all = Vec::with_capacity(tasks.len());
+    // Of the new tasks alone, by their place among them: older ones cannot need newer ones.
+    let mut among_new = Vec::new();
+    for (task, told) in tasks.iter().zip(numbers) {
+        let mut needs = Vec::new();
+        for need in &task.needs {
+            let of_batch = tasks.iter().position(|other| other.key.as_ref() == Some(need));
+            let no = match of_batch.map(|at| numbers[at].no) {
+                Some(no) => Some(no),
+                None => match held.session.db().task_by_key(held.id, need)? {
+                    Some(no) => Some(no),
+                    None => need.parse::<StepNo>().ok().filter(|no| *no > TASKS && *no < end),
+                },
+            };
+            let Some(no) = no else {
+                return Err(Error::Refused(format!("there is no task {need:?} to wait for on this board")));
+            };
+            needs.push(no);
+        }
+        needs.sort_unstable();
+        needs.dedup();
+        if !told.existing {
+            among_new.push(needs.iter().filter_map(|no| no.checked_sub(first)).collect::<Vec<_>>());
+        }
+        all.push(needs);
+    }
+    match graph::find_circle(&among_new) {
+        None => Ok(all),
+        Some(circle) => {
+            let named: Vec<String> = circle.iter().map(|at| (first + at).to_string()).collect();
+            Err(Error::Refused(format!("the tasks need each other in a circle: {}", named.join(" → "))))
+        }
+    }
+}
+
+/// Takes a task back: at once if nobody is at it, else its holder is told.
+pub fn cancel_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result<TaskMoved> {
+    let mut held = hold_task(session, board, no)?;
+    moved(&mut held, no, cancel_item)
+}
+
+/// Tries a task again that failed, was cancelled, or was skipped because of another.
+pub fn retry_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result<TaskMoved> {
+    let mut held = hold_task(session, board, no)?;
+    if held.row()?.status() != RunStatus::Running {
+        return Err(Error::Refused(format!(
+            "board {board} has ended: `sprag resume {board}` tries everything again that failed"
+        )));
+    }
+    moved(&mut held, no, reopen_item)
+}
+
+fn moved<'s, 'a>(
+    held: &mut HeldRun<'s, 'a>,
+    no: StepNo,
+    act: impl FnOnce(&mut HeldRun<'s, 'a>, StepNo) -> Result<bool>,
+) -> Result<TaskMoved> {
+    let was = held.step_row(no)?.status();
+    Ok(if act(held, no)? { TaskMoved::Moved } else { TaskMoved::Already(was) })
+}
+
+/// Takes no more tasks: the board ends with the last of them. Those that nobody has begun are taken back, if
+/// `cancel_waiting`.
+pub fn close_board(session: &mut Session<'_>, board: RunId, cancel_waiting: bool) -> Result<()> {
+    let mut held = hold_open(session, board)?;
+    held.session.note::<RunRow>(board, |row| row.open = false)?;
+    mark_closed(held.session, board)?;
+    if cancel_waiting {
+        for no in held.items(TASKS, true)? {
+            if held.step_row(no)?.status() != StepStatus::Running {
+                cancel_item(&mut held, no)?;
+            }
+        }
+    }
+    advance(&mut held, [TASKS])
+}
+
+/// A board that has ended, or is about to, takes no tasks.
+pub(crate) fn mark_closed(session: &mut Session<'_>, board: RunId) -> Result<()> {
+    if let Some(row) = session.db().board(board)? {
+        session.db().change_board(&BoardRow { open: false, ..row })?;
+    }
+    Ok(())
+}
+
+/// Says anew what is to be reached, or how.
+pub fn set_board_plan(
+    session: &mut Session<'_>,
+    board: RunId,
+    goal: Option<&Arc<str>>,
+    plan: Option<&Arc<str>>,
+) -> Result<()> {
+    let row = known(session, board)?;
+    session.nudge(board);
+    session.db().change_board(&BoardRow {
+        goal: goal.cloned().unwrap_or(row.goal),
+        plan: plan.cloned().unwrap_or(row.plan),
+        ..row
+    })
+}
+
+/// Leaves a note on a board; its number.
+pub fn add_note(
+    session: &mut Session<'_>,
+    board: RunId,
+    author: &Arc<str>,
+    tag: &Arc<str>,
+    text: &Arc<str>,
+) -> Result<i64> {
+    known(session, board)?;
+    session.nudge(board);
+    let at_ms = session.now().wall_ms;
+    session.db().put_note(&NoteRow {
+        id: 0,
+        run: board,
+        author: Arc::clone(author),
+        tag: Arc::clone(tag),
+        text: Arc::clone(text),
+        at_ms,
+    })
+}
+
+fn known(session: &mut Session<'_>, board: RunId) -> Result<BoardRow> {
+    session.db().board(board)?.ok_or_else(|| Error::Refused(format!("run {board} is not a board")))
+}
+
+fn hold<'s, 'a>(session: &'s mut Session<'a>, board: RunId) -> Result<HeldRun<'s, 'a>> {
+    HeldRun::take(session, board)?.ok_or_else(|| Error::NoSuchRun(board.to_string()))
+}
+
+fn hold_open<'s, 'a>(session: &'s mut Session<'a>, board: RunId) -> Result<HeldRun<'s, 'a>> {
+    known(session, board)?;
+    let mut held = hold(session, board)?;
+    let row = held.row()?;
+    if !row.open || row.status() != RunStatus::Running {
+        return Err(Error::Refused(format!("board {board} is closed: it takes no more tasks")));
+    }
+    Ok(held)
+}
+
+fn hold_task<'s, 'a>(session: &'s mut Session<'a>, board: RunId, no: StepNo) -> Result<HeldRun<'s, 'a>> {
+    known(session, board)?;
+    let held = hold(session, board)?;
+    let row = held.session.get::<StepRow>((board, no))?;
+    if !row.is_some_and(|row| is_task(&held.plan(), &row)) {
+        return Err(Error::Refused(format!("board {board} has no task {no}")));
+    }
+    Ok(held)
+}
