@@ -80,7 +80,7 @@ fn bad_input_is_told_and_changes_nothing() {
         (&["task", "add", "b", "x", "--queue", "a b"], 2, "queue"),
         (&["task", "show", "b", "99"], 1, "no task"),
         (&["task", "retry", "b", "1"], 1, "ready"),
-        (&["task", "claim", "--board", "b", "--lease", "1s"], 2, "lease"),
+        (&["task", "claim", "--board", "b", "--lease", "1ms"], 2, "lease"),
         (&["task", "batch", "b", "not-there.json"], 2, "not-there.json"),
         (&["board", "note", "b", "x", "--tag", "two words"], 2, "tag"),
     ];

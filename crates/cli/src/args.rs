@@ -560,10 +560,16 @@ pub(crate) enum EnvCommand {
         #[arg(help = "The run: its id, or the last characters of it")]
         run: String,
     },
-    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches
+    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches, old recorded states
     Gc {
         /// Only tell what would go
         #[arg(long)]
         dry_run: bool,
+        /// Forget recorded states, and saved work that a branch holds, of runs that ended longer ago than this
+        #[arg(long, value_name = "AGE", default_value = "14d")]
+        older_than: String,
+        /// Also delete saved work of such runs that no branch holds
+        #[arg(long)]
+        salvage: bool,
     },
 }

@@ -45,7 +45,7 @@ struct Claim {
     #[schema(maximum = 60)]
     wait_s: u64,
     /// Seconds for which it is theirs without a heartbeat [default: 1800].
-    #[schema(minimum = 5, maximum = 604800)]
+    #[schema(minimum = 1, maximum = 604800)]
     lease_s: Option<u64>,
     /// Any number of the caller's. If no answer came, the same number gets the same task, not a second one.
     request: Option<u32>,
@@ -99,7 +99,7 @@ fn lease(seconds: Option<u64>) -> Duration {
 #[serde(deny_unknown_fields)]
 struct Keep {
     /// Seconds from now for which the task stays theirs [default: 1800].
-    #[schema(minimum = 5, maximum = 604800)]
+    #[schema(minimum = 1, maximum = 604800)]
     lease_s: Option<u64>,
 }
 
