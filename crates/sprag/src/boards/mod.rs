@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{RunId, RunStatus, StepStatus};
 use sprag_pipeline::board_plan;
 use sprag_store::ops::{Created, NewBoard};
-use sprag_store::{BoardRow, Row, RunRow, StepRow, Store, Table};
+use sprag_store::{BoardRow, Row, RunRow, Store, Table};
 
 pub use claim::{
     Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail, heartbeat,
@@ -106,7 +106,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, status: StepStatus) {
+    fn add(&mut self, status: StepStatus, count: u32) {
         *match status {
             StepStatus::Waiting => &mut self.waiting,
             StepStatus::Pending => &mut self.ready,
@@ -115,7 +115,7 @@ impl Counts {
             StepStatus::Failed => &mut self.failed,
             StepStatus::Skipped => &mut self.skipped,
             StepStatus::Cancelled => &mut self.cancelled,
-        } += 1;
+        } += count;
     }
 
     /// All of them.
