@@ -195,9 +195,10 @@ pub fn known(store: &Store, name: &str) -> Result<BoardRow> {
 
 /// A board as it stands.
 pub fn view(store: &Store, board: &BoardRow) -> Result<BoardView> {
-    let (run, steps) = store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.steps(board.run)?)))?;
+    let (run, counted) =
+        store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.task_counts(board.run)?)))?;
     let mut counts = Counts::default();
-    steps.iter().filter(|step| step.item_of.is_some()).for_each(|step| counts.add(StepRow::status(step)));
+    counted.into_iter().for_each(|(status, count)| counts.add(status, count));
     Ok(BoardView {
         run: board.run.to_string(),
         name: board.name.to_string(),
