@@ -90,8 +90,8 @@ fn runs_are_listed_by_pages_and_filters() {
             None => break,
         }
     }
-    assert_eq!(ids(&server.get("/v1/runs?status=failed")), [sad.clone()]);
-    assert_eq!(ids(&server.get("/v1/runs?pipeline=sad&status=failed,completed")), [sad.clone()]);
+    assert_eq!(ids(&server.get("/v1/runs?status=failed")), std::slice::from_ref(&sad));
+    assert_eq!(ids(&server.get("/v1/runs?pipeline=sad&status=failed,completed")), std::slice::from_ref(&sad));
     assert_eq!(ids(&server.get("/v1/runs?pipeline=none")), [""; 0]);
     made.push(sad);
     made.reverse();

@@ -19,7 +19,7 @@ fn pipeline(sandbox: &Sandbox, nth: usize) -> String {
 
 #[test]
 fn o14_killed_servers_lose_no_run_and_readers_resume_exactly() {
-    let (runs, kills) = (nightly(60, 200), nightly(3, 8));
+    let (runs, kills) = nightly((60, 3), (200, 8));
     let sandbox = Sandbox::new();
     // Ports are given by the system: each server has its own, and readers are told.
     let first = Server::start(&sandbox, &["--lease", "5s"]);

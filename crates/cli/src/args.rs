@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
 
 /// Runs pipelines of commands: durably, in order, and never a step twice.
@@ -195,12 +196,36 @@ everything else runs anew. The other run stays as it is.")]
         #[arg(long)]
         detach: bool,
     },
+    /// Make and look after boards: tasks for several agents and people
+    #[command(after_help = "\
+Examples:
+  sprag board new release --goal 'Ship 2.0'
+  sprag task add release 'Write the notes' --key notes
+  sprag task add release 'Publish' --needs notes
+  sprag board show release
+  sprag board close release")]
+    Board {
+        #[command(subcommand)]
+        command: BoardCommand,
+    },
+    /// Serve an agent over stdin and stdout, by the Model Context Protocol
+    #[command(after_help = "\
+The agent gets tools for boards, tasks, runs and questions. Many of these on one data
+directory share it safely, with no server. See docs/mcp.md for how to add it to an agent.")]
+    Mcp {
+        /// Pass everything on to this server instead, like http://127.0.0.1:7717
+        #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
+        server: Option<String>,
+        /// The token that the server wants
+        #[arg(long, env = "SPRAG_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+        token: Option<String>,
+    },
     /// Claim and report work that is done from outside: by agents, scripts, people
     #[command(after_help = "\
 Examples:
-  TOKEN=$(sprag task claim --queue reviewers --as ada)
+  TOKEN=$(sprag task claim --board release --as ada --wait 30s)
   sprag task heartbeat $TOKEN
-  sprag task done $TOKEN --output verdict=good")]
+  sprag task done $TOKEN --summary 'written' --created NOTES.md")]
     Task {
         #[command(subcommand)]
         command: TaskCommand,
@@ -523,64 +548,6 @@ pub(crate) struct Answer {
     pub(crate) detach: bool,
 }
 
-/// What can be done with tasks.
-#[derive(Debug, Subcommand)]
-pub(crate) enum TaskCommand {
-    /// List the tasks of live runs
-    Ls {
-        /// Only this queue's
-        #[arg(long, value_name = "NAME")]
-        queue: Option<String>,
-    },
-    /// Take a task: prints its token, and what is to be done
-    Claim {
-        /// A queue to claim from; repeat it for more
-        #[arg(long = "queue", value_name = "NAME", default_value = "tasks")]
-        queues: Vec<String>,
-        /// Who claims, for others to see
-        #[arg(long = "as", value_name = "NAME", default_value = "somebody")]
-        name: String,
-        /// How long to wait for one [default: not at all]
-        #[arg(long, value_name = "TIME")]
-        wait: Option<String>,
-        /// How long it is yours without a heartbeat
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Keep a task for longer
-    Heartbeat {
-        /// What `claim` printed
-        token: String,
-        /// How long from now
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Report that a task is done
-    Done {
-        /// What `claim` printed
-        token: String,
-        /// What came of it, as a JSON object: the step's outputs
-        #[arg(long, value_name = "JSON")]
-        result: Option<String>,
-        /// One output; repeat it for more
-        #[arg(long = "output", value_name = "NAME=VALUE")]
-        outputs: Vec<String>,
-    },
-    /// Report that a task failed
-    Fail {
-        /// What `claim` printed
-        token: String,
-        /// What went wrong; the next try reads it
-        #[arg(long, value_name = "TEXT", default_value = "it could not be done")]
-        reason: String,
-    },
-    /// Give a task back unfinished
-    Release {
-        /// What `claim` printed
-        token: String,
-    },
-}
-
 /// What can be done with environments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EnvCommand {
@@ -596,10 +563,16 @@ pub(crate) enum EnvCommand {
         #[arg(help = "The run: its id, or the last characters of it")]
         run: String,
     },
-    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches
+    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches, old recorded states
     Gc {
         /// Only tell what would go
         #[arg(long)]
         dry_run: bool,
+        /// Forget recorded states, and saved work that a branch holds, of runs that ended longer ago than this
+        #[arg(long, value_name = "AGE", default_value = "14d")]
+        older_than: String,
+        /// Also delete saved work of such runs that no branch holds
+        #[arg(long)]
+        salvage: bool,
     },
 }

@@ -152,6 +152,12 @@ path_parts! {
     IdPath = "id",
     /// The rest of the path.
     RestPath = "path",
+    /// The board that the path names.
+    BoardPath = "board",
+    /// The task that the path names.
+    TaskPath = "task",
+    /// The token that the path shows.
+    TokenPath = "token",
 }
 
 impl IdPath {

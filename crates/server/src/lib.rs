@@ -10,6 +10,7 @@
 //! means. What they refuse is answered with 409 and the outcome.
 
 mod access;
+mod agents;
 mod app;
 mod connections;
 mod extract;

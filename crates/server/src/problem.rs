@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
+use sprag::boards::BoardError;
 use sprag::{Complaint, ComplaintKind, Diagnostics};
 use sprag_store::NotApplied;
 use utoipa::ToSchema;
@@ -103,6 +104,13 @@ impl Problem {
             diagnostics: None,
             retry_after_s: None,
         }))
+    }
+
+    /// Gives it a more telling code.
+    fn called(mut self, code: &'static str) -> Self {
+        self.0.code = code;
+        self.0.kind = format!("urn:sprag:problem:{code}");
+        self
     }
 
     /// Says what to do next.
@@ -222,6 +230,27 @@ impl From<Complaint> for Problem {
             problem.next = next;
         }
         problem
+    }
+}
+
+impl From<BoardError> for Problem {
+    fn from(error: BoardError) -> Self {
+        let (message, code, next) = (error.to_string(), error.code(), error.next());
+        let problem = match error {
+            BoardError::Store(error) => return error.into(),
+            BoardError::NoBoard(_) | BoardError::NoTask { .. } | BoardError::NoToken(_) => {
+                Problem::not_found(message)
+            }
+            BoardError::Invalid(_) => Problem::invalid(message),
+            BoardError::Refused(_) | BoardError::Cancelled { .. } => Problem::refused(message),
+            BoardError::Lost { why, .. } => {
+                // A token whose execution is gone is lost like any other.
+                let mut problem = Problem::refused(message);
+                problem.0.outcome = Problem::from(why).0.outcome;
+                problem
+            }
+        };
+        problem.called(code).next(next)
     }
 }
 

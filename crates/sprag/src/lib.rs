@@ -41,6 +41,7 @@
 
 mod again;
 pub mod boards;
+mod chores;
 mod complaint;
 mod engine;
 mod environments;
@@ -54,9 +55,10 @@ mod tidy;
 pub mod view;
 
 pub use again::{again, fork, is_attended, repository_of, take_from_the_dead, whole, works};
+pub use chores::{Chore, Limits};
 pub use complaint::{Complaint, Kind as ComplaintKind};
 pub use engine::{Abandoner, Builder, Engine, Error, Pulse};
-pub use environments::{Chore, Details, Environments, Then};
+pub use environments::{Details, Environments, Then};
 pub use events::Events;
 pub use explain::{Explained, RefusedView, Unsettled, explain, gate_text};
 pub use known::{Known, Names, find_run};

@@ -155,6 +155,12 @@ views! {
         pub to: &'static str,
         /// Who said so.
         pub actor: &'static str,
+        /// Where an environment is.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub path: Option<String>,
+        /// Why it went wrong.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub reason: Option<String>,
     }
 
     /// Something outside that a run waits for.
@@ -331,7 +337,11 @@ impl EntryView {
             ("execution", Some(run), Some(step), Some(attempt)) => format!("{run}/{step}/{attempt}"),
             _ => entry.place.id.map_or_else(String::new, |id| id.to_string()),
         };
+        let note: Value =
+            entry.note.as_deref().and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
         EntryView {
+            path: note["path"].as_str().map(str::to_owned),
+            reason: note["reason"].as_str().map(str::to_owned),
             seq: entry.seq,
             at: rfc3339(entry.at_ms),
             entity: entry.entity,

@@ -12,11 +12,14 @@
 
 mod command;
 mod control;
+mod entered;
 mod environment;
 mod evidence;
 mod files;
 mod handlers;
 mod landing;
+mod making;
+mod reclaim;
 mod slots;
 
 use std::sync::Arc;

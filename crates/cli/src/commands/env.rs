@@ -4,9 +4,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sprag::view::{EnvironmentView, size_of};
-use sprag::{Chore, Details, Environments, Then};
+use sprag::{Chore, Details, Environments, Limits, Then};
 use sprag_lifecycle::EnvironmentStatus;
 use sprag_store::{EnvironmentRow, Row, Store};
+use sprag_worktree::Keeps;
 
 use crate::args::EnvCommand;
 use crate::context::{Context, find_run};
@@ -20,7 +21,13 @@ pub(crate) async fn env(context: &Context, command: &EnvCommand) -> Result<Exit,
         EnvCommand::Ls => ls(context, &store, &keeper),
         EnvCommand::Show { run } => show(context, &store, &keeper, run),
         EnvCommand::Rm { run } => rm(context, &store, &keeper, run).await,
-        EnvCommand::Gc { dry_run } => gc(context, &keeper, *dry_run).await,
+        EnvCommand::Gc { dry_run, older_than, salvage } => {
+            let older_than = sprag_pipeline::parse_duration(older_than).map_err(|error| {
+                Failure::usage(format!("--older-than {older_than:?}: {error}"))
+                    .next("write it like 12h or 30d")
+            })?;
+            gc(context, &keeper, *dry_run, Limits { older_than, salvage: *salvage }).await
+        }
     }
 }
 
@@ -131,13 +138,20 @@ fn tell(context: &Context, what: &str, how: &str) {
     }
 }
 
-async fn gc(context: &Context, keeper: &Environments, dry_run: bool) -> Result<Exit, Failure> {
-    let chores = keeper.chores().map_err(Failure::error)?;
+async fn gc(
+    context: &Context,
+    keeper: &Environments,
+    dry_run: bool,
+    limits: Limits,
+) -> Result<Exit, Failure> {
+    let chores = keeper.chores(limits).map_err(Failure::error)?;
     let mut freed = 0;
+    let mut forgotten = 0;
     let mut wrong = 0;
     for chore in &chores {
         let (what, size) = describe(chore);
         freed += size;
+        forgotten += refs_in(chore);
         if dry_run {
             tell(context, &what, "would go");
             continue;
@@ -146,6 +160,7 @@ async fn gc(context: &Context, keeper: &Environments, dry_run: bool) -> Result<E
             Ok(how) => tell(context, &what, &how),
             Err(why) => {
                 freed -= size;
+                forgotten -= refs_in(chore);
                 wrong += 1;
                 tell(context, &what, &format!("still there: {why}"));
             }
@@ -156,7 +171,12 @@ async fn gc(context: &Context, keeper: &Environments, dry_run: bool) -> Result<E
     }
     if !context.json {
         let verb = if dry_run { "would free" } else { "freed" };
-        eprintln!("{verb} {}", bytes(freed));
+        let refs = match forgotten {
+            0 => String::new(),
+            // Git lets go of what they held when it next tidies up.
+            many => format!(", and {many} refs: `git gc` frees what only they held"),
+        };
+        eprintln!("{verb} {}{refs}", bytes(freed));
     }
     Ok(if wrong > 0 { Exit::Error } else { Exit::Ok })
 }
@@ -169,6 +189,22 @@ fn describe(chore: &Chore) -> (String, u64) {
         Chore::Recover { path, run } => (format!("worktree {} of run {run}", path.display()), size_of(path)),
         Chore::Debris { path, .. } => (format!("left over {}", path.display()), size_of(path)),
         Chore::DeleteBranch { branch, .. } => (format!("branch {branch}"), 0),
+        Chore::Forget { run, refs, .. } => {
+            let count = |keeps| refs.iter().filter(|kept| kept.keeps == keeps).count();
+            let (states, starts, fences) =
+                (count(Keeps::Checkpoint), count(Keeps::Start), count(Keeps::Fence));
+            (format!("{states} recorded states, {starts} starts, {fences} fences of run {run}"), 0)
+        }
+        Chore::DropSalvage { saved, why, .. } => (format!("saved work {} ({why})", saved.name), 0),
+    }
+}
+
+/// How many refs a chore deletes beside branches.
+fn refs_in(chore: &Chore) -> usize {
+    match chore {
+        Chore::Forget { refs, .. } => refs.len(),
+        Chore::DropSalvage { .. } => 1,
+        _ => 0,
     }
 }
 

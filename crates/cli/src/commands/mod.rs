@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod board;
 mod diff;
 mod dry;
 mod env;
@@ -14,6 +15,7 @@ mod inputs;
 mod logs;
 mod ls;
 mod machine;
+mod mcp;
 mod queue;
 mod run;
 mod serve;
@@ -58,6 +60,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
         Command::Fork { run, from, detach } => fork::fork(&context, run.as_deref(), &from, detach).await,
+        Command::Board { command } => board::board(&context, &command).await,
+        Command::Mcp { server, token } => mcp::mcp(&context, server.as_deref(), token).await,
         Command::Task { command } => task::task(&context, &command).await,
         Command::Env { command } => env::env(&context, &command).await,
         Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),

@@ -1,6 +1,7 @@
 //! One module per resource, each with its own routes; together they are the API.
 
 mod artifacts;
+mod boards;
 mod environments;
 mod events;
 mod gates;
@@ -11,6 +12,7 @@ mod pipelines;
 mod queues;
 mod runs;
 mod steps;
+mod tasks;
 mod tokens;
 
 use axum::Router;
@@ -48,6 +50,8 @@ pub(crate) fn all() -> OpenApiRouter<App> {
         .merge(events::routes())
         .merge(hooks::routes())
         .merge(tokens::routes())
+        .merge(boards::routes())
+        .merge(tasks::routes())
 }
 
 /// What the API says of itself.
@@ -108,6 +112,7 @@ fn problem_content() -> utoipa::openapi::Content {
 pub(crate) fn finish(router: Router<App>, api: &OpenApi, app: App) -> Router {
     let described = describe(api.clone()).to_string();
     router
+        .merge(crate::agents::router(&app))
         .route(
             "/openapi.json",
             get(move || async move { ([(axum::http::header::CONTENT_TYPE, "application/json")], described) }),

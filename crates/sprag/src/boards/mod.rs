@@ -17,11 +17,11 @@ use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{RunId, RunStatus, StepStatus};
 use sprag_pipeline::board_plan;
 use sprag_store::ops::{Created, NewBoard};
-use sprag_store::{BoardRow, Row, RunRow, StepRow, Store, Table};
+use sprag_store::{BoardRow, Row, RunRow, Store, Table};
 
 pub use claim::{
-    Claimed, Done, Held, Nothing, Wanted, agent_id, claim, done, fail, heartbeat, parse_token, release,
-    start, token_of,
+    Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail, heartbeat,
+    parse_token, release, start, token_of,
 };
 pub use error::BoardError;
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
@@ -36,6 +36,8 @@ const LONGEST_NAME: usize = 64;
 
 /// A board to be made.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BoardSpec {
     /// What people call it: letters, digits, `-`, `_` and `.`
@@ -59,6 +61,8 @@ pub struct BoardSpec {
 
 /// A board, and how its tasks stand.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct BoardView {
     /// The run that it is.
     pub run: String,
@@ -82,6 +86,8 @@ pub struct BoardView {
 
 /// How many tasks are what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Waiting for others.
     pub waiting: u32,
@@ -100,7 +106,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, status: StepStatus) {
+    fn add(&mut self, status: StepStatus, count: u32) {
         *match status {
             StepStatus::Waiting => &mut self.waiting,
             StepStatus::Pending => &mut self.ready,
@@ -109,7 +115,7 @@ impl Counts {
             StepStatus::Failed => &mut self.failed,
             StepStatus::Skipped => &mut self.skipped,
             StepStatus::Cancelled => &mut self.cancelled,
-        } += 1;
+        } += count;
     }
 
     /// All of them.
@@ -189,9 +195,10 @@ pub fn known(store: &Store, name: &str) -> Result<BoardRow> {
 
 /// A board as it stands.
 pub fn view(store: &Store, board: &BoardRow) -> Result<BoardView> {
-    let (run, steps) = store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.steps(board.run)?)))?;
+    let (run, counted) =
+        store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.task_counts(board.run)?)))?;
     let mut counts = Counts::default();
-    steps.iter().filter(|step| step.item_of.is_some()).for_each(|step| counts.add(StepRow::status(step)));
+    counted.into_iter().for_each(|(status, count)| counts.add(status, count));
     Ok(BoardView {
         run: board.run.to_string(),
         name: board.name.to_string(),

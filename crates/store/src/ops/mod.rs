@@ -10,6 +10,7 @@ mod executor;
 mod gates;
 mod inherit;
 mod reaper;
+mod reclaim;
 mod runs;
 mod worker;
 
@@ -20,5 +21,6 @@ pub use executor::*;
 pub use gates::*;
 use inherit::inherit_step;
 pub use reaper::*;
+pub use reclaim::*;
 pub use runs::*;
 pub use worker::*;
