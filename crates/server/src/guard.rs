@@ -60,7 +60,9 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let status = response.status().as_u16();
     let route = route.as_deref().unwrap_or("none");
     app.metrics().request(&method, route, status, took);
-    let run = run_in(&path);
+    // A run that was just made is named by its place.
+    let made = response.headers().get(header::LOCATION).and_then(|place| place.to_str().ok());
+    let run = run_in(&path).or(made.and_then(run_in));
     tracing::info!(
         target: "sprag_server::request",
         request_id = &*id, %method, path, status, took_ms = took.as_secs_f64() * 1000.0, run,
