@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};
-use sprag_store::ops::{Provide, Wanted};
+use sprag_store::ops::{Created, Lost, Provide, Wanted};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, Store};
 
 const MAKER: Id = 7;
@@ -136,5 +136,64 @@ fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
             told.iter().filter(|entry| entry.entity == "environment").map(|entry| entry.event).collect();
         let all = ["environment.created", "provision.succeeded", "destroy.dispatched", "destroy.succeeded"];
         assert_eq!(told, all);
+    });
+}
+
+/// A run whose environment is ready and whose process, worker 5, is gone or not.
+async fn of_worker_5(store: &Store, plan: &std::sync::Arc<sprag_lifecycle::Plan>, is_gone: bool) -> RunId {
+    let new = sprag_store::ops::NewWorker {
+        id: 5,
+        name: "5".into(),
+        process: "5".into(),
+        queues: "".into(),
+        slots: 1,
+        lease_ms: 1000,
+    };
+    let _ = store.claims().register(new).await.unwrap();
+    let mut new = store.person().new_run(std::sync::Arc::clone(plan));
+    new.pin = Some(5);
+    let Created::New(run) = store.person().create_run(new).await.unwrap() else { panic!() };
+    assert!(matches!(provide(store, run, 5, false).await, Provide::Make(_)));
+    assert!(report(store, E::ProvisionSucceeded, 1).await);
+    if is_gone {
+        let _ = store.reaper().worker_lost(5, Lost::ProcessGone).await.unwrap();
+    }
+    run
+}
+
+#[test]
+fn w09_only_a_dead_run_gives_its_environment_away() {
+    on_every_store(|store, _| async move {
+        let run = of_worker_5(&store, &sequence(1), false).await;
+        assert_eq!(store.claims().take_environment_of_dead_run(1, REMOVER).await.unwrap(), None, "it lives");
+        let _ = store.reaper().worker_lost(5, Lost::ProcessGone).await.unwrap();
+        assert_eq!(store.claims().take_environment_of_dead_run(1, REMOVER).await.unwrap(), Some(1));
+        // Whoever resumes it now has to wait, and then makes another one elsewhere.
+        assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Busy(_)));
+        assert!(report(&store, E::DestroySucceeded, 1).await);
+        let Provide::Make(row) = provide(&store, run, MAKER, false).await else { panic!("it is to be made") };
+        assert_eq!((row.provision_attempt, &*row.path), (2, "/w-2"));
+    });
+    // Somebody was faster.
+    on_every_store(|store, _| async move {
+        let run = of_worker_5(&store, &sequence(1), true).await;
+        assert!(store.executor().pin_run(run, Some(MAKER)).await.unwrap());
+        let new = sprag_store::ops::NewWorker {
+            id: MAKER,
+            name: "7".into(),
+            process: "7".into(),
+            queues: "".into(),
+            slots: 1,
+            lease_ms: 1000,
+        };
+        let _ = store.claims().register(new).await.unwrap();
+        assert_eq!(store.claims().take_environment_of_dead_run(1, REMOVER).await.unwrap(), None);
+        assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Ready(_)));
+    });
+    // It is not reserved to anybody: a worker may come.
+    on_every_store(|store, _| async move {
+        let run = of_worker_5(&store, &sequence(1), true).await;
+        assert!(store.executor().pin_run(run, None).await.unwrap());
+        assert_eq!(store.claims().take_environment_of_dead_run(1, REMOVER).await.unwrap(), None);
     });
 }
