@@ -212,7 +212,14 @@ Examples:
     #[command(after_help = "\
 The agent gets tools for boards, tasks, runs and questions. Many of these on one data
 directory share it safely, with no server. See docs/mcp.md for how to add it to an agent.")]
-    Mcp,
+    Mcp {
+        /// Pass everything on to this server instead, like http://127.0.0.1:7717
+        #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
+        server: Option<String>,
+        /// The token that the server wants
+        #[arg(long, env = "SPRAG_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+        token: Option<String>,
+    },
     /// Claim and report work that is done from outside: by agents, scripts, people
     #[command(after_help = "\
 Examples:
@@ -315,6 +322,16 @@ Examples:
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// Whom a server tells of what happens: add, list, remove and retry webhooks
+    Hook {
+        #[command(subcommand)]
+        command: HookCommand,
+    },
+    /// Where work waits for workers: list, hold, release, limit
+    Queue {
+        #[command(subcommand)]
+        command: QueueCommand,
+    },
     /// Show the journal: everything that happened, in order
     Events {
         /// Only this run's
@@ -409,6 +426,9 @@ pub(crate) struct Serve {
     /// How long a client may keep silent, or not read what it asked for
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) idle_timeout: String,
+    /// How often a webhook is tried in a row before it is parked
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub(crate) hook_tries: u32,
     /// How long this process may be silent before others take its work, 5s at least
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) lease: String,
@@ -443,6 +463,71 @@ pub(crate) enum TokenCommand {
     Rm {
         /// Its name or number
         token: String,
+    },
+}
+
+/// What can be done with webhooks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HookCommand {
+    /// Have a URL told of what happens: its secret is shown once
+    #[command(after_help = "\
+Each message is a POST of {\"hook\": ID, \"events\": [...]} with the headers sprag-event-id,
+sprag-timestamp and sprag-signature: v1=HEX, the HMAC-SHA256 with the secret of the timestamp,
+a dot and the body. A running `sprag serve` sends them, in order and at least once.")]
+    Add {
+        /// Where to POST: http://HOST:PORT/PATH
+        url: String,
+        /// What to sign with, 16 bytes at least [default: drawn]
+        #[arg(long, env = "SPRAG_HOOK_SECRET", hide_env_values = true)]
+        secret: Option<String>,
+        /// Only this run's
+        #[arg(long, value_name = "RUN")]
+        run: Option<String>,
+        /// Only those on this kind of thing, such as run; repeat it for more
+        #[arg(long = "entity", value_name = "ENTITY")]
+        entities: Vec<String>,
+        /// Only this event, such as run.succeeded; repeat it for more
+        #[arg(long = "event", value_name = "EVENT")]
+        events: Vec<String>,
+        /// Begin after this entry of the journal [default: from now on]
+        #[arg(long, value_name = "SEQ")]
+        since: Option<u64>,
+    },
+    /// List webhooks, how far each has been told, and which are parked
+    Ls,
+    /// Remove a webhook
+    Rm {
+        /// Its number
+        id: String,
+    },
+    /// Try a parked webhook again, from where it was
+    Retry {
+        /// Its number
+        id: String,
+    },
+}
+
+/// What can be done with queues.
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueueCommand {
+    /// List queues: what waits in them, what is out, who serves them
+    Ls,
+    /// Hold a queue: nothing of it is handed over until it is released
+    Hold {
+        /// The queue
+        queue: String,
+    },
+    /// Release a queue
+    Release {
+        /// The queue
+        queue: String,
+    },
+    /// Limit how much of a queue may be out at once
+    Limit {
+        /// The queue
+        queue: String,
+        /// So much, or `none`
+        limit: String,
     },
 }
 

@@ -9,11 +9,13 @@
 //! A tool is a function with a schema and a sentence; it decides nothing that the store does not.
 
 mod params;
+mod relay;
 mod resources;
 mod tools;
 mod trouble;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, Implementation, ListResourceTemplatesResult, ListResourcesResult,
@@ -23,6 +25,11 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use sprag::{Files, Store};
+
+pub use relay::{Relay, RelayError};
+
+/// The longest that an agent may wait for a task in one call.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// What an agent is told before anything else.
 const INSTRUCTIONS: &str = "\
@@ -41,12 +48,18 @@ pub struct Agents {
     store: Store,
     files: Files,
     dir: PathBuf,
+    longest_wait: Duration,
 }
 
 impl Agents {
     /// Serves agents from this store, whose files lie in `data`; runs that say nothing else work in `dir`.
     pub fn new(store: Store, data: &Path, dir: &Path) -> Agents {
-        Agents { store, files: Files::new(data), dir: dir.to_owned() }
+        Agents { store, files: Files::new(data), dir: dir.to_owned(), longest_wait: LONGEST_WAIT }
+    }
+
+    /// Lets nobody wait for a task longer than this in one call.
+    pub fn waiting_at_most(self, longest_wait: Duration) -> Agents {
+        Agents { longest_wait, ..self }
     }
 
     /// Talks with one agent over stdin and stdout, until it closes them.

@@ -174,7 +174,7 @@ async fn task_claim(agents: &Agents, given: Claim) -> Done {
         name: given.name,
         board,
         queues: given.queues,
-        wait: Duration::from_secs(given.wait_s.min(300)),
+        wait: Duration::from_secs(given.wait_s).min(agents.longest_wait),
         lease: lease(given.lease_s),
         nonce: given.request.map_or(0, |request| i64::from(request) + 1),
     };

@@ -84,6 +84,16 @@ impl Environments {
         })
     }
 
+    /// Why an environment is still there, in words.
+    pub fn why_there(&self, row: &EnvironmentRow) -> String {
+        let kept = self.kept_because(row).unwrap_or_else(Some);
+        match (kept, &row.reason) {
+            (Some(kept), _) => kept,
+            (None, Some(reason)) => crate::text::plain(reason),
+            (None, None) => "to be removed".into(),
+        }
+    }
+
     /// Removes what a run that has ended does not need any more.
     pub async fn run_ended(&self, run: RunId) -> Result<(), String> {
         let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{Following, RunId, StepNo};
+use sprag_lifecycle::{Following, RunId, StepNo, StepStatus};
 
 use crate::error::Result;
 use crate::handle::Person;
@@ -56,6 +56,9 @@ pub trait Boards {
     fn boards(&mut self, all: bool, limit: usize) -> Result<Vec<BoardRow>>;
     /// Changes what a board says of itself.
     fn change_board(&mut self, board: &BoardRow) -> Result<()>;
+
+    /// How many of a board's tasks have each status, in the order of the words.
+    fn task_counts(&mut self, run: RunId) -> Result<Vec<(StepStatus, u32)>>;
 
     /// Names a task.
     fn put_task_key(&mut self, run: RunId, key: &str, no: StepNo) -> Result<()>;

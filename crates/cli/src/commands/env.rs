@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use sprag::view::{EnvironmentView, size_of};
 use sprag::{Chore, Details, Environments, Limits, Then};
 use sprag_lifecycle::EnvironmentStatus;
 use sprag_store::{EnvironmentRow, Row, Store};
@@ -11,7 +12,7 @@ use sprag_worktree::Keeps;
 use crate::args::EnvCommand;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, plain, rfc3339, span, table};
+use crate::show::{line, plain, span, table};
 
 pub(crate) async fn env(context: &Context, command: &EnvCommand) -> Result<Exit, Failure> {
     let store = context.store()?;
@@ -52,7 +53,7 @@ fn ls(context: &Context, store: &Store, keeper: &Environments) -> Result<Exit, F
                 details.branch.unwrap_or_default(),
                 bytes(size_of(Path::new(&*row.path))),
                 span(now - row.created_ms),
-                why(keeper, row),
+                keeper.why_there(row),
             ]
         })
         .collect();
@@ -75,24 +76,8 @@ fn ls(context: &Context, store: &Store, keeper: &Environments) -> Result<Exit, F
     Ok(Exit::Ok)
 }
 
-/// Why it is still there.
-fn why(keeper: &Environments, row: &EnvironmentRow) -> String {
-    let kept = keeper.kept_because(row).unwrap_or_else(Some);
-    match (kept, &row.reason) {
-        (Some(kept), _) => kept,
-        (None, Some(reason)) => plain(reason),
-        (None, None) => "to be removed".into(),
-    }
-}
-
 fn as_json(keeper: &Environments, row: &EnvironmentRow) -> Value {
-    let details = Details::of(row);
-    json!({
-        "id": row.id, "run": row.run, "status": row.status(), "host": &*row.host, "path": &*row.path,
-        "branch": details.branch, "repository": details.repository, "keep": details.keep,
-        "bytes": size_of(Path::new(&*row.path)), "created_at": rfc3339(row.created_ms),
-        "attempt": row.provision_attempt, "removals": row.destroy_attempt, "why": why(keeper, row),
-    })
+    json!(EnvironmentView::of(row, keeper.why_there(row)))
 }
 
 /// The environments of a run.
@@ -127,7 +112,7 @@ fn show(context: &Context, store: &Store, keeper: &Environments, run: &str) -> R
             ("keep", details.keep),
             ("size", bytes(size_of(Path::new(&*row.path)))),
             ("made", format!("attempt {}", row.provision_attempt)),
-            ("why", why(keeper, row)),
+            ("why", keeper.why_there(row)),
         ] {
             line(&format!("  {name:<11}{value}"));
         }
@@ -221,30 +206,6 @@ fn refs_in(chore: &Chore) -> usize {
         Chore::DropSalvage { .. } => 1,
         _ => 0,
     }
-}
-
-/// The bytes in a folder, links not followed; what cannot be read counts nothing.
-fn size_of(path: &Path) -> u64 {
-    /// More files than this are not counted one by one.
-    const MOST: usize = 200_000;
-    let mut total = 0;
-    let mut todo = vec![path.to_owned()];
-    let mut seen = 0;
-    while let Some(next) = todo.pop() {
-        let Ok(entries) = std::fs::read_dir(&next) else { continue };
-        for entry in entries.flatten() {
-            seen += 1;
-            if seen > MOST {
-                return total;
-            }
-            match entry.metadata() {
-                Ok(found) if found.is_dir() => todo.push(entry.path()),
-                Ok(found) => total += found.len(),
-                Err(_) => {}
-            }
-        }
-    }
-    total
 }
 
 fn bytes(count: u64) -> String {

@@ -16,7 +16,7 @@ use super::{BoardError, Result, check_text, rfc3339, task};
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// The shortest and the longest lease.
 const LEASES: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(5)..=Duration::from_secs(7 * 24 * 3600);
+    Duration::from_millis(100)..=Duration::from_secs(7 * 24 * 3600);
 
 /// Who wants what.
 #[derive(Debug, Clone)]
@@ -200,7 +200,7 @@ fn check_lease(lease: Duration) -> Result<()> {
     if LEASES.contains(&lease) {
         return Ok(());
     }
-    Err(BoardError::invalid("a lease is between five seconds and a week"))
+    Err(BoardError::invalid("a lease is between a tenth of a second and a week"))
 }
 
 /// What the claimer is told. What cannot be told ends, or goes back.

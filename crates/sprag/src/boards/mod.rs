@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{RunId, RunStatus, StepStatus};
 use sprag_pipeline::board_plan;
 use sprag_store::ops::{Created, NewBoard};
-use sprag_store::{BoardRow, Row, RunRow, StepRow, Store, Table};
+use sprag_store::{BoardRow, Row, RunRow, Store, Table};
 
 pub use claim::{
     Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail, heartbeat,
@@ -106,7 +106,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, status: StepStatus) {
+    fn add(&mut self, status: StepStatus, count: u32) {
         *match status {
             StepStatus::Waiting => &mut self.waiting,
             StepStatus::Pending => &mut self.ready,
@@ -115,7 +115,7 @@ impl Counts {
             StepStatus::Failed => &mut self.failed,
             StepStatus::Skipped => &mut self.skipped,
             StepStatus::Cancelled => &mut self.cancelled,
-        } += 1;
+        } += count;
     }
 
     /// All of them.
@@ -195,9 +195,10 @@ pub fn known(store: &Store, name: &str) -> Result<BoardRow> {
 
 /// A board as it stands.
 pub fn view(store: &Store, board: &BoardRow) -> Result<BoardView> {
-    let (run, steps) = store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.steps(board.run)?)))?;
+    let (run, counted) =
+        store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.task_counts(board.run)?)))?;
     let mut counts = Counts::default();
-    steps.iter().filter(|step| step.item_of.is_some()).for_each(|step| counts.add(StepRow::status(step)));
+    counted.into_iter().for_each(|(status, count)| counts.add(status, count));
     Ok(BoardView {
         run: board.run.to_string(),
         name: board.name.to_string(),

@@ -1,11 +1,11 @@
 //! The tables of boards in SQLite.
 
 use rusqlite::{OptionalExtension, Row as Columns, params};
-use sprag_lifecycle::{Following, RunId, StepNo};
+use sprag_lifecycle::{Following, RunId, StepNo, StepStatus, Word};
 
 use super::tx::SqliteTx;
 use crate::boards::{BoardRow, Boards, NoteRow};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const BOARD: &str = "SELECT run, name, goal, plan, queue, open, created_ms FROM boards";
 
@@ -64,6 +64,27 @@ impl Boards for SqliteTx<'_> {
             params![board.run.to_i64(), &*board.goal, &*board.plan, board.open],
         )
         .map(drop)
+    }
+
+    fn task_counts(&mut self, run: RunId) -> Result<Vec<(StepStatus, u32)>> {
+        let counted = self.list(
+            "SELECT status, count(*) FROM steps WHERE run = ?1 AND item_of IS NOT NULL \
+             GROUP BY status ORDER BY status",
+            params![run.to_i64()],
+            |columns| Ok((columns.get::<_, String>(0)?, columns.get(1)?)),
+        )?;
+        counted
+            .into_iter()
+            .map(|(word, count)| match StepStatus::parse(&word) {
+                Some(status) => Ok((status, count)),
+                None => Err(Error::UnknownWord {
+                    entity: "step",
+                    id: run.to_string(),
+                    field: "status",
+                    text: word,
+                }),
+            })
+            .collect()
     }
 
     fn put_task_key(&mut self, run: RunId, key: &str, no: StepNo) -> Result<()> {
