@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sprag::Names;
 use sprag_store::{Delivery, HookRow, Id, Subscription, Topic};
 use tokio::task::JoinHandle;
 
@@ -57,7 +56,6 @@ pub(crate) async fn deliver(app: App) {
 async fn follow(app: App, id: Id) {
     let mut hook = Following {
         wake: app.store().subscribe_from(vec![Topic::Journal], sprag_store::Reach::Here),
-        names: Some(Names::new(app.store())),
         seen: None,
         app,
         id,
@@ -78,7 +76,6 @@ struct Following {
     app: App,
     id: Id,
     wake: Subscription,
-    names: Option<Names>,
     /// Up to where the journal was looked through: the cursor in the store, and beyond it.
     seen: Option<(u64, u64)>,
 }
@@ -123,7 +120,6 @@ impl Following {
     /// The next entries that the hook wants; up to where that is all, and whether there may be more.
     async fn read(&mut self, hook: &HookRow, after: u64) -> Answer<(Vec<Told>, u64, bool)> {
         let filter: HookFilter = serde_json::from_str(&hook.filter).unwrap_or_default();
-        let mut names = self.names.take().unwrap_or_else(|| Names::new(self.app.store()));
         let read = self.app.blocking(move |app| {
             let run = filter.run();
             let (entries, last_seq) =
@@ -133,14 +129,11 @@ impl Following {
                 Some(last) if full => last.seq,
                 _ => after.max(last_seq),
             };
-            let told: Vec<Told> =
-                entries.iter().map(|entry| Told::of(&mut names, entry)).collect::<Result<_, _>>()?;
+            let told = app.feed().write_out(&entries)?;
             let wanted = told.into_iter().filter(|told| filter.wants(told)).collect();
-            Ok(((wanted, upto, full), names))
+            Ok((wanted, upto, full))
         });
-        let (found, names) = read.await?;
-        self.names = Some(names);
-        Ok(found)
+        read.await
     }
 
     async fn tell(&mut self, hook: &HookRow, wanted: &[Told], upto: u64) -> Answer<()> {
