@@ -90,14 +90,14 @@ impl Feed {
                 };
                 metrics.transitions(&entries);
                 let upto = entries.last().map_or(after, |entry| entry.seq);
+                let before = std::mem::replace(&mut after, upto);
                 // Nobody follows: nothing is written out.
                 if follower.sender.receiver_count() == 0 {
                     continue;
                 }
                 // What cannot be written out leaves a gap, which readers notice and fill from the journal.
                 if let Ok(entries) = follower.write_out(&entries) {
-                    let _ = follower.sender.send(Arc::new(Batch { after, upto, entries }));
-                    after = upto;
+                    let _ = follower.sender.send(Arc::new(Batch { after: before, upto, entries }));
                 }
             }
         });

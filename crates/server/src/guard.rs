@@ -154,12 +154,11 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         name.is_some() && name == host
     };
-    // Where anybody may call, a page of the server itself may; where only this machine may, its pages may.
-    let allowed = match app.options().listen.ip().is_loopback() || !app.options().allow_hosts.is_empty() {
-        true => name.is_some_and(|name| is_allowed(app, host_name(name))),
-        false => same(),
-    };
-    match allowed {
+    // Pages of the server itself may call, port included: any other program of this machine may serve pages too. Those
+    // of hosts that were named may.
+    let listed =
+        |name: &str| app.options().allow_hosts.iter().any(|host| host.eq_ignore_ascii_case(host_name(name)));
+    match same() || name.is_some_and(listed) {
         true => Ok(()),
         false => Err(Problem::new(
             StatusCode::FORBIDDEN,

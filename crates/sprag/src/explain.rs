@@ -16,6 +16,9 @@ use crate::environments::Details;
 use crate::known::Known;
 use crate::text::{local, plain, rfc3339};
 
+/// More steps than this are not told of: nobody reads them.
+const MOST_TOLD: usize = 1_000;
+
 /// Why a run waits.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -103,7 +106,8 @@ pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
         task_needs: &task_needs,
         now: store.now(),
     };
-    let unsettled = steps.iter().filter(|step| !step.status().is_settled() || step.rework_pending);
+    let unsettled =
+        steps.iter().filter(|step| !step.status().is_settled() || step.rework_pending).take(MOST_TOLD);
     let waits_for = (known.run.status() == RunStatus::Queued).then(|| {
         let holders: Vec<String> = crowd.iter().map(ToString::to_string).collect();
         format!(
@@ -165,7 +169,8 @@ fn task_needs(
     steps: &[StepRow],
 ) -> Result<BTreeMap<StepNo, Vec<StepNo>>, Complaint> {
     let mut needs = BTreeMap::new();
-    for step in steps.iter().filter(|step| is_task(&known.plan, step) && step.needs.open > 0) {
+    let waiting = steps.iter().filter(|step| is_task(&known.plan, step) && step.needs.open > 0);
+    for step in waiting.take(MOST_TOLD) {
         let of = store.read(|db| db.task_needs(step.run, step.no))?;
         needs.insert(step.no, of.iter().map(|need| need.item).collect());
     }

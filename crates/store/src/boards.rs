@@ -71,6 +71,9 @@ pub trait Boards {
     /// What needs a task, in order.
     fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>>;
 
+    /// What the tokens of claimed tasks are signed with: drawn once, and known to this store alone.
+    fn token_key(&mut self) -> Result<Arc<str>>;
+
     /// Adds a note; its number is given by the database.
     fn put_note(&mut self, note: &NoteRow) -> Result<i64>;
     /// The notes of a board after number `after`, of one tag or all, in order.

@@ -1,5 +1,7 @@
 //! The tables of boards in SQLite.
 
+use std::sync::Arc;
+
 use rusqlite::{OptionalExtension, Row as Columns, params};
 use sprag_lifecycle::{Following, RunId, StepNo, StepStatus, Word};
 
@@ -124,6 +126,14 @@ impl Boards for SqliteTx<'_> {
             params![run.to_i64(), need],
             following,
         )
+    }
+
+    fn token_key(&mut self) -> Result<Arc<str>> {
+        let found = self
+            .conn
+            .prepare_cached("SELECT value FROM meta WHERE name = 'token_key'")
+            .and_then(|mut statement| statement.query_row([], |columns| columns.get(0)));
+        self.sql("reading", found)
     }
 
     fn put_note(&mut self, note: &NoteRow) -> Result<i64> {
