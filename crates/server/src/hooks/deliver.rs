@@ -57,6 +57,7 @@ async fn follow(app: App, id: Id) {
     let mut hook = Following {
         wake: app.store().subscribe_from(vec![Topic::Journal], sprag_store::Reach::Here),
         seen: None,
+        renew_at_ms: 0,
         app,
         id,
     };
@@ -78,24 +79,31 @@ struct Following {
     wake: Subscription,
     /// Up to where the journal was looked through: the cursor in the store, and beyond it.
     seen: Option<(u64, u64)>,
+    /// When the lease is to be renewed (steady).
+    renew_at_ms: i64,
 }
 
 impl Following {
     /// Tells of what is next, or waits for it; says whether this server still has the hook.
     async fn go_on(&mut self) -> Answer<bool> {
         let (id, holder) = (self.id, self.app.id());
-        if !self.app.store().service().take_hook(id, holder, LEASE.as_millis() as i64).await? {
-            return Ok(false);
+        // Renewed now and then, not with every entry: a lease is a write.
+        let now_ms = self.app.store().now().steady_ms;
+        if now_ms >= self.renew_at_ms {
+            if !self.app.store().service().take_hook(id, holder, LEASE.as_millis() as i64).await? {
+                return Ok(false);
+            }
+            self.renew_at_ms = now_ms + LEASE.as_millis() as i64 / 3;
         }
-        let Some(hook) =
-            self.app.read(move |db| Ok(db.hooks()?.into_iter().find(|hook| hook.id == id))).await?
-        else {
+        let ours = move |hook: &HookRow| hook.id == id && hook.holder == holder && hook.parked.is_none();
+        let Some(hook) = self.app.read(move |db| Ok(db.hooks()?.into_iter().find(ours))).await? else {
             return Ok(false);
         };
         let wait_ms = hook.next_try_ms - self.app.store().now().steady_ms;
         if wait_ms > 0 {
-            // No longer than the lease allows; a retry that somebody asks for is noticed soon.
-            self.wake.wait(Duration::from_millis(wait_ms as u64).min(LOOK)).await;
+            // A retry that somebody asks for is noticed soon; what else happens does not make it earlier.
+            let wait = Duration::from_millis(wait_ms as u64).min(LOOK);
+            let _ = tokio::time::timeout(wait, told(&mut self.app.stopping())).await;
             return Ok(true);
         }
         let after = match self.seen {
