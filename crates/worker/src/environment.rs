@@ -14,18 +14,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::control::{Control, Signal, pause};
 use serde_json::{Value, json};
-use sprag_lifecycle::{EnvironmentEvent, RunId, StepNo};
+use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::Workplace;
-use sprag_store::ops::{Assignment, Provide, Wanted};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Store, Topic};
+use sprag_process::boot_ms;
+use sprag_store::Id;
+use sprag_store::ops::{Assignment, Lease, Wanted};
 use sprag_worktree::{
     Branch, Cancel, CreateOptions, Kind as GitKind, Ports, Repository, Settings, Worktree, Worktrees,
 };
 
+use crate::control::{Control, Signal, pause};
+use crate::records::{Provided, Records, Site};
+
 /// How long a step waits for somebody else who makes the same environment.
-const LONGEST_WAIT_MS: i64 = 30 * 60 * 1000;
+const LONGEST_WAIT_MS: u64 = 30 * 60 * 1000;
 /// How often it looks, should it not be told.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -37,7 +40,7 @@ type Key = (RunId, Option<StepNo>);
 pub struct Environments(Arc<Inner>);
 
 struct Inner {
-    store: Store,
+    records: Arc<dyn Records>,
     data: PathBuf,
     worker: Id,
     live: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<Live>>>>,
@@ -99,16 +102,16 @@ impl Place {
 
 impl Environments {
     /// The environments in this data directory, for steps of this worker.
-    pub fn new(store: Store, data: &Path, worker: Id) -> Self {
+    pub fn new(records: Arc<dyn Records>, data: &Path, worker: Id) -> Self {
         // Git's own paths are canonical, and theirs are compared with ours.
         let data = std::fs::canonicalize(data).unwrap_or_else(|_| data.to_owned());
-        Environments(Arc::new(Inner { store, data, worker, live: Mutex::default() }))
+        Environments(Arc::new(Inner { records, data, worker, live: Mutex::default() }))
     }
 
     /// The environment that this step works in, made if need be; none if the run works where it was started.
     pub(crate) async fn enter(&self, assignment: &Assignment) -> Result<Option<Entered>, String> {
         let context: Value = serde_json::from_str(&assignment.context).unwrap_or_default();
-        let Some((run, plan)) = self.owner_of(assignment, &context)? else { return Ok(None) };
+        let Some((run, plan)) = self.owner_of(assignment, &context).await? else { return Ok(None) };
         let spec = plan.environment.as_ref().map(|surroundings| surroundings.spec.as_str()).unwrap_or("{}");
         let workplace: Workplace = serde_json::from_str(spec)
             .map_err(|error| format!("this version cannot read the run's environment: {error}"))?;
@@ -120,7 +123,7 @@ impl Environments {
         let mut live = slot.lock().await;
         let place = match &live.place {
             Some(place) => Arc::clone(place),
-            None => Arc::new(self.find_or_make(key, &workplace, &started_in).await?),
+            None => Arc::new(self.find_or_make(assignment.lease, key, &workplace, &started_in).await?),
         };
         live.place = Some(Arc::clone(&place));
         live.users += 1;
@@ -133,7 +136,7 @@ impl Environments {
     }
 
     /// The run whose environment it is: its own, or that of the run whose work it is.
-    fn owner_of(
+    async fn owner_of(
         &self,
         assignment: &Assignment,
         context: &Value,
@@ -143,17 +146,14 @@ impl Environments {
         }
         let Some(above) = context["environment_of"].as_str() else { return Ok(None) };
         let run: RunId = above.parse().map_err(|_| format!("{above:?} is no run"))?;
-        let plan = self.0.store.read(|db| {
-            let row = sprag_store::Table::<sprag_store::RunRow>::load(db, run)?;
-            row.map(|row| db.plan(row.plan)).transpose().map(Option::flatten)
-        });
-        let plan = plan.map_err(|error| error.to_string())?;
+        let plan = self.0.records.plan(assignment.lease, run).await?;
         plan.map(|plan| Some((run, plan)))
             .ok_or_else(|| format!("run {run}, whose environment it works in, is gone"))
     }
 
     async fn find_or_make(
         &self,
+        lease: Lease,
         key: Key,
         workplace: &Workplace,
         started_in: &Path,
@@ -172,7 +172,7 @@ impl Environments {
                 .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
             return Ok(Place { dir, env, worktree: Mutex::default(), setup: None.into(), run: key.0 });
         }
-        let (worktree, dir, fresh) = self.worktree_of(key, workplace, started_in).await?;
+        let (worktree, dir, fresh) = self.worktree_of(lease, key, workplace, started_in).await?;
         if let Some(worktree) = &worktree {
             env.extend(worktree.environment());
         }
@@ -183,23 +183,28 @@ impl Environments {
     /// The run's worktree: found, or made, or waited for while somebody else makes it.
     async fn worktree_of(
         &self,
+        lease: Lease,
         key: Key,
         workplace: &Workplace,
         started_in: &Path,
     ) -> Result<(Option<Worktree>, PathBuf, Option<Setup>), String> {
-        let told = |error: sprag_store::Error| error.to_string();
         let spec = workplace.worktree.clone().unwrap_or_default();
+        if !started_in.exists() {
+            return Err(format!(
+                "{} is not on this host ({}): a run works on the repository of the host that works on it; \
+                 put a clone there, or serve its queue where the repository is",
+                started_in.display(),
+                host()
+            ));
+        }
         let repository = {
             let started_in = started_in.to_owned();
             blocking(move || Repository::discover(&started_in)).await?
         };
-        let wake = self.0.store.subscribe(vec![Topic::Run(key.0)]);
-        let give_up_ms = self.0.store.now().steady_ms + LONGEST_WAIT_MS;
+        let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
-            let known = self.0.store.read(|db| db.environments_of(key.0)).map_err(told)?;
-            let known = known.iter().find(|row| row.scope == key.1);
-            let there =
-                known.is_some_and(|row| !row.path.is_empty() && Path::new(&*row.path).join(".git").exists());
+            let known = self.0.records.find(lease, key.0, key.1).await?;
+            let there = known.as_ref().is_some_and(Site::is_here);
             let before: Value =
                 known.and_then(|row| serde_json::from_str(&row.details).ok()).unwrap_or_default();
             let details = json!({
@@ -209,7 +214,7 @@ impl Environments {
                 "keep": spec.keep, "caches": workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
             });
             let wanted = Wanted {
-                id: self.0.store.new_id(),
+                id: self.0.records.new_id(),
                 run: key.0,
                 scope: key.1,
                 host: host().into(),
@@ -217,29 +222,20 @@ impl Environments {
                 managed: true,
                 details: details.to_string().into(),
             };
-            match self.0.store.claims().provide_environment(wanted, there).await.map_err(told)? {
-                Provide::Ready(row) => return self.take_over(&repository, &row, workplace).await,
-                Provide::Make(row) => {
-                    let making = Making { key, row: &row, repository: &repository, workplace, details };
+            match self.0.records.provide(lease, wanted, there).await? {
+                Provided::Ready(row) => return self.take_over(&repository, &row, workplace).await,
+                Provided::Make(row) => {
+                    let making = Making { lease, key, row: &row, repository: &repository, workplace, details };
                     return self.make(making).await;
                 }
-                Provide::Busy(row) => {
-                    if self.0.store.now().steady_ms >= give_up_ms {
-                        return Err(format!(
-                            "the environment has been {} for too long",
-                            sprag_store::Row::status(&row)
-                        ));
+                Provided::Busy(row) => {
+                    if boot_ms() >= give_up_ms {
+                        return Err(format!("the environment has been {} for too long", row.status));
                     }
-                    self.bury(row.owner).await;
-                    wake.wait(LOOK).await;
+                    self.0.records.wait(key.0, row.owner, LOOK).await?;
                 }
             }
         }
-    }
-
-    /// Notes that whoever was at it is gone, if its process is.
-    async fn bury(&self, owner: Option<Id>) {
-        bury(&self.0.store, owner).await;
     }
 
     fn worktrees(&self, repository: &Repository) -> Result<Worktrees, sprag_worktree::Error> {
@@ -250,7 +246,7 @@ impl Environments {
     async fn take_over(
         &self,
         repository: &Repository,
-        row: &EnvironmentRow,
+        row: &Site,
         workplace: &Workplace,
     ) -> Result<(Option<Worktree>, PathBuf, Option<Setup>), String> {
         let run = row.run.map(|run| run.to_string()).unwrap_or_default();
@@ -280,8 +276,7 @@ impl Environments {
 
     /// Makes a worktree: the store knows of it before git does, and hears how it went.
     async fn make(&self, making: Making<'_>) -> Result<(Option<Worktree>, PathBuf, Option<Setup>), String> {
-        let Making { key, row, repository, workplace, mut details } = making;
-        let told = |error: sprag_store::Error| error.to_string();
+        let Making { lease, key, row, repository, workplace, mut details } = making;
         let spec = workplace.worktree.clone().unwrap_or_default();
         let attempt = row.provision_attempt;
         let was_there = details["base_commit"].is_string();
@@ -292,12 +287,7 @@ impl Environments {
         details["branch"] = branch.clone().into();
         let (path_text, details_text): (Arc<str>, Arc<str>) =
             (path.display().to_string().into(), details.to_string().into());
-        self.0
-            .store
-            .claims()
-            .describe_environment(row.id, Arc::clone(&path_text), details_text)
-            .await
-            .map_err(told)?;
+        self.0.records.describe(lease, row.id, Arc::clone(&path_text), details_text).await?;
         let run = key.0.to_string();
         let mut options = CreateOptions::new(&run, path.clone(), &branch, &spec.base);
         options.submodules = spec.submodules;
@@ -306,7 +296,7 @@ impl Environments {
         options.markers = vec![("SPRAG_RUN_ID".into(), run.clone())];
         options.use_pool = true;
         let worktrees = self.worktrees(repository);
-        let finished = last_finished(&self.0.store, key.0).map_err(told)?;
+        let finished = self.0.records.last_finished(lease, key.0).await?;
         let (repository, setup, run) = (repository.clone(), workplace.setup.clone(), run);
         let made = blocking(move || {
             let worktrees = worktrees?;
@@ -322,19 +312,15 @@ impl Environments {
             Ok((worktree, fresh))
         })
         .await;
-        let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
-        let (event, reason) = match &made {
-            Ok(_) => (EnvironmentEvent::ProvisionSucceeded, None),
-            Err(why) => (EnvironmentEvent::ProvisionFailed, Some(why.clone())),
-        };
-        let outcome = self.0.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
+        let wrong = made.as_ref().err().cloned();
+        let counts = self.0.records.made(lease, row.id, attempt, wrong).await?;
         let (worktree, fresh) = made?;
         if !was_there {
             details["base_commit"] = worktree.mark().base.clone().into();
         }
         let details_text: Arc<str> = details.to_string().into();
-        self.0.store.claims().describe_environment(row.id, path_text, details_text).await.map_err(told)?;
-        if !outcome.is_applied() {
+        self.0.records.describe(lease, row.id, path_text, details_text).await?;
+        if !counts {
             // Somebody has given it up meanwhile: what was made goes to clean-up, not to the run.
             drop(worktree);
             return Err("making the environment took so long that it was given up".into());
@@ -345,36 +331,12 @@ impl Environments {
 
 /// A worktree that is to be made.
 struct Making<'m> {
+    lease: Lease,
     key: Key,
-    row: &'m EnvironmentRow,
+    row: &'m Site,
     repository: &'m Repository,
     workplace: &'m Workplace,
     details: Value,
-}
-
-/// Notes that a worker is gone, if its process is seen to be: it cannot say so itself.
-pub async fn bury(store: &Store, worker: Option<Id>) {
-    let Some(worker) = worker else { return };
-    let row = store.read(|db| sprag_store::Table::<sprag_store::WorkerRow>::load(db, worker));
-    let Ok(Some(row)) = row else { return };
-    let process: Option<sprag_process::ProcessId> = row.process.parse().ok();
-    if process.is_some_and(|process| sprag_process::is_alive(&process) == sprag_process::Liveness::Dead) {
-        let _ = store.reaper().worker_lost(worker, sprag_store::ops::Lost::ProcessGone).await;
-    }
-}
-
-/// The names of a run's steps that have been worked on, the last one to end first.
-pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<String>> {
-    store.read(|db| {
-        let Some(row) = sprag_store::Table::<sprag_store::RunRow>::load(db, run)? else {
-            return Ok(Vec::new());
-        };
-        let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
-        let mut steps = db.steps(run)?;
-        steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
-        steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
-        Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
-    })
 }
 
 /// A worktree on the run's branch: a new one; or, if the run had one before, the one that is there, or one
@@ -449,8 +411,7 @@ impl Entered {
     /// Has the worktree belong to this process: waits until another one of the run has left it. False if the
     /// step is to end before.
     pub(crate) async fn own(&self, control: &Control) -> Result<bool, String> {
-        let store = &self.owner.0.store;
-        let give_up_ms = store.now().steady_ms + LONGEST_WAIT_MS;
+        let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
             if self.place.worktree().is_some() {
                 return Ok(true);
@@ -474,7 +435,7 @@ impl Entered {
                 }
             });
             taken.await?;
-            if store.now().steady_ms >= give_up_ms {
+            if boot_ms() >= give_up_ms {
                 return Err("another process of this run holds its worktree".into());
             }
             if self.place.worktree().is_none() {

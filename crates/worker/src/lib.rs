@@ -12,12 +12,15 @@
 
 mod command;
 mod control;
+mod desk;
 mod environment;
 mod evidence;
 mod files;
 mod handlers;
 mod landing;
+mod records;
 mod slots;
+pub mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,10 +30,12 @@ use sprag_store::Id;
 
 pub use command::{Commands, render};
 pub use control::{Control, Signal};
-pub use environment::{Environments, before, bury, host, last_finished};
+pub use desk::{Beat, Desk, DeskError, Granted, Kept};
+pub use environment::{Environments, before, host};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use landing::fence_name;
+pub use records::{Provided, Records, RecordsFuture, Site, bury, last_finished, plan_of};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 
 /// How a worker behaves.

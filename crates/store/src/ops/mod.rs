@@ -10,15 +10,18 @@ mod executor;
 mod gates;
 mod inherit;
 mod reaper;
+mod remote;
 mod runs;
 mod worker;
 
 pub use boards::*;
 pub use entities::*;
+use environments::works_elsewhere;
 pub use environments::*;
 pub use executor::*;
 pub use gates::*;
 use inherit::inherit_step;
 pub use reaper::*;
+pub use remote::*;
 pub use runs::*;
 pub use worker::*;

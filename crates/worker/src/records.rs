@@ -1,0 +1,195 @@
+//! What is on record about environments, for whoever makes them and works in them: the store itself, or a server
+//! in front of it. Each is asked by somebody who holds a step of the run, and shows so.
+
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sprag_lifecycle::{EnvironmentEvent, Plan, RunId, StepNo};
+use sprag_store::ops::{Lease, Provide, Wanted};
+use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, Topic};
+
+/// What records answer, or in words why they cannot.
+pub type RecordsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+
+/// An environment as it is on record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Site {
+    /// Its number.
+    pub id: Id,
+    /// The run it was made for.
+    pub run: Option<RunId>,
+    /// The step that has it alone; none for the whole run.
+    pub scope: Option<StepNo>,
+    /// Its status.
+    pub status: String,
+    /// The directory.
+    pub path: Arc<str>,
+    /// The repository, the branch and what else is known of it, as JSON.
+    pub details: Arc<str>,
+    /// Which attempt to make it is the present one.
+    pub provision_attempt: u32,
+    /// Who is making or removing it.
+    pub owner: Option<Id>,
+}
+
+impl Site {
+    /// What a row tells.
+    pub fn of(row: &EnvironmentRow) -> Site {
+        Site {
+            id: row.id,
+            run: row.run,
+            scope: row.scope,
+            status: row.status().to_string(),
+            path: Arc::clone(&row.path),
+            details: Arc::clone(&row.details),
+            provision_attempt: row.provision_attempt,
+            owner: row.owner,
+        }
+    }
+
+    /// Whether its files are on this machine.
+    pub fn is_here(&self) -> bool {
+        !self.path.is_empty() && Path::new(&*self.path).join(".git").exists()
+    }
+}
+
+/// What becomes of the wish for an environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provided {
+    /// It is for the one who asks to make it, as this attempt.
+    Make(Site),
+    /// It is there.
+    Ready(Site),
+    /// Somebody else is making or removing it.
+    Busy(Site),
+}
+
+impl From<Provide> for Provided {
+    fn from(provide: Provide) -> Self {
+        match provide {
+            Provide::Make(row) => Provided::Make(Site::of(&row)),
+            Provide::Ready(row) => Provided::Ready(Site::of(&row)),
+            Provide::Busy(row) => Provided::Busy(Site::of(&row)),
+        }
+    }
+}
+
+/// See the module's documentation.
+pub trait Records: Send + Sync + 'static {
+    /// A number for something new.
+    fn new_id(&self) -> Id;
+
+    /// The plan of a run.
+    fn plan(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Option<Arc<Plan>>>;
+
+    /// The run's environment, or the step's own.
+    fn find(&self, lease: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<Site>>;
+
+    /// Finds it ready, or notes that the one who asks makes it.
+    fn provide(&self, lease: Lease, wanted: Wanted, there: bool) -> RecordsFuture<'_, Provided>;
+
+    /// Notes where it is being made.
+    fn describe(&self, lease: Lease, id: Id, path: Arc<str>, details: Arc<str>) -> RecordsFuture<'_, ()>;
+
+    /// Says how this attempt to make it went; whether that still counts.
+    fn made(&self, lease: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, bool>;
+
+    /// The names of the run's steps that have been worked on, the last one to end first.
+    fn last_finished(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>>;
+
+    /// Waits until something about the run may have changed, at most this long; first notes that whoever was at
+    /// its environment is gone, if that is seen.
+    fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()>;
+}
+
+/// The store of this machine.
+impl Records for Store {
+    fn new_id(&self) -> Id {
+        Store::new_id(self)
+    }
+
+    fn plan(&self, _: Lease, run: RunId) -> RecordsFuture<'_, Option<Arc<Plan>>> {
+        Box::pin(async move { plan_of(self, run).map_err(|error| error.to_string()) })
+    }
+
+    fn find(&self, _: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<Site>> {
+        Box::pin(async move {
+            let rows = self.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
+            Ok(rows.iter().find(|row| row.scope == scope).map(Site::of))
+        })
+    }
+
+    fn provide(&self, _: Lease, wanted: Wanted, there: bool) -> RecordsFuture<'_, Provided> {
+        Box::pin(async move {
+            let provide = self.claims().provide_environment(wanted, there).await;
+            provide.map(Provided::from).map_err(|error| error.to_string())
+        })
+    }
+
+    fn describe(&self, _: Lease, id: Id, path: Arc<str>, details: Arc<str>) -> RecordsFuture<'_, ()> {
+        Box::pin(async move {
+            let described = self.claims().describe_environment(id, path, details).await;
+            described.map_err(|error| error.to_string())
+        })
+    }
+
+    fn made(&self, _: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, bool> {
+        Box::pin(async move {
+            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let event = match wrong {
+                None => EnvironmentEvent::ProvisionSucceeded,
+                Some(_) => EnvironmentEvent::ProvisionFailed,
+            };
+            let outcome = self.claims().environment(id, event, given, wrong).await;
+            outcome.map(|outcome| outcome.is_applied()).map_err(|error| error.to_string())
+        })
+    }
+
+    fn last_finished(&self, _: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>> {
+        Box::pin(async move { last_finished(self, run).map_err(|error| error.to_string()) })
+    }
+
+    fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()> {
+        Box::pin(async move {
+            let wake = self.subscribe(vec![Topic::Run(run)]);
+            bury(self, owner).await;
+            wake.wait(limit).await;
+            Ok(())
+        })
+    }
+}
+
+/// The plan of a run, if both are there.
+pub fn plan_of(store: &Store, run: RunId) -> sprag_store::Result<Option<Arc<Plan>>> {
+    store.read(|db| {
+        let row = Table::<RunRow>::load(db, run)?;
+        row.map(|row| db.plan(row.plan)).transpose().map(Option::flatten)
+    })
+}
+
+/// Notes that a worker is gone, if its process is seen to be: it cannot say so itself.
+pub async fn bury(store: &Store, worker: Option<Id>) {
+    let Some(worker) = worker else { return };
+    let row = store.read(|db| Table::<sprag_store::WorkerRow>::load(db, worker));
+    let Ok(Some(row)) = row else { return };
+    let process: Option<sprag_process::ProcessId> = row.process.parse().ok();
+    if process.is_some_and(|process| sprag_process::is_alive(&process) == sprag_process::Liveness::Dead) {
+        let _ = store.reaper().worker_lost(worker, sprag_store::ops::Lost::ProcessGone).await;
+    }
+}
+
+/// The names of a run's steps that have been worked on, the last one to end first.
+pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<String>> {
+    store.read(|db| {
+        let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
+        let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
+        let mut steps = db.steps(run)?;
+        steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
+        steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
+        Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
+    })
+}
