@@ -81,7 +81,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => Problem::invalid(error.to_string()),
         _ => Problem::malformed(format!("the body is not JSON: {error}")),

@@ -52,6 +52,15 @@ pub struct Beat {
     pub kept: Vec<Kept>,
 }
 
+/// What a worker holds.
+#[derive(Debug, Clone, Default)]
+pub struct Holding {
+    /// Goes on.
+    pub going: Vec<Lease>,
+    /// Was told to end.
+    pub ending: Vec<Lease>,
+}
+
 /// Why a desk could not be asked.
 pub trait DeskError: fmt::Display + fmt::Debug + Send + Sync + 'static {
     /// Asking again is of no use.
@@ -71,13 +80,8 @@ pub trait Desk: Clone + Send + Sync + 'static {
     /// Waits until there may be something to claim, at most this long.
     fn rest(&self, ear: &Self::Ear, limit: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Waits until one of these may have to end, at most this long.
-    fn disturbed(
-        &self,
-        ear: &Self::Ear,
-        leases: Vec<Lease>,
-        limit: Duration,
-    ) -> impl Future<Output = ()> + Send;
+    /// Waits until something that is held may have to end, at most this long.
+    fn disturbed(&self, ear: &Self::Ear, held: Holding, limit: Duration) -> impl Future<Output = ()> + Send;
 
     /// A number for the next claim.
     fn nonce(&self) -> i64;
@@ -147,7 +151,7 @@ impl Desk for Store {
         ear.wait(limit).await;
     }
 
-    async fn disturbed(&self, ear: &Subscription, _: Vec<Lease>, limit: Duration) {
+    async fn disturbed(&self, ear: &Subscription, _: Holding, limit: Duration) {
         ear.wait(limit).await;
     }
 
@@ -172,8 +176,7 @@ impl Desk for Store {
 
     async fn heartbeat(&self, worker: Id, leases: Vec<Lease>, lease: Duration) -> Result<Beat, Error> {
         let until_ms = boot_ms() + lease.as_millis() as u64;
-        let (known, renewals) =
-            self.claims().heartbeat(worker, leases, lease.as_millis() as i64).await?;
+        let (known, renewals) = self.claims().heartbeat(worker, leases, lease.as_millis() as i64).await?;
         Ok(Beat { known, until_ms, kept: renewals.into_iter().map(Kept::from).collect() })
     }
 

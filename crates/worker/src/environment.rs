@@ -225,7 +225,8 @@ impl Environments {
             match self.0.records.provide(lease, wanted, there).await? {
                 Provided::Ready(row) => return self.take_over(&repository, &row, workplace).await,
                 Provided::Make(row) => {
-                    let making = Making { lease, key, row: &row, repository: &repository, workplace, details };
+                    let making =
+                        Making { lease, key, row: &row, repository: &repository, workplace, details };
                     return self.make(making).await;
                 }
                 Provided::Busy(row) => {

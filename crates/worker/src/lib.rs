@@ -30,12 +30,12 @@ use sprag_store::Id;
 
 pub use command::{Commands, render};
 pub use control::{Control, Signal};
-pub use desk::{Beat, Desk, DeskError, Granted, Kept};
+pub use desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
 pub use environment::{Environments, before, host};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use landing::fence_name;
-pub use records::{Provided, Records, RecordsFuture, Site, bury, last_finished, plan_of};
+pub use records::{Provided, Records, RecordsFuture, Site, bury, last_finished};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 
 /// How a worker behaves.

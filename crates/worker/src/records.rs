@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{EnvironmentEvent, Plan, RunId, StepNo};
 use sprag_store::ops::{Lease, Provide, Wanted};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, Topic};
+use sprag_store::{Backend, EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, Topic};
 
 /// What records answer, or in words why they cannot.
 pub type RecordsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
@@ -113,7 +113,13 @@ impl Records for Store {
     }
 
     fn plan(&self, _: Lease, run: RunId) -> RecordsFuture<'_, Option<Arc<Plan>>> {
-        Box::pin(async move { plan_of(self, run).map_err(|error| error.to_string()) })
+        Box::pin(async move {
+            let plan = self.read(|db| {
+                let row = Table::<RunRow>::load(db, run)?;
+                row.map(|row| db.plan(row.plan)).transpose().map(Option::flatten)
+            });
+            plan.map_err(|error| error.to_string())
+        })
     }
 
     fn find(&self, _: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<Site>> {
@@ -150,7 +156,7 @@ impl Records for Store {
     }
 
     fn last_finished(&self, _: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>> {
-        Box::pin(async move { last_finished(self, run).map_err(|error| error.to_string()) })
+        Box::pin(async move { self.read(|db| last_finished(db, run)).map_err(|error| error.to_string()) })
     }
 
     fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()> {
@@ -161,14 +167,6 @@ impl Records for Store {
             Ok(())
         })
     }
-}
-
-/// The plan of a run, if both are there.
-pub fn plan_of(store: &Store, run: RunId) -> sprag_store::Result<Option<Arc<Plan>>> {
-    store.read(|db| {
-        let row = Table::<RunRow>::load(db, run)?;
-        row.map(|row| db.plan(row.plan)).transpose().map(Option::flatten)
-    })
 }
 
 /// Notes that a worker is gone, if its process is seen to be: it cannot say so itself.
@@ -183,13 +181,11 @@ pub async fn bury(store: &Store, worker: Option<Id>) {
 }
 
 /// The names of a run's steps that have been worked on, the last one to end first.
-pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<String>> {
-    store.read(|db| {
-        let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
-        let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
-        let mut steps = db.steps(run)?;
-        steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
-        steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
-        Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
-    })
+pub fn last_finished(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Vec<String>> {
+    let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
+    let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
+    let mut steps = db.steps(run)?;
+    steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
+    steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
+    Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
 }

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::Config;
 use crate::control::{Control, Signal, pause};
-use crate::desk::{Beat, Desk, DeskError, Granted, Kept};
+use crate::desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
 
 /// How a piece of work came to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl<D: Desk> Inner<D> {
         let interval = self.config.lease / 3;
         loop {
             tokio::select! {
-                () = self.desk.disturbed(&ear, self.undisturbed(), interval) => {}
+                () = self.desk.disturbed(&ear, self.holding(), interval) => {}
                 _ = over.changed() => return,
             }
             let leases: Vec<Lease> = self.held().keys().copied().collect();
@@ -294,11 +294,15 @@ impl<D: Desk> Inner<D> {
         }
     }
 
-    /// What is held and was not told to end.
-    fn undisturbed(&self) -> Vec<Lease> {
-        let held = self.held();
-        let goes_on = |sender: &watch::Sender<Signal>| matches!(*sender.borrow(), Signal::Renewed { .. });
-        held.iter().filter(|(_, sender)| goes_on(sender)).map(|(lease, _)| *lease).collect()
+    fn holding(&self) -> Holding {
+        let mut holding = Holding::default();
+        for (lease, sender) in self.held().iter() {
+            match *sender.borrow() {
+                Signal::Renewed { .. } => holding.going.push(*lease),
+                Signal::Cancel | Signal::Lost => holding.ending.push(*lease),
+            }
+        }
+        holding
     }
 
     fn pass_on(&self, leases: &[Lease], beat: &Beat) {
@@ -309,15 +313,19 @@ impl<D: Desk> Inner<D> {
                 // What was given up is not taken back.
                 Kept::Held => {
                     let guard = self.guard(beat.until_ms);
-                    sender.send_if_modified(|now| *now != Signal::Lost && {
-                        *now = guard;
-                        true
+                    sender.send_if_modified(|now| {
+                        *now != Signal::Lost && {
+                            *now = guard;
+                            true
+                        }
                     });
                 }
                 Kept::Cancel => {
-                    sender.send_if_modified(|now| matches!(now, Signal::Renewed { .. }) && {
-                        *now = Signal::Cancel;
-                        true
+                    sender.send_if_modified(|now| {
+                        matches!(now, Signal::Renewed { .. }) && {
+                            *now = Signal::Cancel;
+                            true
+                        }
                     });
                 }
                 Kept::Lost => {

@@ -98,7 +98,10 @@ wire! {
     struct Watch {
         /// What is held, and was not told to end.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
-        pub leases: Vec<Lease>,
+        pub going: Vec<Lease>,
+        /// What is held, and was told to end.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+        pub ending: Vec<Lease>,
         /// How long to wait.
         pub wait_ms: u64,
     }

@@ -2,6 +2,7 @@
 
 mod health;
 mod runs;
+mod work;
 
 use axum::Router;
 use axum::extract::State;
@@ -14,6 +15,8 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::app::App;
 use crate::problem::Problem;
 
+pub(crate) use work::Waiting;
+
 /// All routes, with their description.
 pub(crate) fn all() -> OpenApiRouter<App> {
     let described = utoipa::openapi::OpenApiBuilder::new()
@@ -25,7 +28,7 @@ pub(crate) fn all() -> OpenApiRouter<App> {
                 .build(),
         )
         .build();
-    OpenApiRouter::with_openapi(described).merge(health::routes()).merge(runs::routes())
+    OpenApiRouter::with_openapi(described).merge(health::routes()).merge(runs::routes()).merge(work::routes())
 }
 
 /// What the API says of itself.
