@@ -1,4 +1,4 @@
-//! `store`, `growth`, `pipelines`, `worktrees` and `fanout`: how fast Sprag is, in ratios taken within one round.
+//! `store`, `growth`, `pipelines`, `worktrees`, `fanout` and `serve`: how fast Sprag is, in ratios taken within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -19,6 +19,7 @@ mod load;
 mod peer;
 mod pipelines;
 mod plot;
+mod serve;
 mod store;
 mod worktrees;
 
@@ -59,6 +60,8 @@ enum What {
     Worktrees,
     /// What a step costs in fan-outs of 100 to 10,000 items, and in graphs of 100 and 1,000 steps.
     Fanout,
+    /// W2 through HTTP, and the server's memory.
+    Serve,
 }
 
 /// How much is measured.
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         What::Pipelines => ("pipelines", runtime.block_on(pipelines::measure(effort))),
         What::Worktrees => ("worktrees", worktrees::measure(effort)),
         What::Fanout => ("fanout", runtime.block_on(fanout::measure(effort))),
+        What::Serve => ("serve", runtime.block_on(serve::measure(effort))),
     };
     match measured.and_then(|board| board.publish(name, &arguments.out)) {
         Ok(()) => ExitCode::SUCCESS,

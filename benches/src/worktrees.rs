@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sprag_worktree::{
     BranchPolicy, Cancel, CreateOptions, Metrics, Parked, Repository, Settings, Spread, Worktree, Worktrees,
-    metrics,
+    snapshot,
 };
 use tempfile::TempDir;
 
@@ -67,7 +67,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Board> {
             }
         }
     }
-    let Metrics { lock_wait, lock_hold, pool_hits, .. } = metrics();
+    let Metrics { lock_wait, lock_hold, pool_hits, .. } = snapshot();
     board.note(format!(
         "lock held {} times: half of them at most {} us, the longest {:.1} ms; waited {:.1} ms at most; {pool_hits} from the pool",
         lock_hold.count,
@@ -94,6 +94,9 @@ impl Place {
         let theirs = folder.path().join("theirs");
         std::fs::create_dir(&theirs)?;
         git(&theirs, &["init", "--quiet", "--initial-branch=main"])?;
+        // It would go on in the background while others are measured.
+        git(&theirs, &["config", "gc.auto", "0"])?;
+        git(&theirs, &["config", "maintenance.auto", "false"])?;
         write_files(&theirs, size)?;
         git(&theirs, &["add", "--all"])?;
         let name = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"];
@@ -114,7 +117,7 @@ impl Place {
         if git_first {
             add(GIT, self.git_adds(at_once)?);
         }
-        let held_before = metrics().lock_hold;
+        let held_before = snapshot().lock_hold;
         let (time, made) = self.create(at_once, false)?;
         add(COLD, time);
         let held_us = held_since(held_before);
@@ -139,7 +142,7 @@ impl Place {
 
     /// Takes all away; returns how long the lock was held for each.
     fn remove_all(&mut self) -> Result<f64> {
-        let held_before = metrics().lock_hold;
+        let held_before = snapshot().lock_hold;
         for worktree in self.made.drain(..) {
             let removed = self.worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default())?;
             if !removed.leftovers.is_empty() || removed.salvaged.is_some() {
@@ -208,7 +211,7 @@ impl Place {
 
 /// How long the repository's lock was held on average since then, in microseconds.
 fn held_since(then: Spread) -> f64 {
-    let now = metrics().lock_hold;
+    let now = snapshot().lock_hold;
     (now.total_us - then.total_us) as f64 / (now.count - then.count).max(1) as f64
 }
 

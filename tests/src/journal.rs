@@ -29,6 +29,12 @@ pub struct Entry {
     pub to: String,
     /// Who reported it.
     pub actor: String,
+    /// Where an environment is.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Why something went wrong.
+    #[serde(default)]
+    pub reason: Option<String>,
 }
 
 /// Entries in their order.

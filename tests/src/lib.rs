@@ -5,16 +5,20 @@
 //!      └──journal──▶ Journal: replayed, and compared with what `sprag status` says
 //! ```
 
+mod http;
 mod journal;
 mod machine;
 mod project;
+mod python;
 mod random;
 mod sandbox;
 mod wait;
 
+pub use http::{Answering, Event, Reply, Request, Server, connect};
 pub use journal::{Entry, Journal};
 pub use machine::{carrying, children, command_line, is_running, signal};
 pub use project::{Project, git, nightly, try_git};
+pub use python::python;
 pub use random::Random;
 pub use rustix::process::Signal;
 pub use sandbox::{Answer, Sandbox, Started, program};

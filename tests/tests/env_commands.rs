@@ -57,6 +57,43 @@ fn environment_setup_runs_once_for_its_files() {
 }
 
 #[test]
+fn environment_that_was_set_up_for_the_same_files_is_preferred() {
+    let project = Project::new();
+    let setup = |name: &str| {
+        format!("echo {name} >> $OUT/setups; mkdir -p ignored.cache; echo {name} > ignored.cache/x\n")
+    };
+    project.commit("setup.sh", &setup("main"));
+    project.git(["switch", "--quiet", "--create", "other"]);
+    project.commit("setup.sh", &setup("other"));
+    project.git(["switch", "--quiet", "main"]);
+    let of = |base: &str, run: &str| {
+        let environment = format!(
+            "{{worktree: {{base: {base}}}, setup: {{run: sh setup.sh, files: [setup.sh], caches: [ignored.cache]}}}}"
+        );
+        let steps = format!("  - id: a\n    run: |\n      {run}");
+        project.pipeline(base, &format!("environment: {environment}"), &steps)
+    };
+    // Both at once, so that two are kept ready.
+    let wait = format!("touch $OUT/$(cat ignored.cache/x); {UNTIL_GO}");
+    let both = ["main", "other"].map(|base| start(&project, &of(base, &wait)));
+    until("both work", || ["main", "other"].iter().all(|base| project.sandbox.path(base).exists()));
+    project.sandbox.write("go", "");
+    for started in both {
+        started.finish().expect(0);
+    }
+    for base in ["main", "other", "other", "main"] {
+        project.run(&of(base, "cat ignored.cache/x >> $OUT/seen"), 0);
+    }
+    assert_eq!(project.sandbox.lines("seen"), ["main", "other", "other", "main"]);
+    assert_eq!(
+        project.sandbox.lines("setups").len(),
+        2,
+        "once for each: {:?}",
+        project.sandbox.lines("setups")
+    );
+}
+
+#[test]
 fn environment_setup_that_fails_or_hangs() {
     let project = Project::new();
     let file = one(&project, "{worktree: {}, setup: {run: 'echo no luck; exit 5'}}", "touch $OUT/ran");
@@ -117,8 +154,15 @@ fn environment_that_cannot_be_made() {
     let told = start(&project, &file).finish().expect(100);
     assert!(told.stderr.contains("`nowhere` names no commit"), "{}", told.stderr);
     for branch in ["a..b", "x.lock", "@", "HEAD", "a b"] {
-        let told = start(&project, &one(&project, &format!("{{worktree: {{branch: '{branch}'}}}}"), "true"))
-            .finish();
+        // Told before anything is made, with its place; and at the first step, if it comes from an input.
+        let file = one(&project, &format!("{{worktree: {{branch: '{branch}'}}}}"), "true");
+        let told = project.sprag([OsStr::new("validate"), file.as_os_str()]).expect(2);
+        assert!(told.stderr.contains("one.yaml:2:") && told.stderr.contains(branch), "{}", told.stderr);
+        let head = "inputs: {name: string}\nenvironment: {worktree: {branch: '{{ inputs.name }}'}}";
+        let file = project.pipeline("given", head, "  - {id: a, run: 'true'}");
+        let input = format!("name={branch}");
+        let args = [OsStr::new("run"), file.as_os_str(), "--input".as_ref(), input.as_ref()];
+        let told = project.sprag(args);
         assert!(told.code != 0 && told.stderr.contains(&format!("`{branch}`")), "{branch}: {}", told.stderr);
     }
     project.assert_clean();
@@ -209,4 +253,55 @@ fn env_gc_does_what_its_dry_run_says() {
     assert_eq!(lines(&["env", "gc", "--dry-run"]), Vec::<String>::new());
     assert_eq!(project.git(["log", "-1", "--format=%s", "unmerged"]), "mine");
     assert_eq!(project.environments().len(), 1);
+}
+
+#[test]
+fn env_gc_forgets_what_is_kept_for_old_runs() {
+    let project = Project::new();
+    let steps = "  - {id: work, run: 'echo x > x.txt; git add .; git commit -qm x; echo more > more.txt'}
+  - {id: land, needs: [work], land: main}";
+    let landed = project.run(&project.pipeline("lands", TREE, steps), 0);
+    let lost = project.run(&one(&project, "{worktree: {}}", "echo x > lost.txt"), 0);
+    let kept = project.run(&one(&project, "{worktree: {keep: always}}", "echo x > x"), 0);
+    // What a step saved and somebody has brought onto a branch since.
+    project.git(["update-ref", &format!("refs/sprag/salvage/{landed}-2"), "main"]);
+    // What another data directory keeps in the same repository.
+    project.git(["update-ref", "refs/sprag/runs/00000000000z/a", "main"]);
+    let all = project.refs("refs/sprag");
+    let gc = |args: &[&str]| {
+        let answer = project.sprag(["env", "gc"].iter().chain(args)).expect(0);
+        let lines =
+            answer.stdout.lines().filter_map(|line| line.rsplit_once(": ").map(|(what, _)| what.to_owned()));
+        (
+            lines.filter(|line| line.contains("run ") || line.contains("saved")).collect::<Vec<_>>(),
+            answer.stderr,
+        )
+    };
+    // They are too young.
+    assert_eq!(gc(&[]).0, Vec::<String>::new());
+    assert_eq!(project.refs("refs/sprag"), all);
+    let (said, freed) = gc(&["--dry-run", "--older-than", "0s"]);
+    assert_eq!(project.refs("refs/sprag"), all, "looking changes nothing");
+    assert!(freed.contains("would free") && freed.contains("8 refs"), "{freed}");
+    assert_eq!(
+        said,
+        [
+            format!("4 recorded states, 0 starts, 1 fences of run {landed}"),
+            format!("saved work refs/sprag/salvage/{landed}-2 (a branch holds it)"),
+            format!("2 recorded states, 0 starts, 0 fences of run {lost}"),
+        ]
+    );
+    assert_eq!(gc(&["--older-than", "0s"]).0, said);
+    let left = project.refs("refs/sprag");
+    let of_kept = left.iter().filter(|name| name.contains(&kept)).count();
+    assert_eq!((of_kept, left.len()), (2, 4), "{left:?}");
+    assert!(left.contains(&"refs/sprag/runs/00000000000z/a".to_owned()), "{left:?}");
+    assert_eq!(project.git(["show", &format!("refs/sprag/salvage/{lost}:lost.txt")]), "x");
+    // What nothing else holds goes when it is asked for.
+    let (said, _) = gc(&["--older-than", "0s", "--salvage"]);
+    assert_eq!(said, [format!("saved work refs/sprag/salvage/{lost} (asked for)")]);
+    assert_eq!(project.refs("refs/sprag").len(), 3);
+    // Without its states a run has nothing to show, and says so.
+    let told = project.sprag(["diff", &landed]).expect(1);
+    assert!(told.stderr.contains("no step"), "{}", told.stderr);
 }

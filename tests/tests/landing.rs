@@ -12,8 +12,15 @@ const UNTIL_GO: &str = "until [ -e $OUT/go ]; do read -t 0.02 x < /dev/null || :
 
 /// A pipeline that commits a file of its own, and lands.
 fn lands(project: &Project, name: &str, land: &str) -> PathBuf {
+    lands_and(project, name, land, "")
+}
+
+/// The same, with steps after it.
+fn lands_and(project: &Project, name: &str, land: &str, after: &str) -> PathBuf {
     let work = "echo $SPRAG_RUN_ID > $SPRAG_RUN_ID.txt; git add .; git commit -qm \"work of $SPRAG_RUN_ID\"";
-    let steps = format!("  - {{id: work, run: '{work}'}}\n  - id: land\n    needs: [work]\n    land: {land}");
+    let steps = format!(
+        "  - {{id: work, run: '{work}'}}\n  - id: land\n    needs: [work]\n    land: {land}\n{after}"
+    );
     project.pipeline(name, TREE, &steps)
 }
 
@@ -187,6 +194,21 @@ fn land_and_push_with_lease() {
     let run = project.run(&file, 0);
     assert_eq!(git(&remote, ["rev-parse", "main"]), theirs);
     assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
+    // It is landed here, and everybody can see that it is not there.
+    let shown = project.sprag(["status", &run]).expect(0).stdout;
+    assert!(shown.contains("warning: not pushed"), "{shown}");
+    let after = "  - {id: tell, needs: [land], run: 'echo {{ steps.land.outputs.pushed }} \"{{ steps.land.outputs.push_error }}\" > $OUT/told'}";
+    let told = lands_and(&project, "tells", "{into: main, push: origin}", after);
+    project.run(&told, 0);
+    let told = project.sandbox.read("told");
+    assert!(told.starts_with("false ") && told.contains("rejected"), "{told}");
+    // Where it must be pushed, the step fails, and what is landed stays.
+    let must = lands(&project, "must", "{into: main, push: {remote: origin, required: true}}");
+    let told = project.start([OsStr::new("run"), must.as_os_str()]).finish().expect(100);
+    assert!(told.stderr.contains("it is landed here, and was not pushed"), "{}", told.stderr);
+    let run = project.sandbox.newest().expect("a run");
+    assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
+    assert_eq!(git(&remote, ["rev-parse", "main"]), theirs);
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn w02_processes_beside_ordinary_git() {
     project.git(["clone", "--quiet", "--bare", ".", "../remote.git"]);
     project.git(["remote", "add", "origin", "../remote.git"]);
     let file = worktrees(&project);
-    let mut started = processes(&project, &file, nightly(12, 20));
+    let mut started = processes(&project, &file, 20);
     let mut rounds = 0;
     while started.iter_mut().any(Started::is_running) && rounds < 1000 {
         rounds += 1;
@@ -285,10 +285,12 @@ fn w13_log_lines_and_events_tell_run_and_place() {
         assert!(line.contains(&run) && line.contains(&path), "{line}");
     }
     let journal = project.sandbox.journal(Some(&run));
+    // Which worktree it had, and how its clean-up went.
     let told: Vec<&str> = journal
         .entries
         .iter()
         .filter(|entry| entry.entity == "environment")
+        .inspect(|entry| assert_eq!(entry.path.as_deref(), Some(path.as_str()), "{entry:?}"))
         .map(|entry| entry.event.as_str())
         .collect();
     assert_eq!(
@@ -296,4 +298,33 @@ fn w13_log_lines_and_events_tell_run_and_place() {
         ["environment.created", "provision.succeeded", "destroy.dispatched", "destroy.succeeded"]
     );
     assert!(journal.entries.iter().all(|entry| entry.run.as_deref() == Some(&run)));
+    let shown = project.sprag(["events", "--run", &run]).expect(0).stdout;
+    assert!(shown.lines().any(|line| line.contains("destroy.succeeded") && line.contains(&path)), "{shown}");
+}
+
+#[test]
+fn w13_events_tell_why_a_worktree_could_not_be_made() {
+    let project = Project::new();
+    let head = "environment: {worktree: {base: nowhere}}";
+    let run = project.run(&project.pipeline("own", head, "  - {id: a, run: 'true'}"), 100);
+    let journal = project.sandbox.journal(Some(&run));
+    let failed = journal.entries.iter().find(|entry| entry.event == "provision.failed").expect("it is told");
+    assert!(
+        failed.reason.as_deref().is_some_and(|why| why.contains("`nowhere` names no commit")),
+        "{failed:?}"
+    );
+    assert!(failed.path.as_deref().is_some_and(|path| path.ends_with(&run)), "{failed:?}");
+}
+
+#[test]
+fn a_worker_tells_its_figures_when_it_stops() {
+    let project = Project::new();
+    let file = worktrees(&project);
+    for _ in 0..2 {
+        project.sprag([OsStr::new("run"), file.as_os_str(), "--detach".as_ref()]).expect(0);
+        let told = project.start(["worker", "--until-idle"]).finish().expect(0).stderr;
+        let line =
+            told.lines().find(|line| line.starts_with("worktrees: ")).unwrap_or_else(|| panic!("{told}"));
+        assert!(line.contains("1 made") && line.contains("repository lock: "), "{line}");
+    }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
 
 /// Runs pipelines of commands: durably, in order, and never a step twice.
@@ -195,12 +196,36 @@ everything else runs anew. The other run stays as it is.")]
         #[arg(long)]
         detach: bool,
     },
+    /// Make and look after boards: tasks for several agents and people
+    #[command(after_help = "\
+Examples:
+  sprag board new release --goal 'Ship 2.0'
+  sprag task add release 'Write the notes' --key notes
+  sprag task add release 'Publish' --needs notes
+  sprag board show release
+  sprag board close release")]
+    Board {
+        #[command(subcommand)]
+        command: BoardCommand,
+    },
+    /// Serve an agent over stdin and stdout, by the Model Context Protocol
+    #[command(after_help = "\
+The agent gets tools for boards, tasks, runs and questions. Many of these on one data
+directory share it safely, with no server. See docs/mcp.md for how to add it to an agent.")]
+    Mcp {
+        /// Pass everything on to this server instead, like http://127.0.0.1:7717
+        #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
+        server: Option<String>,
+        /// The token that the server wants
+        #[arg(long, env = "SPRAG_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+        token: Option<String>,
+    },
     /// Claim and report work that is done from outside: by agents, scripts, people
     #[command(after_help = "\
 Examples:
-  TOKEN=$(sprag task claim --queue reviewers --as ada)
+  TOKEN=$(sprag task claim --board release --as ada --wait 30s)
   sprag task heartbeat $TOKEN
-  sprag task done $TOKEN --output verdict=good")]
+  sprag task done $TOKEN --summary 'written' --created NOTES.md")]
     Task {
         #[command(subcommand)]
         command: TaskCommand,
@@ -310,6 +335,16 @@ Examples:
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// Whom a server tells of what happens: add, list, remove and retry webhooks
+    Hook {
+        #[command(subcommand)]
+        command: HookCommand,
+    },
+    /// Where work waits for workers: list, hold, release, limit
+    Queue {
+        #[command(subcommand)]
+        command: QueueCommand,
+    },
     /// Show the journal: everything that happened, in order
     Events {
         /// Only this run's
@@ -404,6 +439,9 @@ pub(crate) struct Serve {
     /// How long a client may keep silent, or not read what it asked for
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) idle_timeout: String,
+    /// How often a webhook is tried in a row before it is parked
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub(crate) hook_tries: u32,
     /// How long this process may be silent before others take its work, 5s at least
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) lease: String,
@@ -441,6 +479,71 @@ pub(crate) enum TokenCommand {
     },
 }
 
+/// What can be done with webhooks.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HookCommand {
+    /// Have a URL told of what happens: its secret is shown once
+    #[command(after_help = "\
+Each message is a POST of {\"hook\": ID, \"events\": [...]} with the headers sprag-event-id,
+sprag-timestamp and sprag-signature: v1=HEX, the HMAC-SHA256 with the secret of the timestamp,
+a dot and the body. A running `sprag serve` sends them, in order and at least once.")]
+    Add {
+        /// Where to POST: http://HOST:PORT/PATH
+        url: String,
+        /// What to sign with, 16 bytes at least [default: drawn]
+        #[arg(long, env = "SPRAG_HOOK_SECRET", hide_env_values = true)]
+        secret: Option<String>,
+        /// Only this run's
+        #[arg(long, value_name = "RUN")]
+        run: Option<String>,
+        /// Only those on this kind of thing, such as run; repeat it for more
+        #[arg(long = "entity", value_name = "ENTITY")]
+        entities: Vec<String>,
+        /// Only this event, such as run.succeeded; repeat it for more
+        #[arg(long = "event", value_name = "EVENT")]
+        events: Vec<String>,
+        /// Begin after this entry of the journal [default: from now on]
+        #[arg(long, value_name = "SEQ")]
+        since: Option<u64>,
+    },
+    /// List webhooks, how far each has been told, and which are parked
+    Ls,
+    /// Remove a webhook
+    Rm {
+        /// Its number
+        id: String,
+    },
+    /// Try a parked webhook again, from where it was
+    Retry {
+        /// Its number
+        id: String,
+    },
+}
+
+/// What can be done with queues.
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueueCommand {
+    /// List queues: what waits in them, what is out, who serves them
+    Ls,
+    /// Hold a queue: nothing of it is handed over until it is released
+    Hold {
+        /// The queue
+        queue: String,
+    },
+    /// Release a queue
+    Release {
+        /// The queue
+        queue: String,
+    },
+    /// Limit how much of a queue may be out at once
+    Limit {
+        /// The queue
+        queue: String,
+        /// So much, or `none`
+        limit: String,
+    },
+}
+
 /// A person's answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Answer {
@@ -453,64 +556,6 @@ pub(crate) struct Answer {
     /// Leave the run to a worker, and return at once
     #[arg(long)]
     pub(crate) detach: bool,
-}
-
-/// What can be done with tasks.
-#[derive(Debug, Subcommand)]
-pub(crate) enum TaskCommand {
-    /// List the tasks of live runs
-    Ls {
-        /// Only this queue's
-        #[arg(long, value_name = "NAME")]
-        queue: Option<String>,
-    },
-    /// Take a task: prints its token, and what is to be done
-    Claim {
-        /// A queue to claim from; repeat it for more
-        #[arg(long = "queue", value_name = "NAME", default_value = "tasks")]
-        queues: Vec<String>,
-        /// Who claims, for others to see
-        #[arg(long = "as", value_name = "NAME", default_value = "somebody")]
-        name: String,
-        /// How long to wait for one [default: not at all]
-        #[arg(long, value_name = "TIME")]
-        wait: Option<String>,
-        /// How long it is yours without a heartbeat
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Keep a task for longer
-    Heartbeat {
-        /// What `claim` printed
-        token: String,
-        /// How long from now
-        #[arg(long, value_name = "TIME", default_value = "30m")]
-        lease: String,
-    },
-    /// Report that a task is done
-    Done {
-        /// What `claim` printed
-        token: String,
-        /// What came of it, as a JSON object: the step's outputs
-        #[arg(long, value_name = "JSON")]
-        result: Option<String>,
-        /// One output; repeat it for more
-        #[arg(long = "output", value_name = "NAME=VALUE")]
-        outputs: Vec<String>,
-    },
-    /// Report that a task failed
-    Fail {
-        /// What `claim` printed
-        token: String,
-        /// What went wrong; the next try reads it
-        #[arg(long, value_name = "TEXT", default_value = "it could not be done")]
-        reason: String,
-    },
-    /// Give a task back unfinished
-    Release {
-        /// What `claim` printed
-        token: String,
-    },
 }
 
 /// What can be done with environments.
@@ -528,10 +573,16 @@ pub(crate) enum EnvCommand {
         #[arg(help = "The run: its id, or the last characters of it")]
         run: String,
     },
-    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches
+    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches, old recorded states
     Gc {
         /// Only tell what would go
         #[arg(long)]
         dry_run: bool,
+        /// Forget recorded states, and saved work that a branch holds, of runs that ended longer ago than this
+        #[arg(long, value_name = "AGE", default_value = "14d")]
+        older_than: String,
+        /// Also delete saved work of such runs that no branch holds
+        #[arg(long)]
+        salvage: bool,
     },
 }

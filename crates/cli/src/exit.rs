@@ -94,6 +94,18 @@ impl From<sprag::Error> for Failure {
     }
 }
 
+impl From<sprag::boards::BoardError> for Failure {
+    fn from(error: sprag::boards::BoardError) -> Self {
+        use sprag::boards::BoardError;
+        let exit = match &error {
+            BoardError::Invalid(_) | BoardError::NoToken(_) => Exit::Usage,
+            BoardError::Cancelled { .. } => Exit::Cancelled,
+            _ => Exit::Error,
+        };
+        Failure { exit, ..Failure::error(error.to_string()).next(error.next()) }
+    }
+}
+
 impl From<sprag_store::NotApplied> for Failure {
     fn from(refused: sprag_store::NotApplied) -> Self {
         Failure::error(refused.to_string())

@@ -1,6 +1,7 @@
 //! The `sprag` command: reads arguments, asks the library, shows the answer. It decides nothing itself.
 
 mod args;
+mod board_args;
 mod commands;
 mod context;
 mod draw;

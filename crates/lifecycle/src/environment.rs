@@ -116,7 +116,7 @@ impl Lifecycle for Environment {
         rule(E::ProvisionFailed,     &[Worker, Reaper], &[Provisioning],            Error,        &[P::MatchingProvisionAttempt]),
         rule(E::ProvisionCancelled,  &[Worker],   &[Provisioning],                  Error,        &[P::MatchingProvisionAttempt]),
         rule(E::HostLost,            &[Reaper],   &[Provisioning, Ready, Destroying], Error,      &[P::HostLeaseLapsed]),
-        rule(E::DestroyDispatched,   &[Worker],   &[Ready, Error],                  Destroying,   &[P::Managed, P::CleanupRequested, P::PathPresent, P::NoLiveUser]),
+        rule(E::DestroyDispatched,   &[Worker],   &[Ready, Error],                  Destroying,   &[P::NoLiveUser, P::Managed, P::CleanupRequested, P::PathPresent]),
         rule(E::DestroySucceeded,    &[Worker],   &[Destroying],                    Destroyed,    &[P::MatchingDestroyAttempt]),
         rule(E::DestroyFailed,       &[Worker],   &[Destroying],                    Error,        &[P::MatchingDestroyAttempt]),
         Rule {

@@ -162,6 +162,8 @@ fn land<'n>(
     if let Some(message) = node.get("message") {
         uses.add(message, Place::Text);
     }
+    super::branch::check(into, report);
+    let push = node.get("push");
     let verify = node.get("verify").map(|verify| command(verify, shell, uses, report).map(Box::new));
     Some(Kind::Land {
         into: into.text()?.to_owned(),
@@ -172,7 +174,10 @@ fn land<'n>(
         },
         verify: verify.flatten(),
         message: node.get("message").and_then(Node::text).map(str::to_owned),
-        push: node.get("push").and_then(Node::text).map(str::to_owned),
+        push: push
+            .and_then(|push| push.text().or_else(|| push.get("remote").and_then(Node::text)))
+            .map(str::to_owned),
+        push_required: push.and_then(|push| push.get("required")).and_then(Node::boolean).unwrap_or(false),
     })
 }
 

@@ -247,7 +247,18 @@ pub(crate) static LAND: Record = Record {
         key("verify",    Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]),
                                               "A command that must succeed on the result, before the branch moves."),
         key("message",   Text(Rule::Filled),  "The message of the commits that it makes."),
-        key("push",      Text(Rule::Name),    "A remote to push the branch to afterwards."),
+        key("push",      Either(&[Text(Rule::Name), Form::Record(&PUSH)]),
+                                              "A remote to push the branch to afterwards."),
+    ],
+};
+
+/// Pushing what was landed.
+#[rustfmt::skip]
+pub(crate) static PUSH: Record = Record {
+    what: "`push`",
+    keys: &[
+        required("remote", Text(Rule::Name), "The remote."),
+        key("required",    Boolean,          "Whether the step fails when the remote refuses; it is landed here all the same."),
     ],
 };
 

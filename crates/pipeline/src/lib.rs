@@ -11,6 +11,7 @@
 //! nothing acts on is refused, never ignored.
 
 mod board;
+mod branch;
 mod child;
 mod decode;
 mod diagnostic;
@@ -40,6 +41,7 @@ mod yaml;
 use std::path::Path;
 
 pub use board::board_plan;
+pub use branch::branch_problem;
 pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use inputs::{Input, InputType};

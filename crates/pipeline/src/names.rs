@@ -23,6 +23,8 @@ const RUN: [&str; 3] = ["id", "name", "branch"];
 const STEP: [&str; 4] = ["outputs", "status", "attempt", "feedback"];
 /// What the answer to a gate is made of.
 const GATE: [&str; 3] = ["choice", "comment", "approved"];
+/// What a landing tells.
+const LAND: [&str; 6] = ["commit", "before", "moved", "checkouts_left", "pushed", "push_error"];
 /// What a step knows of itself.
 const ITSELF: [&str; 2] = ["attempt", "feedback"];
 
@@ -91,6 +93,7 @@ impl<'s> StepNames<'s> {
             id: vertex.id.as_ref().map(|id| id.name.as_str()),
             outputs: match () {
                 () if node.get("gate").is_some() => Some(GATE.to_vec()),
+                () if node.get("land").is_some() => Some(LAND.to_vec()),
                 () if ["call", "task", "pipeline", "wait"].iter().any(|kind| node.get(kind).is_some()) => {
                     None
                 }

@@ -88,12 +88,13 @@ impl Renderer {
             Kind::Gate { ask, choices } => {
                 Kind::Gate { ask: self.free_text(ask, "the question")?, choices: choices.clone() }
             }
-            Kind::Land { into, strategy, verify, message, push } => Kind::Land {
+            Kind::Land { into, strategy, verify, message, push, push_required } => Kind::Land {
                 into: self.text(into, || "`into`".into())?,
                 strategy: *strategy,
                 verify: verify.as_ref().map(|verify| self.kind(verify).map(Box::new)).transpose()?,
                 message: message.as_ref().map(|text| self.text(text, || "`message`".into())).transpose()?,
                 push: push.clone(),
+                push_required: *push_required,
             },
             Kind::Wait(Wait::Until { time }) => {
                 Kind::Wait(Wait::Until { time: self.free_text(time, "`until`")? })

@@ -108,6 +108,9 @@ pub enum Kind {
         /// A remote to push the branch to.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         push: Option<String>,
+        /// Whether the step fails when the push is refused.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        push_required: bool,
     },
 }
 

@@ -134,7 +134,12 @@ impl Workplace {
 pub(crate) fn decode<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Workplace> {
     let mut found = Workplace { include: texts(node.get("include")), ..Workplace::default() };
     match one_of(node, &["worktree", "directory"], report)? {
-        ("worktree", worktree) => found.worktree = Some(worktree_spec(worktree, uses)),
+        ("worktree", worktree) => {
+            found.worktree = Some(worktree_spec(worktree, uses));
+            if let Some(branch) = worktree.get("branch") {
+                crate::branch::check(branch, report);
+            }
+        }
         (_, directory) => {
             uses.add(directory, Place::Workplace);
             found.directory = directory.text().map(str::to_owned);
@@ -234,6 +239,15 @@ mod tests {
             ("{ports: [web]}", "a key is missing here"),
             ("{worktree: {}, include: [../x]}", "a file to include lies in the repository"),
             ("{directory: x, setup: y}", "`setup` means nothing without a worktree"),
+            ("{worktree: {branch: a..b}}", "no branch can be called this: git reads `..` as a range"),
+            (
+                "{worktree: {branch: '{{ run.id }}/x.lock'}}",
+                "no branch can be called this: a part of it ends in `.lock`, like git's lock files",
+            ),
+            (
+                "{worktree: {branch: HEAD}}",
+                "no branch can be called this: git reads it as the current commit",
+            ),
             ("{worktree: {branch: '{{ steps.a.status }}'}}", "`steps` is not known when this is filled in"),
         ] {
             let source = format!("environment: {environment}\nsteps: [{{id: a, run: x}}]\n");

@@ -7,8 +7,8 @@ use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_process::boot_ms;
 use sprag_store::Id;
 use sprag_store::ops::{Lease, Wanted};
-use sprag_worker::wire::{Ask, AskEnvironment, Told};
-use sprag_worker::{Provided, Records, RecordsFuture, Site};
+use sprag_worker::wire::{Ask, AskEnvironment, Destroyed, Done, Told};
+use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken};
 
 use crate::backoff::{Backoff, pause, random};
 use crate::client::Client;
@@ -57,7 +57,7 @@ impl Records for Asked {
         })
     }
 
-    fn find(&self, lease: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<Site>> {
+    fn find(&self, lease: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<OnRecord>> {
         Box::pin(async move {
             match self.ask(lease, Ask::Find { run, scope }).await? {
                 Told::Found(site) => Ok(site),
@@ -75,21 +75,44 @@ impl Records for Asked {
         })
     }
 
-    fn describe(&self, lease: Lease, id: Id, path: Arc<str>, details: Arc<str>) -> RecordsFuture<'_, ()> {
+    fn describe(&self, lease: Lease, id: Id, details: Arc<str>) -> RecordsFuture<'_, ()> {
         Box::pin(async move {
-            match self.ask(lease, Ask::Describe { environment: id, path, details }).await? {
+            match self.ask(lease, Ask::Describe { environment: id, details }).await? {
                 Told::Noted(_) => Ok(()),
                 told => strange(told),
             }
         })
     }
 
-    fn made(&self, lease: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, bool> {
+    fn made(&self, lease: Lease, id: Id, attempt: u32, how: Made) -> RecordsFuture<'_, bool> {
         Box::pin(async move {
-            match self.ask(lease, Ask::Made { environment: id, attempt, wrong }).await? {
+            match self.ask(lease, Ask::Made { environment: id, attempt, how }).await? {
                 Told::Noted(counts) => Ok(counts),
                 told => strange(told),
             }
+        })
+    }
+
+    fn take_from_dead(
+        &self,
+        lease: Lease,
+        _: Id,
+        _: String,
+        path: String,
+    ) -> RecordsFuture<'_, Option<Taken>> {
+        Box::pin(async move {
+            match self.ask(lease, Ask::TakeFromDead { path }).await? {
+                Told::Taken(taken) => Ok(taken),
+                told => strange(told),
+            }
+        })
+    }
+
+    fn removed(&self, _: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, ()> {
+        Box::pin(async move {
+            let told = Destroyed { environment: id, attempt, wrong };
+            let sent = self.0.post::<Done>("/v1/work/destroyed", &told, SHORT).await;
+            sent.map(drop).map_err(|error| error.to_string())
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sprag::{Details, Then, put_away};
 use sprag_lifecycle::RunId;
 use sprag_worker::wire::{Destroy, Destroyed, Done, Due, MayDestroy, Tidy};
-use sprag_worker::{Files, Site};
+use sprag_worker::{Files, OnRecord};
 use tokio::sync::watch;
 
 use crate::client::Client;
@@ -64,7 +64,7 @@ fn forget(files: &Files, run: RunId) {
 }
 
 /// Removes an environment: the store knows of it before git does, and hears how it went.
-async fn remove(client: &Client, data: &Path, site: &Site) -> Result<(), Error> {
+async fn remove(client: &Client, data: &Path, site: &OnRecord) -> Result<(), Error> {
     let present = !site.path.is_empty() && (Path::new(&*site.path).exists() || site.status == "error");
     let destroy = Destroy { environment: site.id, present };
     let MayDestroy { attempt } = client.post("/v1/work/destroy", &destroy, SHORT).await?;

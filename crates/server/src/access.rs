@@ -125,11 +125,14 @@ fn hash(secret: &str) -> String {
     hex(&Sha256::digest(secret.as_bytes()))
 }
 
+/// Tokens by their hashes, each with the moment at which it was last looked up.
+type KnownTokens = BTreeMap<String, (i64, Arc<TokenRow>)>;
+
 /// Lets callers in.
 pub(crate) struct Access {
     /// A request without a token is refused.
     required: bool,
-    known: Mutex<BTreeMap<String, (i64, Option<Arc<TokenRow>>)>>,
+    known: Mutex<KnownTokens>,
 }
 
 impl Access {
@@ -159,7 +162,7 @@ impl Access {
         if let Some((at_ms, token)) = self.known().get(&hash)
             && now_ms - at_ms < BELIEVED_MS
         {
-            return Ok(token.clone());
+            return Ok(Some(Arc::clone(token)));
         }
         let wanted = hash.clone();
         let found = app.read(move |db| db.token_by_hash(&wanted)).await?.map(Arc::new);
@@ -169,13 +172,13 @@ impl Access {
         }
         // Only what is there is remembered: guesses must not fill the memory.
         match &found {
-            Some(_) => known.insert(hash, (now_ms, found.clone())),
+            Some(token) => known.insert(hash, (now_ms, Arc::clone(token))),
             None => known.remove(&hash),
         };
         Ok(found)
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (i64, Option<Arc<TokenRow>>)>> {
+    fn known(&self) -> std::sync::MutexGuard<'_, KnownTokens> {
         self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -49,6 +49,8 @@ pub struct Options {
     pub request_timeout: Duration,
     /// How long a client may take to send its headers, to send anything at all, or to read its answer.
     pub idle_timeout: Duration,
+    /// How often a hook is tried in a row before it is parked.
+    pub hook_tries: u32,
     /// How often a silent stream shows that it is alive.
     pub heartbeat: Duration,
 }
@@ -66,6 +68,7 @@ impl Options {
             rate_limit: None,
             request_timeout: Duration::from_secs(75),
             idle_timeout: Duration::from_secs(30),
+            hook_tries: 12,
             heartbeat: Duration::from_secs(15),
         }
     }

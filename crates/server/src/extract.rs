@@ -142,14 +142,18 @@ macro_rules! path_parts {
 path_parts! {
     /// The step that the path names.
     StepPath = "step",
-    /// The attempt that the path names.
-    AttemptPath = "attempt",
     /// The queue that the path names.
     QueuePath = "queue",
     /// The number that the path names.
     IdPath = "id",
     /// The rest of the path.
     RestPath = "path",
+    /// The board that the path names.
+    BoardPath = "board",
+    /// The task that the path names.
+    TaskPath = "task",
+    /// The token that the path shows.
+    TokenPath = "token",
 }
 
 impl IdPath {

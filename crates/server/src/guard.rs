@@ -23,16 +23,11 @@ use crate::rate::Whose;
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
-/// By what a request is known in answers and logs.
-#[derive(Debug, Clone)]
-pub struct RequestId(pub Arc<str>);
-
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Lets a request through to its endpoint, or answers it.
 pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
-    request.extensions_mut().insert(RequestId(Arc::clone(&id)));
     let since = clock();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
@@ -206,7 +201,7 @@ impl Since {
     pub(crate) fn elapsed(&self) -> Duration {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let (s, ns) = (now.tv_sec - self.0.tv_sec, now.tv_nsec - self.0.tv_nsec);
-        Duration::from_nanos((s * 1_000_000_000 + ns as i64).max(0) as u64)
+        Duration::from_nanos((s * 1_000_000_000 + ns).max(0) as u64)
     }
 }
 

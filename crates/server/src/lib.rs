@@ -10,20 +10,25 @@
 //! means. What they refuse is answered with 409 and the outcome.
 
 mod access;
+mod agents;
 mod app;
 mod connections;
 mod extract;
 mod feed;
+mod files;
 mod guard;
+mod hooks;
 mod metrics;
 mod pipelines;
 mod problem;
 mod rate;
 mod routes;
 mod server;
+mod stream;
 
 pub use access::{Caller, MayAdmin, MayRead, MayRun, MayWork, Scope, new_token};
 pub use app::{App, Auth, Options};
+pub use hooks::{HookFilter, HookView, NewHook, add_hook};
 pub use problem::{Answer, Problem, Refused};
 pub use routes::openapi;
 pub use server::{Server, StartError};

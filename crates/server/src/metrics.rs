@@ -163,13 +163,16 @@ fn of_worktrees() -> Registry {
         counter.inc_by(value);
         registry.register(name, help, counter);
     };
-    let now = sprag_worktree::metrics();
+    let now = sprag_worktree::snapshot();
     total("repository_lock_waits", "Waits for repository locks", now.lock_wait.count);
     total("repository_lock_wait_microseconds", "Time spent in them", now.lock_wait.total_us);
     total("repository_lock_hold_microseconds", "Time repository locks were held", now.lock_hold.total_us);
     total("repository_lock_timeouts", "Waits that ended at their deadline", now.lock_timeouts);
     total("worktrees_made", "Worktrees made or taken from the pool", now.creates);
+    total("worktrees_from_pool", "Worktrees taken from the pool", now.pool_hits);
+    total("worktrees_not_made", "Attempts that failed and were rolled back", now.create_failures);
     total("worktrees_removed", "Worktrees removed", now.removes);
+    total("worktree_cleanup_failures", "Things that could not be deleted, each time", now.cleanup_failures);
     registry
 }
 

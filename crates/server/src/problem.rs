@@ -4,6 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
+use sprag::boards::BoardError;
 use sprag::{Complaint, ComplaintKind, Diagnostics};
 use sprag_store::NotApplied;
 use utoipa::ToSchema;
@@ -11,9 +12,28 @@ use utoipa::ToSchema;
 /// What every endpoint's work returns.
 pub type Answer<T> = Result<T, Problem>;
 
+/// A problem on its way to its caller. In a box: answers that are good are many, and should be small.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem(Box<ProblemView>);
+
+impl std::ops::Deref for Problem {
+    type Target = ProblemView;
+
+    fn deref(&self) -> &ProblemView {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Problem {
+    fn deref_mut(&mut self) -> &mut ProblemView {
+        &mut self.0
+    }
+}
+
 /// A problem, as its caller reads it.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct Problem {
+#[schema(as = Problem)]
+pub struct ProblemView {
     /// `urn:sprag:problem:CODE`.
     #[serde(rename = "type")]
     pub kind: String,
@@ -72,7 +92,7 @@ pub enum Refused {
 impl Problem {
     /// A problem with this status and code.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Problem {
+        Problem(Box::new(ProblemView {
             kind: format!("urn:sprag:problem:{code}"),
             title: status.canonical_reason().unwrap_or("Error").to_owned(),
             status: status.as_u16(),
@@ -83,7 +103,14 @@ impl Problem {
             outcome: None,
             diagnostics: None,
             retry_after_s: None,
-        }
+        }))
+    }
+
+    /// Gives it a more telling code.
+    fn called(mut self, code: &'static str) -> Self {
+        self.0.code = code;
+        self.0.kind = format!("urn:sprag:problem:{code}");
+        self
     }
 
     /// Says what to do next.
@@ -131,7 +158,7 @@ impl Problem {
     pub(crate) fn answer(mut self, request_id: &str) -> Response {
         self.request_id = request_id.to_owned();
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let body = serde_json::to_vec(&*self.0).unwrap_or_default();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -199,8 +226,31 @@ impl From<Complaint> for Problem {
             (None, ComplaintKind::Refused) => Problem::refused(message),
             (None, ComplaintKind::Failed) => internal(message),
         };
-        problem.next = next.or(problem.next);
+        if next.is_some() {
+            problem.next = next;
+        }
         problem
+    }
+}
+
+impl From<BoardError> for Problem {
+    fn from(error: BoardError) -> Self {
+        let (message, code, next) = (error.to_string(), error.code(), error.next());
+        let problem = match error {
+            BoardError::Store(error) => return error.into(),
+            BoardError::NoBoard(_) | BoardError::NoTask { .. } | BoardError::NoToken(_) => {
+                Problem::not_found(message)
+            }
+            BoardError::Invalid(_) => Problem::invalid(message),
+            BoardError::Refused(_) | BoardError::Cancelled { .. } => Problem::refused(message),
+            BoardError::Lost { why, .. } => {
+                // A token whose execution is gone is lost like any other.
+                let mut problem = Problem::refused(message);
+                problem.0.outcome = Problem::from(why).0.outcome;
+                problem
+            }
+        };
+        problem.called(code).next(next)
     }
 }
 

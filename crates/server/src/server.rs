@@ -41,6 +41,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     hurry: watch::Sender<bool>,
     accepting: JoinHandle<()>,
+    delivering: JoinHandle<()>,
 }
 
 impl Server {
@@ -64,9 +65,10 @@ impl Server {
         let feed = Feed::follow(&store, &metrics, stops.clone())?;
         let alive: Alive = Box::new(alive);
         let app = App::new(store, data, options.clone(), feed, metrics, alive, stops.clone());
+        let delivering = tokio::spawn(crate::hooks::deliver(app.clone()));
         let router = router(app);
         let accepting = tokio::spawn(async move { accept(listener, router, &options, stops, hurries).await });
-        Ok(Server { addr, stop, hurry, accepting })
+        Ok(Server { addr, stop, hurry, accepting, delivering })
     }
 
     /// Where it listens.
@@ -83,6 +85,7 @@ impl Server {
     pub async fn shutdown(self) {
         let _ = self.stop.send(true);
         let _ = self.accepting.await;
+        let _ = self.delivering.await;
     }
 }
 

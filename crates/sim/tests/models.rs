@@ -150,7 +150,7 @@ fn scripted(steps: Vec<(PlanStep, Script)>) -> (Arc<Plan>, Scripts) {
 #[test]
 fn p14_two_items_one_at_a_time() {
     let each = PlanStep {
-        spread: Some(Spread { max_parallel: Some(1), fail_fast: false }),
+        spread: Some(Spread { max_parallel: Some(1), ..Spread::default() }),
         ..PlanStep::new("each", Vec::new())
     };
     let (plan, scripts) = scripted(vec![
@@ -164,7 +164,7 @@ fn p14_two_items_one_at_a_time() {
 #[test]
 fn p14_two_items_that_fail_together_and_are_sent_back() {
     let each = PlanStep {
-        spread: Some(Spread { max_parallel: None, fail_fast: true }),
+        spread: Some(Spread { fail_fast: true, ..Spread::default() }),
         ..PlanStep::new("each", vec![0])
     };
     let each = PlanStep { policy: reworking(0, 1), ..each };

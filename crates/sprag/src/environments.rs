@@ -13,46 +13,6 @@ use sprag_worktree::{
     State, Worktrees,
 };
 
-/// What was done with an environment, or would be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Chore {
-    /// An environment is removed: its run is over.
-    Remove {
-        /// The environment.
-        id: Id,
-        /// Where it is.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
-    /// A ready worktree that waits for the next run is removed.
-    Unpool {
-        /// Where it is.
-        path: PathBuf,
-    },
-    /// A worktree that no run knows of is taken back.
-    Recover {
-        /// Where it is.
-        path: PathBuf,
-        /// The run it was made for.
-        run: String,
-    },
-    /// What is left of a worktree that could not be deleted, or was never finished.
-    Debris {
-        /// The repository.
-        repository: PathBuf,
-        /// Where it is.
-        path: PathBuf,
-    },
-    /// A branch that was made for a run goes: all of its commits are elsewhere.
-    DeleteBranch {
-        /// The repository.
-        repository: PathBuf,
-        /// The branch.
-        branch: String,
-    },
-}
-
 /// What becomes of a worktree that its run does not need any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
@@ -65,7 +25,7 @@ pub enum Then {
 /// Looks after environments on this host.
 #[derive(Clone)]
 pub struct Environments {
-    store: Store,
+    pub(crate) store: Store,
     data: PathBuf,
     worker: Id,
 }
@@ -127,6 +87,16 @@ impl Environments {
             }
             _ => None,
         })
+    }
+
+    /// Why an environment is still there, in words.
+    pub fn why_there(&self, row: &EnvironmentRow) -> String {
+        let kept = self.kept_because(row).unwrap_or_else(Some);
+        match (kept, &row.reason) {
+            (Some(kept), _) => kept,
+            (None, Some(reason)) => crate::text::plain(reason),
+            (None, None) => "to be removed".into(),
+        }
     }
 
     /// Removes what a run that has ended does not need any more.
@@ -268,8 +238,8 @@ impl Environments {
             let recovered =
                 self.worktrees(repository)?.recover(&|_| true).map_err(|error| error.to_string())?;
             for left in recovered.leftovers {
-                let path = left.path.display();
-                tracing::warn!(%path, reason = left.reason, remedy = left.remedy, "still there");
+                let (run, path) = (&left.run, left.path.display());
+                tracing::warn!(run, %path, reason = left.reason, remedy = left.remedy, "still there");
             }
         }
         Ok(())
@@ -288,7 +258,7 @@ impl Environments {
         Ok(paths.iter().filter_map(|path| Repository::discover(path).ok()).collect())
     }
 
-    fn worktrees(&self, repository: Repository) -> Result<Worktrees, String> {
+    pub(crate) fn worktrees(&self, repository: Repository) -> Result<Worktrees, String> {
         let root = self.data.join("worktrees");
         Worktrees::open(repository, &root, Settings::default()).map_err(|error| error.to_string())
     }
@@ -309,110 +279,6 @@ impl Environments {
         }
         Ok(found)
     }
-
-    /// Everything that [`Environments::do_chore`] would do now to free space, in order.
-    pub fn chores(&self) -> Result<Vec<Chore>, String> {
-        let rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
-        let here = sprag_worker::host();
-        let mut chores = Vec::new();
-        for row in
-            rows.iter().filter(|row| *row.host == *here && row.status() != EnvironmentStatus::Destroyed)
-        {
-            if self.kept_because(row)?.is_none() {
-                let why =
-                    row.reason.as_deref().map_or("its run is over".to_owned(), |why| format!("again: {why}"));
-                chores.push(Chore::Remove { id: row.id, path: PathBuf::from(&*row.path), why });
-            }
-        }
-        let known: BTreeSet<&str> = rows
-            .iter()
-            .filter(|row| row.status() != EnvironmentStatus::Destroyed)
-            .map(|row| &*row.path)
-            .collect();
-        for repository in self.repositories()? {
-            let common_dir = repository.common_dir().to_owned();
-            let worktrees = self.worktrees(repository)?;
-            let root = worktrees.root().to_owned();
-            for listed in worktrees.list().map_err(|error| error.to_string())? {
-                let mark = listed.mark;
-                if mark.root != root || listed.is_held || known.contains(mark.path.to_string_lossy().as_ref())
-                {
-                    continue;
-                }
-                chores.push(match mark.state {
-                    State::Pooled => Chore::Unpool { path: mark.path },
-                    _ => Chore::Recover { path: mark.path, run: mark.run },
-                });
-            }
-            let being_removed = |path: &Path| {
-                let mut removed = rows.iter().filter(|row| known.contains(&*row.path));
-                removed.any(|row| row.run.is_some_and(|run| is_of(path, &run.to_string())))
-            };
-            for path in worktrees.debris().map_err(|error| error.to_string())? {
-                if !being_removed(&path) {
-                    chores.push(Chore::Debris { repository: common_dir.clone(), path });
-                }
-            }
-            for branch in branches_of(&rows, worktrees.repository()) {
-                chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
-            }
-        }
-        Ok(chores)
-    }
-
-    /// Does one of the chores; says what came of it.
-    pub async fn do_chore(&self, chore: &Chore) -> Result<String, String> {
-        match chore {
-            Chore::Remove { id, .. } => {
-                let row = self
-                    .store
-                    .read(|db| Table::<EnvironmentRow>::load(db, *id))
-                    .map_err(|e| e.to_string())?;
-                match row {
-                    Some(row) => self.remove(&row, Then::Nothing).await,
-                    None => Ok("it was gone already".into()),
-                }
-            }
-            Chore::Unpool { path } | Chore::Recover { path, .. } => {
-                for repository in self.repositories()? {
-                    let worktrees = self.worktrees(repository)?;
-                    let path = path.display().to_string();
-                    let Ok(worktree) = worktrees.adopt(&path, "gc") else { continue };
-                    let removed =
-                        worktrees.remove(worktree, BranchPolicy::DeleteIfMerged, &Cancel::default());
-                    return removed.map(|removed| told_of(&removed)).map_err(|error| error.to_string());
-                }
-                Ok("it was gone already".into())
-            }
-            Chore::Debris { repository, path } => {
-                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
-                let recovered = self.worktrees(repository)?.recover(&|_| true);
-                let left = recovered.map_err(|error| error.to_string())?.leftovers;
-                match left.iter().find(|left| left.path == *path) {
-                    Some(left) => Err(format!("{} ({})", left.reason, left.remedy)),
-                    None => Ok("removed".into()),
-                }
-            }
-            Chore::DeleteBranch { repository, branch } => {
-                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
-                match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
-                    BranchFate::Deleted => Ok("deleted".into()),
-                    BranchFate::None => Ok("it was gone already".into()),
-                    BranchFate::Kept(why) => Ok(format!("kept: {why}")),
-                }
-            }
-        }
-    }
-}
-
-/// Branches of destroyed environments that still exist and are merged somewhere.
-fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
-    let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
-    let of_this = gone.filter(|details| details.repository.as_deref() == Some(repository.common_dir()));
-    of_this
-        .filter_map(|details| details.branch)
-        .filter(|branch| repository.is_merged_branch(branch).unwrap_or(false))
-        .collect()
 }
 
 fn ended(status: RunStatus) -> &'static str {
@@ -477,7 +343,7 @@ fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
 }
 
 /// Whether what was moved aside was a worktree of this run: its name tells.
-fn is_of(path: &Path, run: &str) -> bool {
+pub(crate) fn is_of(path: &Path, run: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     !run.is_empty() && name.starts_with(&format!("sprag-{run}-"))
 }
@@ -489,7 +355,7 @@ fn branch_text(fate: &BranchFate) -> String {
     }
 }
 
-fn told_of(removed: &Removed) -> String {
+pub(crate) fn told_of(removed: &Removed) -> String {
     let saved =
         removed.salvaged.as_ref().map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
     format!("removed{}{saved}", branch_text(&removed.branch))

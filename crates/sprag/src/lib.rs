@@ -41,6 +41,7 @@
 
 mod again;
 pub mod boards;
+mod chores;
 mod complaint;
 mod engine;
 mod environments;
@@ -48,18 +49,21 @@ mod events;
 mod explain;
 mod known;
 mod language;
+mod queues;
 pub mod text;
 mod tidy;
 pub mod view;
 
 pub use again::{again, fork, is_attended, repository_of, take_from_the_dead, whole, works};
+pub use chores::{Chore, Limits};
 pub use complaint::{Complaint, Kind as ComplaintKind};
 pub use engine::{Abandoner, Builder, Engine, Error, Pulse};
-pub use environments::{Chore, Details, Environments, Then, put_away};
+pub use environments::{Details, Environments, Then, put_away};
 pub use events::Events;
 pub use explain::{Explained, RefusedView, Unsettled, explain, gate_text};
 pub use known::{Known, Names, find_run};
 pub use language::PipelineLanguage;
+pub use queues::change_queue;
 pub use sprag_executor::{Effect, EffectFuture};
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
 pub use sprag_pipeline::{Diagnostics, Loaded, Pipeline};

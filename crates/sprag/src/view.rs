@@ -155,6 +155,12 @@ views! {
         pub to: &'static str,
         /// Who said so.
         pub actor: &'static str,
+        /// Where an environment is.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub path: Option<String>,
+        /// Why it went wrong.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub reason: Option<String>,
     }
 
     /// Something outside that a run waits for.
@@ -331,7 +337,11 @@ impl EntryView {
             ("execution", Some(run), Some(step), Some(attempt)) => format!("{run}/{step}/{attempt}"),
             _ => entry.place.id.map_or_else(String::new, |id| id.to_string()),
         };
+        let note: Value =
+            entry.note.as_deref().and_then(|note| serde_json::from_str(note).ok()).unwrap_or_default();
         EntryView {
+            path: note["path"].as_str().map(str::to_owned),
+            reason: note["reason"].as_str().map(str::to_owned),
             seq: entry.seq,
             at: rfc3339(entry.at_ms),
             entity: entry.entity,
@@ -415,4 +425,144 @@ pub fn queues(
         }
     };
     names.into_iter().map(view).collect()
+}
+
+views! {
+    /// A kind of thing, what it can be, and what leads from where to where.
+    pub struct LifecycleView {
+        /// What it is called in the journal.
+        pub entity: &'static str,
+        /// What it can be.
+        pub statuses: Vec<&'static str>,
+        /// Where it ends.
+        pub terminal: Vec<&'static str>,
+        /// What can happen to it.
+        pub rules: Vec<RuleView>,
+    }
+
+    /// One line of a table.
+    pub struct RuleView {
+        /// What happened.
+        pub event: &'static str,
+        /// Who may report it.
+        pub who: Vec<&'static str>,
+        /// In which statuses it means something.
+        pub from: Vec<&'static str>,
+        /// What it leads to; two where it depends on the directory being there.
+        pub to: Vec<&'static str>,
+        /// What must still hold, otherwise it came too late.
+        pub unless_superseded: Vec<&'static str>,
+    }
+}
+
+/// The tables of all lifecycles.
+pub fn lifecycles() -> Vec<LifecycleView> {
+    use sprag_lifecycle::{Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
+    vec![
+        lifecycle::<Run>(),
+        lifecycle::<Step>(),
+        lifecycle::<Execution>(),
+        lifecycle::<Environment>(),
+        lifecycle::<Thread>(),
+        lifecycle::<Gate>(),
+        lifecycle::<WorkerPresence>(),
+        lifecycle::<Enforcement>(),
+    ]
+}
+
+fn lifecycle<L: sprag_lifecycle::Lifecycle>() -> LifecycleView {
+    fn words<W: Word>(all: &[W]) -> Vec<&'static str> {
+        all.iter().map(|word| word.as_str()).collect()
+    }
+    let rule = |rule: &sprag_lifecycle::Rule<L>| RuleView {
+        event: rule.event.as_str(),
+        who: words(rule.who),
+        from: words(rule.from),
+        to: words(&rule.to.targets()),
+        unless_superseded: words(rule.unless_superseded),
+    };
+    LifecycleView {
+        entity: L::NAME,
+        statuses: words(L::Status::ALL),
+        terminal: words(L::TERMINAL),
+        rules: L::RULES.iter().map(rule).collect(),
+    }
+}
+
+views! {
+    /// Where a run works.
+    pub struct EnvironmentView {
+        /// Its number.
+        pub id: String,
+        /// The run it was made for.
+        pub run: Option<String>,
+        /// Its status.
+        pub status: &'static str,
+        /// The host it is on.
+        pub host: String,
+        /// The directory.
+        pub path: String,
+        /// Its branch.
+        pub branch: Option<String>,
+        /// The repository's git directory.
+        pub repository: Option<String>,
+        /// When it stays: `never`, `on_failure`, `always`.
+        pub keep: String,
+        /// How much is in it.
+        pub bytes: u64,
+        /// When it was first asked for.
+        pub created_at: String,
+        /// Which attempt to make it is the present one.
+        pub attempt: u32,
+        /// How often somebody began to remove it.
+        pub removals: u32,
+        /// Why it is still there.
+        pub why: String,
+    }
+}
+
+impl EnvironmentView {
+    /// An environment, with why it is still there.
+    pub fn of(row: &sprag_store::EnvironmentRow, why: String) -> Self {
+        let details = crate::environments::Details::of(row);
+        EnvironmentView {
+            id: row.id.to_string(),
+            run: row.run.map(|run| run.to_string()),
+            status: row.status().as_str(),
+            host: row.host.to_string(),
+            path: row.path.to_string(),
+            branch: details.branch,
+            repository: details.repository.map(|path| path.display().to_string()),
+            keep: details.keep,
+            bytes: size_of(std::path::Path::new(&*row.path)),
+            created_at: rfc3339(row.created_ms),
+            attempt: row.provision_attempt,
+            removals: row.destroy_attempt,
+            why,
+        }
+    }
+}
+
+/// The bytes in a folder, links not followed; what cannot be read counts nothing.
+pub fn size_of(path: &std::path::Path) -> u64 {
+    /// More files than this are not counted one by one.
+    const MOST: usize = 200_000;
+    let mut total = 0;
+    let mut todo = vec![path.to_owned()];
+    let mut seen = 0;
+    while let Some(next) = todo.pop() {
+        let Ok(entries) = std::fs::read_dir(&next) else { continue };
+        for entry in entries.flatten() {
+            seen += 1;
+            if seen > MOST {
+                return total;
+            }
+            match entry.metadata() {
+                Ok(found) if found.is_dir() => todo.push(entry.path()),
+                Ok(found) => total += found.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    total
 }

@@ -289,21 +289,6 @@ impl Executor<'_> {
         self.0.write(move |session| session.db().postpone_outbox(id, not_before_ms, &error)).await
     }
 
-    /// Notes an environment that is to be made.
-    pub async fn create_environment(
-        self,
-        id: Id,
-        run: Option<RunId>,
-        host: Arc<str>,
-        path: Arc<str>,
-    ) -> Result<()> {
-        self.0
-            .write(move |session| {
-                ops::create_environment(session, id, run, Arc::clone(&host), Arc::clone(&path))
-            })
-            .await
-    }
-
     /// Begins a conversation.
     pub async fn create_thread(self, id: Id, environment: Option<Id>) -> Result<()> {
         self.0.write(move |session| ops::create_thread(session, id, environment)).await
@@ -362,14 +347,19 @@ impl Claims<'_> {
         self.0.write(move |session| ops::provide_environment(session, &wanted, there)).await
     }
 
-    /// Notes where an environment is being made.
-    pub async fn describe_environment(self, id: Id, path: Arc<str>, details: Arc<str>) -> Result<()> {
-        self.0.write(move |session| ops::describe_environment(session, id, &path, &details)).await
+    /// Notes what is known of an environment by now.
+    pub async fn describe_environment(self, id: Id, details: Arc<str>) -> Result<()> {
+        self.0.write(move |session| ops::describe_environment(session, id, &details)).await
     }
 
     /// Begins to remove an environment, unless its run lives; the attempt's number, if it may.
     pub async fn dispatch_destroy(self, id: Id, worker: Id, path_present: bool) -> Result<Option<u32>> {
         self.0.write(move |session| ops::dispatch_destroy(session, id, worker, path_present)).await
+    }
+
+    /// Begins to remove the environment of a live run that nobody goes on with; the attempt's number, if it may.
+    pub async fn take_environment_of_dead_run(self, id: Id, worker: Id) -> Result<Option<u32>> {
+        self.0.write(move |session| ops::take_environment_of_dead_run(session, id, worker)).await
     }
 
     /// Reports what became of making or removing an environment.
@@ -382,7 +372,7 @@ impl Claims<'_> {
     ) -> Result<Outcome<Environment>> {
         self.0
             .write(move |session| {
-                ops::environment_event_because(session, id, event, &given, reason.as_deref())
+                ops::environment_event_because(session, id, event, Actor::Worker, &given, reason.as_deref())
             })
             .await
     }

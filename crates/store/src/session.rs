@@ -225,7 +225,8 @@ impl<'a> Session<'a> {
     where
         Self: Holds<R>,
     {
-        self.record(R::Life::NAME, row.place(), event, None, row.status().as_str(), actor);
+        let (place, note) = (row.place(), row.note());
+        self.record(R::Life::NAME, (place, note), event, None, row.status().as_str(), actor);
         self.create_quietly(row);
     }
 
@@ -279,7 +280,7 @@ impl<'a> Session<'a> {
                 change(&mut slot.row, now);
                 slot.row.set_status(to, WRITER);
                 mark(slot);
-                let place = slot.row.place();
+                let place = (slot.row.place(), slot.row.note());
                 let seq = self.record(
                     R::Life::NAME,
                     place,
@@ -308,7 +309,7 @@ impl<'a> Session<'a> {
     fn record(
         &mut self,
         entity: &'static str,
-        place: Place,
+        (place, note): (Place, Option<Arc<str>>),
         event: &'static str,
         from: Option<&'static str>,
         to: &'static str,
@@ -316,7 +317,7 @@ impl<'a> Session<'a> {
     ) -> u64 {
         self.seq += 1;
         let at_ms = self.now.wall_ms;
-        self.journal.push(JournalEntry { seq: self.seq, at_ms, entity, place, event, from, to, actor });
+        self.journal.push(JournalEntry { seq: self.seq, at_ms, entity, place, event, from, to, actor, note });
         self.seq
     }
 

@@ -7,7 +7,7 @@ use sprag_lifecycle::{
     Actor, Backoff, EnvironmentEvent, ExecutionPredicate, ExecutionStatus, OnFail, Policy, RunId, RunStatus,
     ThreadEvent, Word,
 };
-use sprag_store::ops::{self, Created, Ending, Lease, Renewal, ThreadIntent};
+use sprag_store::ops::{self, Created, Ending, Lease, Provide, Renewal, ThreadIntent, Wanted};
 use sprag_store::{
     EnvironmentGiven, Error, NotApplied, Outcome, QueueRow, Row, RunRow, StepRow, Table, ThreadGiven,
     ThreadRow,
@@ -594,7 +594,19 @@ fn l15_l16_a_batch_of_interruptions_skips_the_stale_and_repeats_nothing() {
 fn environments_refuse_stale_attempts_and_live_users() {
     on_every_store(|store, _| async move {
         let given = |attempt| EnvironmentGiven { attempt, path_present: true, ..EnvironmentGiven::default() };
-        store.executor().create_environment(1, None, "here".into(), "/w".into()).await.unwrap();
+        let run = create(&store, &sequence(1)).await;
+        let wanted = Wanted {
+            id: 1,
+            run,
+            scope: None,
+            host: "here".into(),
+            worker: 7,
+            managed: true,
+            path: "/w".into(),
+            details: "{}".into(),
+        };
+        let made = store.claims().provide_environment(wanted, false).await.unwrap();
+        assert!(matches!(made, Provide::Make(_)));
         let event = |event, who, attempt| {
             let store = store.clone();
             async move {
@@ -608,11 +620,15 @@ fn environments_refuse_stale_attempts_and_live_users() {
         assert!(!event(EnvironmentEvent::ProvisionSucceeded, Actor::Worker, 7).await, "a stale attempt");
         assert!(event(EnvironmentEvent::ProvisionSucceeded, Actor::Worker, 1).await);
         assert!(store.person().request_cleanup(1).await.unwrap());
-        assert!(store.write(|s| ops::use_environment(s, 1, true)).await.unwrap());
-        assert!(!event(EnvironmentEvent::DestroyDispatched, Actor::Worker, 0).await, "somebody uses it");
-        assert!(store.write(|s| ops::use_environment(s, 1, false)).await.unwrap());
+        let used = EnvironmentGiven { live_users: 1, ..given(0) };
+        let refused = store
+            .write(move |s| {
+                ops::environment_event(s, 1, EnvironmentEvent::DestroyDispatched, Actor::Worker, &used)
+            })
+            .await
+            .unwrap();
+        assert!(!refused.is_applied(), "somebody uses it");
         assert!(event(EnvironmentEvent::DestroyDispatched, Actor::Worker, 0).await);
-        assert!(!store.write(|s| ops::use_environment(s, 1, true)).await.unwrap(), "it is being removed");
         assert!(event(EnvironmentEvent::DestroyFailed, Actor::Worker, 1).await);
         assert!(event(EnvironmentEvent::ProvisionRequested, Actor::Executor, 0).await);
         assert!(!event(EnvironmentEvent::DestroySucceeded, Actor::Worker, 1).await, "revived meanwhile");

@@ -11,8 +11,8 @@ const MAKER: Id = 7;
 const REMOVER: Id = 8;
 
 fn wanted(run: RunId, worker: Id) -> Wanted {
-    let (host, details) = ("here".into(), "{}".into());
-    Wanted { id: 1, run, scope: None, host, worker, managed: true, details }
+    let (host, path, details) = ("here".into(), "/w".into(), "{}".into());
+    Wanted { id: 1, run, scope: None, host, worker, managed: true, path, details }
 }
 
 async fn provide(store: &Store, run: RunId, worker: Id, there: bool) -> Provide {

@@ -52,7 +52,7 @@ fn dressed(chance: &mut Chance, mut step: PlanStep, depth: usize) -> PlanStep {
     let mut spec = json!({ "items": chance.below(5) });
     if chance.below(4) == 0 {
         let max_parallel = (chance.below(2) == 0).then(|| 1 + chance.below(2) as u32);
-        step.spread = Some(Spread { max_parallel, fail_fast: chance.below(3) == 0 });
+        step.spread = Some(Spread { max_parallel, fail_fast: chance.below(3) == 0, open: false });
     }
     if chance.below(5) == 0 {
         step.condition = if step.spread.is_some() { Condition::Item } else { Condition::Step };

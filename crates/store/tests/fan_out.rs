@@ -18,7 +18,7 @@ use sprag_store::{Entropy, Manual, Store};
 fn fan_out(items: u32, max_parallel: Option<u32>) -> PlanStep {
     PlanStep {
         spec: json!({ "items": items }).to_string(),
-        spread: Some(Spread { max_parallel, fail_fast: false }),
+        spread: Some(Spread { max_parallel, fail_fast: false, open: false }),
         ..PlanStep::new("each", Vec::new())
     }
 }

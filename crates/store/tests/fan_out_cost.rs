@@ -50,7 +50,7 @@ async fn costs_us(items: u32) -> [f64; 2] {
     let store = Plain::on(Store::open(folder.path()).unwrap());
     let step = PlanStep {
         spec: json!({ "items": items }).to_string(),
-        spread: Some(Spread { max_parallel: Some(BATCH as u32), fail_fast: false }),
+        spread: Some(Spread { max_parallel: Some(BATCH as u32), ..Spread::default() }),
         ..PlanStep::new("each", Vec::new())
     };
     let plan = Arc::new(Plan::new("cost", vec![step]).unwrap());

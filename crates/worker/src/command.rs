@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use sprag_pipeline::{Check, Kind, Shell, StepSpec, render_step};
 use sprag_process::{
     Capture, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running,
-    end_orphans, spawn,
+    end_orphans, remark, spawn,
 };
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::control::{Control, Signal, left};
-use crate::environment::{Entered, Environments, Place, Setup};
+use crate::entered::{Begin, Entered};
+use crate::environment::{Environments, Place, Setup, Without};
 use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
 use crate::files::Files;
 use crate::slots::Ended;
@@ -51,15 +52,25 @@ impl Commands {
     }
 
     /// The environment that a step works in, if its run has one.
-    pub(crate) async fn enter(&self, assignment: &Assignment) -> Result<Option<Entered>, Ended> {
+    pub(crate) async fn enter(
+        &self,
+        assignment: &Assignment,
+        control: &Control,
+    ) -> Result<Option<Entered>, Ended> {
         let entered = match &self.environments {
-            Some(environments) => environments.enter(assignment).await,
+            Some(environments) => environments.enter(assignment, control).await,
             None if assignment.plan.environment.is_some() => {
-                Err("this program makes no environments for runs".to_owned())
+                Err(Without::Failed("this program makes no environments for runs".to_owned()))
             }
             None => Ok(None),
         };
-        entered.map_err(|message| failed(&json!({ "reason": "environment", "message": message }), true))
+        entered.map_err(|without| match (without, control.now()) {
+            (Without::Failed(message), _) => {
+                failed(&json!({ "reason": "environment", "message": message }), true)
+            }
+            (Without::Stopped, Signal::Lost) => Ended::Lost,
+            (Without::Stopped, _) => Ended::Report(Ending::Cancelled),
+        })
     }
 
     /// Runs the command of a step and what checks it; returns when no process of it is left. The spec's
@@ -70,7 +81,7 @@ impl Commands {
             Signal::Cancel => return Ended::Report(Ending::Cancelled),
             Signal::Lost => return Ended::Lost,
         }
-        let entered = match self.enter(assignment).await {
+        let entered = match self.enter(assignment, &control).await {
             Ok(entered) => entered,
             Err(ended) => return ended,
         };
@@ -102,7 +113,7 @@ impl Commands {
         if let Some(due) = open.clone() {
             self.set_up(assignment, &due, &entered.place, control).await?;
             let key = due.key;
-            let noted = entered.place.with_worktree(move |worktree| worktree.set_setup_key(&key)).await;
+            let noted = entered.place.with_worktree(move |worktree| worktree.set_prepared(Some(&key))).await;
             if let Some(Err(error)) = noted {
                 return Err(wrong(error.to_string()));
             }
@@ -111,8 +122,31 @@ impl Commands {
         drop(open);
         // A landing that was cut off is recognised by what it has left.
         let here = spec.retry_here || matches!(spec.kind, Kind::Land { .. });
-        let run = assignment.lease.execution.run;
-        entered.begin(run, &assignment.name, assignment.is_retry, here).await.map_err(wrong)
+        if assignment.is_retry {
+            self.end_former(assignment).await.map_err(wrong)?;
+        }
+        let context: Value = serde_json::from_str(&assignment.context).unwrap_or_default();
+        let begin = Begin {
+            run: assignment.lease.execution.run,
+            step: &assignment.name,
+            is_retry: assignment.is_retry,
+            here,
+            forked_from: context["forked_from"]["run"].as_str().map(str::to_owned),
+        };
+        if let Some(remark) = entered.begin(begin).await.map_err(wrong)? {
+            self.remark(assignment, &[remark]);
+        }
+        Ok(())
+    }
+
+    /// Tells something in a step's log.
+    pub(crate) fn remark(&self, assignment: &Assignment, remarks: &[String]) {
+        let id = assignment.lease.execution;
+        let log = self.files.log(id, &assignment.name);
+        let written = std::fs::create_dir_all(self.files.run(id.run)).and_then(|()| remark(&log, remarks));
+        if let Err(error) = written {
+            tracing::warn!(run = %id.run, log = %log.display(), %error, "writing to a step's log");
+        }
     }
 
     /// Runs the command that a new worktree needs, with a log of its own.
@@ -236,6 +270,20 @@ impl Commands {
             Err(ProcessError::LockHeld { .. }) => {}
             started => return started.map_err(|error| error.to_string()),
         }
+        self.end_orphans_of(assignment, lock).await?;
+        spawn(order, &self.supervisor).await.map_err(|error| error.to_string())
+    }
+
+    /// Ends what is left of a former attempt, if anything is: it must not write beside the next one.
+    async fn end_former(&self, assignment: &Assignment) -> Result<(), String> {
+        let lock = self.files.lock(assignment.lease.execution.run, &assignment.name);
+        match sprag_process::is_held(&lock) {
+            Ok(true) => self.end_orphans_of(assignment, lock).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn end_orphans_of(&self, assignment: &Assignment, lock: PathBuf) -> Result<(), String> {
         let run = assignment.lease.execution.run.to_string();
         let step = assignment.name.clone();
         let grace = self.grace;
@@ -244,8 +292,7 @@ impl Commands {
             let markers = [("SPRAG_RUN_ID", run.as_str()), ("SPRAG_STEP_ID", step.as_str())];
             end_orphans(&markers, Some(&lock), grace, ORPHAN_DEADLINE)
         });
-        ended.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        spawn(order, &self.supervisor).await.map_err(|error| error.to_string())
+        ended.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string()).map(drop)
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::{Kind, Landing, StepSpec};
-use sprag_process::remark;
 use sprag_store::ops::{Assignment, Ending};
 use sprag_worktree::{
     Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Repository,
@@ -14,7 +13,8 @@ use sprag_worktree::{
 
 use crate::command::{Commands, Work, failed, first_line};
 use crate::control::{Control, Signal};
-use crate::environment::Entered;
+use crate::entered::Entered;
+use crate::environment::stopped;
 use crate::slots::Ended;
 
 /// How long a landing waits for others, unless its step has a timeout: each may verify for long.
@@ -38,7 +38,7 @@ struct Order {
 impl Commands {
     /// Lands the run's work; returns when nothing of it goes on.
     pub(crate) async fn land(&self, assignment: &Assignment, spec: &StepSpec, mut control: Control) -> Ended {
-        let entered = match self.enter(assignment).await {
+        let entered = match self.enter(assignment, &control).await {
             Ok(Some(entered)) => entered,
             Ok(None) => {
                 let message =
@@ -65,7 +65,9 @@ impl Commands {
         entered: &Entered,
         control: Control,
     ) -> Ended {
-        let Kind::Land { into, strategy, verify, message, push } = &spec.kind else { return Ended::Lost };
+        let Kind::Land { into, strategy, verify, message, push, push_required } = &spec.kind else {
+            return Ended::Lost;
+        };
         let run = assignment.lease.execution.run.to_string();
         let order = Order {
             into: into.clone(),
@@ -90,7 +92,7 @@ impl Commands {
             Err(message) => return failed(&json!({ "reason": "environment", "message": message }), true),
         }
         let cancel = Cancel::default();
-        let listening = tokio::spawn(listen(control.clone(), cancel.clone()));
+        let listening = tokio::spawn(stopped(control.clone(), cancel.clone()));
         let check = match verify {
             Some(kind) => match self.verifier(assignment, spec, kind, entered, &control) {
                 Ok(check) => Some(check),
@@ -107,8 +109,8 @@ impl Commands {
             (Signal::Lost, _) => Ended::Lost,
             // Landed is landed, whatever came meanwhile.
             (_, Some(Ok(landed))) => {
-                self.remark(assignment, into, &landed);
-                landed_as(&landed)
+                self.tell(assignment, into, &landed);
+                landed_as(&landed, *push_required)
             }
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
             (_, Some(Err(error))) => refused(&error),
@@ -120,8 +122,7 @@ impl Commands {
     }
 
     /// Tells in the step's log what became of it, and what a person has to see to.
-    fn remark(&self, assignment: &Assignment, into: &str, landed: &Landed) {
-        let id = assignment.lease.execution;
+    fn tell(&self, assignment: &Assignment, into: &str, landed: &Landed) {
         let mut remarks = vec![match landed.moved {
             true => format!("landed {} on {into}", landed.commit),
             false => format!("{into} holds all of it already"),
@@ -130,11 +131,7 @@ impl Commands {
         if let Some(PushFate::Refused(why)) = &landed.push {
             remarks.extend(format!("not pushed: {why}").lines().map(str::to_owned));
         }
-        let log = self.files.log(id, &assignment.name);
-        let written = std::fs::create_dir_all(self.files.run(id.run)).and_then(|()| remark(&log, &remarks));
-        if let Err(error) = written {
-            tracing::warn!(run = %id.run, log = %log.display(), %error, "telling of a landing");
-        }
+        self.remark(assignment, &remarks);
     }
 
     /// Whoever was to land before, and was taken for dead, cannot do so from now on: not even while it still
@@ -192,16 +189,6 @@ impl Commands {
 /// Looks at a result in the worktree; an error is what is wrong with it.
 type Verify = dyn Fn(&std::path::Path) -> Result<(), String> + Send;
 
-/// Waits until the landing is to end.
-async fn listen(mut control: Control, cancel: Cancel) {
-    loop {
-        match control.next().await {
-            Signal::Renewed { .. } => {}
-            Signal::Cancel | Signal::Lost => return cancel.cancel(),
-        }
-    }
-}
-
 /// The fence of a landing step, and this attempt's number: higher than that of any attempt before.
 fn fence_of(assignment: &Assignment) -> (String, u64) {
     let (id, fence) = (assignment.lease.execution, assignment.lease.fence);
@@ -226,9 +213,18 @@ fn land(
     worktree.land(&options, cancel)
 }
 
-/// What a landing means for its step. A push that was refused is told in the log and the outputs: it is landed.
-fn landed_as(landed: &Landed) -> Ended {
-    Ended::Report(Ending::Completed { result: Some(told(landed).to_string().into()) })
+/// What a landing means for its step. It is landed, whatever became of the push: a push that was refused is told as
+/// a warning, and fails the step only if it must not be.
+fn landed_as(landed: &Landed, push_required: bool) -> Ended {
+    let mut told = told(landed);
+    match &landed.push {
+        Some(PushFate::Refused(why)) if push_required => {
+            told["reason"] = "push".into();
+            told["message"] = format!("it is landed here, and was not pushed: {why}").into();
+            failed(&told, true)
+        }
+        _ => Ended::Report(Ending::Completed { result: Some(told.to_string().into()) }),
+    }
 }
 
 /// Checkouts of the branch that still have its old files, and why.
@@ -243,14 +239,19 @@ fn left_checkouts(landed: &Landed) -> Vec<String> {
 /// What there is to say of a landing.
 fn told(landed: &Landed) -> Value {
     let left = left_checkouts(landed);
-    let pushed = landed.push.as_ref().map(|push| match push {
-        PushFate::Pushed => "pushed".to_owned(),
-        PushFate::Refused(why) => format!("not pushed: {why}"),
-    });
-    json!({ "outputs": {
-        "commit": landed.commit, "before": landed.before, "moved": landed.moved,
-        "checkouts_left": left, "push": pushed,
-    } })
+    let refused = match &landed.push {
+        Some(PushFate::Refused(why)) => Some(why),
+        _ => None,
+    };
+    let mut warnings: Vec<String> = left.iter().map(|left| format!("left as it is: {left}")).collect();
+    warnings.extend(refused.map(|why| format!("not pushed: {why}")));
+    json!({
+        "outputs": {
+            "commit": landed.commit, "before": landed.before, "moved": landed.moved, "checkouts_left": left,
+            "pushed": landed.push == Some(PushFate::Pushed), "push_error": refused,
+        },
+        "warnings": warnings,
+    })
 }
 
 /// Why nothing was landed, with what whoever works on it must know.

@@ -13,11 +13,14 @@
 mod command;
 mod control;
 mod desk;
+mod entered;
 mod environment;
 mod evidence;
 mod files;
 mod handlers;
 mod landing;
+mod making;
+mod reclaim;
 mod records;
 mod slots;
 pub mod wire;
@@ -35,7 +38,7 @@ pub use environment::{Environments, before, host};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use landing::fence_name;
-pub use records::{Provided, Records, RecordsFuture, Site, bury, last_finished};
+pub use records::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, bury, last_finished};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 
 /// How a worker behaves.

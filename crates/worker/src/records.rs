@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sprag_lifecycle::{EnvironmentEvent, Plan, RunId, StepNo};
+use sprag_lifecycle::{EnvironmentEvent, ExecutionStatus, Plan, RunId, RunStatus, StepNo};
 use sprag_store::ops::{Lease, Provide, Wanted};
 use sprag_store::{Backend, EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, Topic};
 
@@ -16,7 +16,7 @@ pub type RecordsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> +
 
 /// An environment as it is on record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Site {
+pub struct OnRecord {
     /// Its number.
     pub id: Id,
     /// The run it was made for.
@@ -35,10 +35,10 @@ pub struct Site {
     pub owner: Option<Id>,
 }
 
-impl Site {
+impl OnRecord {
     /// What a row tells.
-    pub fn of(row: &EnvironmentRow) -> Site {
-        Site {
+    pub fn of(row: &EnvironmentRow) -> OnRecord {
+        OnRecord {
             id: row.id,
             run: row.run,
             scope: row.scope,
@@ -61,21 +61,55 @@ impl Site {
 #[serde(rename_all = "snake_case")]
 pub enum Provided {
     /// It is for the one who asks to make it, as this attempt.
-    Make(Site),
+    Make(OnRecord),
     /// It is there.
-    Ready(Site),
+    Ready(OnRecord),
     /// Somebody else is making or removing it.
-    Busy(Site),
+    Busy(OnRecord),
 }
 
 impl From<Provide> for Provided {
     fn from(provide: Provide) -> Self {
         match provide {
-            Provide::Make(row) => Provided::Make(Site::of(&row)),
-            Provide::Ready(row) => Provided::Ready(Site::of(&row)),
-            Provide::Busy(row) => Provided::Busy(Site::of(&row)),
+            Provide::Make(row) => Provided::Make(OnRecord::of(&row)),
+            Provide::Ready(row) => Provided::Ready(OnRecord::of(&row)),
+            Provide::Busy(row) => Provided::Busy(OnRecord::of(&row)),
         }
     }
+}
+
+/// How making an environment went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Made {
+    /// It is there.
+    Ready,
+    /// It is not, and why.
+    Failed(String),
+    /// The step was to end before.
+    Cancelled,
+}
+
+impl Made {
+    /// What is reported, with the reason.
+    pub fn event(self) -> (EnvironmentEvent, Option<String>) {
+        match self {
+            Made::Ready => (EnvironmentEvent::ProvisionSucceeded, None),
+            Made::Failed(why) => (EnvironmentEvent::ProvisionFailed, Some(why)),
+            Made::Cancelled => (EnvironmentEvent::ProvisionCancelled, None),
+        }
+    }
+}
+
+/// An environment that was taken from a dead run, and is to be removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// The environment.
+    pub id: Id,
+    /// The dead run.
+    pub run: RunId,
+    /// The number of this attempt to remove it.
+    pub attempt: u32,
 }
 
 /// See the module's documentation.
@@ -87,16 +121,28 @@ pub trait Records: Send + Sync + 'static {
     fn plan(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Option<Arc<Plan>>>;
 
     /// The run's environment, or the step's own.
-    fn find(&self, lease: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<Site>>;
+    fn find(&self, lease: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<OnRecord>>;
 
     /// Finds it ready, or notes that the one who asks makes it.
     fn provide(&self, lease: Lease, wanted: Wanted, there: bool) -> RecordsFuture<'_, Provided>;
 
-    /// Notes where it is being made.
-    fn describe(&self, lease: Lease, id: Id, path: Arc<str>, details: Arc<str>) -> RecordsFuture<'_, ()>;
+    /// Notes what is known of it by now.
+    fn describe(&self, lease: Lease, id: Id, details: Arc<str>) -> RecordsFuture<'_, ()>;
 
     /// Says how this attempt to make it went; whether that still counts.
-    fn made(&self, lease: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, bool>;
+    fn made(&self, lease: Lease, id: Id, attempt: u32, how: Made) -> RecordsFuture<'_, bool>;
+
+    /// Begins to remove what is at a path of this worker's host, if it belongs to a dead run.
+    fn take_from_dead(
+        &self,
+        lease: Lease,
+        worker: Id,
+        host: String,
+        path: String,
+    ) -> RecordsFuture<'_, Option<Taken>>;
+
+    /// Says how removing it went.
+    fn removed(&self, lease: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, ()>;
 
     /// The names of the run's steps that have been worked on, the last one to end first.
     fn last_finished(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>>;
@@ -122,10 +168,10 @@ impl Records for Store {
         })
     }
 
-    fn find(&self, _: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<Site>> {
+    fn find(&self, _: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<OnRecord>> {
         Box::pin(async move {
             let rows = self.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
-            Ok(rows.iter().find(|row| row.scope == scope).map(Site::of))
+            Ok(rows.iter().find(|row| row.scope == scope).map(OnRecord::of))
         })
     }
 
@@ -136,22 +182,44 @@ impl Records for Store {
         })
     }
 
-    fn describe(&self, _: Lease, id: Id, path: Arc<str>, details: Arc<str>) -> RecordsFuture<'_, ()> {
+    fn describe(&self, _: Lease, id: Id, details: Arc<str>) -> RecordsFuture<'_, ()> {
         Box::pin(async move {
-            let described = self.claims().describe_environment(id, path, details).await;
+            let described = self.claims().describe_environment(id, details).await;
             described.map_err(|error| error.to_string())
         })
     }
 
-    fn made(&self, _: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, bool> {
+    fn made(&self, _: Lease, id: Id, attempt: u32, how: Made) -> RecordsFuture<'_, bool> {
+        Box::pin(async move {
+            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let (event, reason) = how.event();
+            let outcome = self.claims().environment(id, event, given, reason).await;
+            outcome.map(|outcome| outcome.is_applied()).map_err(|error| error.to_string())
+        })
+    }
+
+    fn take_from_dead(
+        &self,
+        _: Lease,
+        worker: Id,
+        host: String,
+        path: String,
+    ) -> RecordsFuture<'_, Option<Taken>> {
+        Box::pin(async move {
+            let taken = take_from_dead(self, worker, &host, &path).await;
+            taken.map_err(|error| error.to_string())
+        })
+    }
+
+    fn removed(&self, _: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, ()> {
         Box::pin(async move {
             let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
             let event = match wrong {
-                None => EnvironmentEvent::ProvisionSucceeded,
-                Some(_) => EnvironmentEvent::ProvisionFailed,
+                None => EnvironmentEvent::DestroySucceeded,
+                Some(_) => EnvironmentEvent::DestroyFailed,
             };
             let outcome = self.claims().environment(id, event, given, wrong).await;
-            outcome.map(|outcome| outcome.is_applied()).map_err(|error| error.to_string())
+            outcome.map(drop).map_err(|error| error.to_string())
         })
     }
 
@@ -186,6 +254,59 @@ pub fn last_finished(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Ve
     let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
     let mut steps = db.steps(run)?;
     steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
+    // What an item with a worktree of its own has left is not the run's.
+    steps.retain(|step| step.item_of.is_none() || !plan.step(step.node()).own_environment);
     steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
     Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
+}
+
+/// Begins to remove the environment at a path, if its run is dead.
+async fn take_from_dead(
+    store: &Store,
+    worker: Id,
+    host: &str,
+    path: &str,
+) -> sprag_store::Result<Option<Taken>> {
+    let rows = store.read(|db| db.environments(false))?;
+    let Some(row) = rows.into_iter().find(|row| *row.path == *path && *row.host == *host) else {
+        return Ok(None);
+    };
+    let Some(run) = row.run else { return Ok(None) };
+    if is_kept(store, &row, run)? {
+        return Ok(None);
+    }
+    bury_those_of(store, run).await?;
+    let attempt = store.claims().take_environment_of_dead_run(row.id, worker).await?;
+    Ok(attempt.map(|attempt| Taken { id: row.id, run, attempt }))
+}
+
+/// Whether a run has ended and its worktree is kept all the same.
+fn is_kept(store: &Store, row: &EnvironmentRow, run: RunId) -> sprag_store::Result<bool> {
+    let status = store.read(|db| Table::<RunRow>::load(db, run))?.map(|run| run.status());
+    let details: serde_json::Value = serde_json::from_str(&row.details).unwrap_or_default();
+    Ok(match (status, details["keep"].as_str()) {
+        (Some(status), Some("always")) => status.is_terminal(),
+        (Some(status), Some("on_failure")) => status.is_terminal() && status != RunStatus::Completed,
+        _ => false,
+    })
+}
+
+/// Notes which of those who worked on a run, and on the runs that are its steps' work, are gone.
+async fn bury_those_of(store: &Store, run: RunId) -> sprag_store::Result<()> {
+    let mut runs = vec![run];
+    let mut owners = Vec::new();
+    while let Some(run) = runs.pop() {
+        store.read(|db| {
+            owners.extend(Table::<RunRow>::load(db, run)?.and_then(|row| row.pin));
+            let running = |status| status == ExecutionStatus::Running;
+            let executions = db.executions(run)?;
+            owners.extend(executions.iter().filter(|row| running(row.status())).filter_map(|row| row.owner));
+            runs.extend(db.children(run)?);
+            Ok(())
+        })?;
+    }
+    for owner in owners {
+        bury(store, Some(owner)).await;
+    }
+    Ok(())
 }

@@ -12,7 +12,7 @@ use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_store::Id;
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, Wanted};
 
-use crate::{Kept, Provided, Site};
+use crate::{Kept, Made, OnRecord, Provided, Taken};
 
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
@@ -180,7 +180,7 @@ wire! {
         pub ended: Vec<RunId>,
         /// Environments of the worker's host that nobody needs any more.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
-        pub environments: Vec<Site>,
+        pub environments: Vec<OnRecord>,
     }
 
     /// Somebody begins to remove an environment.
@@ -233,13 +233,11 @@ pub enum Ask {
         /// One that is said to be ready really is.
         there: bool,
     },
-    /// Where it is being made.
+    /// What is known of it by now.
     Describe {
         /// The environment.
         environment: Id,
-        /// The directory.
-        path: Arc<str>,
-        /// What else is known of it.
+        /// As JSON.
         details: Arc<str>,
     },
     /// How making it went.
@@ -248,8 +246,13 @@ pub enum Ask {
         environment: Id,
         /// The attempt.
         attempt: u32,
-        /// What went wrong.
-        wrong: Option<String>,
+        /// How.
+        how: Made,
+    },
+    /// What is at this path of the worker's host is in the way, and may be a dead run's.
+    TakeFromDead {
+        /// The path.
+        path: String,
     },
     /// Which steps have been worked on.
     LastFinished {
@@ -265,13 +268,15 @@ pub enum Told {
     /// A plan, if there is one.
     Plan(Option<Arc<Plan>>),
     /// An environment, if there is one.
-    Found(Option<Site>),
+    Found(Option<OnRecord>),
     /// What becomes of the wish.
     Provided(Provided),
     /// Whether it counts.
     Noted(bool),
     /// Names of steps, the last one to end first.
     Steps(Vec<String>),
+    /// What was taken from a dead run.
+    Taken(Option<Taken>),
 }
 
 /// Which log of an execution.

@@ -5,12 +5,15 @@ use std::fs;
 use crate::{
     entry,
     error::{Attempt, Error, Kind},
+    mark::Mark,
     repository::Repository,
     salvage::is_reachable,
 };
 
-/// The first line of the reflog of a branch that we made ends with this and the worktree's id.
+/// The first line of the reflog of a branch that we made ends with this, the worktree's id, and the run.
 const MADE_FOR: &str = "sprag: made for ";
+/// What is between the id and the run.
+const OF_RUN: &str = " of run ";
 
 /// What becomes of a worktree's branch when the worktree goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,10 +39,10 @@ pub enum BranchFate {
 }
 
 /// Makes a branch, in a way that shows later who made it.
-pub(crate) fn make(repository: &Repository, branch: &str, base: &str, id: &str) -> Result<(), Kind> {
+pub(crate) fn make(repository: &Repository, branch: &str, mark: &Mark) -> Result<(), Kind> {
     let name = format!("refs/heads/{branch}");
-    let message = format!("{MADE_FOR}{id}");
-    let args = ["-m", &message, "--create-reflog", &name, base, repository.null_oid()];
+    let message = format!("{MADE_FOR}{}{OF_RUN}{}", mark.id, mark.run);
+    let args = ["-m", &message, "--create-reflog", &name, &mark.base, repository.null_oid()];
     let output = repository.git("update-ref").args(args).output()?;
     if output.status.success() {
         return Ok(());
@@ -61,13 +64,19 @@ pub(crate) fn make(repository: &Repository, branch: &str, base: &str, id: &str) 
 
 /// Whether we made the branch: for one worktree, or for any. Whoever makes it anew begins a new reflog.
 pub(crate) fn made_by_us(repository: &Repository, branch: &str, id: Option<&str>) -> bool {
-    let log = repository.common_dir().join("logs/refs/heads").join(branch);
-    let Ok(text) = fs::read_to_string(log) else { return false };
-    let first = text.lines().next().unwrap_or_default();
-    match (first.rsplit_once(MADE_FOR), id) {
-        (Some((_, made_for)), Some(id)) => made_for == id,
+    match (maker(repository, branch), id) {
+        (Some((made_for, _)), Some(id)) => made_for == id,
         (found, _) => found.is_some(),
     }
+}
+
+/// The worktree and the run for which we made a branch.
+fn maker(repository: &Repository, branch: &str) -> Option<(String, String)> {
+    let log = repository.common_dir().join("logs/refs/heads").join(branch);
+    let text = fs::read_to_string(log).ok()?;
+    let (_, told) = text.lines().next()?.split_once(MADE_FOR)?;
+    let (id, run) = told.split_once(OF_RUN).unwrap_or((told, ""));
+    Some((id.to_owned(), run.to_owned()))
 }
 
 /// Deletes a worktree's branch if its policy and its commits allow it. Call it after salvaging.
@@ -93,14 +102,19 @@ pub(crate) fn release(
 }
 
 /// Removes the lock file that a killed git left on a dead run's branch.
-pub(crate) fn clear_stale_lock(repository: &Repository, branch: &str) {
+pub(crate) fn clear_stale_lock(repository: &Repository, branch: &str, run: &str) {
     let path = repository.common_dir().join("refs/heads").join(format!("{branch}.lock"));
     if fs::remove_file(&path).is_ok() {
-        tracing::warn!(path = %path.display(), "removed a lock file that a killed git left behind");
+        tracing::warn!(run, path = %path.display(), "removed a lock file that a killed git left behind");
     }
 }
 
 impl Repository {
+    /// Whether a branch was made for a worktree of this run.
+    pub fn is_branch_of(&self, branch: &str, run: &str) -> bool {
+        maker(self, branch).is_some_and(|(_, made_for)| made_for == run)
+    }
+
     /// Deletes a branch that we made, if no checkout uses it and something else holds all of its commits.
     pub fn delete_merged_branch(&self, branch: &str) -> Result<BranchFate, Error> {
         let delete = || {

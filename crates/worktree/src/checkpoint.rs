@@ -1,15 +1,16 @@
 //! The state of a worktree after a step, as a commit under `refs/sprag/runs/RUN/STEP`, and the way back to it.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use crate::{
     entry::write_head,
     error::{Attempt, Error, Kind},
     git::Cancel,
+    mark::Mark,
     name::ref_component,
     repository::Repository,
     snapshot,
-    worktrees::Worktree,
+    worktrees::{Worktree, git_in},
 };
 
 /// The line of a checkpoint's message that names the branch.
@@ -30,18 +31,7 @@ impl Worktree {
     /// Records the present state: tracked and untracked files, not ignored ones. Branch, index and stash stay as
     /// they are. Recording the same step again replaces what was recorded.
     pub fn checkpoint(&self, run: &str, step: &str, cancel: &Cancel) -> Result<Checkpoint, Error> {
-        let record = || {
-            let found = snapshot::take(&self.repository, &self.mark, cancel, self.timeout)?;
-            let branch = self.git("symbolic-ref").args(["--quiet", "HEAD"]).output()?.line();
-            let message =
-                format!("sprag: run {run} after step {step}\n\n{STEP_LINE}{step}\n{BRANCH_LINE}{branch}\n");
-            let parents: Vec<&str> = found.head.as_deref().into_iter().collect();
-            let commit = snapshot::commit(&self.repository, &found.tree, &parents, &message)?;
-            let name = format!("{}{}", runs_prefix(run), ref_component(step));
-            self.repository.git("update-ref").args([&name, &commit]).run()?;
-            Ok(Checkpoint { name, commit })
-        };
-        record().attempt(|| format!("record {} of run {run} after step {step}", self.path().display()))
+        record(&self.repository, &self.mark, self.timeout, run, step, cancel)
     }
 
     /// Brings all files that git does not ignore, HEAD and branch back to a recorded state. What was staged is not.
@@ -92,6 +82,29 @@ impl Worktree {
             (None, true) => Ok(()),
         }
     }
+}
+
+/// Records the present state of a worktree's files. It needs no ownership: nothing of the worktree is changed.
+pub(crate) fn record(
+    repository: &Repository,
+    mark: &Mark,
+    timeout: Duration,
+    run: &str,
+    step: &str,
+    cancel: &Cancel,
+) -> Result<Checkpoint, Error> {
+    let record = || {
+        let found = snapshot::take(repository, mark, cancel, timeout)?;
+        let branch = git_in(repository, mark, "symbolic-ref").args(["--quiet", "HEAD"]).output()?.line();
+        let message =
+            format!("sprag: run {run} after step {step}\n\n{STEP_LINE}{step}\n{BRANCH_LINE}{branch}\n");
+        let parents: Vec<&str> = found.head.as_deref().into_iter().collect();
+        let commit = snapshot::commit(repository, &found.tree, &parents, &message)?;
+        let name = format!("{}{}", runs_prefix(run), ref_component(step));
+        repository.git("update-ref").args([&name, &commit]).run()?;
+        Ok(Checkpoint { name, commit })
+    };
+    record().attempt(|| format!("record {} of run {run} after step {step}", mark.path.display()))
 }
 
 impl Repository {

@@ -138,8 +138,8 @@ impl Worktrees {
         let base = self.base(options)?;
         let pooled = if options.use_pool && !options.submodules { self.take_pooled(options)? } else { None };
         let worktree = match pooled {
-            Some((mark, owner)) => self.switch_pooled(mark, owner, options, &path, &base)?,
-            None => self.build(options, &path, &base)?,
+            Some((mark, owner)) => self.switch_pooled(mark, owner, options, (&path, &base), cancel)?,
+            None => self.build(options, (&path, &base), cancel)?,
         };
         self.finish(worktree, options, cancel)
     }
@@ -164,7 +164,7 @@ impl Worktrees {
             }
             worktree.run_post_checkout_hook(cancel)?;
             if let Some(main) = self.repository.main_checkout() {
-                include::copy(main, worktree.path(), &options.include)?;
+                include::copy(main, worktree.path(), &options.include, cancel)?;
             }
             fault::point("filled");
             worktree.mark.state = State::Ready;
@@ -235,12 +235,18 @@ impl Worktrees {
             markers: options.markers.clone(),
             created_unix_ms: crate::clock::unix_ms(),
             reason: None,
+            prepared: false,
             shared: Shared::now(self.repository.common_dir()),
         }
     }
 
     /// Entry and folder, from nothing.
-    fn build(&self, options: &CreateOptions, path: &Path, base: &str) -> Result<Worktree, Kind> {
+    fn build(
+        &self,
+        options: &CreateOptions,
+        (path, base): (&Path, &str),
+        cancel: &Cancel,
+    ) -> Result<Worktree, Kind> {
         let id = new_id(&options.run);
         let lock_path = self.repository.owner_lock_path(&id);
         make_folder(&self.repository.sprag_dir().join("owners"))?;
@@ -253,7 +259,7 @@ impl Worktrees {
             fault::point("staged");
             put_folder(&self.root, path, &self.repository.entries_dir().join(&mark.id), &mark.id)?;
             fault::point("folder-made");
-            self.publish(&staged, &mark, &options.branch)
+            self.publish(&staged, &mark, &options.branch, cancel)
         });
         match built {
             Ok(()) => Ok(self.worktree(mark, owner)),
@@ -280,9 +286,9 @@ impl Worktrees {
     }
 
     /// The only part under the lock.
-    fn publish(&self, staged: &Path, mark: &Mark, branch: &Branch) -> Result<(), Kind> {
+    fn publish(&self, staged: &Path, mark: &Mark, branch: &Branch, cancel: &Cancel) -> Result<(), Kind> {
         let place = self.repository.entries_dir().join(&mark.id);
-        let _held = self.repository.hold(&mark.run, self.settings.lock_deadline)?;
+        let _held = self.repository.hold_unless(&mark.run, self.settings.lock_deadline, Some(cancel))?;
         self.claim_branch(mark, branch)?;
         fault::point("branch-made");
         entry::put_in_place(staged, &place).inspect_err(|_| self.give_branch_back(mark, branch))
@@ -299,7 +305,7 @@ impl Worktrees {
                 let path = self.repository.main_checkout().unwrap_or(self.repository.common_dir()).to_owned();
                 Err(in_use(name, entry::Checkout { path, mark: None }))
             }
-            Branch::New(name) => branch::make(&self.repository, name, &mark.base, &mark.id),
+            Branch::New(name) => branch::make(&self.repository, name, mark),
             Branch::Existing(name) => match entry::holder_of(&self.repository, name)? {
                 Some(checkout) => Err(in_use(name, checkout)),
                 None => Ok(()),

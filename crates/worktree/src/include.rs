@@ -6,13 +6,16 @@ use std::{
     path::{Component, Path},
 };
 
-use crate::{error::Kind, git::Git};
+use crate::{
+    error::Kind,
+    git::{Cancel, Git},
+};
 
 /// Patterns in the main checkout, one a line, as in `.gitignore`.
 const INCLUDE_FILE: &str = ".worktreeinclude";
 
 /// Copies what the patterns name and git ignores; returns how many files.
-pub(crate) fn copy(from: &Path, to: &Path, patterns: &[String]) -> Result<usize, Kind> {
+pub(crate) fn copy(from: &Path, to: &Path, patterns: &[String], cancel: &Cancel) -> Result<usize, Kind> {
     let listed = match fs::read_to_string(from.join(INCLUDE_FILE)) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
@@ -33,6 +36,9 @@ pub(crate) fn copy(from: &Path, to: &Path, patterns: &[String]) -> Result<usize,
     let ignored = Git::new(from, "check-ignore").args(["-z", "--stdin"]).input(named.stdout).output()?;
     let files = ignored.fields();
     for file in &files {
+        if cancel.is_cancelled() {
+            return Err(Kind::Cancelled);
+        }
         copy_file(from, to, Path::new(file))?;
     }
     Ok(files.len())

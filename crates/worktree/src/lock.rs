@@ -26,6 +26,7 @@ use sprag_process::{Liveness, ProcessId, is_alive};
 use crate::{
     clock,
     error::Kind,
+    git::Cancel,
     metrics::{COUNTERS, count},
     owner::is_at,
 };
@@ -71,6 +72,13 @@ pub struct Held<'a> {
     since_us: u64,
 }
 
+/// One wait for a lock.
+struct Wait<'c> {
+    began_us: u64,
+    give_up_at_us: u64,
+    cancel: Option<&'c Cancel>,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     state: Mutex<Line>,
@@ -98,10 +106,21 @@ impl SharedLock {
 
     /// Waits for the lock until the deadline.
     pub fn hold(&self, run: &str, deadline: Duration) -> Result<Held<'_>, Kind> {
+        self.hold_unless(run, deadline, None)
+    }
+
+    /// Waits for the lock until the deadline, or until nobody wants it any more.
+    pub(crate) fn hold_unless(
+        &self,
+        run: &str,
+        deadline: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<Held<'_>, Kind> {
         let began_us = clock::now_us();
-        let give_up_at_us = began_us.saturating_add(deadline.as_micros() as u64);
-        let ticket = self.stand_in_line(give_up_at_us, began_us)?;
-        match self.lock_file(give_up_at_us, began_us) {
+        let wait =
+            Wait { began_us, give_up_at_us: began_us.saturating_add(deadline.as_micros() as u64), cancel };
+        let ticket = self.stand_in_line(&wait)?;
+        match self.lock_file(&wait) {
             Ok(mut file) => {
                 let since_us = clock::now_us();
                 COUNTERS.lock_wait.record(since_us - began_us);
@@ -127,7 +146,7 @@ impl SharedLock {
         &self.what
     }
 
-    fn stand_in_line(&self, give_up_at_us: u64, began_us: u64) -> Result<u64, Kind> {
+    fn stand_in_line(&self, wait: &Wait<'_>) -> Result<u64, Kind> {
         let me = std::thread::current().id();
         let mut line = self.queue.lock();
         if line.holder == Some(me) {
@@ -137,21 +156,23 @@ impl SharedLock {
         line.next_ticket += 1;
         line.tickets.push_back(ticket);
         while line.tickets.front() != Some(&ticket) {
-            let now_us = clock::now_us();
-            if now_us >= give_up_at_us {
-                drop(line);
-                self.queue.leave(ticket);
-                return Err(self.timeout(began_us));
-            }
-            let wait = Duration::from_micros(give_up_at_us - now_us);
-            let waited = self.queue.moved.wait_timeout(line, wait);
+            let left_us = match self.left_us(wait) {
+                Ok(left_us) => left_us,
+                Err(kind) => {
+                    drop(line);
+                    self.queue.leave(ticket);
+                    return Err(kind);
+                }
+            };
+            let longest_us = if wait.cancel.is_some() { LAST_LOOK_MS * 1000 } else { u64::MAX };
+            let waited = self.queue.moved.wait_timeout(line, Duration::from_micros(left_us.min(longest_us)));
             line = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         line.holder = Some(me);
         Ok(ticket)
     }
 
-    fn lock_file(&self, give_up_at_us: u64, began_us: u64) -> Result<File, Kind> {
+    fn lock_file(&self, wait: &Wait<'_>) -> Result<File, Kind> {
         let open = || {
             let opened =
                 OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&self.path);
@@ -169,12 +190,20 @@ impl SharedLock {
                     return Err(Kind::Io { doing: "lock", path: self.path.clone(), source });
                 }
             }
-            let now_us = clock::now_us();
-            if now_us >= give_up_at_us {
-                return Err(self.timeout(began_us));
-            }
-            clock::pause_ms(look_ms.min((give_up_at_us - now_us).div_ceil(1000)));
+            let left_us = self.left_us(wait)?;
+            clock::pause_ms(look_ms.min(left_us.div_ceil(1000)));
             look_ms = (look_ms * 2).min(LAST_LOOK_MS);
+        }
+    }
+
+    /// How much of a wait is left; why it is over, if it is.
+    fn left_us(&self, wait: &Wait<'_>) -> Result<u64, Kind> {
+        if wait.cancel.is_some_and(Cancel::is_cancelled) {
+            return Err(Kind::Cancelled);
+        }
+        match wait.give_up_at_us.saturating_sub(clock::now_us()) {
+            0 => Err(self.timeout(wait.began_us)),
+            left_us => Ok(left_us),
         }
     }
 

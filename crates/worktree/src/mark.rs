@@ -59,6 +59,9 @@ pub struct Mark {
     pub created_unix_ms: u64,
     /// Why it was kept.
     pub reason: Option<String>,
+    /// Its owner has made it ready for steps: with the right files, and set up.
+    #[serde(default)]
+    pub prepared: bool,
     /// What the repository's stash and settings were when the run began.
     pub shared: Shared,
 }

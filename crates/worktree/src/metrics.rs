@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Powers of two of microseconds: the last one is half a minute and more.
-const BUCKETS: usize = 26;
+pub const BUCKETS: usize = 26;
 
 /// How often, how long together, how long at most, and how they are spread.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Durations {
     }
 
     fn read(&self) -> Spread {
-        let buckets: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        let buckets: [u64; BUCKETS] = std::array::from_fn(|at| self.buckets[at].load(Relaxed));
         let all: u64 = buckets.iter().sum();
         let mut seen = 0;
         let median = buckets.iter().position(|&count| {
@@ -45,6 +45,7 @@ impl Durations {
             total_us: self.total_us.load(Relaxed),
             longest_us: self.longest_us.load(Relaxed),
             median_at_most_us: median.map_or(0, |bucket| 1 << bucket),
+            buckets,
         }
     }
 }
@@ -60,6 +61,8 @@ pub struct Spread {
     pub longest_us: u64,
     /// A power of two that half of them do not exceed.
     pub median_at_most_us: u64,
+    /// How many took less than 1, 2, 4, 8, … microseconds, and not less than the one before; the last has no bound.
+    pub buckets: [u64; BUCKETS],
 }
 
 /// What this process has done so far.
@@ -114,8 +117,9 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-/// Reads all counters of this process.
-pub fn metrics() -> Metrics {
+/// All figures of this process since it began: what a server renders for a monitoring system, and what a worker
+/// tells when it stops.
+pub fn snapshot() -> Metrics {
     Metrics {
         lock_wait: COUNTERS.lock_wait.read(),
         lock_hold: COUNTERS.lock_hold.read(),
@@ -126,5 +130,45 @@ pub fn metrics() -> Metrics {
         removes: COUNTERS.removes.load(Relaxed),
         recovered: COUNTERS.recovered.load(Relaxed),
         cleanup_failures: COUNTERS.cleanup_failures.load(Relaxed),
+    }
+}
+
+impl std::fmt::Display for Metrics {
+    /// One line for people.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ms = |us: u64| us as f64 / 1000.0;
+        write!(
+            f,
+            "{} made ({} from the pool, {} failed), {} removed, {} taken back from dead runs, {} clean-ups failed; \
+             repository lock: {} times, waited {:.1} ms in all (longest {:.1} ms), held {:.1} ms (longest {:.1} ms), \
+             {} timed out",
+            self.creates,
+            self.pool_hits,
+            self.create_failures,
+            self.removes,
+            self.recovered,
+            self.cleanup_failures,
+            self.lock_hold.count,
+            ms(self.lock_wait.total_us),
+            ms(self.lock_wait.longest_us),
+            ms(self.lock_hold.total_us),
+            ms(self.lock_hold.longest_us),
+            self.lock_timeouts,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_into_powers_of_two() {
+        let durations = Durations::new();
+        [0, 1, 3, 4, 1_000_000_000].into_iter().for_each(|us| durations.record(us));
+        let spread = durations.read();
+        assert_eq!((spread.count, spread.longest_us, spread.median_at_most_us), (5, 1_000_000_000, 4));
+        assert_eq!(spread.buckets[..4], [1, 1, 1, 1]);
+        assert_eq!((spread.buckets[BUCKETS - 1], spread.buckets.iter().sum::<u64>()), (1, 5));
     }
 }

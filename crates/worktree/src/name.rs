@@ -32,7 +32,7 @@ pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 /// Refuses what `git check-ref-format --branch` refuses, without starting it, and what git would read as something else.
-pub(crate) fn check_branch(name: &str) -> Result<(), Kind> {
+pub fn check_branch(name: &str) -> Result<(), Kind> {
     let forbidden = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
     let reason = if name.is_empty() {
         "it is empty"

@@ -74,7 +74,7 @@ impl Worktrees {
         match moved {
             Ok(()) => Ok(Parked::Ready { salvaged, branch }),
             Err(kind) => {
-                tracing::warn!(path = %worktree.path().display(), %kind, "could not be cleaned; removing it");
+                tracing::warn!(run = worktree.mark.run, path = %worktree.path().display(), %kind, "could not be cleaned; removing it");
                 let Worktree { mark, owner, .. } = worktree;
                 let mut removed = self.take_back(mark, owner, BranchPolicy::Keep, cancel)?;
                 removed.salvaged = salvaged.or(removed.salvaged);
@@ -150,8 +150,8 @@ impl Worktrees {
         mark: Mark,
         owner: OwnerLock,
         options: &CreateOptions,
-        path: &Path,
-        base: &str,
+        (path, base): (&Path, &str),
+        cancel: &Cancel,
     ) -> Result<Worktree, Kind> {
         let pooled = mark.clone();
         let new = Mark {
@@ -162,6 +162,7 @@ impl Worktrees {
             branch: branch_name(&options.branch).map(str::to_owned),
             base: base.to_owned(),
             markers: options.markers.clone(),
+            prepared: false,
             created_unix_ms: crate::clock::unix_ms(),
             shared: Shared::now(self.repository.common_dir()),
             ..mark
@@ -170,7 +171,7 @@ impl Worktrees {
         entry::repair(&entry, &pooled)?;
         new.write(&entry)?;
         fault::point("pool-marked");
-        if let Err(kind) = self.publish_pooled(&pooled, &new, &entry, &options.branch) {
+        if let Err(kind) = self.publish_pooled((&pooled, &new), &entry, &options.branch, cancel) {
             pooled.write(&entry)?;
             return Err(kind);
         }
@@ -179,8 +180,14 @@ impl Worktrees {
         Ok(worktree)
     }
 
-    fn publish_pooled(&self, pooled: &Mark, new: &Mark, entry: &Path, branch: &Branch) -> Result<(), Kind> {
-        let _held = self.repository.hold(&new.run, self.settings.lock_deadline)?;
+    fn publish_pooled(
+        &self,
+        (pooled, new): (&Mark, &Mark),
+        entry: &Path,
+        branch: &Branch,
+        cancel: &Cancel,
+    ) -> Result<(), Kind> {
+        let _held = self.repository.hold_unless(&new.run, self.settings.lock_deadline, Some(cancel))?;
         self.claim_branch(new, branch)?;
         fault::point("pool-branch-made");
         let put = || {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | held | alive, or elsewhere | it lives: hands off |
 //! | held | dead | processes of the run go on without it: they are ended, then as below |
-//! | free | | work is saved, then it is removed |
+//! | free | | unless a step of another process is in it: work is saved, then it is removed |
 //!
 //! Whoever recovers takes the owner lock first, so that two who do it at once do not meet. Entries without
 //! our mark are never touched.
@@ -24,6 +24,7 @@ use crate::{
     owner::OwnerLock,
     remove::Removed,
     trash::{self, Leftover},
+    visit::{self, Visit},
     worktrees::Worktrees,
 };
 
@@ -38,6 +39,12 @@ pub struct Recovered {
     pub skipped: Vec<(PathBuf, String)>,
     /// What could not be deleted.
     pub leftovers: Vec<Leftover>,
+}
+
+/// The right to take something back: nobody owns it, and nobody is in it.
+struct Claim {
+    owner: OwnerLock,
+    _alone: Option<Visit>,
 }
 
 /// What somebody wants and does not get.
@@ -138,15 +145,25 @@ impl Worktrees {
         Ok(())
     }
 
-    /// The owner lock of a dead run, after its last process is gone; None if it lives.
-    fn claim(&self, id: &str, mark: Option<&Mark>) -> Result<Option<OwnerLock>, Kind> {
+    /// What a dead run has, after its last process is gone; None if it lives.
+    fn claim(&self, id: &str, mark: Option<&Mark>) -> Result<Option<Claim>, Kind> {
         let path = self.repository.owner_lock_path(id);
-        let Some(mark) = mark else { return OwnerLock::take(&path) };
+        let entry = self.repository.entries_dir().join(id);
+        // Its owner may be dead, and a step that another process serves be in it all the same.
+        let _alone = match entry.exists() {
+            true => match visit::entry_alone(&entry)? {
+                Some(alone) => Some(alone),
+                None => return Ok(None),
+            },
+            false => None,
+        };
+        let claimed = |owner: Option<OwnerLock>| Ok(owner.map(|owner| Claim { owner, _alone }));
+        let Some(mark) = mark else { return claimed(OwnerLock::take(&path)?) };
         if let Some(owner) = OwnerLock::take(&path)? {
             if !mark.markers.is_empty() {
                 self.end_processes(mark, &path)?;
             }
-            return Ok(Some(owner));
+            return claimed(Some(owner));
         }
         let owner_is_dead = mark.process.as_ref().is_some_and(|process| is_alive(process) == Liveness::Dead);
         if !owner_is_dead {
@@ -155,12 +172,12 @@ impl Worktrees {
         tracing::warn!(run = mark.run, path = %mark.path.display(), "its owner died and its processes go on: ending them");
         self.end_processes(mark, &path)?;
         // Still held: somebody else recovers it.
-        OwnerLock::take(&path)
+        claimed(OwnerLock::take(&path)?)
     }
 
     fn recover_staged(&self, entry: &OurEntry, recovered: &mut Recovered) {
-        let owner = match self.claim(&entry.id, entry.mark.as_ref()) {
-            Ok(Some(owner)) => owner,
+        let Claim { owner, _alone } = match self.claim(&entry.id, entry.mark.as_ref()) {
+            Ok(Some(claim)) => claim,
             Ok(None) => return,
             Err(kind) => return recovered.skipped.push((entry.path.clone(), kind.to_string())),
         };
@@ -170,7 +187,7 @@ impl Worktrees {
         }
         if let Some(mark) = &entry.mark {
             if let Some(name) = &mark.branch {
-                branch::clear_stale_lock(&self.repository, name);
+                branch::clear_stale_lock(&self.repository, name, &mark.run);
             }
             let released = branch::release(
                 &self.repository,
@@ -198,8 +215,8 @@ impl Worktrees {
         if found.mark.as_ref().is_some_and(spared) {
             return;
         }
-        let owner = match self.claim(&found.id, found.mark.as_ref()) {
-            Ok(Some(owner)) => owner,
+        let Claim { owner, _alone } = match self.claim(&found.id, found.mark.as_ref()) {
+            Ok(Some(claim)) => claim,
             Ok(None) => return,
             Err(kind) => return recovered.skipped.push((found.path.clone(), kind.to_string())),
         };
@@ -220,9 +237,9 @@ impl Worktrees {
             return recovered.skipped.push((mark.path, reason));
         }
         if let Some(name) = &mark.branch {
-            branch::clear_stale_lock(&self.repository, name);
+            branch::clear_stale_lock(&self.repository, name, &mark.run);
         }
-        let path = mark.path.clone();
+        let (run, path) = (mark.run.clone(), mark.path.clone());
         match self.take_back(mark, owner, BranchPolicy::Delete, &Cancel::default()) {
             Ok(removed) => {
                 count(&COUNTERS.recovered);
@@ -231,7 +248,7 @@ impl Worktrees {
             }
             Err(kind) => {
                 count(&COUNTERS.cleanup_failures);
-                tracing::warn!(path = %path.display(), %kind, "could not be taken back; it will be tried again");
+                tracing::warn!(run, path = %path.display(), %kind, "could not be taken back; it will be tried again");
                 recovered.skipped.push((path, kind.to_string()));
             }
         }
@@ -260,6 +277,7 @@ impl Worktrees {
             markers: Vec::new(),
             created_unix_ms: 0,
             reason: None,
+            prepared: false,
             shared: crate::mark::Shared::now(self.repository.common_dir()),
         })
     }

@@ -106,6 +106,7 @@ impl Worktrees {
             Ok(place) => aside.push(place),
             Err(Kind::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             Err(kind) => leftovers.push(Leftover {
+                run: mark.run.clone(),
                 path: mark.path.clone(),
                 reason: kind.to_string(),
                 remedy: format!(

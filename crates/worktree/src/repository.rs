@@ -19,7 +19,7 @@ use std::{
 
 use crate::{
     error::{Attempt, Error, Kind},
-    git::Git,
+    git::{Cancel, Git},
     lock::{Held, Holder, SharedLock, make_folder},
     name::ref_component,
 };
@@ -93,8 +93,17 @@ impl Repository {
     }
 
     pub(crate) fn hold(&self, run: &str, deadline: Duration) -> Result<Held<'_>, Kind> {
+        self.hold_unless(run, deadline, None)
+    }
+
+    pub(crate) fn hold_unless(
+        &self,
+        run: &str,
+        deadline: Duration,
+        cancel: Option<&Cancel>,
+    ) -> Result<Held<'_>, Kind> {
         make_folder(&self.sprag_dir())?;
-        let held = self.lock.hold(run, deadline);
+        let held = self.lock.hold_unless(run, deadline, cancel);
         crate::fault::point("locked");
         held
     }

@@ -12,6 +12,7 @@ use crate::{
     error::Kind,
     lock::make_folder,
     metrics::{COUNTERS, count},
+    name::ID_PREFIX,
 };
 
 /// A process that was just ended, or a slow network disk, may still be about to write.
@@ -23,6 +24,8 @@ const DEEPEST: u32 = 512;
 /// Something that could not be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
+    /// The run that it is of, as far as that is known.
+    pub run: String,
     /// Where it is.
     pub path: PathBuf,
     /// Why it is still there.
@@ -61,13 +64,20 @@ pub(crate) fn delete(path: &Path) -> Result<(), Leftover> {
     count(&COUNTERS.cleanup_failures);
     let first = first_file(path, 0).unwrap_or_else(|| path.to_owned());
     let reason = failure.map_or_else(String::new, |error| format!("{}: {error}", first.display()));
-    tracing::warn!(path = %path.display(), reason, "could not be deleted; it will be tried again");
+    tracing::warn!(run = run_of(path), path = %path.display(), reason, "could not be deleted; it will be tried again");
     let remedy = format!(
         "see why {} cannot be deleted (lsattr, mount), then: rm -rf {}",
         first.display(),
         path.display()
     );
-    Err(Leftover { path: path.to_owned(), reason, remedy })
+    Err(Leftover { run: run_of(path), path: path.to_owned(), reason, remedy })
+}
+
+/// The run of which something was moved aside, or built: its name tells.
+fn run_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let run = name.strip_prefix(ID_PREFIX).and_then(|rest| rest.split('-').next());
+    run.unwrap_or_default().to_owned()
 }
 
 /// Tries again to delete everything in a folder of ours.

@@ -19,6 +19,7 @@ use crate::{
     mark::{Mark, State, write_whole},
     owner::OwnerLock,
     repository::Repository,
+    visit,
 };
 
 /// Bounds and sizes.
@@ -125,24 +126,32 @@ impl Worktrees {
     /// Takes over a worktree whose owner is gone, or that was kept: by its id or its path.
     pub fn adopt(&self, name: &str, run: &str) -> Result<Worktree, Error> {
         let adopt = || {
-            let entries = entry::ours(&self.repository.entries_dir())?;
-            let named = |entry: &OurEntry| {
-                entry.id == name || entry.mark.as_ref().is_some_and(|mark| mark.path == Path::new(name))
-            };
-            let found =
-                entries.into_iter().find(named).and_then(|entry| entry.mark.map(|mark| (entry.path, mark)));
-            let (entry, mut mark) = found.ok_or_else(|| Kind::NoSuchWorktree { name: name.to_owned() })?;
+            let (entry, mut mark) = self.find(name)?;
             let owner = OwnerLock::take(&self.repository.owner_lock_path(&mark.id))?.ok_or_else(|| {
                 Kind::InUse { path: mark.path.clone(), holder: format!("run {}", mark.run) }
             })?;
-            entry::repair(&entry, &mark)?;
+            // What looks left over is in use as long as somebody of the run is in it.
+            if visit::entry_alone(&entry)?.is_some() {
+                entry::repair(&entry, &mark)?;
+            }
             mark.process = me();
+            mark.prepared = false;
             run.clone_into(&mut mark.run);
             mark.state = State::Ready;
             mark.write(&entry)?;
             Ok(self.worktree(mark, owner))
         };
         adopt().attempt(|| format!("take over the worktree {name} for run {run}"))
+    }
+
+    /// One of ours by its id or its path: its entry and its mark.
+    pub(crate) fn find(&self, name: &str) -> Result<(PathBuf, Mark), Kind> {
+        let named = |entry: &OurEntry| {
+            entry.id == name || entry.mark.as_ref().is_some_and(|mark| mark.path == Path::new(name))
+        };
+        let found = entry::ours(&self.repository.entries_dir())?.into_iter().find(named);
+        let found = found.and_then(|entry| entry.mark.map(|mark| (entry.path, mark)));
+        found.ok_or_else(|| Kind::NoSuchWorktree { name: name.to_owned() })
     }
 
     pub(crate) fn worktree(&self, mark: Mark, owner: OwnerLock) -> Worktree {
@@ -201,21 +210,18 @@ impl Worktree {
 
     /// What processes that work in it should have in their environment: git tidies up elsewhere, under the lock.
     pub fn environment(&self) -> Vec<(String, String)> {
-        let settings = self.settings();
-        let mut variables = vec![("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string())];
-        for (number, (key, value)) in settings.into_iter().enumerate() {
-            variables.push((format!("GIT_CONFIG_KEY_{number}"), key));
-            variables.push((format!("GIT_CONFIG_VALUE_{number}"), value));
-        }
-        variables.extend(self.mark.markers.iter().cloned());
-        variables
+        environment_of(&self.mark)
     }
 
-    /// Remembers which setup its ignored files are the result of.
-    pub fn set_setup_key(&mut self, key: &str) -> Result<(), Error> {
-        self.mark.setup_key = Some(key.to_owned());
+    /// Steps may come in: it has the right files and is set up; `setup_key` says what its ignored files are the
+    /// result of, if they are of a new setup.
+    pub fn set_prepared(&mut self, setup_key: Option<&str>) -> Result<(), Error> {
+        self.mark.prepared = true;
+        if let Some(key) = setup_key {
+            self.mark.setup_key = Some(key.to_owned());
+        }
         let written = self.mark.write(&self.entry());
-        written.attempt(|| format!("record the setup of the worktree {}", self.path().display()))
+        written.attempt(|| format!("record that the worktree {} is ready", self.path().display()))
     }
 
     /// Leaves it for a person to look at: no clean-up takes it until somebody adopts it.
@@ -235,13 +241,6 @@ impl Worktree {
         self.owner.as_fd()
     }
 
-    fn settings(&self) -> Vec<(String, String)> {
-        let mut settings =
-            vec![("gc.auto".to_owned(), "0".to_owned()), ("maintenance.auto".to_owned(), "false".to_owned())];
-        settings.extend(sparse_settings(&self.mark));
-        settings
-    }
-
     /// Git in its files, by its entry: also when its `.git` file is gone.
     pub(crate) fn git<'a>(&self, subcommand: &str) -> Git<'a> {
         git_in(&self.repository, &self.mark, subcommand)
@@ -252,6 +251,20 @@ impl Worktree {
         let output = self.git("rev-parse").args(["--verify", "--quiet", "HEAD"]).output()?;
         Ok(output.status.success().then(|| output.line()))
     }
+}
+
+/// What processes that work in a worktree should have in their environment.
+pub(crate) fn environment_of(mark: &Mark) -> Vec<(String, String)> {
+    let mut settings =
+        vec![("gc.auto".to_owned(), "0".to_owned()), ("maintenance.auto".to_owned(), "false".to_owned())];
+    settings.extend(sparse_settings(mark));
+    let mut variables = vec![("GIT_CONFIG_COUNT".to_owned(), settings.len().to_string())];
+    for (number, (key, value)) in settings.into_iter().enumerate() {
+        variables.push((format!("GIT_CONFIG_KEY_{number}"), key));
+        variables.push((format!("GIT_CONFIG_VALUE_{number}"), value));
+    }
+    variables.extend(mark.markers.iter().cloned());
+    variables
 }
 
 /// Git in the files of a worktree, by its entry.

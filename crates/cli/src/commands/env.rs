@@ -3,14 +3,16 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sprag::{Chore, Details, Environments, Then};
+use sprag::view::{EnvironmentView, size_of};
+use sprag::{Chore, Details, Environments, Limits, Then};
 use sprag_lifecycle::EnvironmentStatus;
 use sprag_store::{EnvironmentRow, Row, Store};
+use sprag_worktree::Keeps;
 
 use crate::args::EnvCommand;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, plain, rfc3339, span, table};
+use crate::show::{line, plain, span, table};
 
 pub(crate) async fn env(context: &Context, command: &EnvCommand) -> Result<Exit, Failure> {
     let store = context.store()?;
@@ -19,7 +21,13 @@ pub(crate) async fn env(context: &Context, command: &EnvCommand) -> Result<Exit,
         EnvCommand::Ls => ls(context, &store, &keeper),
         EnvCommand::Show { run } => show(context, &store, &keeper, run),
         EnvCommand::Rm { run } => rm(context, &store, &keeper, run).await,
-        EnvCommand::Gc { dry_run } => gc(context, &keeper, *dry_run).await,
+        EnvCommand::Gc { dry_run, older_than, salvage } => {
+            let older_than = sprag_pipeline::parse_duration(older_than).map_err(|error| {
+                Failure::usage(format!("--older-than {older_than:?}: {error}"))
+                    .next("write it like 12h or 30d")
+            })?;
+            gc(context, &keeper, *dry_run, Limits { older_than, salvage: *salvage }).await
+        }
     }
 }
 
@@ -45,7 +53,7 @@ fn ls(context: &Context, store: &Store, keeper: &Environments) -> Result<Exit, F
                 details.branch.unwrap_or_default(),
                 bytes(size_of(Path::new(&*row.path))),
                 span(now - row.created_ms),
-                why(keeper, row),
+                keeper.why_there(row),
             ]
         })
         .collect();
@@ -68,24 +76,8 @@ fn ls(context: &Context, store: &Store, keeper: &Environments) -> Result<Exit, F
     Ok(Exit::Ok)
 }
 
-/// Why it is still there.
-fn why(keeper: &Environments, row: &EnvironmentRow) -> String {
-    let kept = keeper.kept_because(row).unwrap_or_else(Some);
-    match (kept, &row.reason) {
-        (Some(kept), _) => kept,
-        (None, Some(reason)) => plain(reason),
-        (None, None) => "to be removed".into(),
-    }
-}
-
 fn as_json(keeper: &Environments, row: &EnvironmentRow) -> Value {
-    let details = Details::of(row);
-    json!({
-        "id": row.id, "run": row.run, "status": row.status(), "host": &*row.host, "path": &*row.path,
-        "branch": details.branch, "repository": details.repository, "keep": details.keep,
-        "bytes": size_of(Path::new(&*row.path)), "created_at": rfc3339(row.created_ms),
-        "attempt": row.provision_attempt, "removals": row.destroy_attempt, "why": why(keeper, row),
-    })
+    json!(EnvironmentView::of(row, keeper.why_there(row)))
 }
 
 /// The environments of a run.
@@ -120,7 +112,7 @@ fn show(context: &Context, store: &Store, keeper: &Environments, run: &str) -> R
             ("keep", details.keep),
             ("size", bytes(size_of(Path::new(&*row.path)))),
             ("made", format!("attempt {}", row.provision_attempt)),
-            ("why", why(keeper, row)),
+            ("why", keeper.why_there(row)),
         ] {
             line(&format!("  {name:<11}{value}"));
         }
@@ -146,13 +138,20 @@ fn tell(context: &Context, what: &str, how: &str) {
     }
 }
 
-async fn gc(context: &Context, keeper: &Environments, dry_run: bool) -> Result<Exit, Failure> {
-    let chores = keeper.chores().map_err(Failure::error)?;
+async fn gc(
+    context: &Context,
+    keeper: &Environments,
+    dry_run: bool,
+    limits: Limits,
+) -> Result<Exit, Failure> {
+    let chores = keeper.chores(limits).map_err(Failure::error)?;
     let mut freed = 0;
+    let mut forgotten = 0;
     let mut wrong = 0;
     for chore in &chores {
         let (what, size) = describe(chore);
         freed += size;
+        forgotten += refs_in(chore);
         if dry_run {
             tell(context, &what, "would go");
             continue;
@@ -161,6 +160,7 @@ async fn gc(context: &Context, keeper: &Environments, dry_run: bool) -> Result<E
             Ok(how) => tell(context, &what, &how),
             Err(why) => {
                 freed -= size;
+                forgotten -= refs_in(chore);
                 wrong += 1;
                 tell(context, &what, &format!("still there: {why}"));
             }
@@ -171,7 +171,12 @@ async fn gc(context: &Context, keeper: &Environments, dry_run: bool) -> Result<E
     }
     if !context.json {
         let verb = if dry_run { "would free" } else { "freed" };
-        eprintln!("{verb} {}", bytes(freed));
+        let refs = match forgotten {
+            0 => String::new(),
+            // Git lets go of what they held when it next tidies up.
+            many => format!(", and {many} refs: `git gc` frees what only they held"),
+        };
+        eprintln!("{verb} {}{refs}", bytes(freed));
     }
     Ok(if wrong > 0 { Exit::Error } else { Exit::Ok })
 }
@@ -184,31 +189,23 @@ fn describe(chore: &Chore) -> (String, u64) {
         Chore::Recover { path, run } => (format!("worktree {} of run {run}", path.display()), size_of(path)),
         Chore::Debris { path, .. } => (format!("left over {}", path.display()), size_of(path)),
         Chore::DeleteBranch { branch, .. } => (format!("branch {branch}"), 0),
+        Chore::Forget { run, refs, .. } => {
+            let count = |keeps| refs.iter().filter(|kept| kept.keeps == keeps).count();
+            let (states, starts, fences) =
+                (count(Keeps::Checkpoint), count(Keeps::Start), count(Keeps::Fence));
+            (format!("{states} recorded states, {starts} starts, {fences} fences of run {run}"), 0)
+        }
+        Chore::DropSalvage { saved, why, .. } => (format!("saved work {} ({why})", saved.name), 0),
     }
 }
 
-/// The bytes in a folder, links not followed; what cannot be read counts nothing.
-fn size_of(path: &Path) -> u64 {
-    /// More files than this are not counted one by one.
-    const MOST: usize = 200_000;
-    let mut total = 0;
-    let mut todo = vec![path.to_owned()];
-    let mut seen = 0;
-    while let Some(next) = todo.pop() {
-        let Ok(entries) = std::fs::read_dir(&next) else { continue };
-        for entry in entries.flatten() {
-            seen += 1;
-            if seen > MOST {
-                return total;
-            }
-            match entry.metadata() {
-                Ok(found) if found.is_dir() => todo.push(entry.path()),
-                Ok(found) => total += found.len(),
-                Err(_) => {}
-            }
-        }
+/// How many refs a chore deletes beside branches.
+fn refs_in(chore: &Chore) -> usize {
+    match chore {
+        Chore::Forget { refs, .. } => refs.len(),
+        Chore::DropSalvage { .. } => 1,
+        _ => 0,
     }
-    total
 }
 
 fn bytes(count: u64) -> String {

@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local};
+use crate::show::{line, local, plain};
 
 pub(crate) async fn events(
     context: &Context,
@@ -44,6 +44,8 @@ fn show(context: &Context, names: &mut Names, entry: &JournalEntry) -> Result<()
         return Ok(());
     }
     let style = context.style;
+    let notes = [&told.path, &told.reason].map(|note| note.as_deref().map(plain).unwrap_or_default());
+    let about = format!("{} {}", told.id, notes.join(" "));
     line(&format!(
         "{:>6} {}  {:<21} {} → {}  {}",
         entry.seq,
@@ -51,7 +53,7 @@ fn show(context: &Context, names: &mut Names, entry: &JournalEntry) -> Result<()
         entry.event,
         entry.from.unwrap_or("·"),
         style.status(entry.to, 0),
-        style.dim(&told.id),
+        style.dim(about.trim_end()),
     ));
     Ok(())
 }

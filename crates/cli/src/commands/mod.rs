@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod board;
 mod diff;
 mod dry;
 mod elsewhere;
@@ -9,11 +10,14 @@ mod explain;
 mod fork;
 mod gates;
 mod graph;
+mod hook;
 mod init;
 mod inputs;
 mod logs;
 mod ls;
 mod machine;
+mod mcp;
+mod queue;
 mod run;
 mod serve;
 mod status;
@@ -57,6 +61,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
         Command::Fork { run, from, detach } => fork::fork(&context, run.as_deref(), &from, detach).await,
+        Command::Board { command } => board::board(&context, &command).await,
+        Command::Mcp { server, token } => mcp::mcp(&context, server.as_deref(), token).await,
         Command::Task { command } => task::task(&context, &command).await,
         Command::Env { command } => env::env(&context, &command).await,
         Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
@@ -76,6 +82,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Serve(options) => serve::serve(&context, options).await,
         Command::Token { command } => token::token(&context, &command).await,
+        Command::Hook { command } => hook::hook(&context, command).await,
+        Command::Queue { command } => queue::queue(&context, &command).await,
         Command::Events { run, since, follow } => {
             events::events(&context, run.as_deref(), since, follow).await
         }

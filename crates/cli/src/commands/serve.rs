@@ -82,6 +82,7 @@ fn options(wanted: &Serve) -> Result<Options, Failure> {
     options.allow_hosts = wanted.allow_host.clone();
     options.rate_limit = wanted.rate_limit;
     options.body_limit = wanted.body_limit;
+    options.hook_tries = wanted.hook_tries.max(1);
     options.connections = wanted.connections.max(1);
     options.idle_timeout = parse_time("--idle-timeout", &wanted.idle_timeout)?;
     if let Some(project) = &wanted.project {

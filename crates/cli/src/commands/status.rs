@@ -38,6 +38,7 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         let last = executions.iter().rfind(|row| row.id.step == step.no);
         let why = match status.as_str() {
             "failed" => last.and_then(|row| row.result.as_deref()).and_then(crate::live::why_failed),
+            "done" => last.and_then(|row| row.result.as_deref()).and_then(warnings),
             _ => None,
         };
         let text = format!(
@@ -51,6 +52,16 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         line(text.trim_end());
     }
     Ok(Exit::Ok)
+}
+
+/// What went wrong in a step that is done all the same.
+fn warnings(result: &str) -> Option<String> {
+    let facts: serde_json::Value = serde_json::from_str(result).ok()?;
+    let told: Vec<&str> = facts["warnings"].as_array()?.iter().filter_map(|told| told.as_str()).collect();
+    // Git says several lines; the first tells what it is about.
+    let first = told.iter().filter_map(|told| told.lines().next()).map(crate::show::plain);
+    let all: Vec<String> = first.collect();
+    (!all.is_empty()).then(|| format!("warning: {}", all.join("; ")))
 }
 
 /// The steps with the items of a fan-out under it; of many only those that are worth a look.

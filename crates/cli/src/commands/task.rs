@@ -1,14 +1,12 @@
 //! `sprag task`: work that agents and people claim from outside. A claim gives a token; whoever shows it
 //! may report, as long as the claim lasts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, StepNo, WorkKind};
-use sprag_pipeline::{Kind, StepSpec};
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{ExecutionRow, Id, Row, RunRow, StepRow, Store, Table, Topic, step_name};
+use sprag::boards::{self, Claimed, Done, TaskSpec, TaskView, Wanted};
+use sprag_lifecycle::{ExecutionStatus, WorkKind};
+use sprag_store::{BoardRow, Row, RunRow, StepRow, Store, Table, step_name};
 
 use super::wait::parse_time;
 use crate::args::TaskCommand;
@@ -16,33 +14,131 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{line, plain, rfc3339, span, table};
 
+/// Tasks that are listed at once.
+const MOST: usize = 1000;
+
 pub(crate) async fn task(context: &Context, command: &TaskCommand) -> Result<Exit, Failure> {
+    let store = context.store()?;
     match command {
-        TaskCommand::Ls { queue } => ls(context, queue.as_deref()),
-        TaskCommand::Claim { queues, name, wait, lease } => {
-            claim(context, queues, name, wait.as_deref(), lease).await
+        TaskCommand::Add { board, text, .. } => {
+            let board = boards::known(&store, board)?;
+            let spec = TaskSpec { text: super::board::text_or_file(text)?, ..spec_of(command) };
+            added(context, boards::add_tasks(&store, &board, &[spec]).await?)
         }
-        TaskCommand::Heartbeat { token, lease } => heartbeat(context, token, lease).await,
-        TaskCommand::Done { token, result, outputs } => {
-            done(context, token, result.as_deref(), outputs).await
+        TaskCommand::Batch { board, file } => {
+            let board = boards::known(&store, board)?;
+            let text = super::board::read_file(file)?;
+            let specs: Vec<TaskSpec> = serde_json::from_str(&text).map_err(|error| {
+                Failure::usage(format!("{file} is not a list of tasks: {error}"))
+                    .next("write it like [{\"key\": \"a\", \"text\": \"…\"}, {\"text\": \"…\", \"needs\": [\"a\"]}]")
+            })?;
+            added(context, boards::add_tasks(&store, &board, &specs).await?)
         }
-        TaskCommand::Fail { token, reason } => {
-            let result = json!({ "reason": "task", "message": reason }).to_string();
-            let ending = Ending::Failed { result: Some(result.into()), retriable: true };
-            report(context, token, ending).await
+        TaskCommand::Ls { board: Some(board), status, .. } => {
+            ls_board(context, &store, &boards::known(&store, board)?, status)
+        }
+        TaskCommand::Ls { queue, .. } => ls(context, &store, queue.as_deref()),
+        TaskCommand::Show { board, task } => {
+            let board = boards::known(&store, board)?;
+            shown(context, &boards::task(&store, &board, task)?)
+        }
+        TaskCommand::Claim { board, queues, name, wait, lease } => {
+            let board = board.as_ref().map(|board| boards::known(&store, board)).transpose()?;
+            let wait = wait.as_deref().map(|wait| parse_time("--wait", wait)).transpose()?;
+            claim(context, &store, board, queues, name, wait.unwrap_or_default(), lease).await
+        }
+        TaskCommand::Start { token, lease } => {
+            let lease = parse_time("--lease", lease)?;
+            given(context, &boards::start(&store, token, lease).await?)
+        }
+        TaskCommand::Heartbeat { token, lease } => {
+            boards::heartbeat(&store, token, parse_time("--lease", lease)?).await?;
+            said(context, token, "held")
+        }
+        TaskCommand::Done { token, .. } => {
+            boards::done(&store, token, &done_of(command)?).await?;
+            said(context, token, "reported")
+        }
+        TaskCommand::Fail { token, reason, for_good } => {
+            boards::fail(&store, token, reason, !for_good).await?;
+            said(context, token, "reported")
         }
         TaskCommand::Release { token } => {
-            let store = context.store()?;
-            store.worker(parse_token(token)?).release().await?.require_applied()?;
+            boards::release(&store, token).await?;
             said(context, token, "released")
+        }
+        TaskCommand::Cancel { board, task } => {
+            let board = boards::known(&store, board)?;
+            shown(context, &boards::cancel_task(&store, &board, task).await?)
+        }
+        TaskCommand::Retry { board, task } => {
+            let board = boards::known(&store, board)?;
+            shown(context, &boards::retry_task(&store, &board, task).await?)
         }
     }
 }
 
-/// Tasks that wait, and those that somebody has.
-fn ls(context: &Context, queue: Option<&str>) -> Result<Exit, Failure> {
-    const MOST: usize = 1000;
-    let store = context.store()?;
+fn spec_of(command: &TaskCommand) -> TaskSpec {
+    let TaskCommand::Add {
+        key, needs, even_if_needs_fail, priority, queue, files, hints, acceptance, ..
+    } = command
+    else {
+        return TaskSpec::default();
+    };
+    TaskSpec {
+        key: key.clone(),
+        text: String::new(),
+        needs: needs.clone(),
+        even_if_needs_fail: *even_if_needs_fail,
+        priority: *priority,
+        queue: queue.clone(),
+        files: files.clone(),
+        hints: hints.clone(),
+        acceptance: acceptance.clone(),
+    }
+}
+
+fn done_of(command: &TaskCommand) -> Result<Done, Failure> {
+    let TaskCommand::Done { summary, result, outputs: pairs, changed, created, .. } = command else {
+        return Ok(Done::default());
+    };
+    let mut outputs: Map<String, Value> = match result {
+        None => Map::new(),
+        Some(text) => serde_json::from_str(text).map_err(|error| {
+            Failure::usage(format!("--result is not a JSON object: {error}"))
+                .next("write it like {\"verdict\": \"good\"}")
+        })?,
+    };
+    for pair in pairs {
+        let (name, value) = pair.split_once('=').ok_or_else(|| {
+            Failure::usage(format!("--output {pair:?} has no value")).next("write it as --output NAME=VALUE")
+        })?;
+        outputs.insert(name.to_owned(), Value::String(value.to_owned()));
+    }
+    Ok(Done {
+        summary: summary.clone(),
+        outputs,
+        files_changed: changed.clone(),
+        files_created: created.clone(),
+    })
+}
+
+fn added(context: &Context, added: Vec<boards::TaskAdded>) -> Result<Exit, Failure> {
+    if context.json {
+        line(&json!(added).to_string());
+        return Ok(Exit::Ok);
+    }
+    for task in added {
+        line(&task.task.to_string());
+        if task.existing {
+            eprintln!("task {} was there before, and stays as it is", task.key.unwrap_or_default());
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Tasks that wait, and those that somebody has, of boards and pipelines alike.
+fn ls(context: &Context, store: &Store, queue: Option<&str>) -> Result<Exit, Failure> {
     let mut rows = Vec::new();
     let mut told = Vec::new();
     for run in store.read(|db| db.live_runs(None, MOST))? {
@@ -83,97 +179,121 @@ fn ls(context: &Context, queue: Option<&str>) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-async fn claim(
+fn ls_board(
     context: &Context,
-    queues: &[String],
-    name: &str,
-    wait: Option<&str>,
-    lease: &str,
+    store: &Store,
+    board: &BoardRow,
+    statuses: &[String],
 ) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let lease = parse_time("--lease", lease)?;
-    let wait = wait.map(|wait| parse_time("--wait", wait)).transpose()?.unwrap_or_default();
-    let queues: Vec<Arc<str>> = queues.iter().map(|queue| queue.as_str().into()).collect();
-    let worker = register(&store, name, &queues, lease).await?;
-    let topics = queues.iter().map(|queue| Topic::Queue(Arc::clone(queue), 0)).collect();
-    let wake = store.subscribe(topics);
-    let until_ms = store.now().steady_ms + wait.as_millis() as i64;
-    loop {
-        let claimer = Claimer {
-            worker,
-            queues: queues.clone(),
-            reserved_only: false,
-            lease_ms: lease.as_millis() as i64,
-            nonce: (store.random() >> 1) as i64,
-        };
-        if let Some(assignment) = store.claims().claim(claimer, 1).await?.into_iter().next() {
-            return show(context, &store, &assignment).await;
-        }
-        let left_ms = until_ms - store.now().steady_ms;
-        if left_ms <= 0 {
-            return nothing(context, &store, &queues);
-        }
-        wake.wait(Duration::from_millis(left_ms.min(2_000) as u64)).await;
+    let tasks = boards::tasks(store, board, statuses, 0, MOST)?;
+    if context.json {
+        line(&json!(tasks).to_string());
+    } else if tasks.is_empty() {
+        line("no tasks");
+    } else {
+        task_table(context, &tasks);
+    }
+    Ok(Exit::Ok)
+}
+
+/// A board's tasks, a line each.
+pub(super) fn task_table(context: &Context, tasks: &[TaskView]) {
+    let rows: Vec<Vec<String>> = tasks
+        .iter()
+        .map(|task| {
+            vec![
+                task.task.to_string(),
+                task.spec.key.clone().unwrap_or_default(),
+                task.status.clone(),
+                task.by.clone().unwrap_or_default(),
+                task.spec.needs.join(" "),
+                plain(&short(&task.spec.text)),
+            ]
+        })
+        .collect();
+    table(context.style, &["TASK", "KEY", "STATUS", "BY", "NEEDS", "TEXT"], &rows);
+}
+
+/// The beginning of a text, for a line among others.
+fn short(text: &str) -> String {
+    const WIDTH: usize = 40;
+    let first = text.lines().next().unwrap_or_default();
+    match first.char_indices().nth(WIDTH) {
+        Some((end, _)) => format!("{}…", &first[..end]),
+        None => first.to_owned(),
     }
 }
 
-/// Whoever claims is known by its name, so that `explain` can tell who has what.
-async fn register(store: &Store, name: &str, queues: &[Arc<str>], lease: Duration) -> Result<Id, Failure> {
-    let id = store.new_id();
-    let new = NewWorker {
-        id,
-        name: name.into(),
-        process: "".into(),
-        queues: queues.join(",").into(),
-        slots: 1,
-        lease_ms: lease.as_millis() as i64,
-    };
-    let _ = store.claims().register(new).await?;
-    Ok(id)
-}
-
-async fn show(context: &Context, store: &Store, assignment: &Assignment) -> Result<Exit, Failure> {
-    let rendered = match render(assignment) {
-        Ok(rendered) => rendered,
-        Err(message) => {
-            let result = json!({ "reason": "template", "message": message }).to_string();
-            let ending = Ending::Failed { result: Some(result.into()), retriable: false };
-            let _ = store.worker(assignment.lease).finish(ending, None).await?;
-            return Err(Failure::error(format!("step {} cannot be done: {message}", assignment.name)));
-        }
-    };
-    let Kind::Task { prompt, with } = rendered.kind else {
-        let _ = store.worker(assignment.lease).release().await?;
-        return Err(Failure::usage(format!(
-            "the queue also holds commands, such as step {}, and these are for `sprag worker`",
-            assignment.name
-        ))
-        .next("claim from a queue that only tasks are in"));
-    };
-    let token = token_of(assignment.lease);
-    let now = store.now();
-    let until = assignment.lease_until_ms - now.steady_ms + now.wall_ms;
+fn shown(context: &Context, task: &TaskView) -> Result<Exit, Failure> {
     if context.json {
-        let told = json!({
-            "token": token, "run": assignment.lease.execution.run, "step": assignment.name,
-            "attempt": assignment.lease.execution.attempt, "prompt": prompt, "with": with,
-            "feedback": assignment.feedback.as_deref(), "lease_until": rfc3339(until),
-        });
-        line(&told.to_string());
+        line(&json!(task).to_string());
         return Ok(Exit::Ok);
     }
-    line(&token);
-    eprintln!(
-        "{} of run {}: yours for {}",
-        assignment.name,
-        assignment.lease.execution.run,
-        span(until - now.wall_ms)
-    );
-    eprintln!("\n{}\n", plain_lines(&prompt));
-    if !with.is_null() {
-        eprintln!("with {with}\n");
+    line(&format!("task {} · {} · try {}", task.task, task.status, task.attempt));
+    let lists = [("file", &task.spec.files), ("hint", &task.spec.hints), ("accept", &task.spec.acceptance)];
+    line(&format!("\n{}\n", plain_lines(&task.spec.text)));
+    for (what, entries) in lists {
+        entries.iter().for_each(|entry| line(&format!("{what:<7} {}", plain(entry))));
     }
-    if let Some(feedback) = &assignment.feedback {
+    if !task.spec.needs.is_empty() {
+        line(&format!("needs   {}", task.spec.needs.join(" ")));
+    }
+    if let Some(by) = &task.by {
+        line(&format!("by      {}", plain(by)));
+    }
+    if let Some(result) = &task.result {
+        let text = serde_json::to_string_pretty(result).unwrap_or_default();
+        line(&format!("result  {}", plain_lines(&text)));
+    }
+    Ok(Exit::Ok)
+}
+
+async fn claim(
+    context: &Context,
+    store: &Store,
+    board: Option<BoardRow>,
+    queues: &[String],
+    name: &str,
+    wait: Duration,
+    lease: &str,
+) -> Result<Exit, Failure> {
+    let lease = parse_time("--lease", lease)?;
+    let queues = match (&board, queues.is_empty()) {
+        (None, true) => vec!["tasks".to_owned()],
+        _ => queues.to_vec(),
+    };
+    let from = board.as_ref().map_or_else(|| queues.join(", "), |board| board.name.to_string());
+    let wanted = Wanted { name: name.to_owned(), board, queues, wait, lease, nonce: 0 };
+    match boards::claim(store, &wanted).await? {
+        Ok(claimed) => given(context, &claimed),
+        Err(nothing) if context.json => {
+            let told = json!({ "token": null, "why": nothing.why, "retry_after_s": nothing.retry_after_s });
+            line(&told.to_string());
+            Ok(Exit::Nothing)
+        }
+        Err(nothing) => {
+            eprintln!("nothing to claim in {from}: {}", nothing.why.replace('_', " "));
+            Ok(Exit::Nothing)
+        }
+    }
+}
+
+fn given(context: &Context, task: &Claimed) -> Result<Exit, Failure> {
+    if context.json {
+        line(&json!(task).to_string());
+        return Ok(Exit::Ok);
+    }
+    let token = &task.token;
+    line(token);
+    eprintln!("{} of run {}: yours for {}", task.step, task.run, span(task.lease_s * 1000));
+    eprintln!("\n{}\n", plain_lines(&task.prompt));
+    if !task.with.is_null() {
+        eprintln!("with {}\n", task.with);
+    }
+    for (need, said) in &task.needs {
+        eprintln!("{need} said {said}\n");
+    }
+    if let Some(feedback) = &task.feedback {
         eprintln!("feedback on the last try:\n{}\n", plain_lines(feedback));
     }
     eprintln!(
@@ -186,92 +306,6 @@ fn plain_lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
 }
 
-fn render(assignment: &Assignment) -> Result<StepSpec, String> {
-    let spec: StepSpec = serde_json::from_str(&assignment.step().spec).map_err(|error| error.to_string())?;
-    sprag_worker::render(assignment, &spec)
-}
-
-/// Nothing to claim: why, and when to come back.
-fn nothing(context: &Context, store: &Store, queues: &[Arc<str>]) -> Result<Exit, Failure> {
-    let mut out = 0;
-    for queue in queues {
-        out += store.read(|db| db.in_flight(queue))?;
-    }
-    let waiting = store.read(|db| {
-        let mut waiting = false;
-        for run in db.live_runs(None, 100)? {
-            waiting |= Table::<RunRow>::load(db, run)?.is_some_and(|row| row.status() == RunStatus::Running);
-        }
-        Ok(waiting)
-    })?;
-    let (why, retry_after_s) = match (out, waiting) {
-        (0, false) => ("empty", 60),
-        (0, true) => ("waiting_for_needs", 10),
-        _ => ("all_claimed", 30),
-    };
-    if context.json {
-        line(&json!({ "token": null, "why": why, "retry_after_s": retry_after_s }).to_string());
-    } else {
-        eprintln!("nothing to claim in {}: {}", queues.join(", "), why.replace('_', " "));
-    }
-    Ok(Exit::Nothing)
-}
-
-async fn heartbeat(context: &Context, token: &str, lease: &str) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let held = parse_token(token)?;
-    let lease = parse_time("--lease", lease)?;
-    let row = store.read(|db| Table::<ExecutionRow>::load(db, held.execution))?;
-    let owner = row.and_then(|row| row.owner).unwrap_or_default();
-    let (_, renewals) = store.claims().heartbeat(owner, vec![held], lease.as_millis() as i64).await?;
-    match renewals.first() {
-        Some(Renewal::Held { cancel_requested: true, .. }) => Err(Failure {
-            exit: Exit::Cancelled,
-            ..Failure::error("the task was cancelled: stop working on it")
-        }
-        .next(format!("then give it up: sprag task release {token}"))),
-        Some(Renewal::Held { .. }) => said(context, token, "held"),
-        _ => Err(lost(token)),
-    }
-}
-
-fn lost(token: &str) -> Failure {
-    Failure::error(format!("{token} is no longer yours: the claim lapsed, or the task has ended"))
-        .next("claim another: sprag task claim")
-}
-
-async fn done(
-    context: &Context,
-    token: &str,
-    result: Option<&str>,
-    pairs: &[String],
-) -> Result<Exit, Failure> {
-    let mut outputs: Map<String, Value> = match result {
-        None => Map::new(),
-        Some(text) => serde_json::from_str(text).map_err(|error| {
-            Failure::usage(format!("--result is not a JSON object: {error}"))
-                .next("write it like {\"verdict\": \"good\"}")
-        })?,
-    };
-    for pair in pairs {
-        let (name, value) = pair.split_once('=').ok_or_else(|| {
-            Failure::usage(format!("--output {pair:?} has no value")).next("write it as --output NAME=VALUE")
-        })?;
-        outputs.insert(name.to_owned(), Value::String(value.to_owned()));
-    }
-    let result = json!({ "outputs": outputs }).to_string();
-    report(context, token, Ending::Completed { result: Some(result.into()) }).await
-}
-
-async fn report(context: &Context, token: &str, ending: Ending) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let finished = store.worker(parse_token(token)?).finish(ending, None).await?;
-    if !finished.outcome.is_applied() {
-        return Err(lost(token));
-    }
-    said(context, token, "reported")
-}
-
 fn said(context: &Context, token: &str, what: &str) -> Result<Exit, Failure> {
     if context.json {
         line(&json!({ "token": token, "outcome": what }).to_string());
@@ -279,24 +313,4 @@ fn said(context: &Context, token: &str, what: &str) -> Result<Exit, Failure> {
         eprintln!("{what}");
     }
     Ok(Exit::Ok)
-}
-
-/// What proves a claim: the run, the step's number, the attempt, and the fence.
-fn token_of(lease: Lease) -> String {
-    let ExecutionId { run, step, attempt } = lease.execution;
-    format!("{run}.{step}.{attempt}.{}", lease.fence)
-}
-
-fn parse_token(token: &str) -> Result<Lease, Failure> {
-    let parsed = || -> Option<Lease> {
-        let mut parts = token.split('.');
-        let run: RunId = parts.next()?.parse().ok()?;
-        let step: StepNo = parts.next()?.parse().ok()?;
-        let attempt = parts.next()?.parse().ok()?;
-        let fence = parts.next()?.parse().ok()?;
-        parts.next().is_none().then_some(Lease { execution: ExecutionId { run, step, attempt }, fence })
-    };
-    parsed().ok_or_else(|| {
-        Failure::usage(format!("{token:?} is not a token")).next("use what `sprag task claim` printed")
-    })
 }

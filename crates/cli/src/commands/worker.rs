@@ -56,6 +56,11 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         }
     };
     drain(engine, again).await?;
+    let figures = sprag_worktree::snapshot();
+    if figures.creates + figures.create_failures + figures.removes + figures.cleanup_failures > 0 {
+        tracing::info!(?figures, "worktrees");
+        eprintln!("worktrees: {figures}");
+    }
     Ok(if idle_at_first { Exit::Nothing } else { Exit::Ok })
 }
 

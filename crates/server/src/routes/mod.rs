@@ -1,7 +1,19 @@
 //! One module per resource, each with its own routes; together they are the API.
 
+mod artifacts;
+mod boards;
+mod environments;
+mod events;
+mod gates;
 mod health;
+mod hooks;
+mod logs;
+mod pipelines;
+mod queues;
 mod runs;
+mod steps;
+mod tasks;
+mod tokens;
 mod work;
 
 use axum::Router;
@@ -28,7 +40,22 @@ pub(crate) fn all() -> OpenApiRouter<App> {
                 .build(),
         )
         .build();
-    OpenApiRouter::with_openapi(described).merge(health::routes()).merge(runs::routes()).merge(work::routes())
+    OpenApiRouter::with_openapi(described)
+        .merge(health::routes())
+        .merge(pipelines::routes())
+        .merge(runs::routes())
+        .merge(steps::routes())
+        .merge(logs::routes())
+        .merge(artifacts::routes())
+        .merge(gates::routes())
+        .merge(environments::routes())
+        .merge(queues::routes())
+        .merge(events::routes())
+        .merge(hooks::routes())
+        .merge(tokens::routes())
+        .merge(boards::routes())
+        .merge(tasks::routes())
+        .merge(work::routes())
 }
 
 /// What the API says of itself.
@@ -59,8 +86,14 @@ fn describe(mut api: OpenApi) -> Value {
         }
     }
     let mut told = serde_json::to_value(api).unwrap_or_default();
+    // The rest of a path has a sign of its own in the router, and none in the description.
+    if let Some(paths) = told["paths"].as_object_mut() {
+        *paths =
+            std::mem::take(paths).into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
+    }
     told["components"]["schemas"]["Problem"] =
-        serde_json::to_value(<Problem as utoipa::PartialSchema>::schema()).unwrap_or_default();
+        serde_json::to_value(<crate::problem::ProblemView as utoipa::PartialSchema>::schema())
+            .unwrap_or_default();
     told["components"]["schemas"]["Refused"] =
         serde_json::to_value(<crate::problem::Refused as utoipa::PartialSchema>::schema())
             .unwrap_or_default();
@@ -80,6 +113,7 @@ fn problem_content() -> utoipa::openapi::Content {
 pub(crate) fn finish(router: Router<App>, api: &OpenApi, app: App) -> Router {
     let described = describe(api.clone()).to_string();
     router
+        .merge(crate::agents::router(&app))
         .route(
             "/openapi.json",
             get(move || async move { ([(axum::http::header::CONTENT_TYPE, "application/json")], described) }),

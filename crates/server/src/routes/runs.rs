@@ -283,14 +283,14 @@ async fn cancel(_: MayRun, State(app): State<App>, RunPath(run): RunPath, seen: 
 /// From where to go on.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct From {
+struct RetryFrom {
     /// The step; what failed if it is left out.
     step: Option<String>,
 }
 
 /// Try again what failed, or one step and all that follows it
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/retry", tag = "runs", request_body = Option<From>,
+    post, path = "/v1/runs/{run}/retry", tag = "runs", request_body = Option<RetryFrom>,
     params(("run" = String, Path, description = "The run's id")),
     responses(
         (status = 200, body = RunDetail),
@@ -303,7 +303,7 @@ async fn retry(
     _: MayRun,
     State(app): State<App>,
     RunPath(run): RunPath,
-    OptionalJson(from): OptionalJson<From>,
+    OptionalJson(from): OptionalJson<RetryFrom>,
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
     let to = from.step.map(|step| known.step_no(&step)).transpose()?;
@@ -337,14 +337,14 @@ async fn resume(_: MayRun, State(app): State<App>, RunPath(run): RunPath) -> Ans
 /// A step to go back to.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct To {
+struct RewindTo {
     /// The step.
     to: String,
 }
 
 /// Go back: a step and everything after it run again
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/rewind", tag = "runs", request_body = To,
+    post, path = "/v1/runs/{run}/rewind", tag = "runs", request_body = RewindTo,
     params(("run" = String, Path, description = "The run's id")),
     responses(
         (status = 200, body = RunDetail),
@@ -357,7 +357,7 @@ async fn rewind(
     _: MayRun,
     State(app): State<App>,
     RunPath(run): RunPath,
-    Json(wanted): Json<To>,
+    Json(wanted): Json<RewindTo>,
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
     let to = known.step_no(&wanted.to)?;
@@ -368,14 +368,14 @@ async fn rewind(
 /// A step to begin after.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct After {
+struct ForkAfter {
     /// The finished step.
     from: String,
 }
 
 /// Start a new run from where another had finished a step
 #[utoipa::path(
-    post, path = "/v1/runs/{run}/fork", tag = "runs", request_body = After,
+    post, path = "/v1/runs/{run}/fork", tag = "runs", request_body = ForkAfter,
     params(("run" = String, Path, description = "The run's id")),
     responses(
         (status = 201, body = RunView),
@@ -388,7 +388,7 @@ async fn fork(
     _: MayRun,
     State(app): State<App>,
     RunPath(run): RunPath,
-    Json(wanted): Json<After>,
+    Json(wanted): Json<ForkAfter>,
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
     let (step, new) = app.blocking(move |app| Ok(sprag::fork(app.store(), &known, &wanted.from)?)).await?;

@@ -72,6 +72,7 @@ fn step(
         step.spread = Some(Spread {
             max_parallel: chance.one_in(2).then(|| 1 + chance.below(4) as u32),
             fail_fast: chance.one_in(3),
+            open: false,
         });
         if chance.one_in(trouble.max(10)) {
             script.items = Err("no list".into());

@@ -16,7 +16,7 @@ use super::{BoardError, Result, check_text, rfc3339, task};
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// The shortest and the longest lease.
 const LEASES: std::ops::RangeInclusive<Duration> =
-    Duration::from_secs(5)..=Duration::from_secs(7 * 24 * 3600);
+    Duration::from_millis(100)..=Duration::from_secs(7 * 24 * 3600);
 
 /// Who wants what.
 #[derive(Debug, Clone)]
@@ -37,6 +37,8 @@ pub struct Wanted {
 
 /// A task, and the right to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Claimed {
     /// Whoever shows it may report, as long as the claim lasts.
     pub token: String,
@@ -68,6 +70,8 @@ pub struct Claimed {
 
 /// There is nothing to claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Nothing {
     /// `empty`, `all_claimed`, `waiting_for_needs`, `backing_off` or `closed`.
     pub why: String,
@@ -77,6 +81,8 @@ pub struct Nothing {
 
 /// A lease that was prolonged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Held {
     /// The token.
     pub token: String,
@@ -86,6 +92,8 @@ pub struct Held {
 
 /// How a task was done.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Done {
     /// What came of it, in words.
@@ -111,8 +119,35 @@ pub fn agent_id(name: &str) -> Id {
     (hash >> 2) as Id | 1 << 61
 }
 
+/// Claims a task for somebody who may go away while they wait: what was just claimed for them then goes back at
+/// once, instead of staying with nobody until its lease lapses.
+pub async fn claim_for_caller(
+    store: &Store,
+    wanted: Wanted,
+) -> Result<std::result::Result<Claimed, Nothing>> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let store = store.clone();
+    tokio::spawn(async move {
+        let claimed = claim_while(&store, &wanted, || !tell.is_closed()).await;
+        if let Err(Ok(Ok(unheard))) = tell.send(claimed)
+            && let Err(error) = release(&store, &unheard.token).await
+        {
+            tracing::warn!(token = unheard.token, %error, "could not give back what nobody waits for any more");
+        }
+    });
+    told.await.unwrap_or_else(|_| Err(BoardError::Refused("the claim was ended: try again".into())))
+}
+
 /// Claims a task; waits for one, if asked to.
 pub async fn claim(store: &Store, wanted: &Wanted) -> Result<std::result::Result<Claimed, Nothing>> {
+    claim_while(store, wanted, || true).await
+}
+
+async fn claim_while(
+    store: &Store,
+    wanted: &Wanted,
+    is_wanted: impl Fn() -> bool,
+) -> Result<std::result::Result<Claimed, Nothing>> {
     if wanted.name.trim().is_empty() || wanted.name.len() > 128 {
         return Err(BoardError::invalid("who claims says who it is, in 1 to 128 characters"));
     }
@@ -129,7 +164,7 @@ pub async fn claim(store: &Store, wanted: &Wanted) -> Result<std::result::Result
     let topics = queues.iter().map(|queue| Topic::Queue(Arc::clone(queue), 0)).collect();
     let wake = store.subscribe(topics);
     let until_ms = store.now().steady_ms + wanted.wait.min(LONGEST_WAIT).as_millis() as i64;
-    loop {
+    while is_wanted() {
         let claimer = Claimer {
             worker: worker.id,
             queues: queues.clone(),
@@ -146,6 +181,7 @@ pub async fn claim(store: &Store, wanted: &Wanted) -> Result<std::result::Result
         }
         wake.wait(Duration::from_millis(left_ms.min(2_000) as u64)).await;
     }
+    why_nothing(store, wanted, &queues).map(Err)
 }
 
 fn queues(wanted: &Wanted) -> Result<Vec<Arc<str>>> {
@@ -164,7 +200,7 @@ fn check_lease(lease: Duration) -> Result<()> {
     if LEASES.contains(&lease) {
         return Ok(());
     }
-    Err(BoardError::invalid("a lease is between five seconds and a week"))
+    Err(BoardError::invalid("a lease is between a tenth of a second and a week"))
 }
 
 /// What the claimer is told. What cannot be told ends, or goes back.

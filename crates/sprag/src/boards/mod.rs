@@ -20,8 +20,8 @@ use sprag_store::ops::{Created, NewBoard};
 use sprag_store::{BoardRow, Row, RunRow, StepRow, Store, Table};
 
 pub use claim::{
-    Claimed, Done, Held, Nothing, Wanted, agent_id, claim, done, fail, heartbeat, parse_token, release,
-    start, token_of,
+    Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail, heartbeat,
+    parse_token, release, start, token_of,
 };
 pub use error::BoardError;
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
@@ -36,6 +36,8 @@ const LONGEST_NAME: usize = 64;
 
 /// A board to be made.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BoardSpec {
     /// What people call it: letters, digits, `-`, `_` and `.`
@@ -59,6 +61,8 @@ pub struct BoardSpec {
 
 /// A board, and how its tasks stand.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct BoardView {
     /// The run that it is.
     pub run: String,
@@ -82,6 +86,8 @@ pub struct BoardView {
 
 /// How many tasks are what.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Counts {
     /// Waiting for others.
     pub waiting: u32,

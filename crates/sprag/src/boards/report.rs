@@ -10,6 +10,8 @@ const MOST: usize = 10_000;
 
 /// A note to be left.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NoteSpec {
     /// Who writes it.
@@ -23,6 +25,8 @@ pub struct NoteSpec {
 
 /// A note.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct NoteView {
     /// Its number; later ones are higher.
     pub id: i64,
@@ -38,6 +42,8 @@ pub struct NoteView {
 
 /// Everything that came of a board.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Report {
     /// The board.
     pub board: BoardView,

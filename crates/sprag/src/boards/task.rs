@@ -13,6 +13,8 @@ const MOST_ENTRIES: usize = 256;
 
 /// A task to be added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
     /// What its leader calls it; a second task with the same key is not added.
@@ -45,6 +47,8 @@ pub struct TaskSpec {
 
 /// A task that was asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct TaskAdded {
     /// Its number on the board.
     pub task: StepNo,
@@ -56,6 +60,8 @@ pub struct TaskAdded {
 
 /// A task and how it stands.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct TaskView {
     /// Its number on the board.
     pub task: StepNo,

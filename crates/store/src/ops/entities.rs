@@ -1,17 +1,17 @@
-//! Workers, environments, threads and enforcements: created here, moved by their tables.
+//! Workers, threads and enforcements: created here, moved by their tables.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, EnforcementStatus, EnvironmentStatus, RunId, Thread, ThreadEvent,
-    ThreadStatus, WorkerEvent, WorkerPresence, WorkerStatus,
+    Actor, Enforcement, EnforcementEvent, EnforcementStatus, RunId, Thread, ThreadEvent, ThreadStatus,
+    WorkerEvent, WorkerPresence, WorkerStatus,
 };
 
 use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{EnforcementRow, EnvironmentRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow};
+use crate::rows::{EnforcementRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow};
 use crate::session::Session;
 
 /// A worker that presents itself.
@@ -91,36 +91,6 @@ pub fn heartbeat(session: &mut Session<'_>, id: Id, lease_ms: i64) -> Result<boo
         }
         _ => Ok(false),
     }
-}
-
-/// Notes an environment that is to be made, before anything is touched on disk.
-pub fn create_environment(
-    session: &mut Session<'_>,
-    id: Id,
-    run: Option<RunId>,
-    host: Arc<str>,
-    path: Arc<str>,
-) -> Result<()> {
-    let row = EnvironmentRow {
-        id,
-        status: EnvironmentStatus::Provisioning,
-        version: 1,
-        run,
-        host,
-        path,
-        managed: true,
-        cleanup_requested: false,
-        provision_attempt: 1,
-        destroy_attempt: 0,
-        users: 0,
-        owner: None,
-        reason: None,
-        scope: None,
-        details: "{}".into(),
-        created_ms: session.now().wall_ms,
-    };
-    session.create(row, "environment.created", Actor::Executor);
-    Ok(())
 }
 
 /// Begins a conversation.

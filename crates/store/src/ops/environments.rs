@@ -26,6 +26,8 @@ pub struct Wanted {
     pub worker: Id,
     /// Sprag makes it, so Sprag may remove it.
     pub managed: bool,
+    /// Where it is to be. A further attempt gets a suffix: what a former one may have left is not used.
+    pub path: Arc<str>,
     /// What else is known of it, as JSON.
     pub details: Arc<str>,
 }
@@ -53,12 +55,11 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
             run: Some(wanted.run),
             scope: wanted.scope,
             host: Arc::clone(&wanted.host),
-            path: "".into(),
+            path: Arc::clone(&wanted.path),
             managed: wanted.managed,
             cleanup_requested: false,
             provision_attempt: 1,
             destroy_attempt: 0,
-            users: 0,
             owner: Some(wanted.worker),
             reason: None,
             details: Arc::clone(&wanted.details),
@@ -85,15 +86,20 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
         }
         EnvironmentStatus::Provisioning | EnvironmentStatus::Destroying => return Ok(Provide::Busy(row)),
     }
+    let before = (Arc::clone(&row.path), row.reason.clone());
+    session.note::<EnvironmentRow>(row.id, |row| {
+        row.path = format!("{}-{}", wanted.path, row.provision_attempt + 1).into();
+        row.reason = None;
+    })?;
     let given = EnvironmentGiven::default();
     let event = EnvironmentEvent::ProvisionRequested;
     if !environment_event(session, row.id, event, Actor::Executor, &given)?.is_applied() {
+        session.note::<EnvironmentRow>(row.id, |row| (row.path, row.reason) = before)?;
         return Ok(Provide::Busy(row));
     }
     session.note::<EnvironmentRow>(row.id, |row| {
         row.owner = Some(wanted.worker);
         row.details = Arc::clone(&wanted.details);
-        row.reason = None;
     })?;
     Ok(Provide::Make(session.get::<EnvironmentRow>(row.id)?.unwrap_or(row)))
 }
@@ -125,22 +131,14 @@ pub fn environment_of(context: &str) -> Option<RunId> {
 }
 
 /// Whether a worker is known to be gone.
-fn is_gone(session: &mut Session<'_>, worker: Option<Id>) -> Result<bool> {
+pub(super) fn is_gone(session: &mut Session<'_>, worker: Option<Id>) -> Result<bool> {
     let Some(worker) = worker else { return Ok(true) };
     Ok(session.get::<WorkerRow>(worker)?.is_none_or(|row| row.status() == WorkerStatus::Offline))
 }
 
-/// Notes where an environment is being made, and what else is known of it by now.
-pub fn describe_environment(
-    session: &mut Session<'_>,
-    id: Id,
-    path: &Arc<str>,
-    details: &Arc<str>,
-) -> Result<()> {
-    session.note::<EnvironmentRow>(id, |row| {
-        row.path = Arc::clone(path);
-        row.details = Arc::clone(details);
-    })
+/// Notes what is known of an environment by now.
+pub fn describe_environment(session: &mut Session<'_>, id: Id, details: &Arc<str>) -> Result<()> {
+    session.note::<EnvironmentRow>(id, |row| row.details = Arc::clone(details))
 }
 
 /// Reports an event on an environment.
@@ -151,37 +149,37 @@ pub fn environment_event(
     actor: Actor,
     given: &EnvironmentGiven,
 ) -> Result<Outcome<Environment>> {
-    let outcome = session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| match event {
-        EnvironmentEvent::ProvisionRequested => {
-            row.cleanup_requested = false;
-            row.provision_attempt += 1;
+    environment_event_because(session, id, event, actor, given, None)
+}
+
+/// Reports an event with the reason for it, which stays with the row until the next one.
+pub fn environment_event_because(
+    session: &mut Session<'_>,
+    id: Id,
+    event: EnvironmentEvent,
+    actor: Actor,
+    given: &EnvironmentGiven,
+    reason: Option<&str>,
+) -> Result<Outcome<Environment>> {
+    let outcome = session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| {
+        row.reason = reason.map(Into::into);
+        match event {
+            EnvironmentEvent::ProvisionRequested => {
+                row.cleanup_requested = false;
+                row.provision_attempt += 1;
+            }
+            EnvironmentEvent::DestroyDispatched => row.destroy_attempt += 1,
+            EnvironmentEvent::DestroySucceeded | EnvironmentEvent::CleanupCompleted => {
+                row.cleanup_requested = false
+            }
+            _ => {}
         }
-        EnvironmentEvent::DestroyDispatched => row.destroy_attempt += 1,
-        EnvironmentEvent::DestroySucceeded | EnvironmentEvent::CleanupCompleted => {
-            row.cleanup_requested = false
-        }
-        _ => {}
     })?;
     // Most are removed after their run has ended: its journal goes on until then.
     if outcome.is_applied()
         && let Some(run) = session.get::<EnvironmentRow>(id)?.and_then(|row| row.run)
     {
         session.note::<RunRow>(run, |_| {})?;
-    }
-    Ok(outcome)
-}
-
-/// Reports an event with the reason for it.
-pub fn environment_event_because(
-    session: &mut Session<'_>,
-    id: Id,
-    event: EnvironmentEvent,
-    given: &EnvironmentGiven,
-    reason: Option<&str>,
-) -> Result<Outcome<Environment>> {
-    let outcome = environment_event(session, id, event, Actor::Worker, given)?;
-    if outcome.is_applied() {
-        session.note::<EnvironmentRow>(id, |row| row.reason = reason.map(Into::into))?;
     }
     Ok(outcome)
 }
@@ -208,14 +206,26 @@ pub fn dispatch_destroy(
         Some(run) => session.get::<RunRow>(run)?.is_some_and(|run| !run.status().is_terminal()),
         None => false,
     };
-    let gone = is_gone(session, row.owner)?;
     if live {
-        // What is asked of a live run's environment is forgotten: the run's end decides anew.
-        return Ok(None);
+        // Refused, and forgotten: the run's end decides anew.
+        let given = EnvironmentGiven { path_present, live_users: 1, ..EnvironmentGiven::default() };
+        let event = EnvironmentEvent::DestroyDispatched;
+        return environment_event(session, id, event, Actor::Worker, &given).map(|_| None);
     }
+    begin_destroy(session, &row, worker, path_present)
+}
+
+/// Begins to remove an environment that nobody uses; the attempt's number, if there is something to remove.
+pub(super) fn begin_destroy(
+    session: &mut Session<'_>,
+    row: &EnvironmentRow,
+    worker: Id,
+    path_present: bool,
+) -> Result<Option<u32>> {
+    let id = row.id;
+    let gone = is_gone(session, row.owner)?;
     session.note::<EnvironmentRow>(id, |row| {
         row.cleanup_requested = true;
-        row.users = 0;
     })?;
     let given = EnvironmentGiven { path_present, destroyer_gone: gone, ..EnvironmentGiven::default() };
     if row.status() == EnvironmentStatus::Destroying {
@@ -232,17 +242,4 @@ pub fn dispatch_destroy(
     }
     session.note::<EnvironmentRow>(id, |row| row.owner = Some(worker))?;
     Ok(session.get::<EnvironmentRow>(id)?.map(|row| row.destroy_attempt))
-}
-
-/// Begins or ends a live use of an environment; refused while it is being removed.
-pub fn use_environment(session: &mut Session<'_>, id: Id, begins: bool) -> Result<bool> {
-    match session.get::<EnvironmentRow>(id)? {
-        Some(row) if !begins || row.status() == EnvironmentStatus::Ready => {
-            session.note::<EnvironmentRow>(id, |row| {
-                row.users = if begins { row.users + 1 } else { row.users.saturating_sub(1) };
-            })?;
-            Ok(true)
-        }
-        _ => Ok(false),
-    }
 }

@@ -32,8 +32,6 @@ pub struct EnvironmentRow {
     pub provision_attempt: u32,
     /// Which attempt to remove it is the present one.
     pub destroy_attempt: u32,
-    /// Live runs and threads that use it.
-    pub users: u32,
     /// Who is making or removing it.
     pub owner: Option<Id>,
     /// What went wrong last.
@@ -57,6 +55,8 @@ pub struct EnvironmentGiven {
     pub host_gone: bool,
     /// Whoever was removing it is gone.
     pub destroyer_gone: bool,
+    /// Live runs and threads that use it.
+    pub live_users: u32,
 }
 
 impl Row for EnvironmentRow {
@@ -75,13 +75,24 @@ impl Row for EnvironmentRow {
             cleanup_requested: self.cleanup_requested,
             path_present: given.path_present,
             host_gone: given.host_gone,
-            live_users: self.users,
+            live_users: given.live_users,
             destroyer_gone: given.destroyer_gone,
         }
     }
 
     fn place(&self) -> Place {
         Place { run: self.run, id: Some(self.id), ..Place::default() }
+    }
+
+    fn note(&self) -> Option<Arc<str>> {
+        let mut note = serde_json::Map::new();
+        if !self.path.is_empty() {
+            note.insert("path".into(), (*self.path).into());
+        }
+        if let Some(reason) = &self.reason {
+            note.insert("reason".into(), (**reason).into());
+        }
+        (!note.is_empty()).then(|| serde_json::Value::Object(note).to_string().into())
     }
 }
 

@@ -34,6 +34,10 @@ pub trait Row: Clone + std::fmt::Debug + Send + 'static {
     fn facts(&self, given: &Self::Given) -> <Self::Life as Lifecycle>::Facts;
     /// The run it belongs to, its step and attempt, for the journal.
     fn place(&self) -> Place;
+    /// What the journal tells beyond that, as a JSON object.
+    fn note(&self) -> Option<Arc<str>> {
+        None
+    }
     /// Moves it to another status. The writer calls this, and nobody else can.
     #[doc(hidden)]
     fn set_status(&mut self, to: Status<Self>, _: WriterOnly);
@@ -375,6 +379,8 @@ pub struct JournalEntry {
     pub to: &'static str,
     /// Who said so.
     pub actor: Actor,
+    /// What else there is to tell, as a JSON object.
+    pub note: Option<Arc<str>>,
 }
 
 /// Something to be done after the commit that wrote it: a message to publish, an effect to carry out.

@@ -300,15 +300,15 @@ impl Stored for ExecutionRow {
 impl Stored for EnvironmentRow {
     const LOAD: &'static str =
         "SELECT id, status, version, run, host, managed, path, cleanup_requested, provision_attempt, \
-         destroy_attempt, users, owner, reason, scope, details, created_ms FROM environments WHERE id = ?1";
+         destroy_attempt, owner, reason, scope, details, created_ms FROM environments WHERE id = ?1";
     const INSERT: &'static str =
         "INSERT INTO environments (id, status, version, run, host, managed, path, cleanup_requested, \
-         provision_attempt, destroy_attempt, users, owner, reason, scope, details, created_ms) VALUES (?1, \
-         ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+         provision_attempt, destroy_attempt, owner, reason, scope, details, created_ms) VALUES (?1, \
+         ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
     const UPDATE: &'static str =
         "UPDATE environments SET status = ?2, version = ?3, path = ?4, cleanup_requested = ?5, \
-         provision_attempt = ?6, destroy_attempt = ?7, users = ?8, owner = ?9, reason = ?10, details = ?11 \
-         WHERE id = ?1 AND status = ?12 AND version = ?13";
+         provision_attempt = ?6, destroy_attempt = ?7, owner = ?8, reason = ?9, details = ?10 \
+         WHERE id = ?1 AND status = ?11 AND version = ?12";
 
     fn load(statement: &mut Statement<'_>, key: Id) -> Result<Option<Self>, ReadError> {
         one(&mut statement.query(params![key])?)
@@ -318,14 +318,14 @@ impl Stored for EnvironmentRow {
         statement.execute(params![
             row.id, row.status().as_str(), row.version(), row.run.map(RunId::to_i64), &*row.host,
             row.managed, &*row.path, row.cleanup_requested, row.provision_attempt, row.destroy_attempt,
-            row.users, row.owner, row.reason.as_deref(), row.scope, &*row.details, row.created_ms
+            row.owner, row.reason.as_deref(), row.scope, &*row.details, row.created_ms
         ])
     }
 
     fn update(statement: &mut Statement<'_>, row: &Self, was: (Status<Self>, u32)) -> SqlResult<usize> {
         statement.execute(params![
             row.id, row.status().as_str(), row.version(), &*row.path, row.cleanup_requested,
-            row.provision_attempt, row.destroy_attempt, row.users, row.owner, row.reason.as_deref(),
+            row.provision_attempt, row.destroy_attempt, row.owner, row.reason.as_deref(),
             &*row.details, was.0.as_str(), was.1
         ])
     }
@@ -342,12 +342,11 @@ impl Stored for EnvironmentRow {
             cleanup_requested: r.get(7)?,
             provision_attempt: r.get(8)?,
             destroy_attempt: r.get(9)?,
-            users: r.get(10)?,
-            owner: r.get(11)?,
-            reason: r.get(12)?,
-            scope: r.get(13)?,
-            details: r.get(14)?,
-            created_ms: r.get(15)?,
+            owner: r.get(10)?,
+            reason: r.get(11)?,
+            scope: r.get(12)?,
+            details: r.get(13)?,
+            created_ms: r.get(14)?,
         })
     }
 }

@@ -225,6 +225,12 @@ impl Backend for SqliteTx<'_> {
                 some.iter().map(|entry| self.sentence_id(Sentence::of(entry))).collect::<Result<_>>()?;
             self.sql("writing", self.append_rows(some, &sentences))?;
         }
+        for entry in entries {
+            if let Some(note) = &entry.note {
+                let values = params![seq_of(entry.seq), &**note];
+                self.run("INSERT INTO journal_notes (seq, note) VALUES (?1, ?2)", values)?;
+            }
+        }
         if let Some(last) = entries.last() {
             self.memo.borrow_mut().seq = Some(last.seq);
         }
@@ -694,9 +700,10 @@ impl Backend for SqliteTx<'_> {
             },
         };
         let wanted = run.map(RunId::to_i64);
-        type Raw = (i64, i64, i64, Option<i64>, Option<u32>, Option<u32>, Option<i64>);
+        type Raw = (i64, i64, i64, Option<i64>, Option<u32>, Option<u32>, Option<i64>, Option<Arc<str>>);
         let raw: Vec<Raw> = self.list(
-            "SELECT seq, at_ms, sentence, run, step, attempt, entity FROM journal \
+            "SELECT seq, at_ms, sentence, run, step, attempt, entity, \
+             (SELECT note FROM journal_notes WHERE seq = journal.seq) FROM journal \
              WHERE seq > ?1 AND seq <= ?2 AND (?3 IS NULL OR run = ?3) ORDER BY seq LIMIT ?4",
             params![from, to, wanted, limit as i64],
             |columns| {
@@ -708,6 +715,7 @@ impl Backend for SqliteTx<'_> {
                     columns.get(4)?,
                     columns.get(5)?,
                     columns.get(6)?,
+                    columns.get(7)?,
                 ))
             },
         )?;
@@ -716,7 +724,7 @@ impl Backend for SqliteTx<'_> {
             self.learn_sentences()?;
         }
         let memo = self.memo.borrow();
-        let told = raw.into_iter().filter_map(|(seq, at_ms, sentence, run, step, attempt, id)| {
+        let told = raw.into_iter().filter_map(|(seq, at_ms, sentence, run, step, attempt, id, note)| {
             let sentence = memo.by_id.get(&sentence)?;
             Some(JournalEntry {
                 seq: seq as u64,
@@ -727,6 +735,7 @@ impl Backend for SqliteTx<'_> {
                 from: sentence.from,
                 to: sentence.to,
                 actor: sentence.actor,
+                note,
             })
         });
         Ok(told.collect())

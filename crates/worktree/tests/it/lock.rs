@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sprag_worktree::{Kind, Repository, metrics};
+use sprag_worktree::{Kind, Repository, snapshot};
 
 use crate::{common::*, helper};
 
@@ -59,7 +59,7 @@ fn wt36_w06_a_timeout_names_the_holder_and_comes_in_time() {
     }
     let holder = worktrees.repository().lock_holder().expect("a holder");
     assert_eq!((holder.run.as_str(), holder.process.pid), ("holder", helper.0.id() as i32));
-    assert!(metrics().lock_timeouts >= 3);
+    assert!(snapshot().lock_timeouts >= 3);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use sprag_worktree::{BranchFate, BranchPolicy, Cancel, Parked, Settings, Worktrees, metrics};
+use sprag_worktree::{BranchFate, BranchPolicy, Cancel, Parked, Settings, Worktrees, snapshot};
 
 use crate::common::*;
 
@@ -23,8 +23,14 @@ fn a_parked_worktree_is_clean_renamed_and_on_its_new_branch() {
         fs::create_dir_all(old.join(folder)).expect("a folder");
         fs::write(old.join(folder).join("file"), "x").expect("a file");
     }
-    let key = worktree.setup_key(&["dir0/file1.txt".to_owned()]).expect("a key");
-    worktree.set_setup_key(&key).expect("recorded");
+    let files = ["dir0/file1.txt".to_owned(), "none".to_owned()];
+    let key = worktree.setup_key(&files).expect("a key");
+    assert_eq!(
+        worktrees.repository().setup_key("main", &files).expect("a key"),
+        key,
+        "known before it is made"
+    );
+    worktree.set_prepared(Some(&key)).expect("recorded");
     let parked = park(&worktrees, worktree, &["ignored/modules"]);
     let Parked::Ready { salvaged, branch } = parked else { panic!("{parked:?}") };
     assert_eq!(place.git(&["show", &format!("{}:untracked", salvaged.expect("saved").name)]), "x");
@@ -36,11 +42,11 @@ fn a_parked_worktree_is_clean_renamed_and_on_its_new_branch() {
     // The target has moved on meanwhile.
     fs::write(place.repo().join("dir0/file2.txt"), "newer\n").expect("a file");
     place.git(&["commit", "--quiet", "--all", "--message=newer"]);
-    let hits = metrics().pool_hits;
+    let hits = snapshot().pool_hits;
     let mut second = options("second", "second");
     second.use_pool = true;
     let worktree = worktrees.create(&second, &Cancel::default()).expect("a worktree");
-    assert!(worktree.from_pool && metrics().pool_hits > hits);
+    assert!(worktree.from_pool && snapshot().pool_hits > hits);
     let path = worktree.path().to_owned();
     assert_eq!(path, worktrees.root().join("second"));
     assert!(is_clean(&path));
@@ -49,7 +55,7 @@ fn a_parked_worktree_is_clean_renamed_and_on_its_new_branch() {
     assert_eq!(fs::read_to_string(path.join("dir0/file2.txt")).expect("a file"), "newer\n");
     assert!(path.join("ignored/modules/file").exists(), "a declared cache stays");
     assert!(!path.join("ignored/other").exists(), "anything else does not");
-    let same = worktree.setup_key(&["dir0/file1.txt".to_owned()]).expect("a key");
+    let same = worktree.setup_key(&files).expect("a key");
     assert_eq!(worktree.mark().setup_key, Some(same), "its setup can be skipped");
     let other = worktree.setup_key(&["dir0/file2.txt".to_owned()]).expect("a key");
     assert_ne!(worktree.mark().setup_key, Some(other));

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::process::CommandExt, process::Command};
 
-use sprag_worktree::{BranchFate, BranchPolicy, Cancel, metrics};
+use sprag_worktree::{BranchFate, BranchPolicy, Cancel, snapshot};
 
 use crate::{common::*, helper};
 
@@ -112,12 +112,12 @@ fn wt19_w11_what_cannot_be_deleted_is_told_with_a_remedy_and_blocks_nobody() {
         println!("skipped: files cannot be made undeletable here");
         return;
     }
-    let failures = metrics().cleanup_failures;
+    let failures = snapshot().cleanup_failures;
     let removed = remove(&worktrees, worktree);
     let [leftover] = removed.leftovers.as_slice() else { panic!("{removed:?}") };
     let stuck = leftover.path.join("ignored/stuck");
     assert!(leftover.remedy.contains("rm -rf") && leftover.reason.contains("stuck"), "{leftover:?}");
-    assert!(metrics().cleanup_failures > failures);
+    assert!(snapshot().cleanup_failures > failures);
     let next = create(&worktrees, "next", "work").expect("the branch is free");
     assert!(!recover(&worktrees).leftovers.is_empty(), "tried again");
     assert!(chattr("-i", &stuck));

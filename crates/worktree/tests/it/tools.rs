@@ -83,3 +83,23 @@ fn ports_are_leased_from_threads_and_processes_at_once() {
     });
     assert_eq!(all.iter().collect::<HashSet<_>>().len(), 32);
 }
+
+#[test]
+fn w13_every_log_line_of_this_crate_has_run_and_path() {
+    let sources = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src")).expect("the sources");
+    let mut lines = 0;
+    for source in sources.flatten() {
+        let text = fs::read_to_string(source.path()).expect("a source");
+        for (at, _) in text.match_indices("tracing::") {
+            let call = text[at..].split_once(");").map_or("", |(call, _)| call);
+            let has = |field: &str| {
+                let forms =
+                    [format!("{field} ="), format!("%{field},"), format!("({field},"), format!(" {field},")];
+                forms.iter().any(|form| call.contains(form))
+            };
+            assert!(has("run") && has("path"), "{}: {call}", source.path().display());
+            lines += 1;
+        }
+    }
+    assert!(lines >= 10, "{lines}");
+}

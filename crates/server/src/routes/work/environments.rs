@@ -2,10 +2,10 @@
 
 use axum::extract::State;
 use sprag::Environments;
-use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId};
+use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, RunId};
 use sprag_store::ops::{self, Lease, Wanted};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Session, Table, WorkerRow};
-use sprag_worker::{Site, last_finished, wire};
+use sprag_worker::{Made, OnRecord, Records, last_finished, wire};
 
 use super::{Worker, done, refused};
 use crate::app::App;
@@ -34,7 +34,17 @@ pub(crate) async fn ask(
         wire::Ask::Describe { environment, .. } | wire::Ask::Made { environment, .. } => {
             About::Environment(*environment)
         }
+        wire::Ask::TakeFromDead { .. } => About::Run(lease.execution.run),
     };
+    if let wire::Ask::TakeFromDead { path } = ask {
+        let may = app.store().write(move |session| may_ask(session, id, lease, about)).await?;
+        may?;
+        let Some(host) = app.blocking(move |app| host_of(app, id)).await? else {
+            return Ok(Json(wire::Told::Taken(None)));
+        };
+        let taken = Records::take_from_dead(app.store(), lease, id, host, path).await.map_err(internal)?;
+        return Ok(Json(wire::Told::Taken(taken)));
+    }
     app.store()
         .write(move |session| match may_ask(session, id, lease, about)? {
             Ok(()) => answer(session, id, ask.clone()).map(Ok),
@@ -53,40 +63,33 @@ fn answer(session: &mut Session<'_>, worker: Id, ask: wire::Ask) -> sprag_store:
         }
         wire::Ask::Find { run, scope } => {
             let rows = session.db().environments_of(run)?;
-            wire::Told::Found(rows.iter().find(|row| row.scope == scope).map(Site::of))
+            wire::Told::Found(rows.iter().find(|row| row.scope == scope).map(OnRecord::of))
         }
         wire::Ask::Provide { wanted, there } => {
             let wanted = Wanted { worker, ..wanted };
             wire::Told::Provided(ops::provide_environment(session, &wanted, there)?.into())
         }
-        wire::Ask::Describe { environment, path, details } => {
-            ops::describe_environment(session, environment, &path, &details)?;
+        wire::Ask::Describe { environment, details } => {
+            ops::describe_environment(session, environment, &details)?;
             wire::Told::Noted(true)
         }
-        wire::Ask::Made { environment, attempt, wrong } => {
-            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
-            let event = match wrong {
-                None => EnvironmentEvent::ProvisionSucceeded,
-                Some(_) => EnvironmentEvent::ProvisionFailed,
-            };
+        wire::Ask::Made { environment, attempt, how } => {
             // Told before, and its answer lost.
             let row = Table::<EnvironmentRow>::load(session.db(), environment)?;
-            let stands = wrong.is_none()
+            let stands = how == Made::Ready
                 && row.is_some_and(|row| {
                     row.status() == EnvironmentStatus::Ready && row.provision_attempt == attempt
                 });
-            let outcome = match stands {
-                true => None,
-                false => Some(ops::environment_event_because(
-                    session,
-                    environment,
-                    event,
-                    &given,
-                    wrong.as_deref(),
-                )?),
+            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let (event, reason) = how.event();
+            let (reason, actor) = (reason.as_deref(), Actor::Worker);
+            let told = |session: &mut Session<'_>| {
+                ops::environment_event_because(session, environment, event, actor, &given, reason)
             };
-            wire::Told::Noted(outcome.is_none_or(|outcome| outcome.is_applied()))
+            wire::Told::Noted(stands || told(session)?.is_applied())
         }
+        // Asked of the store as a whole, above.
+        wire::Ask::TakeFromDead { .. } => wire::Told::Taken(None),
         wire::Ask::LastFinished { run } => wire::Told::Steps(last_finished(session.db(), run)?),
     })
 }
@@ -155,7 +158,7 @@ pub(crate) async fn tidy(
             Some(host) => keeper.due_on(&host).map_err(internal)?,
             None => Vec::new(),
         };
-        Ok(Json(wire::Due { ended, environments: due.iter().map(Site::of).collect() }))
+        Ok(Json(wire::Due { ended, environments: due.iter().map(OnRecord::of).collect() }))
     })
     .await
 }
@@ -214,7 +217,15 @@ pub(crate) async fn destroyed(
                 return Ok(None);
             }
             let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
-            ops::environment_event_because(session, environment, event, &given, wrong.as_deref()).map(Some)
+            ops::environment_event_because(
+                session,
+                environment,
+                event,
+                Actor::Worker,
+                &given,
+                wrong.as_deref(),
+            )
+            .map(Some)
         })
         .await?;
     match outcome {

@@ -1,0 +1,126 @@
+//! Sprag for agents: boards, tasks, runs and questions over the Model Context Protocol.
+//!
+//! ```text
+//!   agent ──stdio──▶ `sprag mcp` ────────────────┐
+//!   agent ──stdio──▶ `sprag mcp --server URL` ─┐ │
+//!   agent ──HTTP───▶ /mcp of `sprag serve` ◀───┘ ├──▶ Agents: one table of tools ──▶ the library, the store
+//! ```
+//!
+//! A tool is a function with a schema and a sentence; it decides nothing that the store does not.
+
+mod params;
+mod relay;
+mod resources;
+mod tools;
+mod trouble;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rmcp::model::{
+    CallToolRequestParams, CallToolResult, Implementation, ListResourceTemplatesResult, ListResourcesResult,
+    ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResult,
+    ServerCapabilities, ServerConfig,
+};
+use rmcp::service::RequestContext;
+use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
+use sprag::{Files, Store};
+
+pub use relay::{Relay, RelayError};
+
+/// The longest that an agent may wait for a task in one call.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+
+/// What an agent is told before anything else.
+const INSTRUCTIONS: &str = "\
+Sprag shares work between agents and people so that no task is done twice and nothing is lost. \
+As a leader: board_create, then task_add with what is to be done (tasks may need others), then board_status and \
+note_list to watch, board_close at the end, board_report for the results. \
+As a worker: task_claim with your name and the board; you get one task and a token. Do what its prompt says, call \
+task_heartbeat with the token before the lease ends, then task_complete, task_fail or task_release. If a call says \
+that the token is lost or the task was cancelled, stop working on it and claim another. When there is nothing to \
+claim, the answer says why and when to come back. Read plan_get for the goal, leave what others should know with \
+note_add. Runs of pipelines: run_start, run_status, run_explain (why does it wait?), run_logs, gate_answer.";
+
+/// Serves agents from a store.
+#[derive(Clone)]
+pub struct Agents {
+    store: Store,
+    files: Files,
+    dir: PathBuf,
+    longest_wait: Duration,
+}
+
+impl Agents {
+    /// Serves agents from this store, whose files lie in `data`; runs that say nothing else work in `dir`.
+    pub fn new(store: Store, data: &Path, dir: &Path) -> Agents {
+        Agents { store, files: Files::new(data), dir: dir.to_owned(), longest_wait: LONGEST_WAIT }
+    }
+
+    /// Lets nobody wait for a task longer than this in one call.
+    pub fn waiting_at_most(self, longest_wait: Duration) -> Agents {
+        Agents { longest_wait, ..self }
+    }
+
+    /// Talks with one agent over stdin and stdout, until it closes them.
+    pub async fn serve_stdio(self) -> std::io::Result<()> {
+        let serving = self.serve(rmcp::transport::stdio()).await.map_err(std::io::Error::other)?;
+        serving.waiting().await.map(drop).map_err(std::io::Error::other)
+    }
+}
+
+impl ServerHandler for Agents {
+    fn get_info(&self) -> ServerConfig {
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().build();
+        ServerConfig::new(capabilities)
+            .with_server_info(Implementation::new("sprag", env!("CARGO_PKG_VERSION")))
+            .with_instructions(INSTRUCTIONS)
+    }
+
+    async fn list_tools(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListToolsResult, ErrorData> {
+        Ok(ListToolsResult::with_all_items(tools::list()))
+    }
+
+    async fn call_tool(
+        &self,
+        request: CallToolRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<rmcp::model::CallToolResponse, ErrorData> {
+        let arguments = serde_json::Value::Object(request.arguments.unwrap_or_default());
+        let answer = match tools::call(self, &request.name, arguments).await {
+            Ok(value) => CallToolResult::structured(value),
+            Err(trouble) => CallToolResult::structured_error(trouble.told()),
+        };
+        Ok(answer.into())
+    }
+
+    async fn list_resources(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let listed = resources::list(&self.store).map_err(|trouble| trouble.into_error())?;
+        Ok(ListResourcesResult::with_all_items(listed))
+    }
+
+    async fn list_resource_templates(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ListResourceTemplatesResult, ErrorData> {
+        Ok(ListResourceTemplatesResult::with_all_items(resources::templates()))
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<rmcp::model::ReadResourceResponse, ErrorData> {
+        let contents = resources::read(self, &request.uri).map_err(|trouble| trouble.into_error())?;
+        Ok(ReadResourceResult::new(vec![contents]).into())
+    }
+}

@@ -1,0 +1,246 @@
+//! What the tools are given. The comments are what an agent reads.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+use sprag::boards::{Done, NoteSpec, TaskSpec};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListBoards {
+    /// Also boards that are closed.
+    #[serde(default)]
+    pub(crate) all: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneBoard {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SetPlan {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+    /// What is to be reached; left as it is if not given.
+    #[serde(default)]
+    pub(crate) goal: Option<String>,
+    /// How; left as it is if not given.
+    #[serde(default)]
+    pub(crate) plan: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CloseBoard {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+    /// Take back the tasks that nobody has begun.
+    #[serde(default)]
+    pub(crate) cancel_waiting: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AddTasks {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+    /// The tasks: all are added, or none.
+    pub(crate) tasks: Vec<TaskSpec>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListTasks {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+    /// Only those that are waiting, ready, claimed, done, failed, skipped or cancelled.
+    #[serde(default)]
+    pub(crate) status: Vec<String>,
+    /// Only those after this number, for the next page.
+    #[serde(default)]
+    pub(crate) after: u32,
+    /// How many, 100 if not given, 1000 at most.
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneTask {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+    /// The task's key, or its number.
+    pub(crate) task: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Register {
+    /// What you are called. The same name is the same worker: choose one that nobody else uses.
+    pub(crate) name: String,
+    /// The board that you work for.
+    #[serde(default)]
+    pub(crate) board: Option<String>,
+    /// Other queues that you claim from.
+    #[serde(default)]
+    pub(crate) queues: Vec<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Claim {
+    /// What you are called.
+    pub(crate) name: String,
+    /// The board to claim from. Give this, or `queues`.
+    #[serde(default)]
+    pub(crate) board: Option<String>,
+    /// Queues to claim from, beside the board's.
+    #[serde(default)]
+    pub(crate) queues: Vec<String>,
+    /// Seconds to wait for a task if there is none: 0 if not given, 300 at most.
+    #[serde(default)]
+    pub(crate) wait_s: u64,
+    /// Seconds for which the task is yours without a heartbeat: 1800 if not given.
+    #[serde(default)]
+    pub(crate) lease_s: Option<u64>,
+    /// Any number of your own. If no answer came, claim again with the same number: you get the same task, not a
+    /// second one.
+    #[serde(default)]
+    pub(crate) request: Option<u32>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Keep {
+    /// The token that `task_claim` gave.
+    pub(crate) token: String,
+    /// Seconds from now for which the task stays yours: 1800 if not given.
+    #[serde(default)]
+    pub(crate) lease_s: Option<u64>,
+}
+
+// Flattened structs and `deny_unknown_fields` do not go together: the inner one would refuse the outer one's fields.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(crate) struct Complete {
+    /// The token that `task_claim` gave.
+    pub(crate) token: String,
+    /// What came of it.
+    #[serde(default)]
+    pub(crate) result: Done,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fail {
+    /// The token that `task_claim` gave.
+    pub(crate) token: String,
+    /// What went wrong; whoever tries next reads it.
+    pub(crate) reason: String,
+    /// Another try makes no sense.
+    #[serde(default)]
+    pub(crate) for_good: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Token {
+    /// The token that `task_claim` gave.
+    pub(crate) token: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AddNote {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+    /// The note.
+    pub(crate) note: NoteSpec,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListNotes {
+    /// The board's name, or its run's id.
+    pub(crate) board: String,
+    /// Only notes about this.
+    #[serde(default)]
+    pub(crate) tag: Option<String>,
+    /// Only notes after this number: what you have not read yet.
+    #[serde(default)]
+    pub(crate) after: i64,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StartRun {
+    /// The path of a pipeline file. Give this, or `yaml`.
+    #[serde(default)]
+    pub(crate) file: Option<String>,
+    /// A pipeline as text.
+    #[serde(default)]
+    pub(crate) yaml: Option<String>,
+    /// The folder in which its commands run [default: where the server was started].
+    #[serde(default)]
+    pub(crate) dir: Option<String>,
+    /// Its inputs, by name.
+    #[serde(default)]
+    pub(crate) inputs: BTreeMap<String, Value>,
+    /// The same key never starts a second run.
+    #[serde(default)]
+    pub(crate) idempotency_key: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListRuns {
+    /// Only runs that are queued, running, failing, cancelling, completed, failed or cancelled.
+    #[serde(default)]
+    pub(crate) status: Vec<String>,
+    /// How many, 20 if not given, 200 at most.
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneRun {
+    /// The run's id, or the last characters of it.
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Logs {
+    /// The run's id, or the last characters of it.
+    pub(crate) run: String,
+    /// The step.
+    pub(crate) step: String,
+    /// How many bytes from the end: 16384 if not given, 262144 at most.
+    #[serde(default)]
+    pub(crate) bytes: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnswerGate {
+    /// The run's id, or the last characters of it.
+    pub(crate) run: String,
+    /// The step that asks, if several do.
+    #[serde(default)]
+    pub(crate) step: Option<String>,
+    /// One of the choices that the question offers.
+    pub(crate) choice: String,
+    /// What else to say.
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+}

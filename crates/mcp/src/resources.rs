@@ -1,0 +1,85 @@
+//! What agents can read without asking for it: status, tasks, notes and plan of boards, runs and their logs.
+
+use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
+use serde_json::json;
+use sprag::{Store, boards};
+
+use crate::trouble::Trouble;
+use crate::{Agents, tools};
+
+/// Boards and runs that are listed.
+const MOST: usize = 50;
+
+/// What each board has: the end of its address, and what it is.
+const OF_BOARD: [(&str, &str); 5] = [
+    ("status", "the board, and how many of its tasks are what"),
+    ("tasks", "the board's tasks"),
+    ("notes", "what its workers left for each other"),
+    ("plan", "what is to be reached, and how"),
+    ("report", "everything that came of it"),
+];
+
+pub(crate) fn list(store: &Store) -> Result<Vec<Resource>, Trouble> {
+    let mut found = vec![
+        resource("sprag://boards", "boards", "the boards that take tasks"),
+        resource("sprag://runs", "runs", "the newest runs"),
+    ];
+    for board in boards::list(store, false, MOST)? {
+        for (what, about) in OF_BOARD {
+            let name = format!("{} {what}", board.name);
+            found.push(resource(&format!("sprag://board/{}/{what}", board.name), &name, about));
+        }
+    }
+    Ok(found)
+}
+
+fn resource(uri: &str, name: &str, about: &str) -> Resource {
+    Resource::new(uri, name).with_description(about).with_mime_type("application/json")
+}
+
+pub(crate) fn templates() -> Vec<ResourceTemplate> {
+    let mut all: Vec<ResourceTemplate> = OF_BOARD
+        .iter()
+        .map(|(what, about)| {
+            let uri = format!("sprag://board/{{board}}/{what}");
+            ResourceTemplate::new(uri, format!("board {what}")).with_description(*about)
+        })
+        .collect();
+    all.push(ResourceTemplate::new("sprag://run/{run}", "run").with_description("a run and its steps"));
+    all.push(
+        ResourceTemplate::new("sprag://run/{run}/logs/{step}", "run logs")
+            .with_description("the end of what a step printed"),
+    );
+    all
+}
+
+pub(crate) fn read(agents: &Agents, uri: &str) -> Result<ResourceContents, Trouble> {
+    let store = &agents.store;
+    let none = || {
+        let next = "list the resources, or use a template: sprag://board/NAME/tasks, sprag://run/ID";
+        Trouble::new("not_found", format!("there is no resource {uri}"), next)
+    };
+    let path: Vec<&str> = uri.strip_prefix("sprag://").ok_or_else(none)?.split('/').collect();
+    let value = match path.as_slice() {
+        ["boards"] => json!(boards::list(store, false, MOST)?),
+        ["runs"] => tools::runs(agents, &[], MOST)?,
+        ["board", board, what] => {
+            let board = boards::known(store, board)?;
+            match *what {
+                "status" => json!(boards::view(store, &board)?),
+                "tasks" => json!(boards::tasks(store, &board, &[], 0, 1000)?),
+                "notes" => json!(boards::notes(store, &board, None, 0, 1000)?),
+                "plan" => json!({ "goal": &*board.goal, "plan": &*board.plan }),
+                "report" => json!(boards::report(store, &board)?),
+                _ => return Err(none()),
+            }
+        }
+        ["run", run] => tools::status(agents, run)?,
+        ["run", run, "logs", step] => {
+            let text = tools::log_tail(agents, run, step, 64 * 1024)?;
+            return Ok(ResourceContents::text(text, uri));
+        }
+        _ => return Err(none()),
+    };
+    Ok(ResourceContents::text(value.to_string(), uri).with_mime_type("application/json"))
+}

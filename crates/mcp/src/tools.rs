@@ -1,0 +1,379 @@
+//! The tools: one line each in the table, one function each below it.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::{JsonObject, Tool};
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use sprag::boards::{self, BoardSpec, Wanted};
+use sprag::view::{RunDetail, RunView};
+use sprag::{Known, find_run, gate_text};
+use sprag_lifecycle::{RunId, RunStatus, Word};
+use sprag_store::ops::{self, Created, NewWorker};
+use sprag_store::{GateKind, GateRow};
+
+use crate::Agents;
+use crate::params::*;
+use crate::trouble::Trouble;
+
+type Done = Result<Value, Trouble>;
+
+macro_rules! tools {
+    ($($name:ident($params:ty): $about:literal;)+) => {
+        /// All tools, with what they are given.
+        pub(crate) fn list() -> Vec<Tool> {
+            vec![$(Tool::new(stringify!($name), $about, schema::<$params>())),+]
+        }
+
+        /// Calls a tool by its name.
+        pub(crate) async fn call(agents: &Agents, name: &str, arguments: Value) -> Done {
+            match name {
+                $(stringify!($name) => $name(agents, parse::<$params>(name, arguments)?).await,)+
+                _ => {
+                    let known = [$(stringify!($name)),+].join(", ");
+                    Err(Trouble::new("no_tool", format!("there is no tool {name:?}"), format!("use one of: {known}")))
+                }
+            }
+        }
+    };
+}
+
+tools! {
+    board_create(BoardSpec): "Leader: make a board, on which tasks are shared. Its name must not be that of an open one.";
+    board_list(ListBoards): "The boards, newest first, with how many of their tasks are what.";
+    board_status(OneBoard): "How a board stands: open or not, and how many of its tasks are waiting, ready, claimed, done, failed, skipped, cancelled.";
+    board_set_plan(SetPlan): "Leader: say anew what a board is to reach, or how.";
+    board_close(CloseBoard): "Leader: take no more tasks. The board ends when the last of them is settled.";
+    board_report(OneBoard): "All results of a board in one: every task with what its worker reported, and the notes.";
+    task_add(AddTasks): "Leader: add tasks to an open board, all or none. `needs` names tasks that must be done before, by key or number, those of the same call included. A key that is there already adds nothing.";
+    task_list(ListTasks): "The tasks of a board with their status, who has them, and their results.";
+    task_get(OneTask): "One task of a board.";
+    task_cancel(OneTask): "Leader: take a task back. Whoever works on it is told at its next heartbeat.";
+    task_retry(OneTask): "Leader: try a task again that failed, was taken back or was skipped; what was skipped because of it comes back too.";
+    worker_register(Register): "Worker: say that you are there, so that others see who works. Not needed before task_claim.";
+    task_claim(Claim): "Worker: get one task that nobody else has, and a token for it. Without one, the answer says why (empty, all_claimed, waiting_for_needs, backing_off, closed) and in how many seconds to come back.";
+    task_start(Keep): "Worker: say again what the task is, and keep it for longer.";
+    task_heartbeat(Keep): "Worker: keep the task for longer. Call it well before the lease ends. An error means: stop, it is no longer yours.";
+    task_complete(Complete): "Worker: report that the task is done: a summary, outputs that later tasks may read, files changed and created.";
+    task_fail(Fail): "Worker: report that the task failed. It may be tried again, by you or another.";
+    task_release(Token): "Worker: give the task back unfinished; somebody else may claim it at once.";
+    plan_get(OneBoard): "The goal and the plan of a board. Read it before working on its tasks.";
+    note_add(AddNote): "Leave a note for the others on a board.";
+    note_list(ListNotes): "The notes on a board, in order; `after` leaves out those that you have read.";
+    run_start(StartRun): "Start a run of a pipeline, from a file or a text. It is worked off by `sprag serve` or a `sprag worker`.";
+    run_list(ListRuns): "The newest runs and their status.";
+    run_status(OneRun): "A run and its steps.";
+    run_explain(OneRun): "Why a run waits: for what, since when, who has it.";
+    run_logs(Logs): "The end of what a step of a run printed.";
+    run_cancel(OneRun): "End a run: what goes on is ended, what waits never starts.";
+    gate_list(Nothing): "The questions that runs ask of people, and their choices.";
+    gate_answer(AnswerGate): "Answer a question that a run asks. The first choice lets it go on, any other fails the step that asks, unless it is told otherwise.";
+}
+
+fn schema<T: JsonSchema>() -> Arc<JsonObject> {
+    let mut schema = schemars::schema_for!(T).to_value();
+    match schema.as_object_mut() {
+        Some(object) => {
+            object.remove("title");
+            object.remove("$schema");
+            Arc::new(std::mem::take(object))
+        }
+        None => Arc::default(),
+    }
+}
+
+fn parse<T: DeserializeOwned>(tool: &str, arguments: Value) -> Result<T, Trouble> {
+    serde_json::from_value(arguments).map_err(|error| {
+        let next =
+            format!("see the schema of {tool}, correct the arguments and call it again; nothing was changed");
+        Trouble::new("invalid", format!("{tool}: {error}"), next)
+    })
+}
+
+async fn board_create(agents: &Agents, spec: BoardSpec) -> Done {
+    Ok(json!(boards::create(&agents.store, &spec).await?))
+}
+
+async fn board_list(agents: &Agents, given: ListBoards) -> Done {
+    Ok(json!({ "boards": boards::list(&agents.store, given.all, 200)? }))
+}
+
+async fn board_status(agents: &Agents, given: OneBoard) -> Done {
+    Ok(json!(boards::view(&agents.store, &boards::known(&agents.store, &given.board)?)?))
+}
+
+async fn board_set_plan(agents: &Agents, given: SetPlan) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!(boards::set_plan(&agents.store, &board, given.goal.as_deref(), given.plan.as_deref()).await?))
+}
+
+async fn board_close(agents: &Agents, given: CloseBoard) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!(boards::close(&agents.store, &board, given.cancel_waiting).await?))
+}
+
+async fn board_report(agents: &Agents, given: OneBoard) -> Done {
+    Ok(json!(boards::report(&agents.store, &boards::known(&agents.store, &given.board)?)?))
+}
+
+async fn task_add(agents: &Agents, given: AddTasks) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!({ "tasks": boards::add_tasks(&agents.store, &board, &given.tasks).await? }))
+}
+
+async fn task_list(agents: &Agents, given: ListTasks) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    let limit = given.limit.unwrap_or(100).min(1000);
+    Ok(json!({ "tasks": boards::tasks(&agents.store, &board, &given.status, given.after, limit)? }))
+}
+
+async fn task_get(agents: &Agents, given: OneTask) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!(boards::task(&agents.store, &board, &given.task)?))
+}
+
+async fn task_cancel(agents: &Agents, given: OneTask) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!(boards::cancel_task(&agents.store, &board, &given.task).await?))
+}
+
+async fn task_retry(agents: &Agents, given: OneTask) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!(boards::retry_task(&agents.store, &board, &given.task).await?))
+}
+
+async fn worker_register(agents: &Agents, given: Register) -> Done {
+    if given.name.trim().is_empty() || given.name.len() > 128 {
+        return Err(Trouble::new("invalid", "a name has 1 to 128 characters", "choose one and call again"));
+    }
+    let board = given.board.as_ref().map(|board| boards::known(&agents.store, board)).transpose()?;
+    let queues: Vec<String> =
+        given.queues.into_iter().chain(board.map(|board| board.queue.to_string())).collect();
+    let new = NewWorker {
+        id: boards::agent_id(&given.name),
+        name: given.name.as_str().into(),
+        process: "".into(),
+        queues: queues.join(",").into(),
+        slots: 1,
+        lease_ms: 30 * 60 * 1000,
+    };
+    // One that is there already stays as it is.
+    let _ = agents.store.claims().register(new).await?;
+    Ok(json!({ "name": given.name, "queues": queues, "next": "task_claim with this name" }))
+}
+
+/// What is meant by a lease that nobody named.
+const USUAL_LEASE_S: u64 = 30 * 60;
+
+async fn task_claim(agents: &Agents, given: Claim) -> Done {
+    let board = given.board.as_ref().map(|board| boards::known(&agents.store, board)).transpose()?;
+    let wanted = Wanted {
+        name: given.name,
+        board,
+        queues: given.queues,
+        wait: Duration::from_secs(given.wait_s).min(agents.longest_wait),
+        lease: lease(given.lease_s),
+        nonce: given.request.map_or(0, |request| i64::from(request) + 1),
+    };
+    Ok(match boards::claim_for_caller(&agents.store, wanted).await? {
+        Ok(claimed) => json!(claimed),
+        Err(nothing) => {
+            json!({ "token": null, "why": nothing.why, "retry_after_s": nothing.retry_after_s })
+        }
+    })
+}
+
+fn lease(seconds: Option<u64>) -> Duration {
+    Duration::from_secs(seconds.unwrap_or(USUAL_LEASE_S))
+}
+
+async fn task_start(agents: &Agents, given: Keep) -> Done {
+    Ok(json!(boards::start(&agents.store, &given.token, lease(given.lease_s)).await?))
+}
+
+async fn task_heartbeat(agents: &Agents, given: Keep) -> Done {
+    Ok(json!(boards::heartbeat(&agents.store, &given.token, lease(given.lease_s)).await?))
+}
+
+async fn task_complete(agents: &Agents, given: Complete) -> Done {
+    boards::done(&agents.store, &given.token, &given.result).await?;
+    Ok(json!({ "token": given.token, "outcome": "done", "next": "task_claim for another task" }))
+}
+
+async fn task_fail(agents: &Agents, given: Fail) -> Done {
+    boards::fail(&agents.store, &given.token, &given.reason, !given.for_good).await?;
+    Ok(json!({ "token": given.token, "outcome": "failed", "next": "task_claim for another task" }))
+}
+
+async fn task_release(agents: &Agents, given: Token) -> Done {
+    boards::release(&agents.store, &given.token).await?;
+    Ok(json!({ "token": given.token, "outcome": "released" }))
+}
+
+async fn plan_get(agents: &Agents, given: OneBoard) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!({ "board": &*board.name, "goal": &*board.goal, "plan": &*board.plan, "open": board.open }))
+}
+
+async fn note_add(agents: &Agents, given: AddNote) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    Ok(json!(boards::add_note(&agents.store, &board, &given.note).await?))
+}
+
+async fn note_list(agents: &Agents, given: ListNotes) -> Done {
+    let board = boards::known(&agents.store, &given.board)?;
+    let notes = boards::notes(&agents.store, &board, given.tag.as_deref(), given.after, 1000)?;
+    Ok(json!({ "notes": notes }))
+}
+
+async fn run_start(agents: &Agents, given: StartRun) -> Done {
+    let dir = given.dir.as_deref().map_or_else(|| agents.dir.clone(), |dir| agents.dir.join(dir));
+    let pipeline = match (&given.file, &given.yaml) {
+        (Some(file), None) => sprag::load(&dir.join(file))?,
+        (None, Some(yaml)) => sprag::parse("pipeline.yaml", yaml)?,
+        _ => {
+            let next = "call it again with one of them";
+            return Err(Trouble::new("invalid", "give `file` or `yaml`, and not both", next));
+        }
+    };
+    let inputs = pipeline.complete(&given.inputs)?;
+    let plan = pipeline.plan(&inputs)?;
+    let mut new = agents.store.person().new_run(Arc::new(plan));
+    new.inputs = json!(inputs).to_string().into();
+    new.context = json!({ "dir": dir }).to_string().into();
+    new.idempotency_key = given.idempotency_key.as_deref().map(Into::into);
+    match agents.store.person().create_run(new).await? {
+        Created::New(run) => Ok(json!({ "run": run, "existing": false, "next": "run_status, run_explain" })),
+        Created::Existing(run) => Ok(json!({ "run": run, "existing": true })),
+        Created::NameTaken => Err(Trouble::new("failed", "the run's name is taken", "try again")),
+    }
+}
+
+async fn run_list(agents: &Agents, given: ListRuns) -> Done {
+    let mut statuses = Vec::new();
+    for word in &given.status {
+        statuses.push(RunStatus::parse(word).ok_or_else(|| {
+            let all: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
+            Trouble::new(
+                "invalid",
+                format!("{word:?} is no status"),
+                format!("use one of: {}", all.join(", ")),
+            )
+        })?);
+    }
+    runs(agents, &statuses, given.limit.unwrap_or(20).min(200))
+}
+
+pub(crate) fn runs(agents: &Agents, statuses: &[RunStatus], limit: usize) -> Done {
+    let found = agents.store.read(|db| db.runs(None, statuses, limit))?;
+    let told: Vec<RunView> = found.iter().map(RunView::of).collect();
+    Ok(json!({ "runs": told }))
+}
+
+async fn run_status(agents: &Agents, given: OneRun) -> Done {
+    status(agents, &given.run)
+}
+
+pub(crate) fn status(agents: &Agents, run: &str) -> Done {
+    let known = find_run(&agents.store, Some(run))?;
+    let steps = agents.store.read(|db| db.steps(known.id()))?;
+    Ok(json!(RunDetail::of(&known.run, &known.plan, &steps)))
+}
+
+async fn run_explain(agents: &Agents, given: OneRun) -> Done {
+    let known = find_run(&agents.store, Some(&given.run))?;
+    Ok(json!(sprag::explain(&agents.store, &known)?))
+}
+
+async fn run_logs(agents: &Agents, given: Logs) -> Done {
+    let bytes = given.bytes.unwrap_or(16 * 1024).min(256 * 1024);
+    Ok(json!({ "text": log_tail(agents, &given.run, &given.step, bytes)? }))
+}
+
+/// The end of what a step's last attempt printed.
+pub(crate) fn log_tail(agents: &Agents, run: &str, step: &str, bytes: usize) -> Result<String, Trouble> {
+    let known = find_run(&agents.store, Some(run))?;
+    let no = known.find_step(step, Some(&agents.store))?;
+    let executions = agents.store.read(|db| db.executions(known.id()))?;
+    let Some(last) = executions.iter().rfind(|execution| execution.id.step == no) else {
+        return Ok(String::new());
+    };
+    let path = agents.files.log(last.id, &known.name_of(&agents.store, no));
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = std::fs::File::open(&path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(bytes as u64)))?;
+        let mut text = Vec::new();
+        file.take(bytes as u64).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    match read() {
+        Ok(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(Trouble::new("failed", format!("the log cannot be read: {error}"), "try again")),
+    }
+}
+
+async fn run_cancel(agents: &Agents, given: OneRun) -> Done {
+    let known = find_run(&agents.store, Some(&given.run))?;
+    agents.store.person().cancel_run(known.id()).await?.require_applied()?;
+    status(agents, &known.id().to_string())
+}
+
+async fn gate_list(agents: &Agents, _: Nothing) -> Done {
+    /// Live runs that are looked at for questions.
+    const LOOK: usize = 1_000;
+    let mut told = Vec::new();
+    for run in agents.store.read(|db| db.live_runs(None, LOOK))? {
+        for gate in questions(agents, run)? {
+            let known = Known::load(&agents.store, run)?;
+            let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
+            told.push(json!({
+                "run": run, "step": known.name_of(&agents.store, gate.step),
+                "question": gate_text(&gate), "choices": question["choices"],
+            }));
+        }
+    }
+    Ok(json!({ "gates": told }))
+}
+
+fn questions(agents: &Agents, run: RunId) -> Result<Vec<GateRow>, Trouble> {
+    let gates = agents.store.read(|db| db.open_gates(run))?;
+    Ok(gates.into_iter().filter(|gate| gate.kind == GateKind::Question).collect())
+}
+
+async fn gate_answer(agents: &Agents, given: AnswerGate) -> Done {
+    let known = find_run(&agents.store, Some(&given.run))?;
+    let mut open = Vec::new();
+    for gate in questions(agents, known.id())? {
+        let name = known.name_of(&agents.store, gate.step);
+        if given.step.as_ref().is_none_or(|step| *step == name) {
+            open.push((gate, name));
+        }
+    }
+    let [(gate, name)] = open.as_slice() else {
+        let message = match open.len() {
+            0 => format!("run {} asks nothing", known.id()),
+            _ => format!("run {} asks several questions", known.id()),
+        };
+        return Err(Trouble::new("refused", message, "see gate_list, and name the step"));
+    };
+    let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
+    let choices: Vec<&str> =
+        question["choices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !choices.is_empty() && !choices.contains(&given.choice.as_str()) {
+        let next = format!("choose one of: {}", choices.join(", "));
+        return Err(Trouble::new(
+            "invalid",
+            format!("{:?} is no answer to this question", given.choice),
+            next,
+        ));
+    }
+    let approved = choices.first().is_none_or(|first| *first == given.choice);
+    let text = ops::answer_text(&given.choice, given.comment.as_deref(), approved);
+    agents.store.person().answer_gate(gate.id, text).await?.require_applied()?;
+    Ok(json!({ "run": known.id(), "step": name, "choice": given.choice, "approved": approved }))
+}

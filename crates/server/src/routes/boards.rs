@@ -1,0 +1,361 @@
+//! Boards: made, watched, closed; their tasks and notes.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use sprag::boards::{self, BoardSpec, BoardView, NoteSpec, NoteView, Report, TaskAdded, TaskSpec, TaskView};
+use sprag_store::BoardRow;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::{MayRead, MayRun, MayWork};
+use crate::app::App;
+use crate::extract::{BoardPath, Json, OptionalJson, Query, TaskPath};
+use crate::problem::{Answer, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show))
+        .routes(routes!(set_plan))
+        .routes(routes!(close))
+        .routes(routes!(report))
+        .routes(routes!(tasks, add))
+        .routes(routes!(task))
+        .routes(routes!(cancel))
+        .routes(routes!(retry))
+        .routes(routes!(notes, note))
+}
+
+/// How many boards, tasks or notes a page has at most.
+const MOST: usize = 1_000;
+
+/// Boards, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+struct Boards {
+    /// The boards.
+    boards: Vec<BoardView>,
+}
+
+/// Tasks, in order.
+#[derive(Debug, Serialize, ToSchema)]
+struct Tasks {
+    /// The tasks.
+    tasks: Vec<TaskView>,
+}
+
+/// What became of the tasks that were sent.
+#[derive(Debug, Serialize, ToSchema)]
+struct Added {
+    /// One for each, in order.
+    tasks: Vec<TaskAdded>,
+}
+
+/// Notes, in order.
+#[derive(Debug, Serialize, ToSchema)]
+struct Notes {
+    /// The notes.
+    notes: Vec<NoteView>,
+}
+
+/// The board that a path names.
+async fn known(app: &App, name: String) -> Answer<BoardRow> {
+    app.blocking(move |app| Ok(boards::known(app.store(), &name)?)).await
+}
+
+fn limit(wanted: Option<usize>) -> Answer<usize> {
+    match wanted.unwrap_or(100) {
+        limit if (1..=MOST).contains(&limit) => Ok(limit),
+        limit => Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}"))),
+    }
+}
+
+/// Which boards to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WhichBoards {
+    /// Those that are closed too.
+    #[serde(default)]
+    all: bool,
+    /// How many, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// List boards
+#[utoipa::path(get, path = "/v1/boards", tag = "boards", params(WhichBoards), responses((status = 200, body = Boards)))]
+async fn list(_: MayRead, State(app): State<App>, Query(which): Query<WhichBoards>) -> Answer<Json<Boards>> {
+    let limit = limit(which.limit)?;
+    let boards = app.blocking(move |app| Ok(boards::list(app.store(), which.all, limit)?)).await?;
+    Ok(Json(Boards { boards }))
+}
+
+/// Make a board
+#[utoipa::path(
+    post, path = "/v1/boards", tag = "boards", request_body = BoardSpec,
+    responses(
+        (status = 201, body = BoardView),
+        (status = 409, description = "Problem: an open board has this name"),
+        (status = 422, description = "Problem: the name, or something else, is not right"),
+    )
+)]
+async fn create(_: MayRun, State(app): State<App>, Json(spec): Json<BoardSpec>) -> Answer<Response> {
+    let made = boards::create(app.store(), &spec).await?;
+    Ok((StatusCode::CREATED, Json(made)).into_response())
+}
+
+/// Show a board
+#[utoipa::path(
+    get, path = "/v1/boards/{board}", tag = "boards",
+    params(("board" = String, Path, description = "The board's name, or its run's id")),
+    responses((status = 200, body = BoardView), (status = 404, description = "Problem: there is no such board"))
+)]
+async fn show(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) -> Answer<Json<BoardView>> {
+    app.blocking(move |app| Ok(Json(boards::view(app.store(), &boards::known(app.store(), &name)?)?))).await
+}
+
+/// What a board is for.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Plan {
+    /// What is to be reached; left as it is if not given.
+    goal: Option<String>,
+    /// How; left as it is if not given.
+    plan: Option<String>,
+}
+
+/// Say anew what a board is to reach, or how
+#[utoipa::path(
+    put, path = "/v1/boards/{board}/plan", tag = "boards", request_body = Plan,
+    params(("board" = String, Path, description = "The board's name, or its run's id")),
+    responses((status = 200, body = BoardView), (status = 404, description = "Problem: there is no such board"))
+)]
+async fn set_plan(
+    _: MayRun,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    Json(wanted): Json<Plan>,
+) -> Answer<Json<BoardView>> {
+    let board = known(&app, name).await?;
+    let (goal, plan) = (wanted.goal.as_deref(), wanted.plan.as_deref());
+    Ok(Json(boards::set_plan(app.store(), &board, goal, plan).await?))
+}
+
+/// How to close a board.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Close {
+    /// Take back the tasks that nobody has begun.
+    #[serde(default)]
+    cancel_waiting: bool,
+}
+
+/// Take no more tasks: the board ends with the last of them
+#[utoipa::path(
+    post, path = "/v1/boards/{board}/close", tag = "boards", request_body = Option<Close>,
+    params(("board" = String, Path, description = "The board's name, or its run's id")),
+    responses(
+        (status = 200, body = BoardView),
+        (status = 404, description = "Problem: there is no such board"),
+        (status = 409, description = "Problem: the board is closed"),
+    )
+)]
+async fn close(
+    _: MayRun,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    OptionalJson(how): OptionalJson<Close>,
+) -> Answer<Json<BoardView>> {
+    let board = known(&app, name).await?;
+    Ok(Json(boards::close(app.store(), &board, how.cancel_waiting).await?))
+}
+
+/// Gather all results of a board
+#[utoipa::path(
+    get, path = "/v1/boards/{board}/report", tag = "boards",
+    params(("board" = String, Path, description = "The board's name, or its run's id")),
+    responses((status = 200, body = Report), (status = 404, description = "Problem: there is no such board"))
+)]
+async fn report(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) -> Answer<Json<Report>> {
+    app.blocking(move |app| Ok(Json(boards::report(app.store(), &boards::known(app.store(), &name)?)?))).await
+}
+
+/// Which tasks to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WhichTasks {
+    /// Only those in one of these statuses, separated by commas.
+    status: Option<String>,
+    /// Only those after this number.
+    #[serde(default)]
+    after: u32,
+    /// How many, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// List a board's tasks
+#[utoipa::path(
+    get, path = "/v1/boards/{board}/tasks", tag = "boards",
+    params(("board" = String, Path, description = "The board's name, or its run's id"), WhichTasks),
+    responses((status = 200, body = Tasks), (status = 404, description = "Problem: there is no such board"))
+)]
+async fn tasks(
+    _: MayRead,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    Query(which): Query<WhichTasks>,
+) -> Answer<Json<Tasks>> {
+    let limit = limit(which.limit)?;
+    let words = which.status.unwrap_or_default();
+    let statuses: Vec<String> = words.split(',').filter(|word| !word.is_empty()).map(Into::into).collect();
+    app.blocking(move |app| {
+        let board = boards::known(app.store(), &name)?;
+        Ok(Json(Tasks { tasks: boards::tasks(app.store(), &board, &statuses, which.after, limit)? }))
+    })
+    .await
+}
+
+/// Add tasks to an open board, all or none
+#[utoipa::path(
+    post, path = "/v1/boards/{board}/tasks", tag = "boards", request_body = Vec<TaskSpec>,
+    params(("board" = String, Path, description = "The board's name, or its run's id")),
+    responses(
+        (status = 200, body = Added),
+        (status = 404, description = "Problem: there is no such board"),
+        (status = 409, description = "Problem: the board is closed, or a need is not there"),
+        (status = 422, description = "Problem: a task is not right"),
+    )
+)]
+async fn add(
+    _: MayRun,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    Json(specs): Json<Vec<TaskSpec>>,
+) -> Answer<Json<Added>> {
+    let board = known(&app, name).await?;
+    Ok(Json(Added { tasks: boards::add_tasks(app.store(), &board, &specs).await? }))
+}
+
+/// Show a task
+#[utoipa::path(
+    get, path = "/v1/boards/{board}/tasks/{task}", tag = "boards",
+    params(("board" = String, Path, description = "The board's name, or its run's id"),
+           ("task" = String, Path, description = "The task's key, or its number")),
+    responses((status = 200, body = TaskView), (status = 404, description = "Problem: there is no such task"))
+)]
+async fn task(
+    _: MayRead,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    TaskPath(task): TaskPath,
+) -> Answer<Json<TaskView>> {
+    app.blocking(move |app| {
+        let board = boards::known(app.store(), &name)?;
+        Ok(Json(boards::task(app.store(), &board, &task)?))
+    })
+    .await
+}
+
+/// Take a task back; whoever has it is told at its next heartbeat
+#[utoipa::path(
+    post, path = "/v1/boards/{board}/tasks/{task}/cancel", tag = "boards",
+    params(("board" = String, Path, description = "The board's name, or its run's id"),
+           ("task" = String, Path, description = "The task's key, or its number")),
+    responses(
+        (status = 200, body = TaskView),
+        (status = 404, description = "Problem: there is no such task"),
+        (status = 409, description = "Problem: the task is settled"),
+    )
+)]
+async fn cancel(
+    _: MayRun,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    TaskPath(task): TaskPath,
+) -> Answer<Json<TaskView>> {
+    let board = known(&app, name).await?;
+    Ok(Json(boards::cancel_task(app.store(), &board, &task).await?))
+}
+
+/// Try a task again that failed, was taken back, or was skipped
+#[utoipa::path(
+    post, path = "/v1/boards/{board}/tasks/{task}/retry", tag = "boards",
+    params(("board" = String, Path, description = "The board's name, or its run's id"),
+           ("task" = String, Path, description = "The task's key, or its number")),
+    responses(
+        (status = 200, body = TaskView),
+        (status = 404, description = "Problem: there is no such task"),
+        (status = 409, description = "Problem: there is nothing to try again"),
+    )
+)]
+async fn retry(
+    _: MayRun,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    TaskPath(task): TaskPath,
+) -> Answer<Json<TaskView>> {
+    let board = known(&app, name).await?;
+    Ok(Json(boards::retry_task(app.store(), &board, &task).await?))
+}
+
+/// Which notes to read.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WhichNotes {
+    /// Only those about this.
+    tag: Option<String>,
+    /// Only those after this number.
+    #[serde(default)]
+    after: i64,
+    /// How many, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// Read a board's notes
+#[utoipa::path(
+    get, path = "/v1/boards/{board}/notes", tag = "boards",
+    params(("board" = String, Path, description = "The board's name, or its run's id"), WhichNotes),
+    responses((status = 200, body = Notes), (status = 404, description = "Problem: there is no such board"))
+)]
+async fn notes(
+    _: MayRead,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    Query(which): Query<WhichNotes>,
+) -> Answer<Json<Notes>> {
+    let limit = limit(which.limit)?;
+    app.blocking(move |app| {
+        let board = boards::known(app.store(), &name)?;
+        let tag = which.tag.as_deref();
+        Ok(Json(Notes { notes: boards::notes(app.store(), &board, tag, which.after, limit)? }))
+    })
+    .await
+}
+
+/// Leave a note for the others
+#[utoipa::path(
+    post, path = "/v1/boards/{board}/notes", tag = "boards", request_body = NoteSpec,
+    params(("board" = String, Path, description = "The board's name, or its run's id")),
+    responses(
+        (status = 201, body = NoteView),
+        (status = 404, description = "Problem: there is no such board"),
+        (status = 422, description = "Problem: the note is not right"),
+    )
+)]
+async fn note(
+    _: MayWork,
+    State(app): State<App>,
+    BoardPath(name): BoardPath,
+    Json(note): Json<NoteSpec>,
+) -> Answer<Response> {
+    let board = known(&app, name).await?;
+    let left = boards::add_note(app.store(), &board, &note).await?;
+    Ok((StatusCode::CREATED, Json(left)).into_response())
+}

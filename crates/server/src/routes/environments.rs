@@ -1,0 +1,102 @@
+//! Where runs work.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use sprag::Environments as Keeper;
+use sprag::view::EnvironmentView;
+use sprag_store::{EnvironmentRow, Table};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::{MayRead, MayRun};
+use crate::app::App;
+use crate::extract::{IdPath, Json, Query};
+use crate::problem::{Answer, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(cleanup))
+}
+
+/// Which environments to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Which {
+    /// Only this run's.
+    run: Option<String>,
+    /// Those that were removed, too.
+    #[serde(default)]
+    all: bool,
+}
+
+/// Environments.
+#[derive(Debug, Serialize, ToSchema)]
+struct Environments {
+    /// The environments.
+    environments: Vec<EnvironmentView>,
+}
+
+/// List where runs work
+#[utoipa::path(
+    get, path = "/v1/environments", tag = "environments", params(Which),
+    responses((status = 200, body = Environments))
+)]
+async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Environments>> {
+    let run = which.run.as_deref().map(str::parse::<sprag::RunId>).transpose();
+    let run = run.map_err(|error| Problem::malformed(format!("run: {error}")))?;
+    app.blocking(move |app| {
+        let rows = app.store().read(|db| match run {
+            Some(run) => db.environments_of(run),
+            None => db.environments(which.all),
+        })?;
+        Ok(Json(Environments { environments: rows.iter().map(|row| view(app, row)).collect() }))
+    })
+    .await
+}
+
+fn view(app: &App, row: &EnvironmentRow) -> EnvironmentView {
+    let keeper = Keeper::new(app.store().clone(), app.data(), app.id());
+    EnvironmentView::of(row, keeper.why_there(row))
+}
+
+fn load(app: &App, id: i64) -> Answer<EnvironmentView> {
+    let row = app.store().read(|db| Table::<EnvironmentRow>::load(db, id))?;
+    let row = row.ok_or_else(|| {
+        Problem::not_found(format!("there is no environment {id}")).next("list them: GET /v1/environments")
+    })?;
+    Ok(view(app, &row))
+}
+
+/// Show where a run works
+#[utoipa::path(
+    get, path = "/v1/environments/{id}", tag = "environments",
+    params(("id" = String, Path, description = "The environment's number")),
+    responses((status = 200, body = EnvironmentView), (status = 404, description = "Problem: it is not there"))
+)]
+async fn show(_: MayRead, State(app): State<App>, id: IdPath) -> Answer<Json<EnvironmentView>> {
+    let id = id.number()?;
+    app.blocking(move |app| load(app, id).map(Json)).await
+}
+
+/// Ask for an environment to be removed
+///
+/// It goes once its run has ended; what is not committed in it is saved as a ref before.
+#[utoipa::path(
+    post, path = "/v1/environments/{id}/cleanup", tag = "environments",
+    params(("id" = String, Path, description = "The environment's number")),
+    responses((status = 202, body = EnvironmentView), (status = 404, description = "Problem: it is not there"))
+)]
+async fn cleanup(
+    _: MayRun,
+    State(app): State<App>,
+    id: IdPath,
+) -> Answer<(StatusCode, Json<EnvironmentView>)> {
+    let id = id.number()?;
+    if !app.store().person().request_cleanup(id).await? {
+        return Err(Problem::not_found(format!("there is no environment {id}")));
+    }
+    let told = app.blocking(move |app| load(app, id)).await?;
+    Ok((StatusCode::ACCEPTED, Json(told)))
+}

@@ -1,0 +1,246 @@
+//! What happens, as it happens, and what has happened: the journal.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use bytes::{Bytes, BytesMut};
+use serde::{Deserialize, Serialize};
+use sprag::view::EntryView;
+use sprag::{Names, RunId};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::MayRead;
+use crate::app::App;
+use crate::extract::{Json, Query};
+use crate::feed::{Batch, Told};
+use crate::problem::{Answer, Problem};
+use crate::stream::{self, Source};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(events)).routes(routes!(journal))
+}
+
+/// How many entries are read from the journal at once for one reader.
+const PAGE: usize = 256;
+/// How many entries a page of the journal has at most.
+const MOST: usize = 1_000;
+
+/// Which events to follow.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Which {
+    /// Only this run's.
+    run: Option<String>,
+    /// Only this board's, by its name.
+    board: Option<String>,
+    /// Only those on this kind of thing, such as `step`.
+    entity: Option<String>,
+    /// Only this event, such as `run.succeeded`; several are separated by commas.
+    event: Option<String>,
+    /// Only what came after this number; from now on if it is left out. `Last-Event-ID` says the same.
+    after: Option<u64>,
+}
+
+/// What a reader wants to be told of.
+#[derive(Debug, Clone)]
+struct Wanted {
+    run: Option<RunId>,
+    entity: Option<String>,
+    events: Vec<String>,
+}
+
+impl Wanted {
+    fn wants(&self, told: &Told) -> bool {
+        self.run.is_none_or(|run| told.run == Some(run))
+            && self.entity.as_deref().is_none_or(|entity| entity == told.entity)
+            && (self.events.is_empty() || self.events.iter().any(|event| event == told.event))
+    }
+}
+
+/// Follow what happens, as server-sent events
+///
+/// Each event's `id` is its number in the journal, its `data` the entry in JSON. Who comes back with
+/// `Last-Event-ID` (or `after`) gets every entry after that one, once and in order.
+#[utoipa::path(
+    get, path = "/v1/events", tag = "events",
+    params(Which, ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was seen")),
+    responses((status = 200, body = String, content_type = "text/event-stream"))
+)]
+async fn events(
+    _: MayRead,
+    State(app): State<App>,
+    headers: HeaderMap,
+    Query(which): Query<Which>,
+) -> Answer<Response> {
+    let run = match (&which.run, which.board) {
+        (Some(_), Some(_)) => return Err(Problem::malformed("name either `run` or `board`")),
+        (Some(run), None) => Some(parse_run(run)?),
+        (None, Some(board)) => Some(board_run(&app, board).await?),
+        (None, None) => None,
+    };
+    let words = which.event.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
+    let wanted = Wanted { run, entity: which.entity, events: words.map(str::to_owned).collect() };
+    let after = stream::position(&headers, which.after).map_err(Problem::malformed)?;
+    // Listened to before the journal is read: nothing falls in between.
+    let live = app.feed().subscribe();
+    let after = match after {
+        Some(after) => after,
+        None => app.read(|db| db.last_seq()).await?,
+    };
+    let names = Names::new(app.store());
+    let reader = Reader { app: app.clone(), wanted, after, live, behind: true, names: Some(names) };
+    Ok(stream::respond(&app, reader))
+}
+
+fn parse_run(text: &str) -> Answer<RunId> {
+    text.parse().map_err(|error: sprag_lifecycle::NotARunId| Problem::malformed(format!("run: {error}")))
+}
+
+async fn board_run(app: &App, name: String) -> Answer<RunId> {
+    let wanted = name.clone();
+    let board = app.read(move |db| db.board_called(&wanted)).await?;
+    board.map(|board| board.run).ok_or_else(|| Problem::not_found(format!("there is no board {name:?}")))
+}
+
+/// One who follows the journal.
+struct Reader {
+    app: App,
+    wanted: Wanted,
+    /// Everything up to here was sent, or was not wanted.
+    after: u64,
+    live: Receiver<Arc<Batch>>,
+    /// The journal has more than this reader was told of.
+    behind: bool,
+    /// Lent to whoever reads the journal.
+    names: Option<Names>,
+}
+
+impl Reader {
+    /// Reads the next page of the journal itself.
+    async fn catch_up(&mut self) -> Option<Bytes> {
+        let (after, run) = (self.after, self.wanted.run);
+        let mut names = self.names.take().unwrap_or_else(|| Names::new(self.app.store()));
+        let page = self.app.blocking(move |app| {
+            let (entries, last_seq) =
+                app.store().read(|db| Ok((db.journal(after, run, PAGE)?, db.last_seq()?)))?;
+            let told: Vec<Told> =
+                entries.iter().map(|entry| Told::of(&mut names, entry)).collect::<Result<_, _>>()?;
+            Ok((told, last_seq, names))
+        });
+        let (told, last_seq, names) = match page.await {
+            Ok(page) => page,
+            Err(problem) => {
+                // The reader comes back, and goes on where it was.
+                tracing::warn!(problem.message, "an event stream cannot go on");
+                return None;
+            }
+        };
+        self.names = Some(names);
+        self.behind = told.len() == PAGE;
+        self.after = match told.last() {
+            Some(last) if self.behind => last.seq,
+            _ => after.max(last_seq),
+        };
+        Some(self.write(&told))
+    }
+
+    fn write(&self, told: &[Told]) -> Bytes {
+        let mut out = BytesMut::new();
+        for told in told.iter().filter(|told| self.wanted.wants(told)) {
+            stream::event(&mut out, told.seq, told.event, &told.json);
+        }
+        out.freeze()
+    }
+
+    /// What is new in a batch; none if something before it is missing.
+    fn take(&mut self, batch: &Batch) -> Option<Bytes> {
+        if batch.after > self.after {
+            return None;
+        }
+        let seen = self.after;
+        let mut out = BytesMut::new();
+        for told in batch.entries.iter().filter(|told| told.seq > seen && self.wanted.wants(told)) {
+            stream::event(&mut out, told.seq, told.event, &told.json);
+        }
+        self.after = seen.max(batch.upto);
+        Some(out.freeze())
+    }
+}
+
+impl Source for Reader {
+    async fn next(&mut self, limit: Duration) -> Option<Bytes> {
+        loop {
+            if self.behind {
+                let piece = self.catch_up().await?;
+                if piece.is_empty() {
+                    continue;
+                }
+                return Some(piece);
+            }
+            match tokio::time::timeout(limit, self.live.recv()).await {
+                Err(_) => return Some(Bytes::new()),
+                Ok(Err(RecvError::Closed)) => return None,
+                // Too slow for the feed: the journal has it all.
+                Ok(Err(RecvError::Lagged(_))) => self.behind = true,
+                Ok(Ok(batch)) => match self.take(&batch) {
+                    None => self.behind = true,
+                    Some(piece) if piece.is_empty() => {}
+                    Some(piece) => return Some(piece),
+                },
+            }
+        }
+    }
+}
+
+/// Which entries to read.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Part {
+    /// Only this run's.
+    run: Option<String>,
+    /// Only what came after this number.
+    after: Option<u64>,
+    /// How many, at most 1000.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+}
+
+/// A part of the journal.
+#[derive(Debug, Serialize, ToSchema)]
+struct Journal {
+    /// What happened, in the order of commits.
+    entries: Vec<EntryView>,
+    /// After which number to go on.
+    next_after: u64,
+}
+
+/// Read the journal
+#[utoipa::path(
+    get, path = "/v1/journal", tag = "events", params(Part), responses((status = 200, body = Journal))
+)]
+async fn journal(_: MayRead, State(app): State<App>, Query(part): Query<Part>) -> Answer<Json<Journal>> {
+    let limit = part.limit.unwrap_or(200);
+    if !(1..=MOST).contains(&limit) {
+        return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
+    }
+    let run = part.run.as_deref().map(parse_run).transpose()?;
+    let after = part.after.unwrap_or(0);
+    app.blocking(move |app| {
+        let found = app.store().read(|db| db.journal(after, run, limit))?;
+        let mut names = Names::new(app.store());
+        let entries: Vec<EntryView> =
+            found.iter().map(|entry| names.view(entry)).collect::<Result<_, _>>()?;
+        let next_after = entries.last().map_or(after, |last| last.seq);
+        Ok(Json(Journal { entries, next_after }))
+    })
+    .await
+}

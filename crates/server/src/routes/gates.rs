@@ -1,0 +1,194 @@
+//! What runs wait for from outside: questions and signals.
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sprag::Known;
+use sprag::view::GateView;
+use sprag_store::ops::{self, Signalled};
+use sprag_store::{GateKind, GateRow, Table};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::{MayRead, MayRun};
+use crate::app::App;
+use crate::extract::{IdPath, Json, Query, RunPath};
+use crate::problem::{Answer, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(show))
+        .routes(routes!(answer))
+        .routes(routes!(signal))
+}
+
+/// How many gates are listed at most.
+const MOST: usize = 500;
+
+/// Which gates to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Which {
+    /// Only this run's.
+    run: Option<String>,
+    /// Only this kind: `question`, `time` or `signal`.
+    kind: Option<String>,
+    /// Only those after this one: `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+/// Open gates.
+#[derive(Debug, Serialize, ToSchema)]
+struct Gates {
+    /// The gates.
+    gates: Vec<GateView>,
+    /// Where the next page begins; nothing if there is none.
+    next_cursor: Option<String>,
+}
+
+/// List what runs wait for from outside
+#[utoipa::path(get, path = "/v1/gates", tag = "gates", params(Which), responses((status = 200, body = Gates)))]
+async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Gates>> {
+    let run = which.run.as_deref().map(str::parse).transpose();
+    let run: Option<sprag::RunId> =
+        run.map_err(|error: sprag_lifecycle::NotARunId| Problem::malformed(format!("run: {error}")))?;
+    let kind = match which.kind.as_deref() {
+        None => None,
+        Some(word) => Some(GateKind::parse(word).ok_or_else(|| {
+            Problem::malformed(format!("kind: {word:?} is no kind")).next("one of: question, time, signal")
+        })?),
+    };
+    let after = which.cursor.as_deref().map_or(Ok(0), str::parse);
+    let after: i64 = after.map_err(|_| Problem::malformed("cursor: not a number"))?;
+    app.blocking(move |app| {
+        let rows = match run {
+            Some(run) => app.store().read(|db| db.open_gates(run))?,
+            None => app.store().read(|db| db.gates_open(after, MOST))?,
+        };
+        let full = run.is_none() && rows.len() == MOST;
+        let next_cursor = rows.last().filter(|_| full).map(|gate| gate.id.to_string());
+        let wanted = rows.iter().filter(|gate| kind.is_none_or(|kind| kind == gate.kind));
+        let gates = wanted.map(|gate| view(app, gate)).collect::<Answer<_>>()?;
+        Ok(Json(Gates { gates, next_cursor }))
+    })
+    .await
+}
+
+fn view(app: &App, gate: &GateRow) -> Answer<GateView> {
+    let known = Known::load(app.store(), gate.run)?;
+    Ok(GateView::of(gate, &known.name_of(app.store(), gate.step), app.store().now()))
+}
+
+fn load(app: &App, id: i64) -> Answer<GateRow> {
+    let row = app.store().read(|db| Table::<GateRow>::load(db, id))?;
+    row.ok_or_else(|| Problem::not_found(format!("there is no gate {id}")).next("list them: GET /v1/gates"))
+}
+
+/// Show a gate
+#[utoipa::path(
+    get, path = "/v1/gates/{id}", tag = "gates",
+    params(("id" = String, Path, description = "The gate's number")),
+    responses((status = 200, body = GateView), (status = 404, description = "Problem: there is no such gate"))
+)]
+async fn show(_: MayRead, State(app): State<App>, id: IdPath) -> Answer<Json<GateView>> {
+    let id = id.number()?;
+    app.blocking(move |app| Ok(Json(view(app, &load(app, id)?)?))).await
+}
+
+/// A person's answer.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = GateAnswer)]
+struct GateAnswer {
+    /// Whether the run goes on.
+    approved: bool,
+    /// Which of the choices; the first to approve, the last to reject, if it is left out.
+    choice: Option<String>,
+    /// What else to say; a step that is sent back reads it.
+    comment: Option<String>,
+}
+
+/// Answer a question
+#[utoipa::path(
+    post, path = "/v1/gates/{id}/answer", tag = "gates", request_body = GateAnswer,
+    params(("id" = String, Path, description = "The gate's number")),
+    responses(
+        (status = 200, body = GateView),
+        (status = 404, description = "Problem: there is no such gate"),
+        (status = 409, description = "Problem: it has been answered, has expired, or its run is being ended"),
+        (status = 422, description = "Problem: it is no question, or that is no answer to it"),
+    )
+)]
+async fn answer(
+    _: MayRun,
+    State(app): State<App>,
+    id: IdPath,
+    Json(given): Json<GateAnswer>,
+) -> Answer<Json<GateView>> {
+    let id = id.number()?;
+    let told = app.blocking(move |app| view(app, &load(app, id)?)).await?;
+    if told.kind != "question" {
+        return Err(Problem::invalid(format!("the gate waits for a {}, not for an answer", told.kind)));
+    }
+    let meant = if given.approved { told.choices.first() } else { told.choices.last() };
+    let choice = given.choice.as_ref().or(meant).map_or("yes", String::as_str);
+    if !told.choices.is_empty() && !told.choices.iter().any(|one| one == choice) {
+        return Err(Problem::invalid(format!("{choice:?} is no answer to this question"))
+            .next(format!("choose one of: {}", told.choices.join(", "))));
+    }
+    let text = ops::answer_text(choice, given.comment.as_deref(), given.approved);
+    app.store().person().answer_gate(id, text).await?.require_applied()?;
+    app.blocking(move |app| Ok(Json(view(app, &load(app, id)?)?))).await
+}
+
+/// A signal to a run.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewSignal {
+    /// Its name.
+    #[schema(min_length = 1, max_length = 255)]
+    name: String,
+    /// What comes with it: the step's outputs.
+    #[serde(default)]
+    payload: Option<Value>,
+}
+
+/// What became of a signal.
+#[derive(Debug, Serialize, ToSchema)]
+struct Sent {
+    /// The step that had waited for it; nothing if it is kept for the one that will.
+    received_by: Option<String>,
+}
+
+/// Send a signal to a run that waits for it, or will
+#[utoipa::path(
+    post, path = "/v1/runs/{run}/signals", tag = "gates", request_body = NewSignal,
+    params(("run" = String, Path, description = "The run's id")),
+    responses(
+        (status = 200, body = Sent),
+        (status = 404, description = "Problem: there is no such run"),
+        (status = 409, description = "Problem: the run has ended"),
+        (status = 422, description = "Problem: that is no name"),
+    )
+)]
+async fn signal(
+    _: MayRun,
+    State(app): State<App>,
+    RunPath(run): RunPath,
+    Json(new): Json<NewSignal>,
+) -> Answer<Json<Sent>> {
+    if new.name.is_empty() || new.name.len() > 255 {
+        return Err(Problem::invalid("name: between 1 and 255 bytes"));
+    }
+    let payload = new.payload.unwrap_or_else(|| serde_json::json!({})).to_string();
+    let sent = app.store().person().signal(run, new.name.into(), payload.into()).await?;
+    let Signalled::Received(step) = sent else { return Ok(Json(Sent { received_by: None })) };
+    app.blocking(move |app| {
+        let known = Known::load(app.store(), run)?;
+        Ok(Json(Sent { received_by: Some(known.name_of(app.store(), step)) }))
+    })
+    .await
+}

@@ -1,0 +1,111 @@
+//! Webhooks, for those who may do everything.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::MayAdmin;
+use crate::app::App;
+use crate::extract::{IdPath, Json};
+use crate::hooks::{HookView, NewHook, add_hook};
+use crate::problem::{Answer, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, remove)).routes(routes!(retry))
+}
+
+/// Hooks.
+#[derive(Debug, Serialize, ToSchema)]
+struct Hooks {
+    /// The hooks, without their secrets.
+    hooks: Vec<HookView>,
+}
+
+/// List hooks, without their secrets
+#[utoipa::path(get, path = "/v1/hooks", tag = "hooks", responses((status = 200, body = Hooks)))]
+async fn list(_: MayAdmin, State(app): State<App>) -> Answer<Json<Hooks>> {
+    let hooks = app.read(|db| db.hooks()).await?;
+    Ok(Json(Hooks { hooks: hooks.iter().map(HookView::of).collect() }))
+}
+
+/// A hook with its secret, which is shown once.
+#[derive(Debug, Serialize, ToSchema)]
+struct MadeHook {
+    /// The hook.
+    #[serde(flatten)]
+    view: HookView,
+    /// What its messages are signed with. It is never shown again.
+    secret: String,
+}
+
+/// Have somebody told of what happens
+///
+/// Messages are POSTs of `{"hook": ID, "events": [ENTRY, …]}` with the headers `sprag-event-id` (the last
+/// entry's number), `sprag-timestamp` and `sprag-signature: v1=HEX`, the HMAC-SHA256 of the time, a dot and the
+/// body. They come in order and at least once.
+#[utoipa::path(
+    post, path = "/v1/hooks", tag = "hooks", request_body = NewHook,
+    responses(
+        (status = 201, body = MadeHook),
+        (status = 409, description = "Problem: there are too many hooks"),
+        (status = 422, description = "Problem: the URL, the secret or the filter is not right"),
+    )
+)]
+async fn create(
+    _: MayAdmin,
+    State(app): State<App>,
+    Json(new): Json<NewHook>,
+) -> Answer<(StatusCode, Json<MadeHook>)> {
+    let (row, secret) = add_hook(app.store(), new).await?;
+    Ok((StatusCode::CREATED, Json(MadeHook { view: HookView::of(&row), secret })))
+}
+
+async fn load(app: &App, id: &IdPath) -> Answer<Json<HookView>> {
+    let number = id.number()?;
+    let hooks = app.read(|db| db.hooks()).await?;
+    let found = hooks.iter().find(|hook| hook.id == number).map(HookView::of);
+    found.map(Json).ok_or_else(|| none(id))
+}
+
+fn none(id: &IdPath) -> Problem {
+    Problem::not_found(format!("there is no hook {}", id.0)).next("list them: GET /v1/hooks")
+}
+
+/// Show a hook
+#[utoipa::path(
+    get, path = "/v1/hooks/{id}", tag = "hooks",
+    params(("id" = String, Path, description = "The hook's number")),
+    responses((status = 200, body = HookView), (status = 404, description = "Problem: it is not there"))
+)]
+async fn show(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<HookView>> {
+    load(&app, &id).await
+}
+
+/// Remove a hook
+#[utoipa::path(
+    delete, path = "/v1/hooks/{id}", tag = "hooks",
+    params(("id" = String, Path, description = "The hook's number")),
+    responses((status = 204, description = "It is gone"), (status = 404, description = "Problem: it is not there"))
+)]
+async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<StatusCode> {
+    match app.store().service().remove_hook(id.number()?).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(none(&id)),
+    }
+}
+
+/// Try a parked hook again, from where it was
+#[utoipa::path(
+    post, path = "/v1/hooks/{id}/retry", tag = "hooks",
+    params(("id" = String, Path, description = "The hook's number")),
+    responses((status = 200, body = HookView), (status = 404, description = "Problem: it is not there"))
+)]
+async fn retry(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<HookView>> {
+    match app.store().service().retry_hook(id.number()?).await? {
+        true => load(&app, &id).await,
+        false => Err(none(&id)),
+    }
+}

@@ -1,0 +1,110 @@
+//! Queues and the workers that serve them.
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use sprag::view::{QueueView, WorkerView};
+use sprag_store::QueueRow;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::{MayRead, MayRun};
+use crate::app::App;
+use crate::extract::{Json, QueuePath};
+use crate::problem::{Answer, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(hold))
+        .routes(routes!(release))
+        .routes(routes!(limit))
+        .routes(routes!(workers))
+}
+
+/// Queues.
+#[derive(Debug, Serialize, ToSchema)]
+struct Queues {
+    /// Every queue that has settings, holds something, or is served.
+    queues: Vec<QueueView>,
+}
+
+/// List queues
+#[utoipa::path(get, path = "/v1/queues", tag = "queues", responses((status = 200, body = Queues)))]
+async fn list(_: MayRead, State(app): State<App>) -> Answer<Json<Queues>> {
+    Ok(Json(Queues { queues: all(&app).await? }))
+}
+
+async fn all(app: &App) -> Answer<Vec<QueueView>> {
+    let (settings, counts, workers) =
+        app.read(|db| Ok((db.queues()?, db.queue_counts()?, db.workers()?))).await?;
+    Ok(sprag::view::queues(&settings, &counts, &workers, app.store().now()))
+}
+
+async fn change(
+    app: &App,
+    name: String,
+    change: impl Fn(&mut QueueRow) + Send + 'static,
+) -> Answer<Json<QueueView>> {
+    sprag::change_queue(app.store(), &name, change).await?;
+    let found = all(app).await?.into_iter().find(|queue| queue.name == name);
+    found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no queue {name:?}")))
+}
+
+/// Hold a queue: nothing of it is handed over until it is released
+#[utoipa::path(
+    post, path = "/v1/queues/{queue}/hold", tag = "queues",
+    params(("queue" = String, Path, description = "The queue's name")),
+    responses((status = 200, body = QueueView), (status = 422, description = "Problem: that is no name"))
+)]
+async fn hold(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) -> Answer<Json<QueueView>> {
+    change(&app, queue, |queue| queue.held = true).await
+}
+
+/// Release a queue
+#[utoipa::path(
+    post, path = "/v1/queues/{queue}/release", tag = "queues",
+    params(("queue" = String, Path, description = "The queue's name")),
+    responses((status = 200, body = QueueView), (status = 422, description = "Problem: that is no name"))
+)]
+async fn release(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) -> Answer<Json<QueueView>> {
+    change(&app, queue, |queue| queue.held = false).await
+}
+
+/// How much of a queue may be out at once.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct QueueLimit {
+    /// So much; nothing for any number.
+    limit: Option<u32>,
+}
+
+/// Limit how much of a queue may be out at once
+#[utoipa::path(
+    put, path = "/v1/queues/{queue}/limit", tag = "queues", request_body = QueueLimit,
+    params(("queue" = String, Path, description = "The queue's name")),
+    responses((status = 200, body = QueueView), (status = 422, description = "Problem: that is no name"))
+)]
+async fn limit(
+    _: MayRun,
+    State(app): State<App>,
+    QueuePath(queue): QueuePath,
+    Json(wanted): Json<QueueLimit>,
+) -> Answer<Json<QueueView>> {
+    change(&app, queue, move |queue| queue.limit = wanted.limit).await
+}
+
+/// Workers.
+#[derive(Debug, Serialize, ToSchema)]
+struct Workers {
+    /// Those that are there.
+    workers: Vec<WorkerView>,
+}
+
+/// List workers
+#[utoipa::path(get, path = "/v1/workers", tag = "workers", responses((status = 200, body = Workers)))]
+async fn workers(_: MayRead, State(app): State<App>) -> Answer<Json<Workers>> {
+    let found = app.read(|db| db.workers()).await?;
+    let now = app.store().now();
+    Ok(Json(Workers { workers: found.iter().map(|worker| WorkerView::of(worker, now)).collect() }))
+}

@@ -1,0 +1,153 @@
+//! Steps and executions of a run, and why it waits.
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use sprag::view::{ExecutionView, StepView};
+use sprag::{Explained, Known};
+use sprag_store::{StepRow, Table};
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::MayRead;
+use crate::app::App;
+use crate::extract::{Json, Query, RunPath, StepPath};
+use crate::problem::{Answer, Problem};
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(steps))
+        .routes(routes!(step))
+        .routes(routes!(executions))
+        .routes(routes!(explain))
+}
+
+/// The steps of a run.
+#[derive(Debug, Serialize, ToSchema)]
+struct Steps {
+    /// The steps, and the items of fan-outs.
+    steps: Vec<StepView>,
+}
+
+/// List a run's steps
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps", tag = "steps",
+    params(("run" = String, Path, description = "The run's id")),
+    responses((status = 200, body = Steps), (status = 404, description = "Problem: there is no such run"))
+)]
+async fn steps(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Steps>> {
+    app.blocking(move |app| {
+        let known = Known::load(app.store(), run)?;
+        let rows = app.store().read(|db| db.steps(run))?;
+        let current = rows.iter().filter(|step| sprag::view::is_current(&rows, step));
+        Ok(Json(Steps { steps: current.map(|step| StepView::of(&known.plan, step)).collect() }))
+    })
+    .await
+}
+
+/// A step and its attempts.
+#[derive(Debug, Serialize, ToSchema)]
+struct StepDetail {
+    /// The step.
+    step: StepView,
+    /// What its last try, or the step that sent it back, had to say.
+    feedback: Option<String>,
+    /// Its attempts, oldest first.
+    executions: Vec<ExecutionView>,
+}
+
+/// Show a step and its attempts
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps/{step}", tag = "steps",
+    params(("run" = String, Path, description = "The run's id"),
+           ("step" = String, Path, description = "The step's id; an item of a fan-out is `step[2]`")),
+    responses((status = 200, body = StepDetail), (status = 404, description = "Problem: there is no such step"))
+)]
+async fn step(
+    _: MayRead,
+    State(app): State<App>,
+    RunPath(run): RunPath,
+    StepPath(step): StepPath,
+) -> Answer<Json<StepDetail>> {
+    app.blocking(move |app| {
+        let known = Known::load(app.store(), run)?;
+        let no = find(app, &known, &step)?;
+        let (row, executions) =
+            app.store().read(|db| Ok((Table::<StepRow>::load(db, (run, no))?, db.executions(run)?)))?;
+        let row = row.ok_or_else(|| Problem::not_found(format!("run {run} has no step {step:?}")))?;
+        let now = app.store().now();
+        let of_step = executions.iter().filter(|execution| execution.id.step == no);
+        Ok(Json(StepDetail {
+            step: StepView::of(&known.plan, &row),
+            feedback: row.feedback.as_deref().map(str::to_owned),
+            executions: of_step.map(|execution| ExecutionView::of(execution, &step, now)).collect(),
+        }))
+    })
+    .await
+}
+
+/// The step that a path names; in a path, what is not there is not found.
+pub(super) fn find(app: &App, known: &Known, step: &str) -> Answer<sprag_lifecycle::StepNo> {
+    known.find_step(step, Some(app.store())).map_err(|complaint| {
+        let mut problem = Problem::not_found(complaint.message);
+        problem.next = complaint.next;
+        problem
+    })
+}
+
+/// Which executions to list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Which {
+    /// Only this step's.
+    step: Option<String>,
+}
+
+/// Attempts at steps.
+#[derive(Debug, Serialize, ToSchema)]
+struct Executions {
+    /// By step, then by attempt.
+    executions: Vec<ExecutionView>,
+}
+
+/// List a run's executions: every attempt at every step
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/executions", tag = "steps",
+    params(Which, ("run" = String, Path, description = "The run's id")),
+    responses((status = 200, body = Executions), (status = 404, description = "Problem: there is no such run"))
+)]
+async fn executions(
+    _: MayRead,
+    State(app): State<App>,
+    RunPath(run): RunPath,
+    Query(which): Query<Which>,
+) -> Answer<Json<Executions>> {
+    app.blocking(move |app| {
+        let known = Known::load(app.store(), run)?;
+        let only = which.step.map(|step| find(app, &known, &step)).transpose()?;
+        let rows = app.store().read(|db| db.executions(run))?;
+        let now = app.store().now();
+        let wanted = rows.iter().filter(|row| only.is_none_or(|only| only == row.id.step));
+        let view = |row| {
+            let row: &sprag_store::ExecutionRow = row;
+            ExecutionView::of(row, &known.name_of(app.store(), row.id.step), now)
+        };
+        Ok(Json(Executions { executions: wanted.map(view).collect() }))
+    })
+    .await
+}
+
+/// Say why a run waits: for what, since when, until when, who has it
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/explain", tag = "runs",
+    params(("run" = String, Path, description = "The run's id")),
+    responses((status = 200, body = Explained), (status = 404, description = "Problem: there is no such run"))
+)]
+async fn explain(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Explained>> {
+    app.blocking(move |app| {
+        let known = Known::load(app.store(), run)?;
+        Ok(Json(sprag::explain(app.store(), &known)?))
+    })
+    .await
+}

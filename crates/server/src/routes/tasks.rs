@@ -1,0 +1,221 @@
+//! Tasks, as those who work on them see them: claimed, held, reported. The token is the right to one.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use sprag::boards::{self, Claimed, Done, Held, Nothing, Wanted};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::access::MayWork;
+use crate::app::App;
+use crate::extract::{Json, OptionalJson, TokenPath};
+use crate::problem::Answer;
+
+pub(crate) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(claim))
+        .routes(routes!(start))
+        .routes(routes!(heartbeat))
+        .routes(routes!(done))
+        .routes(routes!(fail))
+        .routes(routes!(release))
+}
+
+/// What is meant by a lease that nobody named.
+const USUAL_LEASE_S: u64 = 30 * 60;
+/// The longest wait for a task in one request.
+const LONGEST_WAIT_S: u64 = 60;
+
+/// Who wants a task, and from where.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Claim {
+    /// Who claims; the same name is the same worker.
+    name: String,
+    /// The board to claim from. Name this, or `queues`.
+    board: Option<String>,
+    /// Queues to claim from, beside the board's.
+    #[serde(default)]
+    queues: Vec<String>,
+    /// Seconds to wait for a task, at most 60.
+    #[serde(default)]
+    #[schema(maximum = 60)]
+    wait_s: u64,
+    /// Seconds for which it is theirs without a heartbeat [default: 1800].
+    #[schema(minimum = 1, maximum = 604800)]
+    lease_s: Option<u64>,
+    /// Any number of the caller's. If no answer came, the same number gets the same task, not a second one.
+    request: Option<u32>,
+}
+
+/// A task, or why there is none.
+#[derive(Debug, Serialize, ToSchema)]
+struct Claimable {
+    /// The task.
+    task: Option<Claimed>,
+    /// Why there is none.
+    nothing: Option<Nothing>,
+}
+
+/// Claim a task
+///
+/// Waits for one, if asked to. A caller that goes away while it waits gets none.
+#[utoipa::path(
+    post, path = "/v1/tasks/claim", tag = "tasks", request_body = Claim,
+    responses(
+        (status = 200, body = Claimable),
+        (status = 404, description = "Problem: there is no such board"),
+        (status = 422, description = "Problem: the request is not right"),
+    )
+)]
+async fn claim(_: MayWork, State(app): State<App>, Json(claim): Json<Claim>) -> Answer<Json<Claimable>> {
+    let board = match claim.board {
+        None => None,
+        Some(name) => Some(app.blocking(move |app| Ok(boards::known(app.store(), &name)?)).await?),
+    };
+    let wanted = Wanted {
+        name: claim.name,
+        board,
+        queues: claim.queues,
+        wait: Duration::from_secs(claim.wait_s.min(LONGEST_WAIT_S)),
+        lease: lease(claim.lease_s),
+        nonce: claim.request.map_or(0, |request| i64::from(request) + 1),
+    };
+    Ok(Json(match boards::claim_for_caller(app.store(), wanted).await? {
+        Ok(task) => Claimable { task: Some(task), nothing: None },
+        Err(nothing) => Claimable { task: None, nothing: Some(nothing) },
+    }))
+}
+
+fn lease(seconds: Option<u64>) -> Duration {
+    Duration::from_secs(seconds.unwrap_or(USUAL_LEASE_S))
+}
+
+/// For how long.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Keep {
+    /// Seconds from now for which the task stays theirs [default: 1800].
+    #[schema(minimum = 1, maximum = 604800)]
+    lease_s: Option<u64>,
+}
+
+/// Say again what a task is, and keep it for longer
+#[utoipa::path(
+    post, path = "/v1/tasks/{token}/start", tag = "tasks", request_body = Option<Keep>,
+    params(("token" = String, Path, description = "What the claim gave")),
+    responses(
+        (status = 200, body = Claimed),
+        (status = 404, description = "Problem: that is no token"),
+        (status = 409, description = "Problem: it is no longer theirs, or it was cancelled"),
+        (status = 422, description = "Problem: the lease is not right"),
+    )
+)]
+async fn start(
+    _: MayWork,
+    State(app): State<App>,
+    TokenPath(token): TokenPath,
+    OptionalJson(keep): OptionalJson<Keep>,
+) -> Answer<Json<Claimed>> {
+    Ok(Json(boards::start(app.store(), &token, lease(keep.lease_s)).await?))
+}
+
+/// Keep a task for longer
+#[utoipa::path(
+    post, path = "/v1/tasks/{token}/heartbeat", tag = "tasks", request_body = Option<Keep>,
+    params(("token" = String, Path, description = "What the claim gave")),
+    responses(
+        (status = 200, body = Held),
+        (status = 404, description = "Problem: that is no token"),
+        (status = 409, description = "Problem: it is no longer theirs, or it was cancelled"),
+        (status = 422, description = "Problem: the lease is not right"),
+    )
+)]
+async fn heartbeat(
+    _: MayWork,
+    State(app): State<App>,
+    TokenPath(token): TokenPath,
+    OptionalJson(keep): OptionalJson<Keep>,
+) -> Answer<Json<Held>> {
+    Ok(Json(boards::heartbeat(app.store(), &token, lease(keep.lease_s)).await?))
+}
+
+/// That something was reported.
+#[derive(Debug, Serialize, ToSchema)]
+struct Reported {
+    /// The token.
+    token: String,
+    /// What it is now.
+    outcome: &'static str,
+}
+
+/// Report that a task is done
+#[utoipa::path(
+    post, path = "/v1/tasks/{token}/done", tag = "tasks", request_body = Option<Done>,
+    params(("token" = String, Path, description = "What the claim gave")),
+    responses(
+        (status = 200, body = Reported),
+        (status = 404, description = "Problem: that is no token"),
+        (status = 409, description = "Problem: it is no longer theirs"),
+        (status = 422, description = "Problem: the report is not right"),
+    )
+)]
+async fn done(
+    _: MayWork,
+    State(app): State<App>,
+    TokenPath(token): TokenPath,
+    OptionalJson(report): OptionalJson<Done>,
+) -> Answer<Json<Reported>> {
+    boards::done(app.store(), &token, &report).await?;
+    Ok(Json(Reported { token, outcome: "done" }))
+}
+
+/// What went wrong.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Failed {
+    /// What went wrong; whoever tries next reads it.
+    reason: String,
+    /// Another try makes no sense.
+    #[serde(default)]
+    for_good: bool,
+}
+
+/// Report that a task failed
+#[utoipa::path(
+    post, path = "/v1/tasks/{token}/fail", tag = "tasks", request_body = Failed,
+    params(("token" = String, Path, description = "What the claim gave")),
+    responses(
+        (status = 200, body = Reported),
+        (status = 404, description = "Problem: that is no token"),
+        (status = 409, description = "Problem: it is no longer theirs"),
+        (status = 422, description = "Problem: the report is not right"),
+    )
+)]
+async fn fail(
+    _: MayWork,
+    State(app): State<App>,
+    TokenPath(token): TokenPath,
+    Json(failed): Json<Failed>,
+) -> Answer<Json<Reported>> {
+    boards::fail(app.store(), &token, &failed.reason, !failed.for_good).await?;
+    Ok(Json(Reported { token, outcome: "failed" }))
+}
+
+/// Give a task back unfinished
+#[utoipa::path(
+    post, path = "/v1/tasks/{token}/release", tag = "tasks",
+    params(("token" = String, Path, description = "What the claim gave")),
+    responses(
+        (status = 200, body = Reported),
+        (status = 404, description = "Problem: that is no token"),
+        (status = 409, description = "Problem: it is no longer theirs"),
+    )
+)]
+async fn release(_: MayWork, State(app): State<App>, TokenPath(token): TokenPath) -> Answer<Json<Reported>> {
+    boards::release(app.store(), &token).await?;
+    Ok(Json(Reported { token, outcome: "released" }))
+}

@@ -1,0 +1,255 @@
+//! What frees space: what no run needs any more, found first and done then, so that it can be told before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sprag_lifecycle::{EnvironmentStatus, RunId};
+use sprag_store::{EnvironmentRow, Id, Row, RunRow, Table};
+use sprag_worktree::{BranchFate, BranchPolicy, Cancel, Keeps, Repository, RunRef, State};
+
+use crate::environments::{Details, Environments, Then, is_of, told_of};
+
+/// What was done with an environment, or would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Chore {
+    /// An environment is removed: its run is over.
+    Remove {
+        /// The environment.
+        id: Id,
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A ready worktree that waits for the next run is removed.
+    Unpool {
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A worktree that no run knows of is taken back.
+    Recover {
+        /// Where it is.
+        path: PathBuf,
+        /// The run it was made for.
+        run: String,
+    },
+    /// What is left of a worktree that could not be deleted, or was never finished.
+    Debris {
+        /// The repository.
+        repository: PathBuf,
+        /// Where it is.
+        path: PathBuf,
+    },
+    /// A branch that was made for a run goes: all of its commits are elsewhere.
+    DeleteBranch {
+        /// The repository.
+        repository: PathBuf,
+        /// The branch.
+        branch: String,
+    },
+    /// What is kept in a repository for a run that ended long ago: recorded states, starts, fences.
+    Forget {
+        /// The repository.
+        repository: PathBuf,
+        /// The run.
+        run: RunId,
+        /// What goes.
+        refs: Vec<RunRef>,
+    },
+    /// Work that was saved when a worktree went, and is not needed any more.
+    DropSalvage {
+        /// The repository.
+        repository: PathBuf,
+        /// What goes.
+        saved: RunRef,
+        /// Why.
+        why: &'static str,
+    },
+}
+
+/// What a clean-up may take beyond what no run needs.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Recorded states and saved work of runs that ended longer ago than this.
+    pub older_than: Duration,
+    /// Also saved work that no branch holds.
+    pub salvage: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { older_than: Duration::from_secs(14 * 24 * 3600), salvage: false }
+    }
+}
+
+impl Environments {
+    /// Everything that [`Environments::do_chore`] would do now to free space, in order.
+    pub fn chores(&self, limits: Limits) -> Result<Vec<Chore>, String> {
+        let rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
+        let here = sprag_worker::host();
+        let mut chores = Vec::new();
+        for row in
+            rows.iter().filter(|row| *row.host == *here && row.status() != EnvironmentStatus::Destroyed)
+        {
+            if self.kept_because(row)?.is_none() {
+                let why =
+                    row.reason.as_deref().map_or("its run is over".to_owned(), |why| format!("again: {why}"));
+                chores.push(Chore::Remove { id: row.id, path: PathBuf::from(&*row.path), why });
+            }
+        }
+        let known: BTreeSet<&str> = rows
+            .iter()
+            .filter(|row| row.status() != EnvironmentStatus::Destroyed)
+            .map(|row| &*row.path)
+            .collect();
+        for repository in self.repositories()? {
+            let common_dir = repository.common_dir().to_owned();
+            let worktrees = self.worktrees(repository)?;
+            let root = worktrees.root().to_owned();
+            for listed in worktrees.list().map_err(|error| error.to_string())? {
+                let mark = listed.mark;
+                if mark.root != root || listed.is_held || known.contains(mark.path.to_string_lossy().as_ref())
+                {
+                    continue;
+                }
+                chores.push(match mark.state {
+                    State::Pooled => Chore::Unpool { path: mark.path },
+                    _ => Chore::Recover { path: mark.path, run: mark.run },
+                });
+            }
+            let being_removed = |path: &Path| {
+                let mut removed = rows.iter().filter(|row| known.contains(&*row.path));
+                removed.any(|row| row.run.is_some_and(|run| is_of(path, &run.to_string())))
+            };
+            for path in worktrees.debris().map_err(|error| error.to_string())? {
+                if !being_removed(&path) {
+                    chores.push(Chore::Debris { repository: common_dir.clone(), path });
+                }
+            }
+            for branch in branches_of(&rows, worktrees.repository()) {
+                chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
+            }
+            chores.extend(self.forgettable(worktrees.repository(), limits)?);
+        }
+        Ok(chores)
+    }
+
+    /// What is kept for runs of this store that ended long enough ago, and whose worktrees nobody keeps.
+    fn forgettable(&self, repository: &Repository, limits: Limits) -> Result<Vec<Chore>, String> {
+        let common_dir = repository.common_dir().to_owned();
+        let mut of_runs: BTreeMap<RunId, Vec<RunRef>> = BTreeMap::new();
+        for kept in repository.run_refs().map_err(|error| error.to_string())? {
+            // Other data directories may have runs in this repository too.
+            if let Ok(run) = kept.run.parse() {
+                of_runs.entry(run).or_default().push(kept);
+            }
+        }
+        let mut chores = Vec::new();
+        for (run, refs) in of_runs {
+            if !self.is_forgettable(run, limits.older_than)? {
+                continue;
+            }
+            let (saved, refs): (Vec<RunRef>, Vec<RunRef>) =
+                refs.into_iter().partition(|kept| kept.keeps == Keeps::Salvage);
+            if !refs.is_empty() {
+                chores.push(Chore::Forget { repository: common_dir.clone(), run, refs });
+            }
+            for saved in saved {
+                let merged = repository.is_merged_salvage(&saved).map_err(|error| error.to_string())?;
+                let why = match (merged, limits.salvage) {
+                    (true, _) => "a branch holds it",
+                    (false, true) => "asked for",
+                    (false, false) => continue,
+                };
+                chores.push(Chore::DropSalvage { repository: common_dir.clone(), saved, why });
+            }
+        }
+        Ok(chores)
+    }
+
+    fn is_forgettable(&self, run: RunId, older_than: Duration) -> Result<bool, String> {
+        let told = |error: sprag_store::Error| error.to_string();
+        let found = self.store.read(|db| Ok((Table::<RunRow>::load(db, run)?, db.environments_of(run)?)));
+        let (Some(row), rows) = found.map_err(told)? else { return Ok(false) };
+        let ended_ms = row.ended_ms.filter(|_| row.status().is_terminal());
+        let oldest_ms = self.store.now().wall_ms - older_than.as_millis() as i64;
+        if ended_ms.is_none_or(|ended_ms| ended_ms > oldest_ms) {
+            return Ok(false);
+        }
+        for row in rows.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
+            if self.kept_because(row)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Does one of the chores; says what came of it.
+    pub async fn do_chore(&self, chore: &Chore) -> Result<String, String> {
+        match chore {
+            Chore::Remove { id, .. } => {
+                let row = self
+                    .store
+                    .read(|db| Table::<EnvironmentRow>::load(db, *id))
+                    .map_err(|e| e.to_string())?;
+                match row {
+                    Some(row) => self.remove(&row, Then::Nothing).await,
+                    None => Ok("it was gone already".into()),
+                }
+            }
+            Chore::Unpool { path } | Chore::Recover { path, .. } => {
+                for repository in self.repositories()? {
+                    let worktrees = self.worktrees(repository)?;
+                    let path = path.display().to_string();
+                    let Ok(worktree) = worktrees.adopt(&path, "gc") else { continue };
+                    let removed =
+                        worktrees.remove(worktree, BranchPolicy::DeleteIfMerged, &Cancel::default());
+                    return removed.map(|removed| told_of(&removed)).map_err(|error| error.to_string());
+                }
+                Ok("it was gone already".into())
+            }
+            Chore::Debris { repository, path } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                let recovered = self.worktrees(repository)?.recover(&|_| true);
+                let left = recovered.map_err(|error| error.to_string())?.leftovers;
+                match left.iter().find(|left| left.path == *path) {
+                    Some(left) => Err(format!("{} ({})", left.reason, left.remedy)),
+                    None => Ok("removed".into()),
+                }
+            }
+            Chore::Forget { repository, run, refs } => {
+                if !self.is_forgettable(*run, Duration::ZERO)? {
+                    return Err(format!("run {run} goes on, or its worktree is still there"));
+                }
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                repository.delete_run_refs(refs).map_err(|error| error.to_string())?;
+                Ok("deleted".into())
+            }
+            Chore::DropSalvage { repository, saved, .. } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                let one = std::slice::from_ref(saved);
+                repository.delete_run_refs(one).map_err(|error| error.to_string())?;
+                Ok("deleted".into())
+            }
+            Chore::DeleteBranch { repository, branch } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
+                    BranchFate::Deleted => Ok("deleted".into()),
+                    BranchFate::None => Ok("it was gone already".into()),
+                    BranchFate::Kept(why) => Ok(format!("kept: {why}")),
+                }
+            }
+        }
+    }
+}
+
+/// Branches of destroyed environments that still exist and are merged somewhere.
+fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
+    let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
+    let of_this = gone.filter(|details| details.repository.as_deref() == Some(repository.common_dir()));
+    of_this
+        .filter_map(|details| details.branch)
+        .filter(|branch| repository.is_merged_branch(branch).unwrap_or(false))
+        .collect()
+}

@@ -1,0 +1,73 @@
+//! A branch that a dead run has is wanted by a live one: the dead one's work is saved, and its worktree goes.
+//!
+//! Whether a run is dead is decided in the store, in the same transaction that begins the removal, so that nobody
+//! resumes it meanwhile. A run that waits for an answer, a moment or a worker is not dead.
+
+use std::path::PathBuf;
+
+use sprag_store::ops::Lease;
+use sprag_worktree::{BranchPolicy, Cancel, Removed, State, Worktrees};
+
+use crate::environment::{Environments, host};
+use crate::records::Taken;
+
+impl Environments {
+    /// Takes the worktree of a dead run that has this branch; says whether there was one.
+    pub(crate) async fn make_way(
+        &self,
+        lease: Lease,
+        worktrees: &Worktrees,
+        branch: &str,
+    ) -> Result<bool, String> {
+        let listed = worktrees.list().map_err(|error| error.to_string())?;
+        let in_the_way = listed.into_iter().filter(|listed| {
+            let mark = &listed.mark;
+            mark.branch.as_deref() == Some(branch)
+                && mark.root == worktrees.root()
+                && mark.state == State::Kept
+                && !listed.is_held
+        });
+        let mut made = false;
+        for listed in in_the_way {
+            let path = listed.mark.path.display().to_string();
+            let taken = self.0.records.take_from_dead(lease, self.0.worker, host(), path.clone()).await?;
+            if let Some(taken) = taken {
+                made |= self.remove_taken(lease, worktrees, taken, path).await?;
+            }
+        }
+        Ok(made)
+    }
+
+    async fn remove_taken(
+        &self,
+        lease: Lease,
+        worktrees: &Worktrees,
+        taken: Taken,
+        path: String,
+    ) -> Result<bool, String> {
+        let Taken { id, run, attempt } = taken;
+        let (worktrees, place, name) = (worktrees.clone(), path.clone(), run.to_string());
+        let removed = tokio::task::spawn_blocking(move || {
+            let worktree = worktrees.adopt(&place, &name)?;
+            worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default())
+        });
+        let removed = removed.await.map_err(|error| error.to_string())?;
+        let wrong = match &removed {
+            Ok(Removed { leftovers, .. }) => leftovers.first().map(|left| left.reason.clone()),
+            Err(error) => Some(error.to_string()),
+        };
+        self.0.records.removed(lease, id, attempt, wrong).await?;
+        let path = PathBuf::from(path);
+        match removed {
+            Ok(removed) => {
+                let saved = removed.salvaged.map(|saved| saved.name);
+                tracing::info!(%run, path = %path.display(), saved, "its run is dead, and its branch is wanted");
+                Ok(true)
+            }
+            Err(error) => {
+                tracing::warn!(%run, path = %path.display(), %error, "taking it from a dead run");
+                Ok(false)
+            }
+        }
+    }
+}

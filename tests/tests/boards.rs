@@ -1,0 +1,262 @@
+//! Boards: tasks that several share, through separate processes on one file and through HTTP.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::Mutex;
+
+use serde_json::{Value, json};
+use sprag_tests::{Sandbox, Server, program, until};
+
+fn board(sandbox: &Sandbox, name: &str, tasks: usize) {
+    sandbox.sprag(["board", "new", name]).expect(0);
+    if tasks > 0 {
+        let batch: Vec<Value> = (0..tasks).map(|n| json!({ "text": format!("task {n}") })).collect();
+        sandbox.write("batch.json", &json!(batch).to_string());
+        sandbox.sprag(["task", "batch", name, "batch.json"]).expect(0);
+    }
+}
+
+fn claim(sandbox: &Sandbox, name: &str, who: &str) -> Value {
+    sandbox.json(["task", "claim", "--board", name, "--as", who, "--json"])
+}
+
+fn token(task: &Value) -> &str {
+    task["token"].as_str().expect("a token")
+}
+
+#[test]
+fn c03_c06_tasks_in_order_held_by_one() {
+    let sandbox = Sandbox::new();
+    board(&sandbox, "b", 0);
+    sandbox.sprag(["task", "add", "b", "first", "--key", "first", "--hint", "look"]).expect(0);
+    sandbox.sprag(["task", "add", "b", "second", "--needs", "first"]).expect(0);
+    sandbox.sprag(["task", "add", "b", "urgent", "--key", "urgent", "--priority", "9"]).expect(0);
+    let urgent = claim(&sandbox, "b", "ada");
+    assert_eq!((&urgent["prompt"], &urgent["key"]), (&json!("urgent"), &json!("urgent")));
+    let first = claim(&sandbox, "b", "bob");
+    assert_eq!((&first["prompt"], &first["with"]["hints"]), (&json!("first"), &json!(["look"])));
+    let none = sandbox.sprag(["task", "claim", "--board", "b", "--json"]).expect(4).json();
+    assert_eq!(none["why"], "waiting_for_needs");
+    let shown = sandbox.json(["board", "show", "b", "--json"]);
+    assert_eq!(shown["tasks"]["claimed"], 2);
+    assert_eq!(shown["list"][0]["by"], "bob");
+    let again = sandbox.json(["task", "start", token(&first), "--json"]);
+    assert_eq!((&again["prompt"], &again["token"]), (&first["prompt"], &first["token"]));
+    let (place, fence) = token(&first).rsplit_once('.').expect("a fence");
+    let forged = format!("{place}.{}", fence.parse::<u32>().expect("a number") + 1);
+    for verb in ["start", "done", "heartbeat", "release"] {
+        let told = sandbox.sprag(["task", verb, &forged]).expect(1);
+        assert!(told.stderr.contains("no longer yours"), "{told:?}");
+    }
+    sandbox.sprag(["task", "done", token(&first), "--summary", "did it", "--output", "n=1"]).expect(0);
+    let second = claim(&sandbox, "b", "bob");
+    assert_eq!(second["needs"]["first"]["result"]["outputs"]["n"], "1");
+    sandbox.sprag(["task", "cancel", "b", "2"]).expect(0);
+    let told = sandbox.sprag(["task", "heartbeat", token(&second)]).expect(130);
+    assert!(told.stderr.contains("cancelled"), "{told:?}");
+    sandbox.sprag(["task", "release", token(&second)]).expect(0);
+    assert_eq!(sandbox.json(["task", "show", "b", "2", "--json"])["status"], "cancelled");
+    sandbox.sprag(["task", "done", token(&urgent)]).expect(0);
+    let closed = sandbox.json(["board", "close", "b", "--json"]);
+    assert_eq!(closed["status"], "completed");
+    let none = sandbox.sprag(["task", "claim", "--board", "b", "--json"]).expect(4).json();
+    assert_eq!((&none["why"], &none["retry_after_s"]), (&json!("closed"), &json!(0)));
+    let journal = sandbox.journal(Some(closed["run"].as_str().expect("a run")));
+    assert!(!journal.entries.is_empty());
+}
+
+#[test]
+fn bad_input_is_told_and_changes_nothing() {
+    let sandbox = Sandbox::new();
+    board(&sandbox, "b", 1);
+    let cases: &[(&[&str], i32, &str)] = &[
+        (&["board", "new", "b"], 1, "open board"),
+        (&["board", "new", "no spaces"], 2, "letters"),
+        (&["board", "new", ""], 2, "letters"),
+        (&["board", "show", "nobody"], 1, "no board"),
+        (&["task", "add", "b", "  "], 2, "empty"),
+        (&["task", "add", "b", "x", "--key", "7"], 2, "number"),
+        (&["task", "add", "b", "x", "--needs", "nobody"], 1, "nobody"),
+        (&["task", "add", "b", "x", "--queue", "a b"], 2, "queue"),
+        (&["task", "show", "b", "99"], 1, "no task"),
+        (&["task", "retry", "b", "1"], 1, "ready"),
+        (&["task", "claim", "--board", "b", "--lease", "1ms"], 2, "lease"),
+        (&["task", "batch", "b", "not-there.json"], 2, "not-there.json"),
+        (&["board", "note", "b", "x", "--tag", "two words"], 2, "tag"),
+    ];
+    for (args, code, words) in cases {
+        let told = sandbox.sprag(*args).expect(*code);
+        assert!(told.stderr.contains(words), "{args:?}: {told:?}");
+    }
+    sandbox.write("bad.json", r#"[{"text": "a"}, {"text": "b", "wants": ["a"]}]"#);
+    let told = sandbox.sprag(["task", "batch", "b", "bad.json"]).expect(2);
+    assert!(told.stderr.contains("wants"), "{told:?}");
+    sandbox.write(
+        "circle.json",
+        r#"[{"key":"x","text":"a","needs":["y"]},{"key":"y","text":"b","needs":["x"]}]"#,
+    );
+    let told = sandbox.sprag(["task", "batch", "b", "circle.json"]).expect(1);
+    assert!(told.stderr.contains("circle"), "{told:?}");
+    assert_eq!(sandbox.json(["board", "show", "b", "--json"])["list"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn c01_c02_separate_processes_claim_each_task_once() {
+    const TASKS: usize = 120;
+    let sandbox = Sandbox::new();
+    board(&sandbox, "b", TASKS);
+    let claimed: Mutex<BTreeMap<i64, usize>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for worker in 0..8 {
+            let (sandbox, claimed) = (&sandbox, &claimed);
+            scope.spawn(move || {
+                for _ in 0..=TASKS {
+                    let who = format!("w{worker}");
+                    let told = sandbox.sprag(["task", "claim", "--board", "b", "--as", &who, "--json"]);
+                    let task = told.json();
+                    let Some(token) = task["token"].as_str() else { break };
+                    *claimed
+                        .lock()
+                        .expect("a lock")
+                        .entry(task["task"].as_i64().expect("a number"))
+                        .or_default() += 1;
+                    sandbox.sprag(["task", "done", token]).expect(0);
+                }
+            });
+        }
+    });
+    let claimed = claimed.into_inner().expect("a lock");
+    assert_eq!(claimed.len(), TASKS);
+    assert!(claimed.values().all(|times| *times == 1), "{claimed:?}");
+    assert_eq!(sandbox.json(["board", "close", "b", "--json"])["status"], "completed");
+}
+
+#[test]
+fn c01_c04_sixty_four_http_clients_claim_each_task_once() {
+    const TASKS: usize = 640;
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    server.post("/v1/boards", &json!({ "name": "b" })).expect(201);
+    let batch: Vec<Value> = (0..TASKS).map(|n| json!({ "text": format!("task {n}") })).collect();
+    server.post("/v1/boards/b/tasks", &json!(batch)).expect(200);
+    let claimed: Mutex<Vec<i64>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for worker in 0..64 {
+            let (server, claimed) = (&server, &claimed);
+            scope.spawn(move || {
+                for _ in 0..=TASKS {
+                    let wanted = json!({ "name": format!("w{worker}"), "board": "b" });
+                    let told = server.post("/v1/tasks/claim", &wanted).expect(200).json();
+                    let Some(token) = told["task"]["token"].as_str() else {
+                        assert!(
+                            ["all_claimed", "empty"]
+                                .contains(&told["nothing"]["why"].as_str().unwrap_or_default()),
+                            "{told}"
+                        );
+                        break;
+                    };
+                    claimed.lock().expect("a lock").push(told["task"]["task"].as_i64().expect("a number"));
+                    server.post(&format!("/v1/tasks/{token}/done"), &json!({ "summary": "ok" })).expect(200);
+                }
+            });
+        }
+    });
+    let mut claimed = claimed.into_inner().expect("a lock");
+    claimed.sort_unstable();
+    assert_eq!(claimed, (1..=TASKS as i64).collect::<Vec<_>>());
+    let closed = server.post("/v1/boards/b/close", &json!({})).expect(200).json();
+    assert_eq!((&closed["status"], &closed["tasks"]["done"]), (&json!("completed"), &json!(TASKS)));
+}
+
+#[test]
+fn c06_l07_a_lost_token_is_refused_over_http_with_its_outcome() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    server.post("/v1/boards", &json!({ "name": "b" })).expect(201);
+    server.post("/v1/boards/b/tasks", &json!([{ "text": "x" }])).expect(200);
+    let wanted = json!({ "name": "ada", "board": "b", "lease_s": 5, "request": 7 });
+    let first = server.post("/v1/tasks/claim", &wanted).expect(200).json();
+    let again = server.post("/v1/tasks/claim", &wanted).expect(200).json();
+    assert_eq!(first["task"]["token"], again["task"]["token"], "the same request gets the same task");
+    let token = first["task"]["token"].as_str().expect("a token");
+    // Nobody renews it: another gets it, and the first one's word counts no more.
+    let other = json!({ "name": "bob", "board": "b", "wait_s": 60 });
+    let second = server.post("/v1/tasks/claim", &other).expect(200).json();
+    assert_eq!(second["task"]["attempt"], 2, "{second}");
+    for verb in ["heartbeat", "done", "release", "start"] {
+        let problem = server.post(&format!("/v1/tasks/{token}/{verb}"), &json!({})).problem(409, "lost");
+        assert!(problem["outcome"]["kind"].is_string(), "{problem}");
+    }
+    server.post("/v1/tasks/nonsense/done", &json!({})).problem(404, "no_token");
+    let fresh = second["task"]["token"].as_str().expect("a token");
+    server.post(&format!("/v1/tasks/{fresh}/fail"), &json!({ "reason": "no" })).expect(200);
+    server.post("/v1/boards/b/tasks/1/retry", &json!({})).expect(200);
+    server.post("/v1/boards/b/tasks/1/retry", &json!({})).problem(409, "refused");
+    server.post("/v1/boards/b/notes", &json!({ "author": "ada", "text": "hm", "tag": "t" })).expect(201);
+    assert_eq!(server.get("/v1/boards/b/notes?tag=t")["notes"][0]["text"], "hm");
+    assert_eq!(server.get("/v1/boards/b/report")["tasks"][0]["status"], "ready");
+}
+
+#[test]
+fn a_client_that_disappears_while_waiting_takes_no_task_with_it() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    server.post("/v1/boards", &json!({ "name": "b" })).expect(201);
+    for round in 0..20 {
+        // An answer that was on its way already is lost: that task comes back with its lease.
+        let gone = json!({ "name": "gone", "board": "b", "wait_s": 30, "lease_s": 5 });
+        let mut connection = sprag_tests::connect(server.addr).expect("a connection");
+        let request = server.request("POST", "/v1/tasks/claim").json(&gone).bytes();
+        std::io::Write::write_all(&mut connection, &request).expect("it is sent");
+        // It goes away shortly before, or shortly after, there is something for it.
+        let add = || server.post("/v1/boards/b/tasks", &json!([{ "text": "x" }])).expect(200);
+        if round % 2 == 0 {
+            drop(connection);
+            add();
+        } else {
+            add();
+            drop(connection);
+        }
+        let wanted = json!({ "name": "ada", "board": "b", "wait_s": 40 });
+        let got = server.post("/v1/tasks/claim", &wanted).expect(200).json();
+        let token = got["task"]["token"].as_str().unwrap_or_else(|| panic!("round {round}: {got}"));
+        server.post(&format!("/v1/tasks/{token}/done"), &json!({})).expect(200);
+    }
+}
+
+/// docs/boards.md: a leader and two workers, each in a terminal of its own, as it is written.
+#[test]
+fn the_page_on_boards_works_as_it_is_written() {
+    const PAGE: &str = include_str!("../../docs/boards.md");
+    let sandbox = Sandbox::new();
+    let mut blocks = 0;
+    for part in PAGE.split("<!-- terminal ").skip(1) {
+        let (terminal, rest) = part.split_once(" -->").expect("a number");
+        let block =
+            rest.split("```console\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+        let lines: Vec<&str> = block.lines().filter_map(|line| line.strip_prefix("$ ")).collect();
+        let kept = format!("vars-{terminal}");
+        let script = format!(
+            "set -e; [ ! -f {kept} ] || . ./{kept}; set -a\n{}\nexport -p > {kept}",
+            lines.join("\n")
+        );
+        let mut shell = Command::new("sh");
+        let path = std::env::var("PATH").unwrap_or_default();
+        let programs = program().parent().expect("a folder").display();
+        shell.args(["-c", &script]).current_dir(sandbox.path("")).env("SPRAG_DATA", sandbox.data());
+        shell.env("PATH", format!("{programs}:{path}"));
+        sandbox.start_command(shell).finish().expect(0);
+        blocks += 1;
+    }
+    assert_eq!(blocks, 4);
+    let report = sandbox.json(["board", "report", "release", "--json"]);
+    let told: Vec<&str> = report["tasks"]
+        .as_array()
+        .expect("tasks")
+        .iter()
+        .filter_map(|task| task["result"]["summary"].as_str())
+        .collect();
+    assert_eq!(told, ["written", "fixed two links", "published"]);
+    assert_eq!(report["board"]["status"], "completed");
+    until("nothing is left", || sandbox.json(["task", "ls", "--json"]) == json!([]));
+}

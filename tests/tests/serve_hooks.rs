@@ -1,0 +1,204 @@
+//! Webhooks: signed, in order, each on its own, parked when they do not answer.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use sprag_tests::{Sandbox, Server, until};
+
+const HELLO: &str = "name: hello\nsteps:\n  - id: say\n    run: echo hello\n  - id: end\n    run: echo bye\n";
+
+/// A message as it came.
+#[derive(Debug, Clone)]
+struct Message {
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+impl Message {
+    fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(one, _)| one == name).map_or("", |(_, value)| value)
+    }
+
+    fn events(&self) -> Vec<Value> {
+        let body: Value = serde_json::from_str(&self.body).expect("JSON");
+        body["events"].as_array().expect("events").clone()
+    }
+}
+
+/// Somebody who listens, and answers as it was told.
+struct Listener {
+    addr: SocketAddr,
+    got: Arc<Mutex<Vec<Message>>>,
+    status: Arc<Mutex<u16>>,
+}
+
+impl Listener {
+    fn start(status: u16) -> Listener {
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let addr = socket.local_addr().expect("an address");
+        let listener = Listener { addr, got: Arc::default(), status: Arc::new(Mutex::new(status)) };
+        let (got, answer) = (Arc::clone(&listener.got), Arc::clone(&listener.status));
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in socket.incoming().flatten() {
+                let mut lines = BufReader::new(stream);
+                let mut headers = Vec::new();
+                loop {
+                    let mut line = String::new();
+                    if lines.read_line(&mut line).is_err() || line.trim().is_empty() {
+                        break;
+                    }
+                    if let Some((name, value)) = line.trim().split_once(": ") {
+                        headers.push((name.to_ascii_lowercase(), value.to_owned()));
+                    }
+                }
+                let length = headers.iter().find(|(name, _)| name == "content-length");
+                let length = length.and_then(|(_, value)| value.parse().ok()).unwrap_or(0);
+                let mut body = vec![0; length];
+                let _ = lines.read_exact(&mut body);
+                let status = *answer.lock().expect("a status");
+                if status == 200 {
+                    let body = String::from_utf8(body).expect("text");
+                    got.lock().expect("messages").push(Message { headers, body });
+                }
+                let _ = write!(lines.get_mut(), "HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n");
+            }
+        });
+        listener
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/hook", self.addr)
+    }
+
+    fn events(&self) -> Vec<Value> {
+        self.got.lock().expect("messages").iter().flat_map(Message::events).collect()
+    }
+
+    fn has_ended(&self, runs: usize) -> bool {
+        self.events().iter().filter(|event| event["event"] == "run.succeeded").count() == runs
+    }
+}
+
+/// HMAC-SHA256 by another program than ours.
+fn hmac(secret: &str, text: &str) -> String {
+    let mut command = std::process::Command::new("openssl");
+    command.args(["dgst", "-sha256", "-hmac", secret]);
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("openssl");
+    child.stdin.take().expect("stdin").write_all(text.as_bytes()).expect("written");
+    let told = child.wait_with_output().expect("an answer").stdout;
+    String::from_utf8_lossy(&told).trim().rsplit(' ').next().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn messages_are_signed_and_come_in_order() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let listener = Listener::start(200);
+    let made = sandbox.json(["hook", "add", &listener.url(), "--json"]);
+    let secret = made["secret"].as_str().expect("a secret");
+    for _ in 0..5 {
+        server.run(HELLO);
+    }
+    until("all runs were told of", || listener.has_ended(5));
+    let journal = server.get("/v1/journal?limit=1000");
+    let since = made["cursor"].as_u64().expect("a number");
+    let entries = journal["entries"].as_array().expect("entries").iter();
+    let told = listener.events();
+    let wanted: Vec<&Value> =
+        entries.filter(|entry| entry["seq"].as_u64() > Some(since)).take(told.len()).collect();
+    assert_eq!(told.iter().collect::<Vec<_>>(), wanted, "in order, no gap, none twice");
+    for message in listener.got.lock().expect("messages").iter() {
+        let signed = format!("{}.{}", message.header("sprag-timestamp"), message.body);
+        assert_eq!(message.header("sprag-signature"), format!("v1={}", hmac(secret, &signed)));
+        let last = message.events().last().map(|event| event["seq"].to_string()).expect("events");
+        assert_eq!(message.header("sprag-event-id"), last);
+        assert_eq!(message.header("content-type"), "application/json");
+    }
+    assert!(!sandbox.sprag(["hook", "ls", "--json"]).expect(0).stdout.contains(secret));
+    sandbox.sprag(["hook", "rm", made["id"].as_str().expect("an id")]).expect(0);
+    assert_eq!(server.get("/v1/hooks")["hooks"], json!([]));
+}
+
+#[test]
+fn a_dead_hook_is_parked_and_delays_nobody_and_is_tried_again() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--hook-tries", "3"]);
+    let good = Listener::start(200);
+    let broken = Listener::start(500);
+    // Nobody listens there any more.
+    let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let add = |url: &str| {
+        let made =
+            server.post("/v1/hooks", &json!({ "url": url, "filter": { "entities": ["run"] } })).expect(201);
+        made.json()["id"].as_str().expect("an id").to_owned()
+    };
+    let gone = add(&format!("http://{gone}/"));
+    let broken_id = add(&broken.url());
+    add(&good.url());
+    server.run(HELLO);
+    until("the good one is told", || good.has_ended(1));
+    let parked = |id: &str| server.get(&format!("/v1/hooks/{id}"))["parked"].clone();
+    until("the dead ones are parked", || parked(&gone) != Value::Null && parked(&broken_id) != Value::Null);
+    assert!(parked(&broken_id).as_str().is_some_and(|why| why.contains("500")));
+    let listed = sandbox.sprag(["hook", "ls"]).expect(0).stdout;
+    assert_eq!(listed.matches("parked").count(), 2, "{listed}");
+    server.run(HELLO);
+    until("the good one is told of what comes after", || good.has_ended(2));
+    assert!(broken.events().is_empty());
+    *broken.status.lock().expect("a status") = 200;
+    sandbox.sprag(["hook", "retry", &broken_id]).expect(0);
+    until("it is told of everything that it missed", || broken.has_ended(2));
+    assert_eq!(broken.events(), good.events());
+    assert_eq!(parked(&broken_id), Value::Null);
+    server.request("POST", "/v1/hooks/5/retry").send().problem(404, "not_found");
+    server.request("DELETE", &format!("/v1/hooks/{gone}")).send().expect(204);
+    server.request("GET", &format!("/v1/hooks/{gone}")).send().problem(404, "not_found");
+}
+
+#[test]
+fn of_two_servers_one_delivers_and_the_other_takes_over() {
+    let sandbox = Sandbox::new();
+    let first = Server::start(&sandbox, &[]);
+    let second = Server::start(&sandbox, &["--no-worker"]);
+    let listener = Listener::start(200);
+    sandbox.sprag(["hook", "add", &listener.url(), "--entity", "run"]).expect(0);
+    for _ in 0..10 {
+        first.run(HELLO);
+        second.run(HELLO);
+    }
+    until("all runs were told of", || listener.has_ended(20));
+    let seqs: Vec<u64> = listener.events().iter().filter_map(|event| event["seq"].as_u64()).collect();
+    assert!(seqs.is_sorted_by(|a, b| a < b), "none twice: {seqs:?}");
+    let process = first.into_process();
+    process.signal(sprag_tests::Signal::TERM);
+    process.finish().expect(0);
+    let third = Server::start(&sandbox, &[]);
+    third.run(HELLO);
+    until("the other server goes on", || listener.has_ended(21));
+    drop(second);
+}
+
+#[test]
+fn what_cannot_be_a_hook_is_refused() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    for body in [
+        json!({ "url": "https://127.0.0.1/" }),
+        json!({ "url": "ftp://127.0.0.1/" }),
+        json!({ "url": "" }),
+        json!({ "url": "http://user:password@127.0.0.1/" }),
+        json!({ "url": "http://127.0.0.1/", "secret": "short" }),
+        json!({ "url": "http://127.0.0.1/", "filter": { "run": "x" } }),
+        json!({ "url": "http://127.0.0.1/", "filter": { "odd": "x" } }),
+        json!({ "url": "http://127.0.0.1/", "odd": 1 }),
+        json!({}),
+    ] {
+        server.post("/v1/hooks", &body).problem(422, "invalid");
+    }
+    sandbox.sprag(["hook", "add", "https://127.0.0.1/"]).expect(2);
+    sandbox.sprag(["hook", "rm", "7"]).expect(1);
+}
