@@ -42,11 +42,9 @@ fn c03_c06_tasks_in_order_held_by_one() {
     assert_eq!(shown["list"][0]["by"], "bob");
     let again = sandbox.json(["task", "start", token(&first), "--json"]);
     assert_eq!((&again["prompt"], &again["token"]), (&first["prompt"], &first["token"]));
-    let (place, fence) = token(&first).rsplit_once('.').expect("a fence");
-    let forged = format!("{place}.{}", fence.parse::<u32>().expect("a number") + 1);
     for verb in ["start", "done", "heartbeat", "release"] {
-        let told = sandbox.sprag(["task", verb, &forged]).expect(1);
-        assert!(told.stderr.contains("no longer yours"), "{told:?}");
+        let told = sandbox.sprag(["task", verb, &forged(token(&first))]).expect(2);
+        assert!(told.stderr.contains("not a token"), "{told:?}");
     }
     sandbox.sprag(["task", "done", token(&first), "--summary", "did it", "--output", "n=1"]).expect(0);
     let second = claim(&sandbox, "b", "bob");
@@ -63,6 +61,81 @@ fn c03_c06_tasks_in_order_held_by_one() {
     assert_eq!((&none["why"], &none["retry_after_s"]), (&json!("closed"), &json!(0)));
     let journal = sandbox.journal(Some(closed["run"].as_str().expect("a run")));
     assert!(!journal.entries.is_empty());
+}
+
+/// A token that says another fence than the one it was given for.
+fn forged(token: &str) -> String {
+    let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
+    parts[3] = (parts[3].parse::<u32>().expect("a fence") + 1).to_string();
+    parts.join(".")
+}
+
+#[test]
+fn o01_a_command_is_not_reported_by_who_guesses_its_place() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml(
+        "check",
+        "steps:\n  - id: check\n    run: sleep 2; exit 1\n  - id: land\n    run: touch landed\n",
+    );
+    let running = sandbox.start(["run", "check.yaml"]);
+    let run = sprag_tests::until_some("a run", || sandbox.newest());
+    sandbox.until_step(&run, "check", "running");
+    for fence in 0..4 {
+        for token in [format!("{run}.0.1.{fence}"), format!("{run}.0.1.{fence}.0011223344556677")] {
+            for verb in ["done", "start", "release"] {
+                sandbox.sprag(["task", verb, &token]).expect(2);
+            }
+        }
+    }
+    running.finish().expect(100);
+    assert!(!sandbox.path("landed").exists());
+}
+
+#[test]
+fn o09_c08_without_any_server_the_tasks_of_the_dead_come_back() {
+    let sandbox = Sandbox::new();
+    sandbox.sprag(["board", "new", "b", "--attempts", "2", "--retry-delay", "1s"]).expect(0);
+    sandbox.sprag(["task", "add", "b", "x"]).expect(0);
+    let lost = sandbox.json(["task", "claim", "--board", "b", "--as", "ada", "--lease", "1s", "--json"]);
+    let taken = sandbox.json(["task", "claim", "--board", "b", "--as", "bob", "--wait", "20s", "--json"]);
+    assert_eq!(taken["attempt"], 2, "{taken}");
+    let told = sandbox.sprag(["task", "done", token(&lost)]).expect(1);
+    assert!(told.stderr.contains("no longer yours"), "{told:?}");
+    sandbox.sprag(["task", "fail", token(&taken), "--reason", "no pen"]).expect(0);
+    let none = sandbox.sprag(["task", "claim", "--board", "b", "--json"]).expect(4).json();
+    assert_eq!(none["why"], "backing_off", "its wait is kept: {none}");
+    let again = sandbox.json(["task", "claim", "--board", "b", "--as", "eve", "--wait", "20s", "--json"]);
+    assert!(again["feedback"].as_str().is_some_and(|said| said.contains("no pen")), "{again}");
+    sandbox.sprag(["task", "cancel", "b", "1"]).expect(0);
+    sandbox.sprag(["task", "fail", token(&again)]).expect(0);
+    assert_eq!(
+        sandbox.json(["task", "show", "b", "1", "--json"])["status"],
+        "failed",
+        "nobody wants it again"
+    );
+}
+
+#[test]
+fn c09_a_board_hands_out_its_own_tasks_and_is_not_rewound() {
+    let sandbox = Sandbox::new();
+    board(&sandbox, "b", 0);
+    sandbox.sprag(["task", "add", "b", "old"]).expect(0);
+    let closed = sandbox.json(["board", "close", "b", "--json"]);
+    board(&sandbox, "b", 0);
+    sandbox.sprag(["task", "add", "b", "new"]).expect(0);
+    assert_eq!(claim(&sandbox, "b", "ada")["prompt"], "new");
+    let run = closed["run"].as_str().expect("a run");
+    let old = claim(&sandbox, run, "ada");
+    assert_eq!(old["prompt"], "old");
+    sandbox.sprag(["task", "fail", token(&old), "--reason", "no"]).expect(0);
+    let told = sandbox.sprag(["rewind", run, "--to", "task", "--detach"]).expect(1);
+    assert!(told.stderr.contains("not rewound"), "{told:?}");
+    assert_eq!(sandbox.json(["board", "show", run, "--json"])["list"][0]["text"], "old");
+    sandbox.sprag(["logs", run, "task-1"]).expect(0);
+    for args in [["board", "new", "d", "--queue", "default"], ["task", "add", "b", "x", "--queue=default"]] {
+        let told = sandbox.sprag(args).expect(2);
+        assert!(told.stderr.contains("commands"), "{told:?}");
+    }
 }
 
 #[test]

@@ -105,12 +105,12 @@ fn w09_what_was_asked_to_be_kept_keeps_its_branch() {
 #[test]
 fn w09_a_run_that_was_left_to_workers_is_not_dead() {
     let project = Project::new();
-    let steps = "  - {id: a, run: 'touch $OUT/a'}\n  - {id: b, needs: [a], queue: nobody, run: 'true'}";
+    let steps = "  - {id: a, run: 'true'}\n  - {id: b, needs: [a], queue: nobody, run: 'true'}";
     let file = project.pipeline("left", ON_WANTED, steps);
     project.sprag([OsStr::new("run"), file.as_os_str(), "--detach".as_ref()]).expect(0);
     let holder = project.sandbox.newest().expect("a run");
     let worker = project.start(["worker"]);
-    until("a is done", || project.sandbox.path("a").exists());
+    project.sandbox.until_step(&holder, "a", "done");
     until_left(&project, &holder);
     worker.kill();
     let told = start(&project, &next(&project)).finish().expect(100);

@@ -132,3 +132,50 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
         _ => {}
     }
 }
+
+/// The blocks of docs/api.md, one after the other in one shell, against a server of this test's.
+#[test]
+fn the_api_page_does_what_it_says() {
+    const API: &str = include_str!("../../docs/api.md");
+    let sandbox = Sandbox::new();
+    let server = sprag_tests::Server::start(&sandbox, &[]);
+    let blocks: Vec<&str> =
+        API.split("```sh\n").skip(1).map(|rest| rest.split_once("```").expect("an end").0).collect();
+    assert!(blocks.len() >= 7, "{}", blocks.len());
+    let script = blocks.join("\necho\n").replace("127.0.0.1:7717", &server.addr.to_string());
+    let folder = sprag_tests::program().parent().expect("a folder");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let told = std::process::Command::new("sh")
+        .args(["-eu", "-c", &script])
+        .current_dir(sandbox.path("."))
+        .env("SPRAG_DATA", sandbox.data())
+        .env("PATH", path)
+        .output()
+        .expect("a shell");
+    let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success(), "{out}\n{err}");
+    for wanted in [
+        "\"pipeline\":\"hello\"",
+        "out hello",
+        "event: line",
+        "event: run.succeeded",
+        "\"outcome\":{\"kind\":\"illegal\",\"entity\":\"run\",\"status\":\"completed\",\"wrong_actor\":false}",
+        "\"executions\":[",
+    ] {
+        assert!(out.contains(wanted), "{wanted}: {out}");
+    }
+    // Every code that a problem can have is on the page.
+    let code = include_str!("../../crates/server/src/problem.rs");
+    for word in [
+        "malformed",
+        "invalid",
+        "not_found",
+        "refused",
+        "rate_limited",
+        "unavailable",
+        "pipeline",
+        "internal",
+    ] {
+        assert!(code.contains(&format!("\"{word}\"")) && API.contains(&format!("`{word}`")), "{word}");
+    }
+}

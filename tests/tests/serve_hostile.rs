@@ -14,21 +14,16 @@ fn bodies_that_make_no_sense_are_refused() {
     let server = Server::start(&sandbox, &["--no-worker", "--body-limit", "10000"]);
     let post = |kind: &str, body: &[u8]| server.request("POST", "/v1/runs").body(kind, body).send();
     let json = "application/json";
-    for body in [
-        &b"{"[..],
-        b"",
-        b"nonsense",
-        b"{\"yaml\": \"x\"",
-        b"\xff\xfe",
-        b"{\"yaml\": \"\\ud800\"}",
-        b"{}{}",
-        &[b'['; 5000],
-    ] {
+    for body in
+        [&b"{"[..], b"", b"nonsense", b"{\"yaml\": \"x\"", b"\xff\xfe", b"{\"yaml\": \"\\ud800\"}", b"{}{}"]
+    {
         post(json, body).problem(400, "malformed");
     }
     for body in [
         "null",
         "[]",
+        "[[[[[[[[",
+        "[\"steps: []\", null, {}, 0, null]",
         "3",
         "\"x\"",
         "{\"yaml\": []}",

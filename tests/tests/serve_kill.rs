@@ -22,13 +22,14 @@ fn o14_killed_servers_lose_no_run_and_readers_resume_exactly() {
     let (runs, kills) = nightly((60, 3), (200, 8));
     let sandbox = Sandbox::new();
     // Ports are given by the system: each server has its own, and readers are told.
-    let mut server = Server::start(&sandbox, &["--lease", "5s"]);
+    let first = Server::start(&sandbox, &["--lease", "5s"]);
     let done = AtomicBool::new(false);
-    let addr = std::sync::Mutex::new(server.addr);
+    let addr = std::sync::Mutex::new(first.addr);
     let mut random = Random::new(23);
     let keys: Vec<String> = (0..runs).map(|nth| format!("key-{nth}")).collect();
     let mut ids: Vec<Option<String>> = vec![None; runs];
-    let seen = std::thread::scope(|scope| {
+    let (seen, server) = std::thread::scope(|scope| {
+        let mut server = first;
         let reader = scope.spawn(|| follow(&addr, &done));
         for kill in 0..=kills {
             // Those whose answer was lost are asked for again, with the same key.
@@ -62,7 +63,7 @@ fn o14_killed_servers_lose_no_run_and_readers_resume_exactly() {
         // One more entry wakes the reader.
         let last = server.run("steps:\n  - id: last\n    run: 'true'\n");
         server.until(&last, "completed");
-        reader.join().expect("a reader")
+        (reader.join().expect("a reader"), server)
     });
     let distinct: BTreeSet<&String> = ids.iter().flatten().collect();
     assert_eq!(distinct.len(), runs, "each key has its own run");

@@ -1,6 +1,7 @@
 //! `cargo xtask test|bench|fuzz|gen|tidy`: the project's own commands.
 
 mod fuzz;
+mod schemathesis;
 mod tidy;
 
 use std::ffi::OsStr;
@@ -69,7 +70,11 @@ fn test(args: &[&str]) -> Result<(), String> {
     // The end-to-end tests start the program itself.
     cargo(["build", "--quiet", "-p", "sprag-cli"], &env)?;
     cargo(["test", "--quiet", "--workspace"], &env)?;
-    if args == ["--nightly"] { fuzz::fuzz(&root(), args) } else { Ok(()) }
+    if args == ["--nightly"] {
+        schemathesis::check(&root())?;
+        fuzz::fuzz(&root(), args)?;
+    }
+    Ok(())
 }
 
 fn bench(args: &[&str]) -> Result<(), String> {

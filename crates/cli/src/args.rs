@@ -439,6 +439,9 @@ pub(crate) struct Serve {
     /// How long a client may keep silent, or not read what it asked for
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) idle_timeout: String,
+    /// Log as JSON, one object a line
+    #[arg(long)]
+    pub(crate) log_json: bool,
     /// How often a webhook is tried in a row before it is parked
     #[arg(long, value_name = "N", default_value_t = 12)]
     pub(crate) hook_tries: u32,

@@ -15,7 +15,7 @@ pub(crate) enum BoardCommand {
         /// How; `@FILE` reads it from a file, `@-` from stdin
         #[arg(long, value_name = "TEXT|@FILE", default_value = "")]
         plan: String,
-        /// Where its tasks wait [default: board/NAME]
+        /// Where its tasks wait [default: a queue of its own]
         #[arg(long, value_name = "QUEUE")]
         queue: Option<String>,
         /// How often a task may be tried

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         return code;
     }
     let args = args::Args::parse();
-    log_to_stderr(args.verbose);
+    log_to_stderr(&args);
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -35,13 +35,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn log_to_stderr(verbose: u8) {
-    let level = ["error", "info", "debug"][usize::from(verbose.min(2))];
+fn log_to_stderr(args: &args::Args) {
+    // A server tells of its requests; everything else speaks up when something is wrong.
+    let (least, json) = match &args.command {
+        args::Command::Serve(serve) => (1, serve.log_json),
+        _ => (0, false),
+    };
+    let level = ["error", "info", "debug"][usize::from(args.verbose.max(least).min(2))];
     let filter = tracing_subscriber::EnvFilter::try_from_env("SPRAG_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    tracing_subscriber::fmt()
+    let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-        .init();
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
+    match json {
+        true => builder.json().init(),
+        false => builder.init(),
+    }
 }

@@ -17,6 +17,7 @@ mod trouble;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hyper::http::request::Parts;
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, Implementation, ListResourceTemplatesResult, ListResourcesResult,
     ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams, ReadResourceResult,
@@ -25,6 +26,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use sprag::{Files, Store};
+use tokio::sync::watch;
 
 pub use relay::{Relay, RelayError};
 
@@ -41,6 +43,19 @@ task_heartbeat with the token before the lease ends, then task_complete, task_fa
 that the token is lost or the task was cancelled, stop working on it and claim another. When there is nothing to \
 claim, the answer says why and when to come back. Read plan_get for the goal, leave what others should know with \
 note_add. Runs of pipelines: run_start, run_status, run_explain (why does it wait?), run_logs, gate_answer.";
+
+/// Tells whether the caller of an HTTP request is still there: the other end is dropped with the request.
+#[derive(Debug, Clone)]
+pub struct Caller(pub watch::Receiver<()>);
+
+/// Waits until the caller has gone away.
+async fn gone(caller: Option<&Caller>) {
+    match caller.cloned() {
+        // Nothing is ever sent: it changes when the sender is dropped.
+        Some(Caller(mut there)) => while there.changed().await.is_ok() {},
+        None => std::future::pending().await,
+    }
+}
 
 /// Serves agents from a store.
 #[derive(Clone)]
@@ -88,10 +103,17 @@ impl ServerHandler for Agents {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<rmcp::model::CallToolResponse, ErrorData> {
         let arguments = serde_json::Value::Object(request.arguments.unwrap_or_default());
-        let answer = match tools::call(self, &request.name, arguments).await {
+        let caller = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>());
+        // A call that nobody waits for any more ends here: what it was about to be given goes to others.
+        let done = tokio::select! {
+            done = tools::call(self, &request.name, arguments) => done,
+            () = context.ct.cancelled() => Err(trouble::Trouble::gone()),
+            () = gone(caller) => Err(trouble::Trouble::gone()),
+        };
+        let answer = match done {
             Ok(value) => CallToolResult::structured(value),
             Err(trouble) => CallToolResult::structured_error(trouble.told()),
         };

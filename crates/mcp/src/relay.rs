@@ -28,6 +28,9 @@ const LONGEST_MESSAGE: usize = 8 << 20;
 /// No request takes longer: the longest wait for a task, and some more.
 const LONGEST_REQUEST: Duration = Duration::from_secs(90);
 
+/// How long to wait for answers once the agent sends nothing more.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
 /// Why a relay cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
@@ -107,8 +110,9 @@ impl Relay {
             });
             while going_on.try_join_next().is_some() {}
         }
-        // What was asked before stdin ended is answered.
-        while going_on.join_next().await.is_some() {}
+        // What was asked before stdin ended is answered; nobody waits for a task any more.
+        let answered = async { while going_on.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_ANSWERS, answered).await;
         Ok(())
     }
 

@@ -18,6 +18,11 @@ impl Trouble {
         Trouble { code, message: message.into(), next: next.into() }
     }
 
+    /// Nobody waits for the answer any more.
+    pub(crate) fn gone() -> Self {
+        Trouble::new("cancelled", "the call was cancelled", "call it again if it is still wanted")
+    }
+
     /// As the agent reads it.
     pub(crate) fn told(&self) -> Value {
         json!({ "error": self.code, "message": self.message, "next": self.next })

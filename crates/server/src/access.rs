@@ -196,7 +196,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 
 fn unauthorized(message: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
-        .next("send `authorization: Bearer TOKEN`; make one with `sprag token new`")
+        .next("send `authorization: Bearer TOKEN`; make one with `sprag token new NAME`")
 }
 
 /// One of these a request needs at least, whatever its endpoint asks for beyond that.
@@ -210,7 +210,7 @@ pub(crate) fn least(method: &Method) -> &'static [Scope] {
 /// That a caller lacks a scope.
 pub(crate) fn forbidden(wanted: Scope) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, "forbidden", format!("the token does not have the scope `{wanted}`"))
-        .next(format!("use a token with it: sprag token new --scope {wanted}"))
+        .next(format!("use a token with it: sprag token new NAME --scope {wanted}"))
 }
 
 macro_rules! guards {

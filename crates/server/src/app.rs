@@ -99,7 +99,7 @@ struct Inner {
     metrics: Metrics,
     alive: Alive,
     stopping: watch::Receiver<bool>,
-    reads: Semaphore,
+    reads: Arc<Semaphore>,
     waiting: Waiting,
     id: Id,
 }
@@ -134,7 +134,7 @@ impl App {
             metrics,
             alive,
             stopping,
-            reads: Semaphore::new(READERS),
+            reads: Arc::new(Semaphore::new(READERS)),
             waiting: Waiting::default(),
         }))
     }
@@ -218,10 +218,16 @@ impl App {
         &self,
         work: impl FnOnce(&App) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        let _place = self.0.reads.acquire().await.map_err(|_| Problem::unavailable("the server ends"))?;
+        let place = Arc::clone(&self.0.reads).acquire_owned().await;
+        let place = place.map_err(|_| Problem::unavailable("the server ends"))?;
         let app = self.clone();
-        tokio::task::spawn_blocking(move || work(&app))
-            .await
-            .unwrap_or_else(|error| Err(internal(format!("the request's work is gone: {error}"))))
+        // Whoever asked may go away: the place is free when the work is done, not before.
+        tokio::task::spawn_blocking(move || {
+            let done = work(&app);
+            drop(place);
+            done
+        })
+        .await
+        .unwrap_or_else(|error| Err(internal(format!("the request's work is gone: {error}"))))
     }
 }

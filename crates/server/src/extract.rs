@@ -82,6 +82,10 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Fields have names here: a list of values in their order is not taken.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Problem::invalid("the body must be a JSON object"));
+    }
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => Problem::invalid(error.to_string()),
         _ => Problem::malformed(format!("the body is not JSON: {error}")),

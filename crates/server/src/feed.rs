@@ -6,7 +6,7 @@
 //!      └──────────── reads again from where it was ─┘
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use sprag::{Events, Names};
@@ -38,7 +38,7 @@ pub struct Told {
 
 impl Told {
     /// An entry, written out.
-    pub fn of(names: &mut Names, entry: &JournalEntry) -> sprag_store::Result<Told> {
+    fn of(names: &mut Names, entry: &JournalEntry) -> sprag_store::Result<Told> {
         let json = serde_json::to_vec(&names.view(entry)?).expect("an entry is plain data");
         let JournalEntry { seq, entity, event, .. } = *entry;
         Ok(Told { seq, run: entry.place.run, entity, event, json: json.into() })
@@ -58,7 +58,11 @@ pub struct Batch {
 
 /// Where readers come in.
 #[derive(Clone)]
-pub struct Feed(broadcast::Sender<Arc<Batch>>);
+pub struct Feed {
+    sender: broadcast::Sender<Arc<Batch>>,
+    /// Shared by all: a thousand readers do not each remember the plans of a thousand runs.
+    names: Arc<Mutex<Names>>,
+}
 
 impl Feed {
     /// Follows the store's journal from now on, until told to stop.
@@ -68,11 +72,11 @@ impl Feed {
         mut stop: watch::Receiver<bool>,
     ) -> sprag_store::Result<Feed> {
         let (sender, _) = broadcast::channel(BATCHES);
-        let feed = Feed(sender.clone());
+        let feed = Feed { sender, names: Arc::new(Mutex::new(Names::new(store))) };
         let since = store.read(|db| db.last_seq())?;
         let mut events = Events::new(store, None, since);
-        let mut names = Names::new(store);
         let metrics = metrics.clone();
+        let follower = feed.clone();
         tokio::spawn(async move {
             let mut after = since;
             loop {
@@ -86,24 +90,28 @@ impl Feed {
                 };
                 metrics.transitions(&entries);
                 let upto = entries.last().map_or(after, |entry| entry.seq);
+                let before = std::mem::replace(&mut after, upto);
                 // Nobody follows: nothing is written out.
-                if sender.receiver_count() == 0 {
+                if follower.sender.receiver_count() == 0 {
                     continue;
                 }
                 // What cannot be written out leaves a gap, which readers notice and fill from the journal.
-                let told: sprag_store::Result<Vec<Told>> =
-                    entries.iter().map(|entry| Told::of(&mut names, entry)).collect();
-                if let Ok(entries) = told {
-                    let _ = sender.send(Arc::new(Batch { after, upto, entries }));
-                    after = upto;
+                if let Ok(entries) = follower.write_out(&entries) {
+                    let _ = follower.sender.send(Arc::new(Batch { after: before, upto, entries }));
                 }
             }
         });
         Ok(feed)
     }
 
+    /// Entries, written out.
+    pub fn write_out(&self, entries: &[JournalEntry]) -> sprag_store::Result<Vec<Told>> {
+        let mut names = self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        entries.iter().map(|entry| Told::of(&mut names, entry)).collect()
+    }
+
     /// What comes from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Batch>> {
-        self.0.subscribe()
+        self.sender.subscribe()
     }
 }

@@ -60,7 +60,9 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let status = response.status().as_u16();
     let route = route.as_deref().unwrap_or("none");
     app.metrics().request(&method, route, status, took);
-    let run = run_in(&path);
+    // A run that was just made is named by its place.
+    let made = response.headers().get(header::LOCATION).and_then(|place| place.to_str().ok());
+    let run = run_in(&path).or(made.and_then(run_in));
     tracing::info!(
         target: "sprag_server::request",
         request_id = &*id, %method, path, status, took_ms = took.as_secs_f64() * 1000.0, run,
@@ -152,12 +154,11 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         name.is_some() && name == host
     };
-    // Where anybody may call, a page of the server itself may; where only this machine may, its pages may.
-    let allowed = match app.options().listen.ip().is_loopback() || !app.options().allow_hosts.is_empty() {
-        true => name.is_some_and(|name| is_allowed(app, host_name(name))),
-        false => same(),
-    };
-    match allowed {
+    // Pages of the server itself may call, port included: any other program of this machine may serve pages too. Those
+    // of hosts that were named may.
+    let listed =
+        |name: &str| app.options().allow_hosts.iter().any(|host| host.eq_ignore_ascii_case(host_name(name)));
+    match same() || name.is_some_and(listed) {
         true => Ok(()),
         false => Err(Problem::new(
             StatusCode::FORBIDDEN,

@@ -67,7 +67,16 @@ pub(crate) fn event(out: &mut BytesMut, id: u64, name: &str, data: &[u8]) {
 
 /// What a reader shows of where it was: the header wins, for it is what a browser sends by itself.
 pub(crate) fn position(headers: &axum::http::HeaderMap, asked: Option<u64>) -> Result<Option<u64>, String> {
-    let Some(last) = headers.get("last-event-id") else { return Ok(asked) };
+    let Some(last) = headers.get("last-event-id") else { return asked.map(known_number).transpose() };
     let text = last.to_str().unwrap_or_default().trim();
-    text.parse().map(Some).map_err(|_| format!("last-event-id: {text:?} is not the number of an event"))
+    let number = text.parse().ok().and_then(|number| known_number(number).ok());
+    number.map(Some).ok_or_else(|| format!("last-event-id: {text:?} is not the number of an event"))
+}
+
+/// A number that the journal, or a file, can reach.
+pub(crate) fn known_number(number: u64) -> Result<u64, String> {
+    match i64::try_from(number) {
+        Ok(_) => Ok(number),
+        Err(_) => Err(format!("{number} is larger than any number there is")),
+    }
 }

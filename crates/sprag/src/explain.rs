@@ -1,18 +1,23 @@
 //! Why a run waits: for each unsettled step what it waits for, since when, until when, and who has it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{
     EnvironmentStatus, ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind,
 };
 use sprag_store::{
-    ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, StepRow, Store, WorkerRow, step_name,
+    ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, StepRow, Store, WorkerRow, is_task, step_name,
 };
 
 use crate::complaint::Complaint;
 use crate::environments::Details;
 use crate::known::Known;
 use crate::text::{local, plain, rfc3339};
+
+/// More steps than this are not told of: nobody reads them.
+const MOST_TOLD: usize = 1_000;
 
 /// Why a run waits.
 #[derive(Debug, Clone, Serialize)]
@@ -90,6 +95,7 @@ pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
     })?;
     let gates = store.read(|db| db.open_gates(id))?;
     let place_made = being_made(store, id)?;
+    let task_needs = task_needs(store, known, &steps)?;
     let view = View {
         known,
         steps: &steps,
@@ -97,9 +103,11 @@ pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
         workers: &workers,
         gates: &gates,
         place: place_made.as_deref(),
+        task_needs: &task_needs,
         now: store.now(),
     };
-    let unsettled = steps.iter().filter(|step| !step.status().is_settled() || step.rework_pending);
+    let unsettled =
+        steps.iter().filter(|step| !step.status().is_settled() || step.rework_pending).take(MOST_TOLD);
     let waits_for = (known.run.status() == RunStatus::Queued).then(|| {
         let holders: Vec<String> = crowd.iter().map(ToString::to_string).collect();
         format!(
@@ -149,10 +157,33 @@ struct View<'v> {
     gates: &'v [GateRow],
     /// What the run's environment waits for, while it is being made.
     place: Option<&'v str>,
+    /// What the waiting tasks of a board need.
+    task_needs: &'v BTreeMap<StepNo, Vec<StepNo>>,
     now: Now,
 }
 
+/// What the tasks of a board that wait for others need, by number.
+fn task_needs(
+    store: &Store,
+    known: &Known,
+    steps: &[StepRow],
+) -> Result<BTreeMap<StepNo, Vec<StepNo>>, Complaint> {
+    let mut needs = BTreeMap::new();
+    let waiting = steps.iter().filter(|step| is_task(&known.plan, step) && step.needs.open > 0);
+    for step in waiting.take(MOST_TOLD) {
+        let of = store.read(|db| db.task_needs(step.run, step.no))?;
+        needs.insert(step.no, of.iter().map(|need| need.item).collect());
+    }
+    Ok(needs)
+}
+
 impl View<'_> {
+    /// Whether agents and people claim it.
+    fn is_task(&self, no: StepNo) -> bool {
+        let step = self.steps.iter().find(|step| step.no == no);
+        step.is_some_and(|step| self.known.plan.step(step.node()).work == WorkKind::Task)
+    }
+
     fn name(&self, no: StepNo) -> String {
         let row = self.steps.iter().find(|step| step.no == no);
         row.map_or_else(|| no.to_string(), |row| step_name(&self.known.plan, row))
@@ -162,6 +193,15 @@ impl View<'_> {
     fn outside(&self, step: &StepRow, waiting: &mut Unsettled) -> bool {
         if let Some(list) = step.items {
             let items = list.items;
+            if self.known.run.open {
+                let run = self.known.id();
+                waiting.waits_for = format!(
+                    "its tasks, of which {} of {} are settled, and for `sprag board close {run}`",
+                    items.settled, items.total
+                );
+                waiting.owner = "the board's leader".into();
+                return true;
+            }
             waiting.waits_for = format!(
                 "its items: {} of {} are settled, {} are live",
                 items.settled,
@@ -234,7 +274,8 @@ impl View<'_> {
                 waiting.waits_for = "the live work of the steps it sends back to end".into();
             }
             None => {
-                let needs = &self.known.plan.step(step.node()).needs;
+                let own = self.task_needs.get(&step.no);
+                let needs = own.unwrap_or_else(|| &self.known.plan.step(step.node()).needs);
                 let open: Vec<String> = needs
                     .iter()
                     .filter_map(|need| self.steps.iter().find(|other| other.no == *need))
@@ -279,6 +320,9 @@ impl View<'_> {
                         }
                     },
                     None => match self.workers.iter().filter(serves).count() {
+                        0 if self.is_task(row.id.step) => {
+                            format!("somebody who claims it: sprag task claim --queue {}", row.queue)
+                        }
                         0 => {
                             format!("a worker: none serves queue {0:?} (sprag worker --queue {0})", row.queue)
                         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{JournalEntry, Row, RunRow, StepRow, Store, Table, step_name};
+use sprag_store::{JournalEntry, Row, RunRow, StepRow, Store, Table, is_task, step_name};
 
 use crate::complaint::{Complaint, Kind};
 use crate::view::EntryView;
@@ -65,7 +65,13 @@ impl Known {
             // The last one of that name: a list that was made anew has items of its own.
             steps.iter().rfind(|row| row.item.is_some() && step_name(&self.plan, row) == id).map(|row| row.no)
         };
-        found.or_else(of_items).ok_or_else(|| {
+        // A task of a board is called after its number.
+        let task = || -> Option<StepNo> {
+            let no: StepNo = id.rsplit_once('-')?.1.parse().ok()?;
+            let row = store?.read(|db| Table::<StepRow>::load(db, (self.run.id, no))).ok()??;
+            (is_task(&self.plan, &row) && step_name(&self.plan, &row) == id).then_some(no)
+        };
+        found.or_else(of_items).or_else(task).ok_or_else(|| {
             let known: Vec<&str> = self.plan.steps.iter().map(|step| step.id.as_str()).collect();
             Complaint::new(Kind::Wrong, format!("run {} has no step {id:?}", self.run.id))
                 .next(format!("its steps are: {}", known.join(", ")))

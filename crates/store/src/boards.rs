@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{Following, RunId, StepNo};
+use sprag_lifecycle::{Following, RunId, StepNo, StepStatus};
 
 use crate::error::Result;
 use crate::handle::Person;
@@ -57,6 +57,9 @@ pub trait Boards {
     /// Changes what a board says of itself.
     fn change_board(&mut self, board: &BoardRow) -> Result<()>;
 
+    /// How many of a board's tasks have each status, in the order of the words.
+    fn task_counts(&mut self, run: RunId) -> Result<Vec<(StepStatus, u32)>>;
+
     /// Names a task.
     fn put_task_key(&mut self, run: RunId, key: &str, no: StepNo) -> Result<()>;
     /// The task of this name.
@@ -67,6 +70,9 @@ pub trait Boards {
     fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<Following>>;
     /// What needs a task, in order.
     fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>>;
+
+    /// What the tokens of claimed tasks are signed with: drawn once, and known to this store alone.
+    fn token_key(&mut self) -> Result<Arc<str>>;
 
     /// Adds a note; its number is given by the database.
     fn put_note(&mut self, note: &NoteRow) -> Result<i64>;

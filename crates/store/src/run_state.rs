@@ -129,16 +129,8 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         let Some(limit) = settings.limit else { return Ok(!settings.held) };
         // What this very operation has handed over or ended is not in the database yet.
         let mut out = i64::from(self.session.db().in_flight(queue)?);
-        let seen: Vec<(ExecutionId, bool)> = self
-            .session
-            .seen::<ExecutionRow>()
-            .filter(|row| row.queue == *queue)
-            .map(|row| (row.id, is_out(row.status())))
-            .collect();
-        for (id, now_out) in seen {
-            let was_out = crate::backend::Table::<ExecutionRow>::load(self.session.db(), id)?
-                .is_some_and(|row| is_out(row.status()));
-            out += i64::from(now_out) - i64::from(was_out);
+        for (row, was) in self.session.seen_and_was::<ExecutionRow>().filter(|(row, _)| row.queue == *queue) {
+            out += i64::from(is_out(row.status())) - i64::from(was.is_some_and(is_out));
         }
         Ok(!settings.held && out < i64::from(limit))
     }
@@ -309,7 +301,8 @@ fn work_of(row: &ExecutionRow) -> Work {
         ExecutionStatus::Completed => Work::Ended(WorkEnd::Succeeded),
         ExecutionStatus::Failed if row.owner.is_none() => Work::Ended(WorkEnd::Unschedulable),
         ExecutionStatus::Failed | ExecutionStatus::TimedOut => {
-            Work::Ended(WorkEnd::Failed { retriable: row.retriable })
+            // Nobody wants another try of what somebody wanted to end.
+            Work::Ended(WorkEnd::Failed { retriable: row.retriable && !row.cancel_requested })
         }
         ExecutionStatus::Cancelled => Work::Ended(WorkEnd::Cancelled),
         // Somebody wanted it to end, and it has.
@@ -402,6 +395,9 @@ impl RunState for HeldRun<'_, '_> {
                 names::failure(self.session, &self.plan, &by)?
             }
             StepMove::Retried { lost: false } => names::failure(self.session, &self.plan, &step)?,
+            StepMove::Reopened if step.status() == StepStatus::Failed => {
+                names::failure(self.session, &self.plan, &step)?
+            }
             _ => None,
         };
         let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
@@ -448,6 +444,8 @@ impl RunState for HeldRun<'_, '_> {
                     row.ended_ms = None;
                     if to.event() == StepEvent::Reworked {
                         row.round += 1;
+                        row.feedback = feedback.or(row.feedback.take());
+                    } else if to == StepMove::Reopened {
                         row.feedback = feedback.or(row.feedback.take());
                     } else {
                         row.reworks = 0;

@@ -210,6 +210,14 @@ impl<'a> Session<'a> {
         self.cache().0.values().map(|slot| &slot.row)
     }
 
+    /// The same, with the statuses that they have in the database.
+    pub(crate) fn seen_and_was<R: Row>(&mut self) -> impl Iterator<Item = (&R, Option<Status<R>>)>
+    where
+        Self: Holds<R>,
+    {
+        self.cache().0.values().map(|slot| (&slot.row, slot.was.map(|(status, _)| status)))
+    }
+
     /// Adds a row in the place of one that this very operation has added, and the journal entry of its creation.
     pub(crate) fn replace_new<R: Row>(&mut self, row: R, event: &'static str, actor: Actor)
     where

@@ -309,6 +309,11 @@ fn a_damaged_page_is_told_of_and_nothing_is_written_over_it() {
                     db.executions(run.id)?;
                 }
                 db.outbox_due(i64::MAX, 1_000)?;
+                db.environments(true)?;
+                db.workers()?;
+                db.timers_due(i64::MAX, 1_000)?;
+                db.crowded_groups()?;
+                db.live_runs(None, 1_000)?;
                 db.claimable("default", 0, 1_000)
             })
         });

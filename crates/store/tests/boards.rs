@@ -267,6 +267,25 @@ fn a_board_that_failed_is_resumed_with_what_failed_and_what_hung_on_it() {
 }
 
 #[test]
+fn a_resumed_board_leaves_alone_what_was_taken_back() {
+    on_every_store(|store, _| async move {
+        let board = board(&store).await;
+        add(&store, board, &[task(&[]), task(&[])]).await;
+        let _ = store.person().cancel_task(board, 2).await.unwrap();
+        let first = take_task(&store, 1).await;
+        let _ = finish(&store, &first, badly()).await;
+        store.person().close_board(board, true).await.unwrap();
+        let _ = store.person().resume_run(board, None).await.unwrap().require_applied().unwrap();
+        assert_eq!(steps(&store, board), ["running", "pending", "cancelled"]);
+        store.executor().heal_run(board).await.unwrap();
+        let first = take_task(&store, 1).await;
+        let _ = finish(&store, &first, well()).await;
+        assert_eq!(status(&store, board), "completed");
+        refused(store.person().rewind_run(board, 0, None).await, "not rewound");
+    });
+}
+
+#[test]
 fn notes_are_read_in_order_by_tag_and_from_where_one_was() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;

@@ -595,16 +595,8 @@ fn environments_refuse_stale_attempts_and_live_users() {
     on_every_store(|store, _| async move {
         let given = |attempt| EnvironmentGiven { attempt, path_present: true, ..EnvironmentGiven::default() };
         let run = create(&store, &sequence(1)).await;
-        let wanted = Wanted {
-            id: 1,
-            run,
-            scope: None,
-            host: "here".into(),
-            worker: 7,
-            managed: true,
-            path: "/w".into(),
-            details: "{}".into(),
-        };
+        let (host, path, details) = ("here".into(), "/w".into(), "{}".into());
+        let wanted = Wanted { id: 1, run, scope: None, host, worker: 7, managed: true, path, details };
         let made = store.claims().provide_environment(wanted, false).await.unwrap();
         assert!(matches!(made, Provide::Make(_)));
         let event = |event, who, attempt| {

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};
-use sprag_store::ops::{Provide, Wanted};
+use sprag_store::ops::{Created, Lost, NewWorker, Provide, Wanted};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, Store};
 
 const MAKER: Id = 7;
@@ -136,5 +136,67 @@ fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
             told.iter().filter(|entry| entry.entity == "environment").map(|entry| entry.event).collect();
         let all = ["environment.created", "provision.succeeded", "destroy.dispatched", "destroy.succeeded"];
         assert_eq!(told, all);
+        let notes = look(&store, |db| db.journal(0, Some(run), 1000));
+        let notes =
+            notes.iter().filter(|entry| entry.entity == "environment").map(|entry| entry.note.as_deref());
+        assert!(notes.into_iter().all(|note| note == Some(r#"{"path":"/w"}"#)));
+    });
+}
+
+/// A worker that is there.
+async fn register(store: &Store, id: Id) {
+    let (name, process, queues) = ("one".into(), "one".into(), "".into());
+    let new = NewWorker { id, name, process, queues, slots: 1, lease_ms: 1000 };
+    let _ = store.claims().register(new).await.unwrap();
+}
+
+/// A run that is reserved to worker 5, and whose environment is ready.
+async fn of_worker_5(store: &Store) -> RunId {
+    register(store, 5).await;
+    register(store, REMOVER).await;
+    let mut new = store.person().new_run(sequence(1));
+    new.pin = Some(5);
+    let Created::New(run) = store.person().create_run(new).await.unwrap() else { panic!() };
+    assert!(matches!(provide(store, run, 5, false).await, Provide::Make(_)));
+    assert!(report(store, E::ProvisionSucceeded, 1).await);
+    run
+}
+
+async fn take(store: &Store) -> Option<u32> {
+    store.claims().take_environment_of_dead_run(1, REMOVER).await.unwrap()
+}
+
+async fn worker_5_dies(store: &Store) {
+    let _ = store.reaper().worker_lost(5, Lost::ProcessGone).await.unwrap();
+}
+
+#[test]
+fn w09_only_a_dead_run_gives_its_environment_away() {
+    on_every_store(|store, _| async move {
+        let run = of_worker_5(&store).await;
+        assert_eq!(take(&store).await, None, "its process lives");
+        worker_5_dies(&store).await;
+        assert_eq!(take(&store).await, Some(1));
+        // Whoever resumes it now has to wait, and then makes another one elsewhere.
+        assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Busy(_)));
+        assert!(report(&store, E::DestroySucceeded, 1).await);
+        let Provide::Make(row) = provide(&store, run, MAKER, false).await else { panic!("it is to be made") };
+        assert_eq!((row.provision_attempt, &*row.path), (2, "/w-2"));
+    });
+    // Somebody has taken the run over before.
+    on_every_store(|store, _| async move {
+        let run = of_worker_5(&store).await;
+        worker_5_dies(&store).await;
+        register(&store, MAKER).await;
+        assert!(store.executor().pin_run(run, Some(MAKER)).await.unwrap());
+        assert_eq!(take(&store).await, None);
+        assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Ready(_)));
+    });
+    // It is not reserved to anybody: a worker may come.
+    on_every_store(|store, _| async move {
+        let run = of_worker_5(&store).await;
+        worker_5_dies(&store).await;
+        assert!(store.executor().pin_run(run, None).await.unwrap());
+        assert_eq!(take(&store).await, None);
     });
 }

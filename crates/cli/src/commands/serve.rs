@@ -16,6 +16,7 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         return Err(Failure::usage("--slots must be at least 1"));
     }
     let options = options(&wanted)?;
+    raise_open_files();
     let _ = sprag_process::become_subreaper();
     let store = context.store()?;
     let mut builder = Engine::builder(&context.data)
@@ -71,6 +72,13 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         false => drain(engine, again).await?,
     }
     Ok(Exit::Ok)
+}
+
+/// Every connection is a file, and the usual limit is that of programs that wait with `select`.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 fn options(wanted: &Serve) -> Result<Options, Failure> {

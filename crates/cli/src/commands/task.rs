@@ -287,7 +287,8 @@ fn given(context: &Context, task: &Claimed) -> Result<Exit, Failure> {
     line(token);
     eprintln!("{} of run {}: yours for {}", task.step, task.run, span(task.lease_s * 1000));
     eprintln!("\n{}\n", plain_lines(&task.prompt));
-    if !task.with.is_null() {
+    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    if !task.with.as_object().map_or_else(|| is_empty(&task.with), |with| with.values().all(is_empty)) {
         eprintln!("with {}\n", task.with);
     }
     for (need, said) in &task.needs {

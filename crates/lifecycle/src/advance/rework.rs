@@ -117,7 +117,7 @@ pub fn restart<S: RunState>(
                 && !plan.step(*no).needs.iter().any(|need| set.contains(need));
             state.move_step(*no, StepMove::Reset { keep })?;
             if keep && step.items.is_some() {
-                reset_items(state, *no)?;
+                reset_items(state, *no, step.status)?;
             }
         }
         uncount(state, stands)?;
@@ -127,20 +127,23 @@ pub fn restart<S: RunState>(
 }
 
 /// Sends back the items that did not come to a good end; the others stay as they are.
-fn reset_items<S: RunState>(state: &mut S, of: StepNo) -> Result<(), S::Error> {
+fn reset_items<S: RunState>(state: &mut S, of: StepNo, was: StepStatus) -> Result<(), S::Error> {
     let Some(mut items) = state.step(of)?.items else { return Ok(()) };
     let grows = is_open(state.plan().step(of));
     for item in state.items(of, false)? {
         let status = state.step(item)?.status;
         // A task that was skipped because of a broken one has its chance with it.
         let skipped = grows && status == StepStatus::Skipped;
-        if skipped || matches!(status, StepStatus::Failed | StepStatus::Cancelled) {
+        // What was taken back from a board stays so, unless all of it was.
+        let cancelled = status == StepStatus::Cancelled && (!grows || was == StepStatus::Cancelled);
+        if skipped || cancelled || status == StepStatus::Failed {
             state.move_step(item, StepMove::Reset { keep: true })?;
             items.settled = items.settled.saturating_sub(1);
             items.again += 1;
         }
     }
-    state.set_items(of, Items { failed: 0, cancelled: 0, ending: false, ..items })?;
+    let cancelled = if grows && was != StepStatus::Cancelled { items.cancelled } else { 0 };
+    state.set_items(of, Items { failed: 0, cancelled, ending: false, ..items })?;
     if grows { recount_tasks(state, of) } else { Ok(()) }
 }
 

@@ -304,7 +304,9 @@ impl<S: RunState> Walk<'_, S> {
         }
         let bound = self.items_at_once(step);
         if may == May::Start && !items.ending {
-            if items.again > 0 {
+            // A board's tasks are looked at when they are sent back and when a need of theirs settles: all of them
+            // only when the board goes on.
+            if items.again > 0 && (!is_open(self.planned(step)) || step.status == StepStatus::Pending) {
                 self.agenda.extend(self.state.waiting_items(no, items.room(bound))?);
             }
             let was = items.created;

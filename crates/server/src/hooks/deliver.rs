@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sprag::Names;
 use sprag_store::{Delivery, HookRow, Id, Subscription, Topic};
 use tokio::task::JoinHandle;
 
@@ -57,8 +56,8 @@ pub(crate) async fn deliver(app: App) {
 async fn follow(app: App, id: Id) {
     let mut hook = Following {
         wake: app.store().subscribe_from(vec![Topic::Journal], sprag_store::Reach::Here),
-        names: Some(Names::new(app.store())),
         seen: None,
+        renew_at_ms: 0,
         app,
         id,
     };
@@ -78,27 +77,33 @@ struct Following {
     app: App,
     id: Id,
     wake: Subscription,
-    names: Option<Names>,
     /// Up to where the journal was looked through: the cursor in the store, and beyond it.
     seen: Option<(u64, u64)>,
+    /// When the lease is to be renewed (steady).
+    renew_at_ms: i64,
 }
 
 impl Following {
     /// Tells of what is next, or waits for it; says whether this server still has the hook.
     async fn go_on(&mut self) -> Answer<bool> {
         let (id, holder) = (self.id, self.app.id());
-        if !self.app.store().service().take_hook(id, holder, LEASE.as_millis() as i64).await? {
-            return Ok(false);
+        // Renewed now and then, not with every entry: a lease is a write.
+        let now_ms = self.app.store().now().steady_ms;
+        if now_ms >= self.renew_at_ms {
+            if !self.app.store().service().take_hook(id, holder, LEASE.as_millis() as i64).await? {
+                return Ok(false);
+            }
+            self.renew_at_ms = now_ms + LEASE.as_millis() as i64 / 3;
         }
-        let Some(hook) =
-            self.app.read(move |db| Ok(db.hooks()?.into_iter().find(|hook| hook.id == id))).await?
-        else {
+        let ours = move |hook: &HookRow| hook.id == id && hook.holder == holder && hook.parked.is_none();
+        let Some(hook) = self.app.read(move |db| Ok(db.hooks()?.into_iter().find(ours))).await? else {
             return Ok(false);
         };
         let wait_ms = hook.next_try_ms - self.app.store().now().steady_ms;
         if wait_ms > 0 {
-            // No longer than the lease allows; a retry that somebody asks for is noticed soon.
-            self.wake.wait(Duration::from_millis(wait_ms as u64).min(LOOK)).await;
+            // A retry that somebody asks for is noticed soon; what else happens does not make it earlier.
+            let wait = Duration::from_millis(wait_ms as u64).min(LOOK);
+            let _ = tokio::time::timeout(wait, told(&mut self.app.stopping())).await;
             return Ok(true);
         }
         let after = match self.seen {
@@ -123,7 +128,6 @@ impl Following {
     /// The next entries that the hook wants; up to where that is all, and whether there may be more.
     async fn read(&mut self, hook: &HookRow, after: u64) -> Answer<(Vec<Told>, u64, bool)> {
         let filter: HookFilter = serde_json::from_str(&hook.filter).unwrap_or_default();
-        let mut names = self.names.take().unwrap_or_else(|| Names::new(self.app.store()));
         let read = self.app.blocking(move |app| {
             let run = filter.run();
             let (entries, last_seq) =
@@ -133,14 +137,11 @@ impl Following {
                 Some(last) if full => last.seq,
                 _ => after.max(last_seq),
             };
-            let told: Vec<Told> =
-                entries.iter().map(|entry| Told::of(&mut names, entry)).collect::<Result<_, _>>()?;
+            let told = app.feed().write_out(&entries)?;
             let wanted = told.into_iter().filter(|told| filter.wants(told)).collect();
-            Ok(((wanted, upto, full), names))
+            Ok((wanted, upto, full))
         });
-        let (found, names) = read.await?;
-        self.names = Some(names);
-        Ok(found)
+        read.await
     }
 
     async fn tell(&mut self, hook: &HookRow, wanted: &[Told], upto: u64) -> Answer<()> {

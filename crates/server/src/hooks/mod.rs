@@ -66,6 +66,7 @@ pub struct NewHook {
     #[serde(default)]
     pub filter: HookFilter,
     /// After which entry to begin; from now on if it is left out.
+    #[schema(maximum = 9223372036854775807i64)]
     pub since: Option<u64>,
 }
 
@@ -113,6 +114,9 @@ pub async fn add_hook(store: &Store, new: NewHook) -> Result<(HookRow, String), 
         .map_err(|error| wrong(format!("url: {error}")).next("write it like http://HOST:PORT/PATH"))?;
     if let Some(run) = &new.filter.run {
         run.parse::<RunId>().map_err(|error| wrong(format!("filter.run: {error}")))?;
+    }
+    if let Some(since) = new.since {
+        crate::stream::known_number(since).map_err(|error| wrong(format!("since: {error}")))?;
     }
     let secret = new.secret.unwrap_or_else(|| {
         let mut bits = [0u8; 32];

@@ -46,6 +46,7 @@ struct Which {
     /// Only this event, such as `run.succeeded`; several are separated by commas.
     event: Option<String>,
     /// Only what came after this number; from now on if it is left out. `Last-Event-ID` says the same.
+    #[param(maximum = 9223372036854775807i64)]
     after: Option<u64>,
 }
 
@@ -95,8 +96,7 @@ async fn events(
         Some(after) => after,
         None => app.read(|db| db.last_seq()).await?,
     };
-    let names = Names::new(app.store());
-    let reader = Reader { app: app.clone(), wanted, after, live, behind: true, names: Some(names) };
+    let reader = Reader { app: app.clone(), wanted, after, live, behind: true };
     Ok(stream::respond(&app, reader))
 }
 
@@ -119,23 +119,18 @@ struct Reader {
     live: Receiver<Arc<Batch>>,
     /// The journal has more than this reader was told of.
     behind: bool,
-    /// Lent to whoever reads the journal.
-    names: Option<Names>,
 }
 
 impl Reader {
     /// Reads the next page of the journal itself.
     async fn catch_up(&mut self) -> Option<Bytes> {
         let (after, run) = (self.after, self.wanted.run);
-        let mut names = self.names.take().unwrap_or_else(|| Names::new(self.app.store()));
         let page = self.app.blocking(move |app| {
             let (entries, last_seq) =
                 app.store().read(|db| Ok((db.journal(after, run, PAGE)?, db.last_seq()?)))?;
-            let told: Vec<Told> =
-                entries.iter().map(|entry| Told::of(&mut names, entry)).collect::<Result<_, _>>()?;
-            Ok((told, last_seq, names))
+            Ok((app.feed().write_out(&entries)?, last_seq))
         });
-        let (told, last_seq, names) = match page.await {
+        let (told, last_seq) = match page.await {
             Ok(page) => page,
             Err(problem) => {
                 // The reader comes back, and goes on where it was.
@@ -143,7 +138,6 @@ impl Reader {
                 return None;
             }
         };
-        self.names = Some(names);
         self.behind = told.len() == PAGE;
         self.after = match told.last() {
             Some(last) if self.behind => last.seq,
@@ -208,6 +202,7 @@ struct Part {
     /// Only this run's.
     run: Option<String>,
     /// Only what came after this number.
+    #[param(maximum = 9223372036854775807i64)]
     after: Option<u64>,
     /// How many, at most 1000.
     #[param(minimum = 1, maximum = 1000)]
@@ -233,7 +228,7 @@ async fn journal(_: MayRead, State(app): State<App>, Query(part): Query<Part>) -
         return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
     }
     let run = part.run.as_deref().map(parse_run).transpose()?;
-    let after = part.after.unwrap_or(0);
+    let after = stream::known_number(part.after.unwrap_or(0)).map_err(Problem::malformed)?;
     app.blocking(move |app| {
         let found = app.store().read(|db| db.journal(after, run, limit))?;
         let mut names = Names::new(app.store());

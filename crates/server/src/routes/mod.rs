@@ -72,6 +72,9 @@ fn describe(mut api: OpenApi) -> Value {
     for item in api.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
+            // A function's name is unique among its resource only.
+            let resource = operation.tags.iter().flatten().next().cloned().unwrap_or_default();
+            operation.operation_id = operation.operation_id.take().map(|name| format!("{resource}_{name}"));
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response
                     && response.content.is_empty()

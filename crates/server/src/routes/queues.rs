@@ -76,6 +76,7 @@ async fn release(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath)
 #[serde(deny_unknown_fields)]
 struct QueueLimit {
     /// So much; nothing for any number.
+    #[schema(maximum = 2147483647)]
     limit: Option<u32>,
 }
 
@@ -91,6 +92,9 @@ async fn limit(
     QueuePath(queue): QueuePath,
     Json(wanted): Json<QueueLimit>,
 ) -> Answer<Json<QueueView>> {
+    if wanted.limit.is_some_and(|limit| i32::try_from(limit).is_err()) {
+        return Err(Problem::invalid(format!("limit: at most {}", i32::MAX)));
+    }
     change(&app, queue, move |queue| queue.limit = wanted.limit).await
 }
 

@@ -84,7 +84,13 @@ async fn claim(_: MayWork, State(app): State<App>, Json(claim): Json<Claim>) -> 
         lease: lease(claim.lease_s),
         nonce: claim.request.map_or(0, |request| i64::from(request) + 1),
     };
-    Ok(Json(match boards::claim_for_caller(app.store(), wanted).await? {
+    let mut stopping = app.stopping();
+    let claimed = tokio::select! {
+        claimed = boards::claim_for_caller(app.store(), wanted) => claimed?,
+        // Whoever waits is told to come back, to whichever server is there then.
+        _ = stopping.wait_for(|stop| *stop) => Err(Nothing { why: "stopping".into(), retry_after_s: 1 }),
+    };
+    Ok(Json(match claimed {
         Ok(task) => Claimable { task: Some(task), nothing: None },
         Err(nothing) => Claimable { task: None, nothing: Some(nothing) },
     }))

@@ -53,7 +53,7 @@ struct Tokens {
 }
 
 /// List tokens, without their secrets
-#[utoipa::path(get, path = "/v1/tokens", tag = "server", responses((status = 200, body = Tokens)))]
+#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", responses((status = 200, body = Tokens)))]
 async fn list(_: MayAdmin, State(app): State<App>) -> Answer<Json<Tokens>> {
     let tokens = app.read(|db| db.tokens()).await?;
     Ok(Json(Tokens { tokens: tokens.iter().map(TokenView::of).collect() }))
@@ -86,7 +86,7 @@ struct MadeToken {
 
 /// Make a token
 #[utoipa::path(
-    post, path = "/v1/tokens", tag = "server", request_body = NewToken,
+    post, path = "/v1/tokens", tag = "tokens", request_body = NewToken,
     responses(
         (status = 201, body = MadeToken),
         (status = 409, description = "Problem: there is one of that name"),
@@ -118,7 +118,7 @@ async fn create(
 
 /// Remove a token: whoever has it is not let in any more
 #[utoipa::path(
-    delete, path = "/v1/tokens/{id}", tag = "server",
+    delete, path = "/v1/tokens/{id}", tag = "tokens",
     params(("id" = String, Path, description = "The token's number")),
     responses((status = 204, description = "It is gone"), (status = 404, description = "Problem: it is not there"))
 )]

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use sha2::Sha256;
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, StepNo, StepStatus, Word};
 use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
 use sprag_store::{BoardRow, ExecutionRow, Id, NotApplied, Row, StepRow, Store, Table, Topic};
 
-use super::{BoardError, Result, check_text, rfc3339, task};
+use super::{BoardError, Result, check_queue, check_text, rfc3339, task};
 
 /// The longest that one may wait for a task in one call.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -129,7 +131,9 @@ pub async fn claim_for_caller(
     let store = store.clone();
     tokio::spawn(async move {
         let claimed = claim_while(&store, &wanted, || !tell.is_closed()).await;
+        // Who named the claim may be asking for the same one again at this very moment.
         if let Err(Ok(Ok(unheard))) = tell.send(claimed)
+            && wanted.nonce == 0
             && let Err(error) = release(&store, &unheard.token).await
         {
             tracing::warn!(token = unheard.token, %error, "could not give back what nobody waits for any more");
@@ -175,6 +179,9 @@ async fn claim_while(
         if let Some(assignment) = store.claims().claim_as(worker.clone(), claimer).await? {
             return given(store, &assignment).await.map(Ok);
         }
+        if mind_the_clock(store).await? {
+            continue;
+        }
         let left_ms = until_ms - store.now().steady_ms;
         if left_ms <= 0 {
             return why_nothing(store, wanted, &queues).map(Err);
@@ -184,11 +191,35 @@ async fn claim_while(
     why_nothing(store, wanted, &queues).map(Err)
 }
 
+/// Does what is overdue: where no server and no worker runs, whoever wants a task sees to it that those of the dead,
+/// and those that had to wait for their next try, can be had. Says whether there was anything.
+async fn mind_the_clock(store: &Store) -> Result<bool> {
+    /// Not more of each at once: others want to write too.
+    const SOME: usize = 64;
+    let now_ms = store.now().steady_ms;
+    let (timers, lapsed) = store.read(|db| Ok((db.timers_due(now_ms, SOME)?, db.lapsed(now_ms, SOME)?)))?;
+    let mut acted = false;
+    for timer in timers {
+        acted |= store.executor().timer_fired(timer.execution).await.unwrap_or_else(|error| {
+            tracing::warn!(run = %timer.execution.run, %error, "a timer could not be seen to");
+            false
+        });
+    }
+    for (execution, fence) in lapsed {
+        match store.reaper().expire(Lease { execution, fence }).await {
+            Ok(outcome) => acted |= outcome.is_applied(),
+            Err(error) => tracing::warn!(run = %execution.run, %error, "a lapsed lease could not be seen to"),
+        }
+    }
+    Ok(acted)
+}
+
 fn queues(wanted: &Wanted) -> Result<Vec<Arc<str>>> {
     let mut queues: Vec<Arc<str>> = wanted.queues.iter().map(|queue| queue.as_str().into()).collect();
     queues.extend(wanted.board.iter().map(|board| Arc::clone(&board.queue)));
     queues.sort();
     queues.dedup();
+    queues.iter().try_for_each(|queue| check_queue(queue).map(drop))?;
     match queues.len() {
         0 => Err(BoardError::invalid("say from where to claim: a board, or a queue")),
         1..=64 => Ok(queues),
@@ -239,7 +270,7 @@ async fn given(store: &Store, assignment: &Assignment) -> Result<Claimed> {
     };
     let now = store.now();
     Ok(Claimed {
-        token: token_of(assignment.lease),
+        token: token_of(store, assignment.lease)?,
         run: id.run.to_string(),
         step: assignment.name.clone(),
         task: id.step,
@@ -279,7 +310,8 @@ fn why_nothing(store: &Store, wanted: &Wanted, queues: &[Arc<str>]) -> Result<No
         out += store.read(|db| db.in_flight(queue))?;
     }
     if let Some(board) = &wanted.board {
-        let counts = super::view(store, board)?;
+        // It may have been closed while they waited.
+        let counts = super::view(store, &super::known(store, &board.run.to_string())?)?;
         return match counts.tasks {
             counts if counts.claimed > 0 && counts.waiting == 0 => told("all_claimed", 30),
             counts if counts.waiting > 0 => told("waiting_for_needs", 10),
@@ -320,7 +352,7 @@ fn why_nothing(store: &Store, wanted: &Wanted, queues: &[Arc<str>]) -> Result<No
 
 /// Shows that the holder is there, and says again what is to be done.
 pub async fn start(store: &Store, token: &str, lease: Duration) -> Result<Claimed> {
-    let held = parse_token(token)?;
+    let held = parse_token(store, token)?;
     heartbeat(store, token, lease).await?;
     let assignment = store
         .write(move |session| sprag_store::ops::assignment_of(session, held))
@@ -332,19 +364,21 @@ pub async fn start(store: &Store, token: &str, lease: Duration) -> Result<Claime
 /// Keeps a task for longer.
 pub async fn heartbeat(store: &Store, token: &str, lease: Duration) -> Result<Held> {
     check_lease(lease)?;
-    let held = parse_token(token)?;
-    let row = store.read(|db| Table::<ExecutionRow>::load(db, held.execution))?;
-    let owner = row.as_ref().and_then(|row| row.owner).unwrap_or_default();
-    let (_, renewals) = store.claims().heartbeat(owner, vec![held], lease.as_millis() as i64).await?;
-    match renewals.first() {
-        Some(Renewal::Held { cancel_requested: true, .. }) => {
+    let held = parse_token(store, token)?;
+    let lease_ms = lease.as_millis() as i64;
+    let renewal = store.write(move |session| sprag_store::ops::keep(session, held, lease_ms)).await?;
+    match renewal {
+        Renewal::Held { cancel_requested: true, .. } => {
             Err(BoardError::Cancelled { token: token.to_owned() })
         }
-        Some(Renewal::Held { until_ms, .. }) => {
+        Renewal::Held { until_ms, .. } => {
             let now = store.now();
             Ok(Held { token: token.to_owned(), lease_until: rfc3339(until_ms - now.steady_ms + now.wall_ms) })
         }
-        _ => Err(lost(token, why_lost(row.as_ref()))),
+        Renewal::Lost => {
+            let row = store.read(|db| Table::<ExecutionRow>::load(db, held.execution))?;
+            Err(lost(token, why_lost(row.as_ref())))
+        }
     }
 }
 
@@ -386,31 +420,52 @@ pub async fn fail(store: &Store, token: &str, reason: &str, retriable: bool) -> 
 }
 
 async fn finish(store: &Store, token: &str, ending: Ending) -> Result<()> {
-    let finished = store.worker(parse_token(token)?).finish(ending, None).await?;
+    let finished = store.worker(parse_token(store, token)?).finish(ending, None).await?;
     finished.outcome.require_applied().map(drop).map_err(|why| lost(token, why))
 }
 
 /// Gives a task back unfinished.
 pub async fn release(store: &Store, token: &str) -> Result<()> {
-    let outcome = store.worker(parse_token(token)?).release().await?;
+    let outcome = store.worker(parse_token(store, token)?).release().await?;
     outcome.require_applied().map(drop).map_err(|why| lost(token, why))
 }
 
-/// What proves a claim: the run, the step's number, the attempt, and the fence.
-pub fn token_of(lease: Lease) -> String {
+/// How many characters of a token are its signature.
+const SIGNATURE: usize = 16;
+
+/// What proves a claim: the run, the step's number, the attempt and the fence, signed by the store that gave it.
+pub(crate) fn token_of(store: &Store, lease: Lease) -> Result<String> {
     let ExecutionId { run, step, attempt } = lease.execution;
-    format!("{run}.{step}.{attempt}.{}", lease.fence)
+    let place = format!("{run}.{step}.{attempt}.{}", lease.fence);
+    let signature = signer(store, &place)?.finalize().into_bytes();
+    let text: String = signature.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{place}.{}", &text[..SIGNATURE]))
 }
 
-/// The claim that a token proves.
-pub fn parse_token(token: &str) -> Result<Lease> {
-    let parsed = || -> Option<Lease> {
-        let mut parts = token.split('.');
+fn signer(store: &Store, place: &str) -> Result<Hmac<Sha256>> {
+    let key = store.read(|db| db.token_key())?;
+    let mut signer = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key may have any length");
+    signer.update(place.as_bytes());
+    Ok(signer)
+}
+
+/// The claim that a token proves, if it was given by this store: only tasks have tokens, and nobody can make one up.
+fn parse_token(store: &Store, token: &str) -> Result<Lease> {
+    let no_token = || BoardError::NoToken(token.to_owned());
+    let (place, signature) = token.rsplit_once('.').ok_or_else(no_token)?;
+    let parsed = || -> Option<(Lease, Vec<u8>)> {
+        let mut parts = place.split('.');
         let run: RunId = parts.next()?.parse().ok()?;
         let step: StepNo = parts.next()?.parse().ok()?;
         let attempt = parts.next()?.parse().ok()?;
         let fence = parts.next()?.parse().ok()?;
-        parts.next().is_none().then_some(Lease { execution: ExecutionId { run, step, attempt }, fence })
+        let bytes = (signature.len() == SIGNATURE && signature.is_ascii()).then_some(signature)?;
+        let bytes: Option<Vec<u8>> =
+            (0..SIGNATURE).step_by(2).map(|at| u8::from_str_radix(&bytes[at..at + 2], 16).ok()).collect();
+        let lease = Lease { execution: ExecutionId { run, step, attempt }, fence };
+        parts.next().is_none().then_some((lease, bytes?))
     };
-    parsed().ok_or_else(|| BoardError::NoToken(token.to_owned()))
+    let (lease, bytes) = parsed().ok_or_else(no_token)?;
+    signer(store, place)?.verify_truncated_left(&bytes).map_err(|_| no_token())?;
+    Ok(lease)
 }

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{RunId, RunStatus, StepStatus};
 use sprag_pipeline::board_plan;
-use sprag_store::ops::{Created, NewBoard};
-use sprag_store::{BoardRow, Row, RunRow, StepRow, Store, Table};
+use sprag_store::ops::{Created, NewBoard, NewRun};
+use sprag_store::{BoardRow, Row, RunRow, Store, Table};
 
 pub use claim::{
-    Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail, heartbeat,
-    parse_token, release, start, token_of,
+    Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail, heartbeat, release,
+    start,
 };
 pub use error::BoardError;
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
@@ -48,7 +48,7 @@ pub struct BoardSpec {
     /// How, as its leader sees it; all may read it.
     #[serde(default)]
     pub plan: String,
-    /// Where its tasks wait unless they say otherwise [default: board/NAME].
+    /// Where its tasks wait unless they say otherwise [default: one of its own].
     #[serde(default)]
     pub queue: Option<String>,
     /// How often a task may be tried [default: 1].
@@ -106,7 +106,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn add(&mut self, status: StepStatus) {
+    fn add(&mut self, status: StepStatus, count: u32) {
         *match status {
             StepStatus::Waiting => &mut self.waiting,
             StepStatus::Pending => &mut self.ready,
@@ -115,7 +115,7 @@ impl Counts {
             StepStatus::Failed => &mut self.failed,
             StepStatus::Skipped => &mut self.skipped,
             StepStatus::Cancelled => &mut self.cancelled,
-        } += 1;
+        } += count;
     }
 
     /// All of them.
@@ -150,17 +150,18 @@ pub async fn create(store: &Store, spec: &BoardSpec) -> Result<BoardView> {
     }
     check_text("the goal", &spec.goal)?;
     check_text("the plan", &spec.plan)?;
-    let queue = match &spec.queue {
-        Some(queue) => check_queue(queue)?,
-        None => format!("board/{}", spec.name),
-    };
     let attempts = spec.attempts.unwrap_or(1);
     if !(1..=100).contains(&attempts) {
         return Err(BoardError::invalid("attempts must be between 1 and 100"));
     }
     let delay_ms = spec.retry_delay_s.unwrap_or(0).min(30 * 24 * 3600) * 1000;
-    let plan = board_plan(&spec.name, &queue, attempts, delay_ms);
-    let mut run = store.person().new_run(Arc::new(plan));
+    let id = store.person().new_run_id();
+    // Of this board alone: its name may be another's before its last task is done.
+    let queue = match &spec.queue {
+        Some(queue) => check_queue(queue)?,
+        None => format!("board/{}/{id}", spec.name),
+    };
+    let mut run = NewRun::new(id, Arc::new(board_plan(&spec.name, &queue, attempts, delay_ms)));
     run.open = true;
     let new = NewBoard {
         run,
@@ -195,9 +196,10 @@ pub fn known(store: &Store, name: &str) -> Result<BoardRow> {
 
 /// A board as it stands.
 pub fn view(store: &Store, board: &BoardRow) -> Result<BoardView> {
-    let (run, steps) = store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.steps(board.run)?)))?;
+    let (run, counted) =
+        store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.task_counts(board.run)?)))?;
     let mut counts = Counts::default();
-    steps.iter().filter(|step| step.item_of.is_some()).for_each(|step| counts.add(StepRow::status(step)));
+    counted.into_iter().for_each(|(status, count)| counts.add(status, count));
     Ok(BoardView {
         run: board.run.to_string(),
         name: board.name.to_string(),
@@ -242,6 +244,9 @@ fn check_name(what: &str, name: &str) -> Result<()> {
 
 fn check_queue(queue: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    if queue == sprag_store::DEFAULT_QUEUE {
+        return Err(BoardError::invalid("the queue `default` is for commands: choose another"));
+    }
     if queue.is_empty() || queue.len() > 2 * LONGEST_NAME || !queue.chars().all(plain) {
         return Err(BoardError::invalid(format!(
             "a queue's name is letters, digits, `-`, `_`, `.` or `/`, and {queue:?} is not"

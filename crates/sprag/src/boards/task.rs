@@ -8,6 +8,8 @@ use sprag_store::{BoardRow, ExecutionRow, ItemList, Row, StepRow, Store, Table, 
 
 use super::{BoardError, Result, check_name, check_queue, check_text, rfc3339, status_word};
 
+/// What a task can be.
+const WORDS: [&str; 7] = ["waiting", "ready", "claimed", "done", "failed", "skipped", "cancelled"];
 /// Needs, files, hints or criteria of one task: not more than this of each.
 const MOST_ENTRIES: usize = 256;
 
@@ -155,6 +157,10 @@ pub fn tasks(
     after: StepNo,
     limit: usize,
 ) -> Result<Vec<TaskView>> {
+    if let Some(word) = statuses.iter().find(|word| !WORDS.contains(&word.as_str())) {
+        let known = WORDS.join(", ");
+        return Err(BoardError::invalid(format!("{word:?} is no status of a task: there is {known}")));
+    }
     let steps = store.read(|db| db.steps(board.run))?;
     let list = list_of(&steps);
     let wanted = steps

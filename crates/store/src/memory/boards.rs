@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sprag_lifecycle::{Following, RunId, StepNo};
+use sprag_lifecycle::{Following, RunId, StepNo, StepStatus, Word};
 
 use super::MemoryTx;
 use crate::boards::{BoardRow, Boards, NoteRow};
 use crate::error::Result;
+use crate::rows::Row;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct BoardTables {
@@ -52,6 +53,14 @@ impl Boards for MemoryTx<'_> {
         Ok(())
     }
 
+    fn task_counts(&mut self, run: RunId) -> Result<Vec<(StepStatus, u32)>> {
+        let mut counts: BTreeMap<&str, (StepStatus, u32)> = BTreeMap::new();
+        for step in self.tables.steps.values().filter(|step| step.run == run && step.item_of.is_some()) {
+            counts.entry(step.status().as_str()).or_insert((step.status(), 0)).1 += 1;
+        }
+        Ok(counts.into_values().collect())
+    }
+
     fn put_task_key(&mut self, run: RunId, key: &str, no: StepNo) -> Result<()> {
         let key: (RunId, Arc<str>) = (run, key.into());
         self.tables.boards.keys.insert(key.clone(), no);
@@ -82,6 +91,11 @@ impl Boards for MemoryTx<'_> {
     fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>> {
         let all = self.tables.boards.needs.iter().filter(|(of, _, other)| *of == run && other.item == need);
         Ok(all.map(|(_, no, other)| Following { item: *no, tolerant: other.tolerant }).collect())
+    }
+
+    fn token_key(&mut self) -> Result<Arc<str>> {
+        // Nobody else can reach what lies in memory.
+        Ok("memory".into())
     }
 
     fn put_note(&mut self, note: &NoteRow) -> Result<i64> {

@@ -106,11 +106,13 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
             tasks.len()
         )));
     }
-    if first as usize + tasks.len() > MOST_TASKS as usize {
+    let (numbers, keys) = number(&mut held, first, tasks)?;
+    let added = numbers.iter().filter(|added| !added.existing).count();
+    // Before the first of them there is the fan-out.
+    if first as usize - 1 + added > MOST_TASKS as usize {
         return Err(Error::Refused(format!("a board takes {MOST_TASKS} tasks at most: begin another")));
     }
-    let numbers = number(&mut held, first, tasks)?;
-    let needs = resolve_needs(&mut held, first, tasks, &numbers)?;
+    let needs = resolve_needs(&mut held, first, tasks, &numbers, &keys)?;
     let parent = held.step_row(TASKS)?;
     let Some(list) = parent.items else {
         return Err(Error::Refused(format!("board {board} has not begun yet")));
@@ -140,8 +142,12 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
     Ok(numbers)
 }
 
-/// The number that each of these tasks has, or will have.
-fn number(held: &mut HeldRun<'_, '_>, first: StepNo, tasks: &[NewTask]) -> Result<Vec<Added>> {
+/// The number that each of these tasks has, or will have; and those of them that have a key by that.
+fn number<'t>(
+    held: &mut HeldRun<'_, '_>,
+    first: StepNo,
+    tasks: &'t [NewTask],
+) -> Result<(Vec<Added>, BTreeMap<&'t str, StepNo>)> {
     let mut next = first;
     let mut keys: BTreeMap<&str, StepNo> = BTreeMap::new();
     let mut numbers = Vec::with_capacity(tasks.len());
@@ -160,7 +166,7 @@ fn number(held: &mut HeldRun<'_, '_>, first: StepNo, tasks: &[NewTask]) -> Resul
         }
         numbers.push(Added { no, existing: known.is_some() });
     }
-    Ok(numbers)
+    Ok((numbers, keys))
 }
 
 /// The numbers of what each of these tasks needs.
@@ -169,6 +175,7 @@ fn resolve_needs(
     first: StepNo,
     tasks: &[NewTask],
     numbers: &[Added],
+    keys: &BTreeMap<&str, StepNo>,
 ) -> Result<Vec<Vec<StepNo>>> {
     let end = first + numbers.iter().filter(|added| !added.existing).count() as StepNo;
     let mut all = Vec::with_capacity(tasks.len());
@@ -177,9 +184,8 @@ fn resolve_needs(
     for (task, told) in tasks.iter().zip(numbers) {
         let mut needs = Vec::new();
         for need in &task.needs {
-            let of_batch = tasks.iter().position(|other| other.key.as_ref() == Some(need));
-            let no = match of_batch.map(|at| numbers[at].no) {
-                Some(no) => Some(no),
+            let no = match keys.get(&**need) {
+                Some(no) => Some(*no),
                 None => match held.session.db().task_by_key(held.id, need)? {
                     Some(no) => Some(no),
                     None => need.parse::<StepNo>().ok().filter(|no| *no > TASKS && *no < end),

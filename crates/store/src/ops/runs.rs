@@ -92,6 +92,7 @@ pub fn fork_run(
     new: &NewRun,
     plan_hash: i64,
 ) -> Result<Created> {
+    refuse_board(&new.plan, "begun anew from one of its steps")?;
     let kept = kept_by_fork(session, source, from, &new.plan)?;
     let created = insert_run(session, new, plan_hash)?;
     let Created::New(run) = created else { return Ok(created) };
@@ -328,6 +329,16 @@ fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
     }
 }
 
+/// A board's list would be empty again: its tasks are tried again one by one, or by resuming it.
+fn refuse_board(plan: &Plan, what: &str) -> Result<()> {
+    match plan.steps.iter().any(|step| step.spread.is_some_and(|spread| spread.open)) {
+        true => Err(Error::Refused(format!(
+            "a board is not {what}: try a task again with `sprag task retry`, or all that failed with `sprag resume`"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Goes on from an earlier step: it and all that descends from it run again.
 pub fn rewind_run(session: &mut Session<'_>, id: RunId, to: StepNo, pin: Option<Id>) -> Result<Outcome<Run>> {
     refuse_child(session, id)?;
@@ -336,6 +347,7 @@ pub fn rewind_run(session: &mut Session<'_>, id: RunId, to: StepNo, pin: Option<
         if to as usize >= plan.steps.len() {
             return Err(Error::Refused(format!("run {id} has no step number {to}")));
         }
+        refuse_board(&plan, "rewound")?;
         // What else is broken would break the run again, whatever becomes of this step.
         let mut set = resume_set(held)?;
         set.extend(plan.with_descendants(to));

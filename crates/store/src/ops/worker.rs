@@ -404,7 +404,8 @@ pub fn claim_as(
     }
     if claimer.nonce != 0 {
         let held = session.db().held_by(claimer.worker)?;
-        if let Some(row) = held.into_iter().find(|row| row.nonce == claimer.nonce) {
+        let same = |row: &ExecutionRow| row.nonce == claimer.nonce && claimer.queues.contains(&row.queue);
+        if let Some(row) = held.into_iter().find(same) {
             return assignment(session, row.id).map(Some);
         }
     }
@@ -419,4 +420,18 @@ pub fn assignment_of(session: &mut Session<'_>, lease: Lease) -> Result<Option<A
         }
         _ => Ok(None),
     }
+}
+
+/// Prolongs a lease, and shows that whoever has it is there.
+pub fn keep(session: &mut Session<'_>, lease: Lease, lease_ms: i64) -> Result<Renewal> {
+    let renewal = renew(session, &[lease], lease_ms)?.pop().unwrap_or(Renewal::Lost);
+    if renewal != Renewal::Lost
+        && let Some(owner) = session.get::<ExecutionRow>(lease.execution)?.and_then(|row| row.owner)
+    {
+        let until_ms = session.now().steady_ms + lease_ms;
+        session.note::<WorkerRow>(owner, |row| {
+            row.heartbeat_until_ms = row.heartbeat_until_ms.max(until_ms);
+        })?;
+    }
+    Ok(renewal)
 }

@@ -1,11 +1,13 @@
 //! The tables of boards in SQLite.
 
+use std::sync::Arc;
+
 use rusqlite::{OptionalExtension, Row as Columns, params};
-use sprag_lifecycle::{Following, RunId, StepNo};
+use sprag_lifecycle::{Following, RunId, StepNo, StepStatus, Word};
 
 use super::tx::SqliteTx;
 use crate::boards::{BoardRow, Boards, NoteRow};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const BOARD: &str = "SELECT run, name, goal, plan, queue, open, created_ms FROM boards";
 
@@ -66,6 +68,27 @@ impl Boards for SqliteTx<'_> {
         .map(drop)
     }
 
+    fn task_counts(&mut self, run: RunId) -> Result<Vec<(StepStatus, u32)>> {
+        let counted = self.list(
+            "SELECT status, count(*) FROM steps WHERE run = ?1 AND item_of IS NOT NULL \
+             GROUP BY status ORDER BY status",
+            params![run.to_i64()],
+            |columns| Ok((columns.get::<_, String>(0)?, columns.get(1)?)),
+        )?;
+        counted
+            .into_iter()
+            .map(|(word, count)| match StepStatus::parse(&word) {
+                Some(status) => Ok((status, count)),
+                None => Err(Error::UnknownWord {
+                    entity: "step",
+                    id: run.to_string(),
+                    field: "status",
+                    text: word,
+                }),
+            })
+            .collect()
+    }
+
     fn put_task_key(&mut self, run: RunId, key: &str, no: StepNo) -> Result<()> {
         self.run("INSERT INTO task_keys (run, key, no) VALUES (?1, ?2, ?3)", params![run.to_i64(), key, no])
             .map(drop)
@@ -103,6 +126,14 @@ impl Boards for SqliteTx<'_> {
             params![run.to_i64(), need],
             following,
         )
+    }
+
+    fn token_key(&mut self) -> Result<Arc<str>> {
+        let found = self
+            .conn
+            .prepare_cached("SELECT value FROM meta WHERE name = 'token_key'")
+            .and_then(|mut statement| statement.query_row([], |columns| columns.get(0)));
+        self.sql("reading", found)
     }
 
     fn put_note(&mut self, note: &NoteRow) -> Result<i64> {

@@ -1,5 +1,8 @@
 -- Boards: open runs whose tasks are added while they go on.
 
+-- What the tokens of claimed tasks are signed with.
+INSERT INTO meta (name, value) VALUES ('token_key', lower(hex(randomblob(32))));
+
 CREATE TABLE boards (
     run        INTEGER PRIMARY KEY,
     name       TEXT    NOT NULL,

@@ -1,0 +1,141 @@
+//! What a server keeps: tokens, hooks and counts, the same on every store.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::*;
+use sprag_lifecycle::ExecutionStatus;
+use sprag_store::{Delivery, HookRow, QueueRow, Row, Store, TokenRow};
+
+fn token(id: i64, name: &str, hash: &str) -> TokenRow {
+    TokenRow {
+        id,
+        name: name.into(),
+        hash: hash.into(),
+        scopes: "read,run".into(),
+        created_ms: id,
+        expires_ms: Some(7),
+    }
+}
+
+fn hook(id: i64) -> HookRow {
+    HookRow {
+        id,
+        url: "http://a/".into(),
+        secret: "s".into(),
+        filter: "{}".into(),
+        cursor: 0,
+        failures: 0,
+        next_try_ms: 0,
+        parked: None,
+        error: None,
+        holder: 0,
+        lease_until_ms: 0,
+        created_ms: 5,
+    }
+}
+
+fn the_hook(store: &Store) -> HookRow {
+    look(store, |db| db.hooks()).remove(0)
+}
+
+#[tokio::test]
+async fn tokens_are_found_by_their_hash_until_they_are_removed() {
+    let stores = Stores::new();
+    for (name, store) in &stores.all {
+        let service = store.service();
+        service.add_token(token(1, "a", "aa")).await.unwrap();
+        service.add_token(token(2, "b", "bb")).await.unwrap();
+        assert_eq!(look(store, |db| db.tokens()), [token(1, "a", "aa"), token(2, "b", "bb")], "{name}");
+        assert_eq!(look(store, |db| db.token_by_hash("bb")), Some(token(2, "b", "bb")), "{name}");
+        assert_eq!(look(store, |db| db.token_by_hash("b")), None, "{name}");
+        assert!(service.remove_token(2).await.unwrap());
+        assert!(!service.remove_token(2).await.unwrap());
+        assert_eq!(look(store, |db| db.token_by_hash("bb")), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_hook_is_delivered_by_one_server_at_a_time() {
+    let stores = Stores::new();
+    for (name, store) in &stores.all {
+        let service = store.service();
+        create(store, &sequence(1)).await;
+        service.add_hook(hook(1), None).await.unwrap();
+        let last = look(store, |db| db.last_seq());
+        assert_eq!(the_hook(store).cursor, last, "{name}: from now on");
+        assert!(service.take_hook(1, 10, 1_000).await.unwrap());
+        assert!(!service.take_hook(1, 11, 1_000).await.unwrap(), "{name}: another has it");
+        assert!(service.take_hook(1, 10, 1_000).await.unwrap(), "{name}: its own may be kept");
+        let done = Delivery::Done { cursor: last + 5 };
+        assert!(!service.hook_told(1, 11, last, done.clone()).await.unwrap(), "{name}: not its own");
+        assert!(!service.hook_told(1, 10, last + 1, done.clone()).await.unwrap(), "{name}: not from there");
+        assert!(service.hook_told(1, 10, last, done).await.unwrap());
+        assert_eq!(the_hook(store).cursor, last + 5, "{name}");
+        stores.clock.advance(1_001);
+        assert!(service.take_hook(1, 11, 1_000).await.unwrap(), "{name}: the lease has lapsed");
+        let late = Delivery::Done { cursor: last + 9 };
+        assert!(!service.hook_told(1, 10, last + 5, late).await.unwrap(), "{name}: too late");
+        service.leave_hook(1, 10).await.unwrap();
+        assert_eq!(the_hook(store).holder, 11, "{name}: only its own is given back");
+        service.leave_hook(1, 11).await.unwrap();
+        assert!(service.take_hook(1, 10, 1_000).await.unwrap(), "{name}");
+        assert!(service.remove_hook(1).await.unwrap() && !service.remove_hook(1).await.unwrap());
+        assert!(!service.take_hook(1, 10, 1_000).await.unwrap(), "{name}: it is gone");
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_is_parked_until_somebody_asks() {
+    let stores = Stores::new();
+    for (name, store) in &stores.all {
+        let service = store.service();
+        service.add_hook(hook(1), Some(3)).await.unwrap();
+        let failed = |park| Delivery::Failed { next_try_ms: 99, error: "no".into(), park };
+        assert!(service.take_hook(1, 10, 1_000).await.unwrap());
+        assert!(service.hook_told(1, 10, 3, failed(false)).await.unwrap());
+        let row = the_hook(store);
+        assert_eq!((row.failures, row.next_try_ms, row.parked, row.cursor), (1, 99, None, 3), "{name}");
+        assert!(service.hook_told(1, 10, 3, failed(true)).await.unwrap());
+        assert_eq!(the_hook(store).parked.as_deref(), Some("no"), "{name}");
+        assert!(!service.take_hook(1, 10, 1_000).await.unwrap(), "{name}: nobody tries it");
+        assert!(service.retry_hook(1).await.unwrap() && !service.retry_hook(2).await.unwrap());
+        let row = the_hook(store);
+        assert_eq!((row.failures, row.next_try_ms, row.parked, row.cursor), (0, 0, None, 3), "{name}");
+        assert!(service.take_hook(1, 10, 1_000).await.unwrap(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn queues_are_counted_alike() {
+    let stores = Stores::new();
+    let mut counts = Vec::new();
+    for (name, store) in &stores.all {
+        for _ in 0..3 {
+            create(store, &sequence(2)).await;
+        }
+        let taken = store.claims().claim(claimer(1), 1).await.unwrap();
+        assert_eq!(taken.len(), 1, "{name}");
+        let held: Arc<str> = "default".into();
+        store.executor().set_queue(QueueRow { name: held, limit: Some(2), held: true }).await.unwrap();
+        create(store, &sequence(1)).await;
+        let found = look(store, |db| db.queue_counts());
+        let queue = &found[0];
+        assert_eq!((queue.requested, queue.scheduled, queue.running), (1, 2, 1), "{name}");
+        assert!(queue.oldest_ms.is_some(), "{name}");
+        assert_eq!(look(store, |db| db.queues()).len(), 1, "{name}");
+        let rows: Vec<ExecutionStatus> = look(store, |db| {
+            let mut all = Vec::new();
+            for run in db.live_runs(None, 10)? {
+                all.extend(db.executions(run)?.iter().map(|row| row.status()));
+            }
+            Ok(all)
+        });
+        assert_eq!(rows.len(), 4, "{name}");
+        counts.push(
+            found.iter().map(|queue| (queue.requested, queue.scheduled, queue.running)).collect::<Vec<_>>(),
+        );
+    }
+    assert_eq!(counts[0], counts[1]);
+}
