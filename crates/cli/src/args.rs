@@ -287,7 +287,14 @@ Examples:
     /// Work off the runs that were left to workers, until stopped
     #[command(after_help = "\
 Stop it with Ctrl-C or SIGTERM: it finishes the steps it has, then leaves. A second
-signal ends them; they are then tried again elsewhere.")]
+signal ends them; they are then tried again elsewhere.
+
+With --server it claims over HTTP and opens no database: what it needs is a token with the
+scope `work` (sprag token new NAME --scope work), unless the server wants none.
+
+Examples:
+  sprag worker --slots 4
+  SPRAG_TOKEN=... sprag worker --server http://build.example:7717 --queue gpu")]
     Worker {
         /// A queue to serve; repeat it for more
         #[arg(long = "queue", value_name = "NAME", default_value = "default")]
@@ -304,6 +311,12 @@ signal ends them; they are then tried again elsewhere.")]
         /// How long this process may be silent before others take its work, 5s at least
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
+        /// Work for a server elsewhere instead of the data on this machine: http://HOST:PORT
+        #[arg(long, value_name = "URL", conflicts_with = "until_idle")]
+        server: Option<String>,
+        /// What the server wants to be shown; the steps do not see it
+        #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true)]
+        token: Option<String>,
     },
     /// Serve the HTTP API, and work off runs, until stopped
     #[command(after_help = "\

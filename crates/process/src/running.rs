@@ -22,6 +22,8 @@ use crate::{
     sys,
 };
 
+/// The environment variable that holds what a worker shows its server.
+const WORKER_TOKEN: &str = "SPRAG_TOKEN";
 /// Beyond the grace, for the kernel to end what was killed.
 const ORPHANS_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -52,6 +54,8 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
         .args([SUPERVISE, &order.label])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        // What a worker shows its server is not for the commands it runs.
+        .env_remove(WORKER_TOKEN)
         // The terminal's Ctrl-C is for the worker, which knows whether to drain or to cancel.
         .process_group(0)
         .spawn()

@@ -14,6 +14,7 @@ use crate::feed::Feed;
 use crate::metrics::Metrics;
 use crate::problem::{Problem, internal};
 use crate::rate::Rate;
+use crate::routes::Waiting;
 
 /// How many reads of the store go on at once; each has a connection of its own.
 const READERS: usize = 8;
@@ -99,6 +100,7 @@ struct Inner {
     alive: Alive,
     stopping: watch::Receiver<bool>,
     reads: Arc<Semaphore>,
+    waiting: Waiting,
     id: Id,
 }
 
@@ -133,6 +135,7 @@ impl App {
             alive,
             stopping,
             reads: Arc::new(Semaphore::new(READERS)),
+            waiting: Waiting::default(),
         }))
     }
 
@@ -186,6 +189,11 @@ impl App {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
+    }
+
+    /// The workers that wait for work.
+    pub(crate) fn waiting(&self) -> &Waiting {
+        &self.0.waiting
     }
 
     pub(crate) fn is_alive(&self) -> bool {

@@ -81,7 +81,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || kind.starts_with("application/") && kind.ends_with("+json")
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // Fields have names here: a list of values in their order is not taken.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::invalid("the body must be a JSON object"));

@@ -151,7 +151,7 @@ impl Builder {
         let supervisor = self.supervisor.unwrap_or_default();
         let mut handlers = self.handlers;
         if !supervisor.as_os_str().is_empty() {
-            let environments = sprag_worker::Environments::new(store.clone(), &self.data, id);
+            let environments = sprag_worker::Environments::new(Arc::new(store.clone()), &self.data, id);
             let commands = Commands::new(files.clone(), supervisor, self.grace).in_environments(environments);
             handlers = handlers.with_commands(commands);
         }

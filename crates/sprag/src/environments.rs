@@ -48,7 +48,12 @@ pub struct Details {
 impl Details {
     /// What a row tells.
     pub fn of(row: &EnvironmentRow) -> Details {
-        let told: Value = serde_json::from_str(&row.details).unwrap_or_default();
+        Details::read(&row.details)
+    }
+
+    /// What the text of a row's details tells.
+    pub fn read(details: &str) -> Details {
+        let told: Value = serde_json::from_str(details).unwrap_or_default();
         let caches = told["caches"].as_array().cloned().unwrap_or_default();
         Details {
             repository: told["repository"].as_str().map(PathBuf::from),
@@ -99,7 +104,10 @@ impl Environments {
         let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
         self.fence_off(run);
         let mut wrong = Vec::new();
-        for row in rows.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
+        // What is on another host is removed by whoever works there.
+        let here = sprag_worker::host();
+        let rows = rows.iter().filter(|row| *row.host == *here);
+        for row in rows.filter(|row| row.status() != EnvironmentStatus::Destroyed) {
             if self.kept_because(row)?.is_none()
                 && let Err(error) = self.remove(row, Then::Pool).await
             {
@@ -188,15 +196,28 @@ impl Environments {
         let told = |error: sprag_store::Error| error.to_string();
         let mut done = 0;
         for row in self.store.read(|db| db.environments(false)).map_err(told)? {
-            if *row.host != *sprag_worker::host() {
-                continue;
-            }
+            // Of any host: whoever made it, there or here, is known to be gone by the store.
             if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner).map_err(told)? {
                 let given =
                     EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
                 let event = EnvironmentEvent::ProvisionFailed;
                 let _ = self.store.reaper().environment(row.id, event, given).await.map_err(told)?;
             }
+        }
+        for row in self.due_on(&sprag_worker::host())? {
+            if self.remove(&row, Then::Pool).await.is_ok() {
+                done += 1;
+            }
+        }
+        self.recover()?;
+        Ok(done)
+    }
+
+    /// The environments on a host that nobody needs any more.
+    pub fn due_on(&self, host: &str) -> Result<Vec<EnvironmentRow>, String> {
+        let told = |error: sprag_store::Error| error.to_string();
+        let mut due = Vec::new();
+        for row in self.store.read(|db| db.environments(false)).map_err(told)? {
             let over = match row.run {
                 Some(run) => {
                     let found = self.store.read(|db| Table::<RunRow>::load(db, run)).map_err(told)?;
@@ -204,12 +225,11 @@ impl Environments {
                 }
                 None => true,
             };
-            if over && self.kept_because(&row)?.is_none() && self.remove(&row, Then::Pool).await.is_ok() {
-                done += 1;
+            if *row.host == *host && over && self.kept_because(&row)?.is_none() {
+                due.push(row);
             }
         }
-        self.recover()?;
-        Ok(done)
+        Ok(due)
     }
 
     /// Deletes what processes that were killed have left aside, in all repositories.
@@ -269,7 +289,13 @@ fn ended(status: RunStatus) -> &'static str {
 }
 
 /// Saves what is in a worktree, then gives it to the pool or removes it.
-fn put_away(details: &Details, root: &Path, path: &Path, run: &str, then: Then) -> Result<String, String> {
+pub fn put_away(
+    details: &Details,
+    root: &Path,
+    path: &Path,
+    run: &str,
+    then: Then,
+) -> Result<String, String> {
     let told = |error: sprag_worktree::Error| error.to_string();
     let repository = details.repository.as_deref().ok_or("its repository is not known")?;
     let repository = Repository::discover(repository).map_err(told)?;

@@ -58,7 +58,7 @@ pub use again::{again, fork, is_attended, repository_of, take_from_the_dead, who
 pub use chores::{Chore, Limits};
 pub use complaint::{Complaint, Kind as ComplaintKind};
 pub use engine::{Abandoner, Builder, Engine, Error, Pulse};
-pub use environments::{Details, Environments, Then};
+pub use environments::{Details, Environments, Then, put_away};
 pub use events::Events;
 pub use explain::{Explained, RefusedView, Unsettled, explain, gate_text};
 pub use known::{Known, Names, find_run};

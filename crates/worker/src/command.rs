@@ -12,7 +12,7 @@ use sprag_process::{
 };
 use sprag_store::ops::{Assignment, Ending};
 
-use crate::control::{Control, Signal};
+use crate::control::{Control, Signal, left};
 use crate::entered::{Begin, Entered};
 use crate::environment::{Environments, Place, Setup, Without};
 use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
@@ -234,7 +234,7 @@ impl Commands {
         order.timeout_ms = spec.timeout_ms;
         order.owner_lock = Some(self.files.lock(id.run, step));
         order.lease_ms = match control.now() {
-            Signal::Renewed { lease, .. } => Some(guard_ms(lease)),
+            Signal::Renewed { until_ms } => Some(guard_ms(until_ms)),
             Signal::Cancel | Signal::Lost => Some(0),
         };
         for name in &spec.secrets {
@@ -297,8 +297,8 @@ impl Commands {
 }
 
 /// The supervisor adds its own grace after the lease: it must be over before the store's.
-fn guard_ms(lease: Duration) -> u64 {
-    (lease.as_millis() as u64).saturating_sub(LEASE_GRACE_MS).max(1)
+fn guard_ms(until_ms: u64) -> u64 {
+    (left(until_ms).as_millis() as u64).saturating_sub(LEASE_GRACE_MS).max(1)
 }
 
 /// A variable that the kernel passes on: the end of a long text is what counts.
@@ -345,7 +345,7 @@ impl Work<'_> {
                 ended = running.wait() => break ended,
                 signal = control.next(), if !killed => {
                     let told = match signal {
-                        Signal::Renewed { lease, .. } => running.renew(Duration::from_millis(guard_ms(lease))),
+                        Signal::Renewed { until_ms } => running.renew(Duration::from_millis(guard_ms(until_ms))),
                         Signal::Cancel => running.cancel(),
                         Signal::Lost => {
                             killed = true;
@@ -440,7 +440,7 @@ impl Work<'_> {
         let took_ms = sprag_process::boot_ms().saturating_sub(began_ms);
         order.timeout_ms = spec.timeout_ms.map(|limit_ms| limit_ms.saturating_sub(took_ms).max(1));
         order.lease_ms = match control.now() {
-            Signal::Renewed { lease, .. } => Some(guard_ms(lease)),
+            Signal::Renewed { until_ms } => Some(guard_ms(until_ms)),
             Signal::Cancel => return Err(Ended::Report(Ending::Cancelled)),
             Signal::Lost => return Err(Ended::Lost),
         };

@@ -7,17 +7,20 @@ use tokio::sync::watch;
 /// What work must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Go on: the lease lasts at least this much longer. Told again at each renewal, with a new count.
+    /// Go on until this moment of the machine's boot clock. Told again at each renewal.
     Renewed {
-        /// How often it was renewed.
-        count: u64,
-        /// How long it lasts from now on.
-        lease: Duration,
+        /// When the work must have come to its end, unless it is told otherwise before.
+        until_ms: u64,
     },
     /// Somebody wants it to end: end it, then say so.
     Cancel,
     /// It belongs to somebody else now: end it at once, its result counts for nothing.
     Lost,
+}
+
+/// How long it is until a moment of the boot clock.
+pub(crate) fn left(until_ms: u64) -> Duration {
+    Duration::from_millis(until_ms.saturating_sub(sprag_process::boot_ms()))
 }
 
 /// A piece of work's ear.
@@ -35,6 +38,26 @@ impl Control {
         match self.0.changed().await {
             Ok(()) => *self.0.borrow_and_update(),
             Err(_) => Signal::Lost,
+        }
+    }
+
+    /// Waits until the work is not ours any more: we are told so, or it was not renewed in time by our own clock.
+    pub async fn lost(&mut self) {
+        loop {
+            match self.now() {
+                Signal::Renewed { until_ms } => {
+                    let lapsed = tokio::time::timeout(left(until_ms), self.next()).await.is_err();
+                    if lapsed && self.now() == (Signal::Renewed { until_ms }) {
+                        return;
+                    }
+                }
+                // Nothing is renewed by then: whoever ends it has the time that it takes.
+                Signal::Cancel => match self.next().await {
+                    Signal::Lost => return,
+                    Signal::Renewed { .. } | Signal::Cancel => {}
+                },
+                Signal::Lost => return,
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
+use sprag_process::boot_ms;
 use sprag_worktree::{Cancel, Checkpoint, Error as GitError, Kind as GitKind, Repository, Visit};
 
 use crate::control::{Control, Signal, pause};
@@ -102,8 +103,7 @@ impl Entered {
     /// Has the worktree belong to this process: waits until another one of the run has left it. False if the
     /// step is to end before.
     pub(crate) async fn own(&self, control: &Control) -> Result<bool, String> {
-        let store = &self.owner.0.store;
-        let give_up_ms = store.now().steady_ms + LONGEST_WAIT_MS;
+        let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
             if self.place.worktree().is_some() {
                 return Ok(true);
@@ -127,7 +127,7 @@ impl Entered {
                 }
             });
             taken.await?;
-            if store.now().steady_ms >= give_up_ms {
+            if boot_ms() >= give_up_ms {
                 return Err("another process of this run holds its worktree".into());
             }
             if self.place.worktree().is_none() {

@@ -16,13 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::Workplace;
+use sprag_store::Id;
 use sprag_store::ops::Assignment;
-use sprag_store::{Id, Store};
 use sprag_worktree::{Cancel, Guest, Kind as GitKind, Ports, Worktree};
 
 use crate::control::{Control, Signal};
 use crate::entered::Entered;
 use crate::making::Site;
+use crate::records::Records;
 
 /// How often a worktree may go while somebody comes in, before it is not chance.
 const TRIES: u32 = 10;
@@ -35,7 +36,7 @@ pub(crate) type Key = (RunId, Option<StepNo>);
 pub struct Environments(pub(crate) Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub(crate) store: Store,
+    pub(crate) records: Arc<dyn Records>,
     pub(crate) data: PathBuf,
     pub(crate) worker: Id,
     live: Mutex<BTreeMap<Key, Slot>>,
@@ -152,10 +153,10 @@ impl Place {
 
 impl Environments {
     /// The environments in this data directory, for steps of this worker.
-    pub fn new(store: Store, data: &Path, worker: Id) -> Self {
+    pub fn new(records: Arc<dyn Records>, data: &Path, worker: Id) -> Self {
         // Git's own paths are canonical, and theirs are compared with ours.
         let data = std::fs::canonicalize(data).unwrap_or_else(|_| data.to_owned());
-        Environments(Arc::new(Inner { store, data, worker, live: Mutex::default() }))
+        Environments(Arc::new(Inner { records, data, worker, live: Mutex::default() }))
     }
 
     /// The environment that this step works in, made if need be; none if the run works where it was started.
@@ -165,14 +166,15 @@ impl Environments {
         control: &Control,
     ) -> Result<Option<Entered>, Without> {
         let context: Value = serde_json::from_str(&assignment.context).unwrap_or_default();
-        let Some((run, plan)) = self.owner_of(assignment, &context)? else { return Ok(None) };
+        let Some((run, plan)) = self.owner_of(assignment, &context).await? else { return Ok(None) };
         let spec = plan.environment.as_ref().map(|surroundings| surroundings.spec.as_str()).unwrap_or("{}");
         let workplace: Workplace = serde_json::from_str(spec)
             .map_err(|error| format!("this version cannot read the run's environment: {error}"))?;
         let workplace = workplace.of_run(&run.to_string(), &plan.name);
         let own = assignment.step().own_environment.then_some(assignment.lease.execution.step);
         let started_in = context["dir"].as_str().map(PathBuf::from).unwrap_or_default();
-        let site = Site { key: (run, own), workplace: &workplace, started_in: &started_in };
+        let lease = assignment.lease;
+        let site = Site { lease, key: (run, own), workplace: &workplace, started_in: &started_in };
         let stop = Stop::listen(control);
         let slot = Arc::clone(self.live().entry(site.key).or_default());
         let entered = self.come_in(&site, &slot, &stop).await;
@@ -226,7 +228,7 @@ impl Environments {
     }
 
     /// The run whose environment it is: its own, or that of the run whose work it is.
-    fn owner_of(
+    async fn owner_of(
         &self,
         assignment: &Assignment,
         context: &Value,
@@ -236,17 +238,13 @@ impl Environments {
         }
         let Some(above) = context["environment_of"].as_str() else { return Ok(None) };
         let run: RunId = above.parse().map_err(|_| format!("{above:?} is no run"))?;
-        let plan = self.0.store.read(|db| {
-            let row = sprag_store::Table::<sprag_store::RunRow>::load(db, run)?;
-            row.map(|row| db.plan(row.plan)).transpose().map(Option::flatten)
-        });
-        let plan = plan.map_err(|error| error.to_string())?;
+        let plan = self.0.records.plan(assignment.lease, run).await?;
         plan.map(|plan| Some((run, plan)))
             .ok_or_else(|| format!("run {run}, whose environment it works in, is gone"))
     }
 
     async fn find_or_make(&self, site: &Site<'_>, stop: &Stop) -> Result<Place, Without> {
-        let Site { key, workplace, started_in } = *site;
+        let Site { key, workplace, started_in, .. } = *site;
         let mut env = workplace.env.clone();
         let run = key.0.to_string();
         if !workplace.ports.is_empty() {
@@ -269,33 +267,6 @@ impl Environments {
         let (worktree, setup) = (Mutex::new(found.worktree), found.setup.into());
         Ok(Place { dir, env, guest: Some(found.guest), worktree, setup, run: key.0 })
     }
-}
-
-/// Notes that a worker is gone, if its process is seen to be: it cannot say so itself.
-pub async fn bury(store: &Store, worker: Option<Id>) {
-    let Some(worker) = worker else { return };
-    let row = store.read(|db| sprag_store::Table::<sprag_store::WorkerRow>::load(db, worker));
-    let Ok(Some(row)) = row else { return };
-    let process: Option<sprag_process::ProcessId> = row.process.parse().ok();
-    if process.is_some_and(|process| sprag_process::is_alive(&process) == sprag_process::Liveness::Dead) {
-        let _ = store.reaper().worker_lost(worker, sprag_store::ops::Lost::ProcessGone).await;
-    }
-}
-
-/// The names of a run's steps that have been worked on, the last one to end first.
-pub fn last_finished(store: &Store, run: RunId) -> sprag_store::Result<Vec<String>> {
-    store.read(|db| {
-        let Some(row) = sprag_store::Table::<sprag_store::RunRow>::load(db, run)? else {
-            return Ok(Vec::new());
-        };
-        let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
-        let mut steps = db.steps(run)?;
-        steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
-        // What an item with a worktree of its own has left is not the run's.
-        steps.retain(|step| step.item_of.is_none() || !plan.step(step.node()).own_environment);
-        steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
-        Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
-    })
 }
 
 /// The name under which the state before a step is recorded; no step's id begins like this.

@@ -11,7 +11,7 @@ use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::command::{Commands, render};
-use crate::control::{Control, Signal, pause};
+use crate::control::{Control, Signal, left, pause};
 use crate::slots::{Ended, Runner, RunnerFuture};
 
 /// What a handler is called with.
@@ -136,11 +136,11 @@ struct Limits {
 /// Waits until the work is to end; a renewal that does not come in time is a loss, by our own clock.
 async fn guarded(control: &mut Control) -> Signal {
     loop {
-        let lease = match control.now() {
-            Signal::Renewed { lease, .. } => lease,
+        let until_ms = match control.now() {
+            Signal::Renewed { until_ms } => until_ms,
             end => return end,
         };
-        if tokio::time::timeout(lease, control.next()).await.is_err() {
+        if tokio::time::timeout(left(until_ms), control.next()).await.is_err() {
             return Signal::Lost;
         }
     }

@@ -12,6 +12,7 @@
 
 mod command;
 mod control;
+mod desk;
 mod entered;
 mod environment;
 mod evidence;
@@ -20,7 +21,9 @@ mod handlers;
 mod landing;
 mod making;
 mod reclaim;
+mod records;
 mod slots;
+pub mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,10 +33,12 @@ use sprag_store::Id;
 
 pub use command::{Commands, render};
 pub use control::{Control, Signal};
-pub use environment::{Environments, before, bury, host, last_finished};
+pub use desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
+pub use environment::{Environments, before, host};
 pub use files::Files;
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use landing::fence_name;
+pub use records::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, bury, last_finished};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 
 /// How a worker behaves.

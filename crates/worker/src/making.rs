@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sprag_lifecycle::EnvironmentEvent;
 use sprag_pipeline::Workplace;
-use sprag_store::ops::{Provide, Wanted};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Topic};
+use sprag_process::boot_ms;
+use sprag_store::ops::{Lease, Wanted};
 use sprag_worktree::{
     Branch, Cancel, CreateOptions, Error as GitError, Guest, Kind as GitKind, Repository, Settings, Worktree,
     Worktrees,
 };
 
-use crate::environment::{Environments, Key, Setup, Stop, Without, blocking, bury, host, last_finished};
+use crate::environment::{Environments, Key, Setup, Stop, Without, blocking, host};
+use crate::records::{Made, OnRecord, Provided};
 
 /// How long a step waits for somebody else who makes the same environment.
-pub(crate) const LONGEST_WAIT_MS: i64 = 30 * 60 * 1000;
+pub(crate) const LONGEST_WAIT_MS: u64 = 30 * 60 * 1000;
 /// How often it looks, should it not be told.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 /// How often it looks whether a worktree that another process has is ready for steps: nobody tells.
@@ -26,6 +26,8 @@ const LOOK_IN: Duration = Duration::from_millis(100);
 /// Which environment is wanted, and what it is to be like.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'s> {
+    /// The step that wants it.
+    pub(crate) lease: Lease,
     pub(crate) key: Key,
     pub(crate) workplace: &'s Workplace,
     pub(crate) started_in: &'s Path,
@@ -42,7 +44,7 @@ pub(crate) struct Found {
 
 /// A worktree that is to be made.
 struct Making<'m> {
-    row: &'m EnvironmentRow,
+    row: &'m OnRecord,
     repository: &'m Repository,
     details: Value,
 }
@@ -50,21 +52,27 @@ struct Making<'m> {
 impl Environments {
     /// The run's worktree: found, or made, or waited for while somebody else makes it.
     pub(crate) async fn worktree_of(&self, site: &Site<'_>, stop: &Stop) -> Result<Found, Without> {
-        let told = |error: sprag_store::Error| error.to_string();
-        let Site { key, workplace, started_in } = *site;
+        let Site { lease, key, workplace, started_in } = *site;
         let spec = workplace.worktree.clone().unwrap_or_default();
+        if !started_in.exists() {
+            return Err(format!(
+                "{} is not on this host ({}): a run works on the repository of the host that works on it; \
+                 put a clone there, or serve its queue where the repository is",
+                started_in.display(),
+                host()
+            )
+            .into());
+        }
         let repository = {
             let started_in = started_in.to_owned();
             blocking(move || Repository::discover(&started_in)).await?
         };
         let suffix = key.1.map(|step| format!("-s{step}")).unwrap_or_default();
         let path = self.0.data.join("worktrees").join(format!("{}{suffix}", key.0));
-        let wake = self.0.store.subscribe(vec![Topic::Run(key.0)]);
-        let give_up_ms = self.0.store.now().steady_ms + LONGEST_WAIT_MS;
+        let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
-            let known = self.0.store.read(|db| db.environments_of(key.0)).map_err(told)?;
-            let known = known.iter().find(|row| row.scope == key.1);
-            let there = known.is_some_and(|row| Path::new(&*row.path).join(".git").exists());
+            let known = self.0.records.find(lease, key.0, key.1).await?;
+            let there = known.as_ref().is_some_and(OnRecord::is_here);
             let before: Value =
                 known.and_then(|row| serde_json::from_str(&row.details).ok()).unwrap_or_default();
             let details = json!({
@@ -75,7 +83,7 @@ impl Environments {
                 "caches": workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
             });
             let wanted = Wanted {
-                id: self.0.store.new_id(),
+                id: self.0.records.new_id(),
                 run: key.0,
                 scope: key.1,
                 host: host().into(),
@@ -84,23 +92,22 @@ impl Environments {
                 path: path.display().to_string().into(),
                 details: details.to_string().into(),
             };
-            let busy = match self.0.store.claims().provide_environment(wanted, there).await.map_err(told)? {
-                Provide::Ready(row) => match self.take_over(&repository, &row, site, stop).await? {
+            let busy = match self.0.records.provide(lease, wanted, there).await? {
+                Provided::Ready(row) => match self.take_over(&repository, &row, site, stop).await? {
                     Some(found) => return Ok(found),
                     None => row,
                 },
-                Provide::Make(row) => {
+                Provided::Make(row) => {
                     let making = Making { row: &row, repository: &repository, details };
                     return self.make(site, making, stop).await;
                 }
-                Provide::Busy(row) => {
-                    bury(&self.0.store, row.owner).await;
-                    stop.or(wake.wait(LOOK)).await?;
+                Provided::Busy(row) => {
+                    stop.or(self.0.records.wait(key.0, row.owner, LOOK)).await??;
                     row
                 }
             };
-            if self.0.store.now().steady_ms >= give_up_ms {
-                let status = sprag_store::Row::status(&busy);
+            if boot_ms() >= give_up_ms {
+                let status = busy.status;
                 return Err(format!("the environment has been {status} for too long").into());
             }
         }
@@ -114,7 +121,7 @@ impl Environments {
     async fn take_over(
         &self,
         repository: &Repository,
-        row: &EnvironmentRow,
+        row: &OnRecord,
         site: &Site<'_>,
         stop: &Stop,
     ) -> Result<Option<Found>, Without> {
@@ -155,7 +162,6 @@ impl Environments {
     /// Makes a worktree: the store knows of it before git does, and hears how it went.
     async fn make(&self, site: &Site<'_>, making: Making<'_>, stop: &Stop) -> Result<Found, Without> {
         let Making { row, repository, mut details } = making;
-        let told = |error: sprag_store::Error| error.to_string();
         let spec = site.workplace.worktree.clone().unwrap_or_default();
         let attempt = row.provision_attempt;
         let was_there = details["base_commit"].is_string();
@@ -173,8 +179,8 @@ impl Environments {
             Some(full_key(&key, setup))
         });
         let again = was_there.then_some(attempt);
-        let created = self.create(self.worktrees(repository), options, again, &stop.cancel).await;
-        let finished = last_finished(&self.0.store, site.key.0).map_err(told)?;
+        let created = self.create(site.lease, self.worktrees(repository), options, again, &stop.cancel).await;
+        let finished = self.0.records.last_finished(site.lease, site.key.0).await?;
         let is_shared = site.key.1.is_none();
         let (setup, cancel, repository) =
             (site.workplace.setup.clone(), stop.cancel.clone(), repository.clone());
@@ -195,13 +201,12 @@ impl Environments {
             }
             Err(why) => Err(why),
         };
-        let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
-        let (event, reason) = match &made {
-            Ok(_) => (EnvironmentEvent::ProvisionSucceeded, None),
-            Err(_) if stop.cancel.is_cancelled() => (EnvironmentEvent::ProvisionCancelled, None),
-            Err(why) => (EnvironmentEvent::ProvisionFailed, Some(why.clone())),
+        let how = match &made {
+            Ok(_) => Made::Ready,
+            Err(_) if stop.cancel.is_cancelled() => Made::Cancelled,
+            Err(why) => Made::Failed(why.clone()),
         };
-        let outcome = self.0.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
+        let counts = self.0.records.made(site.lease, row.id, attempt, how).await?;
         let found = made.map_err(|why| stop.told(why))?;
         if let Some(worktree) = &found.worktree {
             if !was_there {
@@ -211,8 +216,8 @@ impl Environments {
             details["branch"] = worktree.mark().branch.clone().into();
         }
         let details: Arc<str> = details.to_string().into();
-        self.0.store.claims().describe_environment(row.id, details).await.map_err(told)?;
-        if !outcome.is_applied() {
+        self.0.records.describe(site.lease, row.id, details).await?;
+        if !counts {
             // Somebody has given it up meanwhile: what was made goes to clean-up, not to the run.
             return Err("making the environment took so long that it was given up".to_owned().into());
         }
@@ -223,6 +228,7 @@ impl Environments {
     /// one beside it. A dead run that has the branch gives way.
     async fn create(
         &self,
+        lease: Lease,
         worktrees: Result<Worktrees, GitError>,
         mut options: CreateOptions,
         again: Option<u32>,
@@ -249,7 +255,7 @@ impl Environments {
             options.branch = Branch::New(format!("{branch}-{attempt}"));
             return create_with(&worktrees, &options, cancel).await?.map_err(|error| error.to_string());
         }
-        match self.make_way(&worktrees, &branch).await? {
+        match self.make_way(lease, &worktrees, &branch).await? {
             true => create_with(&worktrees, &options, cancel).await?.map_err(|error| error.to_string()),
             false => Err(error.to_string()),
         }

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{Error, Result, Store, Subscription, Topic};
+use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker};
+use sprag_store::{Store, Topic};
 use tokio::sync::{Notify, watch};
 
 use crate::Config;
 use crate::control::{Control, Signal, pause};
+use crate::desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
 
 /// How a piece of work came to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +35,16 @@ pub trait Runner: Send + Sync + 'static {
 }
 
 /// See the crate's documentation. Cloning it is cheap; all clones are one worker.
-#[derive(Clone)]
-pub struct Worker(Arc<Inner>);
+pub struct Worker<D: Desk = Store>(Arc<Inner<D>>);
 
-struct Inner {
-    store: Store,
+impl<D: Desk> Clone for Worker<D> {
+    fn clone(&self) -> Self {
+        Worker(Arc::clone(&self.0))
+    }
+}
+
+struct Inner<D: Desk> {
+    desk: D,
     config: Config,
     runner: Arc<dyn Runner>,
     held: Mutex<BTreeMap<Lease, watch::Sender<Signal>>>,
@@ -55,23 +61,21 @@ struct Inner {
 /// The work's own guard ends it this much before the store's lease lapses: a tenth of the lease, and
 /// never more than this, so that a short lease leaves time for its renewals.
 const LONGEST_MARGIN: Duration = Duration::from_secs(3);
-/// How long to wait after the store failed before trying again.
+/// How long to wait after claiming failed before trying again.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
 /// How long a worker without work may go without looking, should every wake-up be lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(5);
-/// How often a report is tried while the store fails. The lease bounds it anyway.
-const REPORT_TRIES: usize = 20;
 
-impl Worker {
+impl<D: Desk> Worker<D> {
     /// Registers a worker.
     pub async fn register(
-        store: Store,
+        desk: D,
         config: Config,
         runner: Arc<dyn Runner>,
         process: &str,
-    ) -> Result<Worker> {
+    ) -> Result<Worker<D>, D::Error> {
         let inner = Inner {
-            store,
+            desk,
             config,
             runner,
             held: Mutex::default(),
@@ -98,72 +102,78 @@ impl Worker {
     }
 
     /// Claims and works until told to stop; then finishes what it has, and leaves.
-    pub async fn run(&self, mut stop: watch::Receiver<bool>) -> Result<()> {
+    pub async fn run(&self, mut stop: watch::Receiver<bool>) -> Result<(), D::Error> {
         let inner = &self.0;
         let topics = inner.config.queues.iter().flat_map(|queue| {
             [Topic::Queue(Arc::clone(queue), 0), Topic::Queue(Arc::clone(queue), inner.config.id)]
         });
-        let wake = inner.store.subscribe(topics.collect());
+        let ear = inner.desk.listen(topics.collect());
         let (done, over) = watch::channel(false);
         let heartbeat = tokio::spawn(Arc::clone(inner).heartbeat(over));
-        while !*stop.borrow() {
-            let free = inner.config.slots.saturating_sub(self.busy());
-            let got = if free > 0 { self.claim(free).await } else { 0 };
-            if got == 0 {
-                self.rest(&wake, &mut stop, free > 0).await;
-            }
+        let claimed = self.claim_until(&ear, &mut stop).await;
+        if claimed.is_err() {
+            self.drop_all();
         }
         inner.draining.store(true, Ordering::Release);
-        let _ = inner.store.claims().drain(inner.config.id).await;
+        let _ = inner.desk.drain(inner.config.id).await;
         while self.busy() > 0 {
             inner.freed.notified().await;
         }
         let _ = done.send(true);
         let _ = heartbeat.await;
-        let _ = inner.store.claims().leave(inner.config.id).await?;
+        claimed.and(inner.desk.leave(inner.config.id).await)
+    }
+
+    /// Claims and begins until told to stop; an error if there is nothing to be had here, ever.
+    async fn claim_until(&self, ear: &D::Ear, stop: &mut watch::Receiver<bool>) -> Result<(), D::Error> {
+        while !*stop.borrow() {
+            let free = self.0.config.slots.saturating_sub(self.busy());
+            let got = if free > 0 { self.claim(free, stop).await? } else { 0 };
+            if got == 0 {
+                self.rest(ear, stop, free > 0).await;
+            }
+        }
         Ok(())
     }
 
-    async fn rest(&self, wake: &Subscription, stop: &mut watch::Receiver<bool>, free: bool) {
+    async fn rest(&self, ear: &D::Ear, stop: &mut watch::Receiver<bool>, free: bool) {
         tokio::select! {
-            () = wake.wait(LOOK_ANYWAY), if free => {}
+            () = self.0.desk.rest(ear, LOOK_ANYWAY), if free => {}
             () = self.0.freed.notified() => {}
             _ = stop.changed() => {}
         }
     }
 
     /// Receives up to `limit` pieces of work and begins them; says how many.
-    async fn claim(&self, limit: usize) -> usize {
-        let claimed = self.0.store.claims().claim(self.0.claimer(), limit).await;
-        match claimed {
-            Ok(assignments) => {
-                let got = assignments.len();
-                for assignment in assignments {
-                    self.begin(assignment);
-                }
-                got
+    async fn claim(&self, limit: usize, stop: &mut watch::Receiver<bool>) -> Result<usize, D::Error> {
+        match self.0.desk.claim(self.0.claimer(), limit, stop).await {
+            Ok(granted) => {
+                let got = granted.len();
+                granted.into_iter().for_each(|granted| self.begin(granted));
+                Ok(got)
             }
+            Err(error) if error.is_final() => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "claiming");
                 pause(RETRY_WAIT).await;
-                0
+                Ok(0)
             }
         }
     }
 
-    fn begin(&self, assignment: Assignment) {
-        let control = self.0.take(assignment.lease);
-        tokio::spawn(Arc::clone(&self.0).work(assignment, control));
+    fn begin(&self, granted: Granted) {
+        let control = self.0.take(&granted);
+        tokio::spawn(Arc::clone(&self.0).work(granted.assignment, control));
     }
 }
 
-impl Inner {
+impl<D: Desk> Inner<D> {
     fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lease, watch::Sender<Signal>>> {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Registers, or comes back after the store gave it up.
-    async fn present(&self) -> Result<()> {
+    async fn present(&self) -> Result<(), D::Error> {
         let config = &self.config;
         let new = NewWorker {
             id: config.id,
@@ -174,17 +184,16 @@ impl Inner {
             slots: config.slots as u32,
             lease_ms: config.lease.as_millis() as i64,
         };
-        let _ = self.store.claims().register(new).await?;
-        Ok(())
+        self.desk.register(new).await
     }
 
     /// Registers again, and takes its own run back if nobody else has.
-    async fn come_back(&self) -> Result<()> {
+    async fn come_back(&self) -> Result<(), D::Error> {
         self.present().await?;
-        if let Some(run) = self.config.only {
-            self.store.claims().reclaim(run, self.config.id).await?;
+        match self.config.only {
+            Some(run) => self.desk.reclaim(run, self.config.id).await,
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn claimer(&self) -> Claimer {
@@ -193,22 +202,23 @@ impl Inner {
             queues: self.config.queues.clone(),
             reserved_only: self.config.only.is_some(),
             lease_ms: self.config.lease.as_millis() as i64,
-            nonce: (self.store.random() >> 1) as i64,
+            nonce: self.desk.nonce(),
         }
     }
 
-    /// How long the work's own guard may wait for the next renewal.
-    fn guard(&self) -> Duration {
-        self.config.lease - LONGEST_MARGIN.min(self.config.lease / 10)
+    /// When the work's own guard ends it, if it is ours until then.
+    fn guard(&self, until_ms: u64) -> Signal {
+        let margin = LONGEST_MARGIN.min(self.config.lease / 10);
+        Signal::Renewed { until_ms: until_ms.saturating_sub(margin.as_millis() as u64) }
     }
 
-    fn take(&self, lease: Lease) -> Control {
+    fn take(&self, granted: &Granted) -> Control {
         let first = match self.gave_up.load(Ordering::Acquire) {
             true => Signal::Lost,
-            false => Signal::Renewed { count: 0, lease: self.guard() },
+            false => self.guard(granted.until_ms),
         };
         let (sender, receiver) = watch::channel(first);
-        self.held().insert(lease, sender);
+        self.held().insert(granted.assignment.lease, sender);
         Control(receiver)
     }
 
@@ -219,7 +229,7 @@ impl Inner {
             let next = self.report(&assignment, ended).await;
             // The slot is free only now: whatever the runner started is gone. What comes next is held before
             // that, so that a worker that drains never looks idle in between.
-            let next = next.map(|next| (self.take(next.lease), next));
+            let next = next.map(|next| (self.take(&next), next.assignment));
             self.held().remove(&assignment.lease);
             match next {
                 Some(next) => (control, assignment) = next,
@@ -240,52 +250,36 @@ impl Inner {
         })
     }
 
-    async fn report(&self, assignment: &Assignment, ended: Ended) -> Option<Assignment> {
+    async fn report(&self, assignment: &Assignment, ended: Ended) -> Option<Granted> {
         let lease = assignment.lease;
-        for _ in 0..REPORT_TRIES {
-            let told = match &ended {
-                Ended::Lost if !self.gave_up.load(Ordering::Acquire) => return None,
-                Ended::Lost | Ended::Vanished => self.store.reaper().owner_died(lease).await.map(|_| None),
-                Ended::Report(ending) => {
-                    let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
-                    self.store.worker(lease).finish(ending.clone(), next).await.map(|finished| {
-                        if !finished.outcome.is_applied() {
-                            tracing::warn!(execution = %lease.execution, outcome = ?finished.outcome, "result refused");
-                        }
-                        finished.next
-                    })
-                }
-            };
-            match told {
-                Ok(next) => return next,
-                Err(Error::Closed) => return None,
-                Err(error) => {
-                    tracing::warn!(execution = %lease.execution, %error, "cannot report yet");
-                    pause(RETRY_WAIT).await;
-                }
+        let told = match ended {
+            Ended::Lost if !self.gave_up.load(Ordering::Acquire) => return None,
+            Ended::Lost | Ended::Vanished => self.desk.vanished(lease).await.map(|()| None),
+            Ended::Report(ending) => {
+                let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
+                self.desk.finish(lease, ending, next).await
             }
-        }
-        tracing::error!(execution = %lease.execution, "cannot report: left to the reaper");
-        None
+        };
+        told.unwrap_or_else(|error| {
+            tracing::error!(execution = %lease.execution, %error, "cannot report: left to the reaper");
+            None
+        })
     }
 
     /// Shows that the worker is there, renews what it holds, and passes on what it hears.
     async fn heartbeat(self: Arc<Self>, mut over: watch::Receiver<bool>) {
-        let wake = self.store.subscribe(vec![Topic::Worker(self.config.id)]);
+        let ear = self.desk.listen(vec![Topic::Worker(self.config.id)]);
         let interval = self.config.lease / 3;
-        let mut count = 0;
         loop {
             tokio::select! {
-                () = wake.wait(interval) => {}
+                () = self.desk.disturbed(&ear, self.holding(), interval) => {}
                 _ = over.changed() => return,
             }
-            count += 1;
             let leases: Vec<Lease> = self.held().keys().copied().collect();
-            let lease_ms = self.config.lease.as_millis() as i64;
-            match self.store.claims().heartbeat(self.config.id, leases.clone(), lease_ms).await {
-                Ok((known, renewals)) => {
-                    self.pass_on(&leases, &renewals, count);
-                    if !known && !self.draining.load(Ordering::Acquire) {
+            match self.desk.heartbeat(self.config.id, leases.clone(), self.config.lease).await {
+                Ok(beat) => {
+                    self.pass_on(&leases, &beat);
+                    if !beat.known && !self.draining.load(Ordering::Acquire) {
                         tracing::info!(
                             "silent for too long: the store gave this worker up, and it comes back"
                         );
@@ -300,19 +294,41 @@ impl Inner {
         }
     }
 
-    fn pass_on(&self, leases: &[Lease], renewals: &[Renewal], count: u64) {
-        let guard = self.guard();
+    fn holding(&self) -> Holding {
+        let mut holding = Holding::default();
+        for (lease, sender) in self.held().iter() {
+            match *sender.borrow() {
+                Signal::Renewed { .. } => holding.going.push(*lease),
+                Signal::Cancel | Signal::Lost => holding.ending.push(*lease),
+            }
+        }
+        holding
+    }
+
+    fn pass_on(&self, leases: &[Lease], beat: &Beat) {
         let held = self.held();
-        for (lease, renewal) in leases.iter().zip(renewals) {
+        for (lease, kept) in leases.iter().zip(&beat.kept) {
             let Some(sender) = held.get(lease) else { continue };
-            match renewal {
-                Renewal::Held { cancel_requested: false, .. } => {
-                    sender.send_replace(Signal::Renewed { count, lease: guard });
+            match kept {
+                // What was given up is not taken back.
+                Kept::Held => {
+                    let guard = self.guard(beat.until_ms);
+                    sender.send_if_modified(|now| {
+                        *now != Signal::Lost && {
+                            *now = guard;
+                            true
+                        }
+                    });
                 }
-                Renewal::Held { cancel_requested: true, .. } => {
-                    sender.send_if_modified(|now| std::mem::replace(now, Signal::Cancel) != Signal::Cancel);
+                Kept::Cancel => {
+                    sender.send_if_modified(|now| {
+                        matches!(now, Signal::Renewed { .. }) && {
+                            *now = Signal::Cancel;
+                            true
+                        }
+                    });
                 }
-                Renewal::Lost => {
+                Kept::Lost => {
                     tracing::warn!(execution = %lease.execution, "lease lost: ending the work");
                     sender.send_replace(Signal::Lost);
                 }

@@ -26,7 +26,7 @@ pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) ->
         }
         Some(step) => (state(&before(step))?.commit, state(step)?.commit),
         None => {
-            let last = last_finished(&store, id)?.iter().find_map(|step| state(step).ok());
+            let last = store.read(|db| last_finished(db, id))?.iter().find_map(|step| state(step).ok());
             let base = sprag::whole(&store, id)?.and_then(|(_, details)| details.base_commit);
             match (base, last) {
                 (Some(base), Some(last)) => (base, last.commit),

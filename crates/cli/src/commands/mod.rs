@@ -3,6 +3,7 @@
 mod board;
 mod diff;
 mod dry;
+mod elsewhere;
 mod env;
 mod events;
 mod explain;
@@ -71,9 +72,13 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
         }
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
-        Command::Worker { queues, slots, name, until_idle, lease } => {
+        Command::Worker { queues, slots, name, until_idle, lease, server, token } => {
             let lease = worker::lease(&lease)?;
-            worker::worker(&context, worker::Options { queues, slots, name, until_idle, lease }).await
+            let options = worker::Options { queues, slots, name, until_idle, lease };
+            match server {
+                Some(server) => elsewhere::worker(&context, options, &server, token).await,
+                None => worker::worker(&context, options).await,
+            }
         }
         Command::Serve(options) => serve::serve(&context, options).await,
         Command::Token { command } => token::token(&context, &command).await,

@@ -14,6 +14,7 @@ mod runs;
 mod steps;
 mod tasks;
 mod tokens;
+mod work;
 
 use axum::Router;
 use axum::extract::State;
@@ -25,6 +26,8 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::App;
 use crate::problem::Problem;
+
+pub(crate) use work::Waiting;
 
 /// All routes, with their description.
 pub(crate) fn all() -> OpenApiRouter<App> {
@@ -52,6 +55,7 @@ pub(crate) fn all() -> OpenApiRouter<App> {
         .merge(tokens::routes())
         .merge(boards::routes())
         .merge(tasks::routes())
+        .merge(work::routes())
 }
 
 /// What the API says of itself.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
     Actor, Enforcement, EnforcementEvent, EnforcementStatus, RunId, Thread, ThreadEvent, ThreadStatus,
     WorkerEvent, WorkerPresence, WorkerStatus,
@@ -14,7 +15,8 @@ use crate::rows::{EnforcementRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, 
 use crate::session::Session;
 
 /// A worker that presents itself.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct NewWorker {
     /// Its number, drawn by itself.
     pub id: Id,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus};
 
 use crate::error::Result;
@@ -10,7 +11,8 @@ use crate::rows::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, WorkerRow};
 use crate::session::Session;
 
 /// An environment that a worker needs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Wanted {
     /// A number for it, should it be new.
     pub id: Id,
@@ -100,6 +102,32 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
         row.details = Arc::clone(&wanted.details);
     })?;
     Ok(Provide::Make(session.get::<EnvironmentRow>(row.id)?.unwrap_or(row)))
+}
+
+/// Whether a run has files on another host than this worker's: its further steps are for that host.
+pub(super) fn works_elsewhere(session: &mut Session<'_>, worker: Id, run: RunId) -> Result<bool> {
+    let Some(row) = session.get::<RunRow>(run)? else { return Ok(false) };
+    let plan = session.db().plan(row.plan)?;
+    let of = match plan.is_some_and(|plan| plan.environment.is_some()) {
+        true => Some(run),
+        false => environment_of(&row.context),
+    };
+    let Some(of) = of else { return Ok(false) };
+    let rows = session.db().environments_of(of)?;
+    let Some(worker) = session.get::<WorkerRow>(worker)? else { return Ok(false) };
+    let here = worker.process.split('/').next().unwrap_or_default();
+    Ok(!here.is_empty()
+        && rows.iter().any(|row| row.status() != EnvironmentStatus::Destroyed && *row.host != *here))
+}
+
+/// The run whose environment a run works in, if that is another one's.
+pub fn environment_of(context: &str) -> Option<RunId> {
+    // Most runs have none: their contexts need not be read.
+    if !context.contains("environment_of") {
+        return None;
+    }
+    let context: serde_json::Value = serde_json::from_str(context).ok()?;
+    context["environment_of"].as_str()?.parse().ok()
 }
 
 /// Whether a worker is known to be gone.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
     Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo,
     WorkerStatus, advance,
@@ -15,7 +16,7 @@ use crate::run_state::HeldRun;
 use crate::session::Session;
 
 /// The right to an execution: whoever shows this fence may write to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lease {
     /// What was received.
     pub execution: ExecutionId,
@@ -24,7 +25,8 @@ pub struct Lease {
 }
 
 /// Who claims, and on what terms.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claimer {
     /// The worker.
     pub worker: Id,
@@ -39,7 +41,7 @@ pub struct Claimer {
 }
 
 /// A received execution: what to do, and the right to do it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Assignment {
     /// The right.
     pub lease: Lease,
@@ -92,7 +94,8 @@ impl Assignment {
 }
 
 /// How an execution ended, as its worker tells it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Ending {
     /// Well.
     Completed {
@@ -113,6 +116,18 @@ pub enum Ending {
     },
     /// It was ended because somebody wanted so.
     Cancelled,
+}
+
+impl Ending {
+    /// The event, what is kept of it, and whether another try makes sense.
+    pub(super) fn told(&self) -> (ExecutionEvent, Option<Arc<str>>, bool) {
+        match self {
+            Ending::Completed { result } => (ExecutionEvent::Completed, result.clone(), true),
+            Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
+            Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
+            Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
+        }
+    }
 }
 
 /// What became of a worker's report.
@@ -155,7 +170,9 @@ fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Res
         let all = found.len() < wanted;
         let mut readable = Vec::with_capacity(limit);
         for candidate in found {
-            if is_readable(session, candidate.execution)? {
+            if is_readable(session, candidate.execution)?
+                && !super::works_elsewhere(session, claimer.worker, candidate.execution.run)?
+            {
                 readable.push(candidate);
             }
         }
@@ -228,7 +245,7 @@ fn given(session: &mut Session<'_>, lease: Lease) -> Result<ExecutionGiven> {
     })
 }
 
-fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<Assignment> {
+pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<Assignment> {
     let missing = || crate::Error::Refused(format!("{id} is incomplete in the database"));
     let row = session.get::<ExecutionRow>(id)?.ok_or_else(missing)?;
     let run = session.get::<RunRow>(id.run)?.ok_or_else(missing)?;
@@ -266,12 +283,7 @@ pub fn finish(
     ending: &Ending,
     next: Option<&Claimer>,
 ) -> Result<Finished> {
-    let (event, result, retriable) = match ending {
-        Ending::Completed { result } => (ExecutionEvent::Completed, result.clone(), true),
-        Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
-        Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
-        Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
-    };
+    let (event, result, retriable) = ending.told();
     let given = given(session, lease)?;
     let outcome =
         session.apply::<ExecutionRow>(lease.execution, event, Actor::Worker, &given, |row, now| {

@@ -1,0 +1,253 @@
+//! A server as a worker's desk: asked again until it answers, in ways that do no harm twice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::json;
+use sprag_lifecycle::RunId;
+use sprag_process::boot_ms;
+use sprag_store::ops::{Claimer, Ending, Lease, NewWorker};
+use sprag_store::{Id, Topic};
+use sprag_worker::{Beat, Desk, DeskError, Granted, Holding, Kept, wire};
+use tokio::sync::watch;
+
+use crate::backoff::{Backoff, pause, random};
+use crate::client::Client;
+use crate::error::Error;
+
+/// How long a claim waits at the server.
+const POLL: Duration = Duration::from_secs(20);
+/// How much longer than it waits an answer may take.
+const SLACK: Duration = Duration::from_secs(5);
+/// How long a short question may take.
+const SHORT: Duration = Duration::from_secs(10);
+/// How long a report is tried. Whoever has it by then, the fence decides.
+const REPORT_FOR: Duration = Duration::from_secs(120);
+/// How long a worker says goodbye.
+const GOODBYE: Duration = Duration::from_secs(10);
+/// Work that is not held for longer than this is not begun.
+const TOO_SHORT_MS: u64 = 1_000;
+
+/// A server. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Remote {
+    client: Client,
+    /// Nothing is tried again any more.
+    hurried: Arc<AtomicBool>,
+}
+
+impl Remote {
+    /// The server that this client asks.
+    pub fn new(client: Client) -> Self {
+        Remote { client, hurried: Arc::default() }
+    }
+
+    /// From now on nothing is tried twice.
+    pub fn hurry(&self) {
+        self.hurried.store(true, Ordering::Release);
+    }
+
+    /// Asks until it is known what became of it, or the time is over.
+    async fn insist<R: serde::de::DeserializeOwned>(
+        &self,
+        path: &str,
+        told: &impl serde::Serialize,
+        for_up_to: Duration,
+    ) -> Result<R, Error> {
+        let until_ms = boot_ms() + for_up_to.as_millis() as u64;
+        let mut backoff = Backoff::default();
+        loop {
+            let left = Duration::from_millis(until_ms.saturating_sub(boot_ms()));
+            let error = match self.client.post(path, told, SHORT.min(left)).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let wait = backoff.next(error.after());
+            let over = boot_ms() + wait.as_millis() as u64 >= until_ms;
+            if !error.is_unknown() || over || self.hurried.load(Ordering::Acquire) {
+                return Err(error);
+            }
+            tracing::warn!(%error, path, "asking again");
+            pause(wait).await;
+        }
+    }
+
+    /// What was given, by our clock; what is about to lapse is renewed first, or left alone.
+    async fn granted(&self, given: Vec<wire::Given>, sent_ms: u64, lease_ms: i64) -> Vec<Granted> {
+        let mut granted: Vec<Granted> = given
+            .into_iter()
+            .map(|given| {
+                let until_ms = sent_ms.saturating_add_signed(given.lease_ms);
+                Granted { assignment: given.assignment, until_ms }
+            })
+            .collect();
+        let lease = Duration::from_millis(lease_ms.max(0) as u64);
+        let soon_ms = boot_ms() + lease.as_millis() as u64 / 2;
+        if granted.iter().any(|granted| granted.until_ms < soon_ms) {
+            let leases = granted.iter().map(|granted| granted.assignment.lease).collect();
+            if let Ok(beat) = self.heartbeat(self.client.id(), leases, lease).await {
+                for (granted, kept) in granted.iter_mut().zip(&beat.kept) {
+                    granted.until_ms = if *kept == Kept::Lost { 0 } else { beat.until_ms };
+                }
+            }
+        }
+        granted.retain(|granted| {
+            let held = granted.until_ms > boot_ms() + TOO_SHORT_MS;
+            if !held {
+                let execution = granted.assignment.lease.execution;
+                tracing::warn!(%execution, "it came too late to be begun: left to others");
+            }
+            held
+        });
+        granted
+    }
+}
+
+impl Desk for Remote {
+    type Error = Error;
+    type Ear = ();
+
+    fn listen(&self, _: Vec<Topic>) {}
+
+    /// A claim has waited already.
+    async fn rest(&self, (): &(), _: Duration) {}
+
+    async fn disturbed(&self, (): &(), held: Holding, limit: Duration) {
+        let wait_ms = limit.as_millis() as u64;
+        let asked = wire::Watch { going: held.going, ending: held.ending, wait_ms };
+        let watching = async {
+            let watched = self.client.post::<wire::Watched>("/v1/work/watch", &asked, limit).await;
+            if !matches!(watched, Ok(wire::Watched { changed: true })) {
+                // The rest of the time passes without it.
+                std::future::pending::<()>().await;
+            }
+        };
+        let _ = tokio::time::timeout(limit, watching).await;
+    }
+
+    fn nonce(&self) -> i64 {
+        ((random() >> 1) as i64).max(1)
+    }
+
+    async fn register(&self, new: NewWorker) -> Result<(), Error> {
+        self.client.post::<wire::Done>("/v1/work/register", &new, SHORT).await.map(drop)
+    }
+
+    async fn claim(
+        &self,
+        claimer: Claimer,
+        limit: usize,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<Vec<Granted>, Error> {
+        let lease_ms = claimer.lease_ms;
+        let wanted = wire::Claim { claimer, limit, wait_ms: POLL.as_millis() as u64 };
+        let mut backoff = Backoff::default();
+        // The nonce stays: if an answer was lost, the next one is the same.
+        while !*stop.borrow() {
+            let sent_ms = boot_ms();
+            let answer = tokio::select! {
+                answer = self.client.post::<wire::Claimed>("/v1/work/claim", &wanted, POLL + SLACK) => answer,
+                _ = stop.changed() => continue,
+            };
+            match answer {
+                Ok(claimed) => return Ok(self.granted(claimed.given, sent_ms, lease_ms).await),
+                Err(error) if error.is_unknown() => {
+                    tracing::warn!(%error, "claiming");
+                    let wait = backoff.next(error.after());
+                    tokio::select! {
+                        () = pause(wait) => {}
+                        _ = stop.changed() => {}
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    async fn heartbeat(&self, _: Id, leases: Vec<Lease>, lease: Duration) -> Result<Beat, Error> {
+        let told = wire::Heartbeat { leases, lease_ms: lease.as_millis() as i64 };
+        // Until the next one is due.
+        let give_up_ms = boot_ms() + lease.as_millis() as u64 / 3;
+        let mut backoff = Backoff::default();
+        loop {
+            let sent_ms = boot_ms();
+            let answer = self.client.post::<wire::Beaten>("/v1/work/heartbeat", &told, lease / 5).await;
+            match answer {
+                Ok(wire::Beaten { known, lease_ms, kept }) => {
+                    return Ok(Beat { known, until_ms: sent_ms.saturating_add_signed(lease_ms), kept });
+                }
+                Err(error) => {
+                    let wait = backoff.next(error.after());
+                    if !error.is_unknown() || boot_ms() + wait.as_millis() as u64 >= give_up_ms {
+                        return Err(error);
+                    }
+                    tracing::warn!(%error, "heartbeat");
+                    pause(wait).await;
+                }
+            }
+        }
+    }
+
+    async fn finish(
+        &self,
+        lease: Lease,
+        ending: Ending,
+        next: Option<Claimer>,
+    ) -> Result<Option<Granted>, Error> {
+        let lease_ms = next.as_ref().map_or(0, |next| next.lease_ms);
+        let told = wire::Finish { lease, ending, next };
+        // Counted from the first try: what follows is renewed at once if that was long ago.
+        let sent_ms = boot_ms();
+        match self.insist::<wire::Finished>("/v1/work/finish", &told, REPORT_FOR).await {
+            Ok(finished) => {
+                if finished.before {
+                    tracing::info!(execution = %lease.execution, "the report stood already: its answer was lost");
+                }
+                let next = finished.next.into_iter().collect();
+                Ok(self.granted(next, sent_ms, lease_ms).await.pop())
+            }
+            Err(Error::TooLarge(message)) => {
+                let message = format!("what it hands on is too large for the server: {message}");
+                let facts = json!({ "reason": "output", "message": message }).to_string();
+                let ending = Ending::Failed { result: Some(facts.into()), retriable: false };
+                let told = wire::Finish { lease, ending, next: None };
+                self.insist::<wire::Finished>("/v1/work/finish", &told, REPORT_FOR).await.map(|_| None)
+            }
+            Err(Error::Refused(reason)) => {
+                tracing::warn!(execution = %lease.execution, reason, "result refused");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn vanished(&self, lease: Lease) -> Result<(), Error> {
+        let told = wire::Held { lease };
+        match self.insist::<wire::Done>("/v1/work/vanished", &told, GOODBYE).await {
+            Ok(_) | Err(Error::Refused(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Only a process that started a run has one of its own.
+    async fn reclaim(&self, _: RunId, _: Id) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn drain(&self, _: Id) -> Result<(), Error> {
+        self.insist::<wire::Done>("/v1/work/drain", &json!({}), GOODBYE).await.map(drop)
+    }
+
+    async fn leave(&self, _: Id) -> Result<(), Error> {
+        match self.insist::<wire::Done>("/v1/work/leave", &json!({}), GOODBYE).await {
+            Err(error) if error.is_final() => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "leaving without a word");
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+}

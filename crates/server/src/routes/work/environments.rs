@@ -1,0 +1,238 @@
+//! Where runs work on other hosts: workers there ask, make, tell, and clean up.
+
+use axum::extract::State;
+use sprag::Environments;
+use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, RunId};
+use sprag_store::ops::{self, Lease, Wanted};
+use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Session, Table, WorkerRow};
+use sprag_worker::{Made, OnRecord, Records, last_finished, wire};
+
+use super::{Worker, done, refused};
+use crate::app::App;
+use crate::extract::Json;
+use crate::problem::{Answer, Problem, internal};
+
+/// Ask or tell about the environment of a run, while holding a step of it
+#[utoipa::path(
+    post, path = "/v1/work/environment", tag = "work", request_body = wire::AskEnvironment,
+    params(("x-sprag-worker" = String, Header, description = "The worker's key")),
+    responses(
+        (status = 200, body = Object),
+        (status = 409, description = "Problem: the step is not the worker's, or the environment is another's"),
+    )
+)]
+pub(crate) async fn ask(
+    Worker(id): Worker,
+    State(app): State<App>,
+    Json(wire::AskEnvironment { lease, ask }): Json<wire::AskEnvironment>,
+) -> Answer<Json<wire::Told>> {
+    let about = match &ask {
+        wire::Ask::Plan { run } | wire::Ask::Find { run, .. } | wire::Ask::LastFinished { run } => {
+            About::Run(*run)
+        }
+        wire::Ask::Provide { wanted, .. } => About::Run(wanted.run),
+        wire::Ask::Describe { environment, .. } | wire::Ask::Made { environment, .. } => {
+            About::Environment(*environment)
+        }
+        wire::Ask::TakeFromDead { .. } => About::Run(lease.execution.run),
+    };
+    if let wire::Ask::TakeFromDead { path } = ask {
+        let may = app.store().write(move |session| may_ask(session, id, lease, about)).await?;
+        may?;
+        let Some(host) = app.blocking(move |app| host_of(app, id)).await? else {
+            return Ok(Json(wire::Told::Taken(None)));
+        };
+        let taken = Records::take_from_dead(app.store(), lease, id, host, path).await.map_err(internal)?;
+        return Ok(Json(wire::Told::Taken(taken)));
+    }
+    app.store()
+        .write(move |session| match may_ask(session, id, lease, about)? {
+            Ok(()) => answer(session, id, ask.clone()).map(Ok),
+            Err(refused) => Ok(Err(refused)),
+        })
+        .await?
+        .map(Json)
+}
+
+/// Answers, in the transaction in which it was seen that the step is held.
+fn answer(session: &mut Session<'_>, worker: Id, ask: wire::Ask) -> sprag_store::Result<wire::Told> {
+    Ok(match ask {
+        wire::Ask::Plan { run } => {
+            let row = Table::<RunRow>::load(session.db(), run)?;
+            wire::Told::Plan(row.map(|row| session.db().plan(row.plan)).transpose()?.flatten())
+        }
+        wire::Ask::Find { run, scope } => {
+            let rows = session.db().environments_of(run)?;
+            wire::Told::Found(rows.iter().find(|row| row.scope == scope).map(OnRecord::of))
+        }
+        wire::Ask::Provide { wanted, there } => {
+            let wanted = Wanted { worker, ..wanted };
+            wire::Told::Provided(ops::provide_environment(session, &wanted, there)?.into())
+        }
+        wire::Ask::Describe { environment, details } => {
+            ops::describe_environment(session, environment, &details)?;
+            wire::Told::Noted(true)
+        }
+        wire::Ask::Made { environment, attempt, how } => {
+            // Told before, and its answer lost.
+            let row = Table::<EnvironmentRow>::load(session.db(), environment)?;
+            let stands = how == Made::Ready
+                && row.is_some_and(|row| {
+                    row.status() == EnvironmentStatus::Ready && row.provision_attempt == attempt
+                });
+            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let (event, reason) = how.event();
+            let (reason, actor) = (reason.as_deref(), Actor::Worker);
+            let told = |session: &mut Session<'_>| {
+                ops::environment_event_because(session, environment, event, actor, &given, reason)
+            };
+            wire::Told::Noted(stands || told(session)?.is_applied())
+        }
+        // Asked of the store as a whole, above.
+        wire::Ask::TakeFromDead { .. } => wire::Told::Taken(None),
+        wire::Ask::LastFinished { run } => wire::Told::Steps(last_finished(session.db(), run)?),
+    })
+}
+
+#[derive(Clone, Copy)]
+enum About {
+    Run(RunId),
+    Environment(Id),
+}
+
+/// Whether somebody who holds this step may ask about that.
+fn may_ask(
+    session: &mut Session<'_>,
+    worker: Id,
+    lease: Lease,
+    about: About,
+) -> sprag_store::Result<Answer<()>> {
+    if let Some(outcome) = ops::not_held(session, worker, lease)? {
+        return Ok(Err(refused(outcome)));
+    }
+    let db = session.db();
+    let own = lease.execution.run;
+    let above = Table::<RunRow>::load(db, own)?.and_then(|row| ops::environment_of(&row.context));
+    let fits = match about {
+        About::Run(run) => run == own || Some(run) == above,
+        About::Environment(environment) => {
+            let row = Table::<EnvironmentRow>::load(db, environment)?;
+            row.is_some_and(|row| {
+                row.owner == Some(worker) && row.run.is_some_and(|run| run == own || Some(run) == above)
+            })
+        }
+    };
+    Ok(match fits {
+        true => Ok(()),
+        false => Err(Problem::refused("the environment is not the one that the step works in")),
+    })
+}
+
+/// Ask what can go on the worker's host: files of runs that have ended, environments that nobody needs
+#[utoipa::path(
+    post, path = "/v1/work/tidy", tag = "work", request_body = wire::Tidy,
+    params(("x-sprag-worker" = String, Header, description = "The worker's key")),
+    responses((status = 200, body = wire::Due))
+)]
+pub(crate) async fn tidy(
+    Worker(id): Worker,
+    State(app): State<App>,
+    Json(wire::Tidy { runs }): Json<wire::Tidy>,
+) -> Answer<Json<wire::Due>> {
+    /// How many runs are asked about at once.
+    const MOST_RUNS: usize = 1_000;
+    if runs.len() > MOST_RUNS {
+        return Err(Problem::invalid(format!("runs: at most {MOST_RUNS} at once")));
+    }
+    app.blocking(move |app| {
+        let store = app.store();
+        let mut ended = Vec::new();
+        for run in runs {
+            let row = store.read(|db| Table::<RunRow>::load(db, run))?;
+            if row.is_none_or(|row| row.status().is_terminal()) {
+                ended.push(run);
+            }
+        }
+        let keeper = Environments::new(store.clone(), app.data(), id);
+        let due = match host_of(app, id)? {
+            Some(host) => keeper.due_on(&host).map_err(internal)?,
+            None => Vec::new(),
+        };
+        Ok(Json(wire::Due { ended, environments: due.iter().map(OnRecord::of).collect() }))
+    })
+    .await
+}
+
+/// The host of a worker.
+fn host_of(app: &App, worker: Id) -> Answer<Option<String>> {
+    let row = app.store().read(|db| Table::<WorkerRow>::load(db, worker))?;
+    let host = row.and_then(|row| row.process.split('/').next().map(str::to_owned));
+    Ok(host.filter(|host| !host.is_empty()))
+}
+
+/// Begin to remove an environment of the worker's host
+#[utoipa::path(
+    post, path = "/v1/work/destroy", tag = "work", request_body = wire::Destroy,
+    params(("x-sprag-worker" = String, Header, description = "The worker's key")),
+    responses((status = 200, body = wire::MayDestroy), (status = 409, description = "Problem: it is on another host"))
+)]
+pub(crate) async fn destroy(
+    Worker(id): Worker,
+    State(app): State<App>,
+    Json(wire::Destroy { environment, present }): Json<wire::Destroy>,
+) -> Answer<Json<wire::MayDestroy>> {
+    app.blocking(move |app| {
+        let row = app.store().read(|db| Table::<EnvironmentRow>::load(db, environment))?;
+        let host = host_of(app, id)?;
+        match row {
+            Some(row) if host.as_deref() == Some(&*row.host) => Ok(()),
+            _ => Err(Problem::refused("there is no such environment on the worker's host")),
+        }
+    })
+    .await?;
+    let attempt = app.store().claims().dispatch_destroy(environment, id, present).await?;
+    Ok(Json(wire::MayDestroy { attempt }))
+}
+
+/// Say how removing an environment went
+#[utoipa::path(
+    post, path = "/v1/work/destroyed", tag = "work", request_body = wire::Destroyed,
+    params(("x-sprag-worker" = String, Header, description = "The worker's key")),
+    responses((status = 200, body = wire::Done), (status = 409, description = "Problem: somebody else is at it"))
+)]
+pub(crate) async fn destroyed(
+    Worker(id): Worker,
+    State(app): State<App>,
+    Json(wire::Destroyed { environment, attempt, wrong }): Json<wire::Destroyed>,
+) -> Answer<Json<wire::Done>> {
+    let event = match wrong {
+        None => EnvironmentEvent::DestroySucceeded,
+        Some(_) => EnvironmentEvent::DestroyFailed,
+    };
+    let outcome = app
+        .store()
+        .write(move |session| {
+            let row = Table::<EnvironmentRow>::load(session.db(), environment)?;
+            if row.is_none_or(|row| row.owner != Some(id)) {
+                return Ok(None);
+            }
+            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            ops::environment_event_because(
+                session,
+                environment,
+                event,
+                Actor::Worker,
+                &given,
+                wrong.as_deref(),
+            )
+            .map(Some)
+        })
+        .await?;
+    match outcome {
+        Some(outcome) => {
+            outcome.require_applied()?;
+            Ok(done(true))
+        }
+        None => Err(Problem::refused("somebody else removes it")),
+    }
+}

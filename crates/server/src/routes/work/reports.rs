@@ -1,0 +1,83 @@
+//! How work ended, as whoever did it tells.
+
+use axum::extract::State;
+use sprag_store::ops;
+use sprag_worker::wire;
+
+use super::claims::given;
+use super::{Report, Worker, checked, done, refused};
+use crate::app::App;
+use crate::extract::Json;
+use crate::problem::Answer;
+
+/// Report how something ended, and receive what follows in the same run
+///
+/// The same report a second time is answered like the first: its answer may have been lost.
+#[utoipa::path(
+    post, path = "/v1/work/finish", tag = "work", request_body = wire::Finish,
+    params(("x-sprag-worker" = String, Header, description = "The worker's key")),
+    responses(
+        (status = 200, body = wire::Finished),
+        (status = 409, description = "Problem: it belongs to somebody else, or has ended otherwise"),
+    )
+)]
+pub(crate) async fn finish(
+    Worker(id): Worker,
+    State(app): State<App>,
+    Report(told): Report<wire::Finish>,
+) -> Answer<Json<wire::Finished>> {
+    let received_ms = app.store().now().steady_ms;
+    let next = told.next.map(|next| checked(next, id)).transpose()?;
+    let (lease, ending) = (told.lease, told.ending);
+    let heard = app
+        .store()
+        .write(move |session| ops::finish_again(session, id, lease, &ending, next.as_ref()))
+        .await?;
+    if !heard.before && !heard.finished.outcome.is_applied() {
+        return Err(refused(heard.finished.outcome));
+    }
+    let next = heard.finished.next.map(|assignment| given(assignment, received_ms));
+    Ok(Json(wire::Finished { before: heard.before, next }))
+}
+
+/// Give something back unfinished
+#[utoipa::path(
+    post, path = "/v1/work/release", tag = "work", request_body = wire::Held,
+    params(("x-sprag-worker" = String, Header, description = "The worker's key")),
+    responses((status = 200, body = wire::Done), (status = 409, description = "Problem: it is not the worker's"))
+)]
+pub(crate) async fn release(
+    Worker(id): Worker,
+    State(app): State<App>,
+    Json(wire::Held { lease }): Json<wire::Held>,
+) -> Answer<Json<wire::Done>> {
+    let outcome = app
+        .store()
+        .write(move |session| match ops::not_held(session, id, lease)? {
+            Some(refused) => Ok(refused),
+            None => ops::release(session, lease),
+        })
+        .await?;
+    if outcome.is_applied() { Ok(done(true)) } else { Err(refused(outcome)) }
+}
+
+/// Say that the processes that did something are gone, and nobody knows how it would have ended
+#[utoipa::path(
+    post, path = "/v1/work/vanished", tag = "work", request_body = wire::Held,
+    params(("x-sprag-worker" = String, Header, description = "The worker's key")),
+    responses((status = 200, body = wire::Done), (status = 409, description = "Problem: it is not the worker's"))
+)]
+pub(crate) async fn vanished(
+    Worker(id): Worker,
+    State(app): State<App>,
+    Json(wire::Held { lease }): Json<wire::Held>,
+) -> Answer<Json<wire::Done>> {
+    let outcome = app
+        .store()
+        .write(move |session| match ops::not_held(session, id, lease)? {
+            Some(refused) => Ok(refused),
+            None => ops::abandon(session, lease, ops::Lost::ProcessGone),
+        })
+        .await?;
+    if outcome.is_applied() { Ok(done(true)) } else { Err(refused(outcome)) }
+}

@@ -1,0 +1,311 @@
+//! What a worker and a server say to each other. Who asks is in the header `x-sprag-worker`: a key that the worker
+//! drew itself, and that nobody else knows; its number is made from it.
+//!
+//! How long something is held is told as a length, counted from when the server got the request: whoever sent it
+//! adds that to the moment before, by its own clock.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use sprag_lifecycle::{Plan, RunId, StepNo};
+use sprag_store::Id;
+use sprag_store::ops::{Assignment, Claimer, Ending, Lease, Wanted};
+
+use crate::{Kept, Made, OnRecord, Provided, Taken};
+
+#[cfg(feature = "openapi")]
+use utoipa::ToSchema;
+
+/// The header that says who asks.
+pub const WORKER: &str = "x-sprag-worker";
+/// How long a server lets a worker wait for work, at most.
+pub const LONGEST_WAIT_MS: u64 = 30_000;
+/// How much of a log is sent at once, at most.
+pub const MOST_CHUNK_BYTES: usize = 1 << 20;
+/// How long a log may be.
+pub const MOST_LOG_BYTES: u64 = 128 << 20;
+
+/// The number of the worker with this key.
+pub fn worker_id(key: &str) -> Id {
+    let hash = Sha256::digest(key.as_bytes());
+    let mut bits = [0u8; 8];
+    bits.copy_from_slice(&hash[..8]);
+    // Positive, and apart from the numbers of agents.
+    (u64::from_be_bytes(bits) >> 3) as Id + 1
+}
+
+macro_rules! wire {
+    ($($(#[$doc:meta])* $kind:ident $name:ident { $($body:tt)* })+) => {$(
+        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(ToSchema))]
+        $(#[$doc])*
+        pub $kind $name { $($body)* }
+    )+};
+}
+
+wire! {
+    /// Something to claim.
+    #[serde(deny_unknown_fields)]
+    struct Claim {
+        /// Who claims, and on what terms.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        pub claimer: Claimer,
+        /// How much at most.
+        pub limit: usize,
+        /// How long to wait for it.
+        pub wait_ms: u64,
+    }
+
+    /// Work that was received.
+    struct Claimed {
+        /// The work.
+        pub given: Vec<Given>,
+    }
+
+    /// A piece of work.
+    struct Given {
+        /// What to do, and the right to do it.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        pub assignment: Assignment,
+        /// How long it is held, from when the server got the request.
+        pub lease_ms: i64,
+    }
+
+    /// A worker shows that it is there, and what it holds.
+    #[serde(deny_unknown_fields)]
+    struct Heartbeat {
+        /// What it holds.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+        pub leases: Vec<Lease>,
+        /// How long it wants to hold it.
+        pub lease_ms: i64,
+    }
+
+    /// What came of a heartbeat.
+    struct Beaten {
+        /// The store still counts on the worker.
+        pub known: bool,
+        /// How long everything is held that is, from when the server got the request.
+        pub lease_ms: i64,
+        /// What became of each lease, in the order in which they were told.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+        pub kept: Vec<Kept>,
+    }
+
+    /// Waits until something that is held has to end.
+    #[serde(deny_unknown_fields)]
+    struct Watch {
+        /// What is held, and was not told to end.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+        pub going: Vec<Lease>,
+        /// What is held, and was told to end.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+        pub ending: Vec<Lease>,
+        /// How long to wait.
+        pub wait_ms: u64,
+    }
+
+    /// Whether there is something to be heard.
+    struct Watched {
+        /// A heartbeat will tell of a change.
+        pub changed: bool,
+    }
+
+    /// How something ended.
+    #[serde(deny_unknown_fields)]
+    struct Finish {
+        /// What.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        pub lease: Lease,
+        /// How.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        pub ending: Ending,
+        /// Who wants what follows in the same run.
+        #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
+        pub next: Option<Claimer>,
+    }
+
+    /// A report that stands.
+    struct Finished {
+        /// It stood already.
+        pub before: bool,
+        /// What follows in the same run.
+        pub next: Option<Given>,
+    }
+
+    /// Something that is held.
+    #[serde(deny_unknown_fields)]
+    struct Held {
+        /// What.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        pub lease: Lease,
+    }
+
+    /// That it was done.
+    struct Done {
+        /// Whether it changed anything.
+        pub applied: bool,
+    }
+
+    /// A question about the environment of a run, by somebody who holds a step of it.
+    #[serde(deny_unknown_fields)]
+    struct AskEnvironment {
+        /// The step.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        pub lease: Lease,
+        /// The question.
+        #[cfg_attr(feature = "openapi", schema(value_type = Object))]
+        pub ask: Ask,
+    }
+
+    /// How much of a log has arrived.
+    struct LogSize {
+        /// All bytes before this one have.
+        pub size: u64,
+    }
+
+    /// What a host asks that cleans up.
+    #[serde(deny_unknown_fields)]
+    struct Tidy {
+        /// Runs of which there are files.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+        pub runs: Vec<RunId>,
+    }
+
+    /// What can go on a host.
+    struct Due {
+        /// Those of the runs that have ended.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+        pub ended: Vec<RunId>,
+        /// Environments of the worker's host that nobody needs any more.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
+        pub environments: Vec<OnRecord>,
+    }
+
+    /// Somebody begins to remove an environment.
+    #[serde(deny_unknown_fields)]
+    struct Destroy {
+        /// The environment.
+        pub environment: Id,
+        /// Its files are there.
+        pub present: bool,
+    }
+
+    /// Whether it may be removed.
+    struct MayDestroy {
+        /// The attempt's number, if it may.
+        pub attempt: Option<u32>,
+    }
+
+    /// How removing an environment went.
+    #[serde(deny_unknown_fields)]
+    struct Destroyed {
+        /// The environment.
+        pub environment: Id,
+        /// The attempt's number.
+        pub attempt: u32,
+        /// What went wrong.
+        pub wrong: Option<String>,
+    }
+}
+
+/// A question about environments.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "about", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Ask {
+    /// The plan of a run.
+    Plan {
+        /// The run.
+        run: RunId,
+    },
+    /// The run's environment.
+    Find {
+        /// The run.
+        run: RunId,
+        /// The step that has it alone.
+        scope: Option<StepNo>,
+    },
+    /// The run's environment is needed.
+    Provide {
+        /// What is needed.
+        wanted: Wanted,
+        /// One that is said to be ready really is.
+        there: bool,
+    },
+    /// What is known of it by now.
+    Describe {
+        /// The environment.
+        environment: Id,
+        /// As JSON.
+        details: Arc<str>,
+    },
+    /// How making it went.
+    Made {
+        /// The environment.
+        environment: Id,
+        /// The attempt.
+        attempt: u32,
+        /// How.
+        how: Made,
+    },
+    /// What is at this path of the worker's host is in the way, and may be a dead run's.
+    TakeFromDead {
+        /// The path.
+        path: String,
+    },
+    /// Which steps have been worked on.
+    LastFinished {
+        /// The run.
+        run: RunId,
+    },
+}
+
+/// An answer about environments.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Told {
+    /// A plan, if there is one.
+    Plan(Option<Arc<Plan>>),
+    /// An environment, if there is one.
+    Found(Option<OnRecord>),
+    /// What becomes of the wish.
+    Provided(Provided),
+    /// Whether it counts.
+    Noted(bool),
+    /// Names of steps, the last one to end first.
+    Steps(Vec<String>),
+    /// What was taken from a dead run.
+    Taken(Option<Taken>),
+}
+
+/// Which log of an execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// What the step printed.
+    Step,
+    /// What the setup of its environment printed.
+    Setup,
+}
+
+/// Which piece of which log.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct Chunk {
+    /// The run.
+    pub run: String,
+    /// The step's number.
+    pub step: StepNo,
+    /// The attempt.
+    pub attempt: u32,
+    /// The fence.
+    pub fence: u32,
+    /// Which log.
+    pub part: Part,
+    /// Where the piece begins.
+    pub offset: u64,
+}
