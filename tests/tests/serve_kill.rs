@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sprag_tests::{Random, Sandbox, Server, nightly, until};
 
 const STEPS: usize = 4;
