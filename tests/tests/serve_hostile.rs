@@ -160,7 +160,15 @@ fn a_page_that_has_its_name_point_here_is_refused() {
     let origin = |origin: &str| {
         server.request("POST", "/v1/runs").header("origin", origin).json(&json!({ "yaml": HELLO })).send()
     };
-    for bad in ["http://evil.example", "null", "", "https://127.0.0.1.evil.example", "file://"] {
+    for bad in [
+        "http://evil.example",
+        "null",
+        "",
+        "https://127.0.0.1.evil.example",
+        "file://",
+        "http://localhost:1",
+        "http://127.0.0.1:1",
+    ] {
         origin(bad).problem(403, "wrong_origin");
     }
     origin(&format!("http://127.0.0.1:{port}")).expect(201);

@@ -113,7 +113,7 @@ fn follow(addr: &std::sync::Mutex<std::net::SocketAddr>, done: &AtomicBool) -> V
         };
         while let Ok(Some(event)) = stream.event() {
             seen.push(event.id);
-            if done.load(Ordering::Acquire) && event.data["event"] == Value::from("run.succeeded") {
+            if done.load(Ordering::Acquire) && event.data["event"] == "run.succeeded" {
                 return seen;
             }
         }

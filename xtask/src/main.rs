@@ -1,6 +1,7 @@
 //! `cargo xtask test|bench|fuzz|gen|tidy`: the project's own commands.
 
 mod fuzz;
+mod machine;
 mod schemathesis;
 mod tidy;
 
@@ -59,6 +60,7 @@ fn test(args: &[&str]) -> Result<(), String> {
         ["--nightly"] => env.push(("SPRAG_NIGHTLY", "1")),
         other => return Err(format!("test does not know {other:?}\n\n{USAGE}")),
     }
+    machine::prepare()?;
     tidy::check(&root())?;
     cargo(["fmt", "--all", "--check"], &env)?;
     cargo(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &env)?;

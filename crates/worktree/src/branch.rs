@@ -97,8 +97,20 @@ pub(crate) fn release(
         _ if is_reachable(repository, &tip, Some(branch))? => {}
         _ => return Ok(BranchFate::Kept(format!("its commits up to {tip} are not merged"))),
     }
-    repository.git("update-ref").args(["-d", &name, &tip]).run()?;
+    delete(repository, &name, &tip)?;
     Ok(BranchFate::Deleted)
+}
+
+/// Deletes a branch that is still at this commit. Git gives up after a second if others delete theirs all the while.
+fn delete(repository: &Repository, name: &str, tip: &str) -> Result<(), Kind> {
+    const TRIES: u32 = 4;
+    for _ in 1..TRIES {
+        match repository.git("update-ref").args(["-d", name, tip]).run() {
+            Err(Kind::StaleGitLock { .. }) => {}
+            other => return other.map(drop),
+        }
+    }
+    repository.git("update-ref").args(["-d", name, tip]).run().map(drop)
 }
 
 /// Removes the lock file that a killed git left on a dead run's branch.
@@ -122,7 +134,7 @@ impl Repository {
                 Ok(tip) => tip,
                 Err(fate) => return Ok(fate),
             };
-            self.git("update-ref").args(["-d", &format!("refs/heads/{branch}"), &tip]).run()?;
+            delete(self, &format!("refs/heads/{branch}"), &tip)?;
             Ok(BranchFate::Deleted)
         };
         delete().attempt(|| format!("delete the branch {branch} of {}", self.common_dir().display()))

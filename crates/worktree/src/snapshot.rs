@@ -56,7 +56,7 @@ pub(crate) fn take(
         Err(source) => return Err(Kind::Io { doing: "copy the index of", path: mark.path.clone(), source }),
     }
     let git = |subcommand: &str| -> Git<'_> { git_in(repository, mark, subcommand).index(&index.0) };
-    let add = || git("add").args(["--all", "--sparse", "--", "."]).long(timeout, cancel).run();
+    let add = || beside_gc(|| git("add").args(["--all", "--sparse", "--", "."]).long(timeout, cancel).run());
     // An index that a killed git or a full disk left broken: without one, all files are looked at.
     match add() {
         Err(Kind::Git { stderr, .. }) if stderr.contains("index file") => {
@@ -69,7 +69,7 @@ pub(crate) fn take(
         }
         other => other?,
     };
-    let tree = git("write-tree").line()?;
+    let tree = beside_gc(|| git("write-tree").line())?;
     let output = git("rev-parse").args(["--quiet", "--revs-only", "HEAD", "HEAD^{tree}", "--"]).output()?;
     let lines = output.line();
     let (head, head_tree) =
@@ -84,9 +84,24 @@ pub(crate) fn commit(
     parents: &[&str],
     message: &str,
 ) -> Result<String, Kind> {
-    let mut git = repository.git("commit-tree").by_sprag().arg("--no-gpg-sign");
-    for parent in parents {
-        git = git.args(["-p", parent]);
+    beside_gc(|| {
+        let mut git = repository.git("commit-tree").by_sprag().arg("--no-gpg-sign");
+        for parent in parents {
+            git = git.args(["-p", parent]);
+        }
+        git.arg(tree).input(message).line()
+    })
+}
+
+/// Writes objects while somebody's `git gc` may remove the folder that the next one goes to: git itself stops then.
+fn beside_gc<T>(write: impl Fn() -> Result<T, Kind>) -> Result<T, Kind> {
+    const TRIES: u32 = 5;
+    for _ in 1..TRIES {
+        match write() {
+            Err(Kind::Git { stderr, .. })
+                if stderr.contains("unable to create temporary file: No such file or directory") => {}
+            other => return other,
+        }
     }
-    git.arg(tree).input(message).line()
+    write()
 }
