@@ -398,7 +398,7 @@ fn sandbox_server_pid(sandbox: &Sandbox) -> i32 {
 #[test]
 fn a_log_is_whole_and_in_order_after_cuts() {
     let scene = Scene::new();
-    scene.sandbox.pipeline("loud", &[("a", "run: seq 1 150000")]);
+    scene.sandbox.pipeline("loud", &[("a", "run: seq 1 160000")]);
     let proxy = Proxy::to(scene.server.addr);
     let worker = scene.worker(&proxy.url(), &["--lease", "10s"]);
     let run = scene.detach("loud");
@@ -409,7 +409,7 @@ fn a_log_is_whole_and_in_order_after_cuts() {
     }
     scene.sandbox.ends_as(&run, "completed");
     let told = scene.sandbox.sprag(["logs", &run, "a"]).expect(0).stdout;
-    let wanted: String = (1..=150_000).map(|n| format!("{n}\n")).collect();
+    let wanted: String = (1..=160_000).map(|n| format!("{n}\n")).collect();
     let plain: String =
         told.lines().map(|line| format!("{}\n", line.rsplit(' ').next().unwrap_or_default())).collect();
     assert!(wanted.len() > 1_000_000 && plain == wanted, "{} of {} bytes", plain.len(), wanted.len());
