@@ -57,7 +57,7 @@ async def refused(client, tool, **arguments):
     raise AssertionError(f"{tool} was not refused: {answer}")
 
 
-async def whole_board(connect):
+async def whole_board(connect, cancels):
     async with AsyncExitStack() as stack:
         leader, ada, bob = [await stack.enter_async_context(connect()) for _ in range(3)]
         tools = {tool.name: tool for tool in (await leader.list_tools()).tools}
@@ -109,11 +109,12 @@ async def whole_board(connect):
         assert "no pen" in taken["feedback"] and taken["attempt"] == 2, taken
         await call(bob, "task_complete", token=taken["token"], result={"summary": "written", "files_created": ["NOTES.md"]})
 
-        # A call that its client gives up takes no task with it.
-        given_up = asyncio.create_task(call(ada, "task_claim", name="ada", board="ship", queues=["spare"], wait_s=20))
-        await asyncio.sleep(0.2)
-        given_up.cancel()
-        await asyncio.gather(given_up, return_exceptions=True)
+        # A call that its client gives up takes no task with it. (Over HTTP, older clients keep the request open.)
+        if cancels:
+            given_up = asyncio.create_task(call(ada, "task_claim", name="ada", queues=["spare"], wait_s=20))
+            await asyncio.sleep(0.2)
+            given_up.cancel()
+            await asyncio.gather(given_up, return_exceptions=True)
         await call(leader, "task_add", board="ship", tasks=[{"key": "spare", "text": "Spare", "queue": "spare"}])
         spare = await call(bob, "task_claim", name="bob", queues=["spare"], wait_s=20)
         assert spare["token"], spare
@@ -168,7 +169,7 @@ async def main(argv):
     if argv[0] == "race":
         await race(connect, int(argv[4]), int(argv[5]))
     else:
-        await asyncio.wait_for(whole_board(connect), 120)
+        await asyncio.wait_for(whole_board(connect, argv[:2] != ["http", "legacy"]), 120)
     print("ok")
 
 

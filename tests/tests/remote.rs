@@ -472,14 +472,14 @@ fn secrets_are_the_workers_own_its_token_is_nobodys_and_a_missing_repository_is_
     let log = scene.sandbox.sprag(["logs", &run, "a"]).expect(0).stdout;
     assert!(log.contains("***") && log.contains("token=.") && !log.contains("hunter2"), "{log}");
     scene.sandbox.ends_as(&missing, "failed");
-    let told = scene.sandbox.json(["explain", &missing, "--json"]).to_string();
+    let told = scene.sandbox.sprag(["status", &missing]).expect(0).stdout;
     assert!(told.contains("NOT_SET is not set in the worker's environment"), "{told}");
     let yaml = "environment: { worktree: {} }\nsteps:\n  - id: a\n    run: 'true'\n";
     let gone = json!({ "yaml": yaml, "dir": "/nowhere/at/all" });
     let run =
         scene.server.post("/v1/runs", &gone).expect(201).json()["id"].as_str().expect("an id").to_owned();
     scene.sandbox.ends_as(&run, "failed");
-    let told = scene.sandbox.json(["explain", &run, "--json"]).to_string();
+    let told = scene.sandbox.sprag(["status", &run]).expect(0).stdout;
     assert!(told.contains("is not on this host"), "{told}");
     assert!(!Path::new(&scene.sandbox.path("elsewhere")).join("sprag.db").exists(), "it opens no store");
     worker.signal(Signal::TERM);

@@ -6,6 +6,7 @@
 //!
 //! Messages pass as they are. A server that cannot be reached is told to the agent as the answer to its request.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Requests that go on at once; further ones wait.
 const AT_ONCE: usize = 32;
@@ -79,6 +80,7 @@ impl Relay {
         let places = Arc::new(Semaphore::new(AT_ONCE));
         let mut input = BufReader::new(tokio::io::stdin());
         let mut going_on = JoinSet::new();
+        let mut pending: BTreeMap<String, AbortHandle> = BTreeMap::new();
         loop {
             let mut line = Vec::new();
             let read = (&mut input).take(LONGEST_MESSAGE as u64 + 1).read_until(b'\n', &mut line).await?;
@@ -92,9 +94,17 @@ impl Relay {
             if line.trim_ascii().is_empty() {
                 continue;
             }
+            let message: Value = serde_json::from_slice(&line).unwrap_or_default();
+            if message["method"] == "notifications/cancelled" {
+                // The server learns of it by the end of the request.
+                if let Some(request) = pending.remove(&message["params"]["requestId"].to_string()) {
+                    request.abort();
+                }
+                continue;
+            }
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
             let (relay, out) = (Arc::clone(&relay), Arc::clone(&out));
-            going_on.spawn(async move {
+            let request = going_on.spawn(async move {
                 for answer in relay.pass_on(&line).await {
                     let mut out = out.lock().await;
                     let written = async {
@@ -108,6 +118,8 @@ impl Relay {
                 }
                 drop(place);
             });
+            pending.retain(|_, request| !request.is_finished());
+            pending.insert(message["id"].to_string(), request);
             while going_on.try_join_next().is_some() {}
         }
         // What was asked before stdin ended is answered; nobody waits for a task any more.
