@@ -305,6 +305,7 @@ pub struct Chunk {
     /// The fence.
     pub fence: u32,
     /// Which log.
+    #[cfg_attr(feature = "openapi", param(inline))]
     pub part: Part,
     /// Where the piece begins.
     pub offset: u64,
