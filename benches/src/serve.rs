@@ -187,7 +187,7 @@ async fn filled(server: &Server, tasks: usize) -> Result<()> {
     let mut leader = Connection::open(&server.addr).await?;
     leader.post("/v1/boards", &json!({ "name": "b" })).await?;
     for batch in specs(tasks).chunks(BATCH) {
-        leader.post("/v1/boards/b/tasks", &json!(batch)).await?;
+        leader.post("/v1/boards/b/tasks", &json!({ "tasks": batch })).await?;
     }
     Ok(())
 }

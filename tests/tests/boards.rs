@@ -211,7 +211,7 @@ fn c01_c04_sixty_four_http_clients_claim_each_task_once() {
     let server = Server::start(&sandbox, &["--no-worker"]);
     server.post("/v1/boards", &json!({ "name": "b" })).expect(201);
     let batch: Vec<Value> = (0..TASKS).map(|n| json!({ "text": format!("task {n}") })).collect();
-    server.post("/v1/boards/b/tasks", &json!(batch)).expect(200);
+    server.post("/v1/boards/b/tasks", &json!({ "tasks": batch })).expect(200);
     let claimed: Mutex<Vec<i64>> = Mutex::default();
     std::thread::scope(|scope| {
         for worker in 0..64 {
@@ -246,7 +246,7 @@ fn c06_l07_a_lost_token_is_refused_over_http_with_its_outcome() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);
     server.post("/v1/boards", &json!({ "name": "b" })).expect(201);
-    server.post("/v1/boards/b/tasks", &json!([{ "text": "x" }])).expect(200);
+    server.post("/v1/boards/b/tasks", &json!({ "tasks": [{ "text": "x" }] })).expect(200);
     let wanted = json!({ "name": "ada", "board": "b", "lease_s": 5, "request": 7 });
     let first = server.post("/v1/tasks/claim", &wanted).expect(200).json();
     let again = server.post("/v1/tasks/claim", &wanted).expect(200).json();
@@ -282,7 +282,7 @@ fn a_client_that_disappears_while_waiting_takes_no_task_with_it() {
         let request = server.request("POST", "/v1/tasks/claim").json(&gone).bytes();
         std::io::Write::write_all(&mut connection, &request).expect("it is sent");
         // It goes away shortly before, or shortly after, there is something for it.
-        let add = || server.post("/v1/boards/b/tasks", &json!([{ "text": "x" }])).expect(200);
+        let add = || server.post("/v1/boards/b/tasks", &json!({ "tasks": [{ "text": "x" }] })).expect(200);
         if round % 2 == 0 {
             drop(connection);
             add();

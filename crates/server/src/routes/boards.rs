@@ -46,6 +46,14 @@ struct Tasks {
     tasks: Vec<TaskView>,
 }
 
+/// Tasks to be added.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct NewTasks {
+    /// All of them are added, or none.
+    tasks: Vec<TaskSpec>,
+}
+
 /// What became of the tasks that were sent.
 #[derive(Debug, Serialize, ToSchema)]
 struct Added {
@@ -222,7 +230,7 @@ async fn tasks(
 
 /// Add tasks to an open board, all or none
 #[utoipa::path(
-    post, path = "/v1/boards/{board}/tasks", tag = "boards", request_body = Vec<TaskSpec>,
+    post, path = "/v1/boards/{board}/tasks", tag = "boards", request_body = NewTasks,
     params(("board" = String, Path, description = "The board's name, or its run's id")),
     responses(
         (status = 200, body = Added),
@@ -235,10 +243,10 @@ async fn add(
     _: MayRun,
     State(app): State<App>,
     BoardPath(name): BoardPath,
-    Json(specs): Json<Vec<TaskSpec>>,
+    Json(new): Json<NewTasks>,
 ) -> Answer<Json<Added>> {
     let board = known(&app, name).await?;
-    Ok(Json(Added { tasks: boards::add_tasks(app.store(), &board, &specs).await? }))
+    Ok(Json(Added { tasks: boards::add_tasks(app.store(), &board, &new.tasks).await? }))
 }
 
 /// Show a task

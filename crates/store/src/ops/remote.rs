@@ -5,7 +5,7 @@ use sprag_lifecycle::{Execution, ExecutionPredicate, ExecutionStatus};
 use super::{Assignment, Claimer, Ending, Finished, Lease, claim, finish};
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionRow, Id, Row};
+use crate::rows::{ExecutionRow, Id, Row, WorkerRow};
 use crate::session::Session;
 
 /// What a claim got.
@@ -22,6 +22,12 @@ pub fn claim_again(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -
     let held = got_by(session, claimer)?;
     if !held.is_empty() {
         return Ok(Got { assignments: held, before: true });
+    }
+    // One that has fallen silent may be stopped, with its question still open: it would only lose what it is given.
+    let now_ms = session.now().steady_ms;
+    let worker = session.get::<WorkerRow>(claimer.worker)?;
+    if worker.is_none_or(|row| row.heartbeat_until_ms <= now_ms) {
+        return Ok(Got { assignments: Vec::new(), before: false });
     }
     Ok(Got { assignments: claim(session, claimer, limit)?, before: false })
 }
