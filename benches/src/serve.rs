@@ -47,7 +47,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
 }
 
 fn pairs(system: &'static str, in_flight: usize) -> crate::board::Key {
-    key("W2 claim+done", system, in_flight, "pairs/s")
+    key("W2 pairs", system, in_flight, "pairs/s")
 }
 
 fn specs(tasks: usize) -> Vec<TaskSpec> {
@@ -119,9 +119,9 @@ impl Server {
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--no-worker"])
             .env("SPRAG_DATA", data)
-            .stderr(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()?;
-        let told = child.stderr.take().ok_or("the server says nothing")?;
+        let told = child.stdout.take().ok_or("the server says nothing")?;
         let line = tokio::task::spawn_blocking(move || {
             let mut lines = std::io::BufRead::lines(std::io::BufReader::new(told));
             let found = lines.by_ref().take(50).flatten().find(|line| line.contains("http://"));
@@ -222,7 +222,7 @@ async fn http(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
     for percent in [50, 99] {
         let unit = if percent == 50 { "ms p50" } else { "ms p99" };
         let value = percentile(&mut took, percent).as_secs_f64() * 1e3;
-        board.add(key("W2 claim+done", "HTTP", CLIENTS, unit), value);
+        board.add(key("W2 pairs", "HTTP", CLIENTS, unit), value);
     }
     Ok(())
 }
