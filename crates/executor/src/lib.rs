@@ -98,11 +98,13 @@ impl Executor {
                 }
             };
             tokio::select! {
-                () = wake.wait(rest) => {}
+                biased;
                 _ = stop.changed() => {}
+                () = wake.wait(rest) => {}
             }
             // A storm of commits is one reason to look, not a thousand.
-            let _ = tokio::time::timeout(SHORTEST_REST, stop.wait_for(|stop| *stop)).await;
+            let stopped = stop.wait_for(|stop| *stop);
+            self.store.surroundings().within(SHORTEST_REST, stopped).await;
         }
         // What the last run left to be done after its end.
         if let Err(error) = self.relay().await {

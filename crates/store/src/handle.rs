@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::backend::{Backend, QueueRow};
 use crate::error::{Error, Result};
 use crate::language::Language;
+use crate::machine::{self, Machine, Surroundings};
 use crate::memory::{Tables, Tongue};
 use crate::ops::{
     self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal, Signalled,
@@ -29,6 +30,7 @@ use crate::wake::{Hub, Reach, Subscription, Topic};
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
+    surroundings: Surroundings,
 }
 
 enum Inner {
@@ -91,13 +93,35 @@ impl Store {
         entropy: Arc<dyn Entropy>,
     ) -> Result<Store> {
         let sqlite = Sqlite::open(folder, options, clock, entropy)?;
-        Ok(Store { inner: Arc::new(Inner::Sqlite(sqlite)) })
+        Ok(Store::on_this_machine(Inner::Sqlite(sqlite)))
     }
 
     /// A store in memory, gone with its last clone.
     pub fn in_memory(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Store {
         let memory = Memory { tables: Mutex::default(), clock, entropy, hub: Hub::local() };
-        Store { inner: Arc::new(Inner::Memory(Box::new(memory))) }
+        Store::on_this_machine(Inner::Memory(Box::new(memory)))
+    }
+
+    fn on_this_machine(inner: Inner) -> Store {
+        Store { inner: Arc::new(inner), surroundings: Surroundings::default() }
+    }
+
+    /// The same store, as it is used on a simulated machine.
+    pub fn seen_from(&self, machine: Arc<dyn Machine>) -> Store {
+        Store { inner: Arc::clone(&self.inner), surroundings: Surroundings(Some(machine)) }
+    }
+
+    /// The machine on which it is used.
+    pub fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    /// Everything that a store in memory keeps, for checkers.
+    pub fn with_tables<T>(&self, look: impl FnOnce(&Tables) -> T) -> Option<T> {
+        match &*self.inner {
+            Inner::Memory(memory) => Some(look(&memory.tables())),
+            Inner::Sqlite(_) => None,
+        }
     }
 
     /// Has the specs of steps read by `language`. The first one to be named stays.
@@ -112,7 +136,20 @@ impl Store {
     /// Runs one operation in a transaction; answers once it is on disk.
     ///
     /// The operation may run more than once; only the last run counts.
-    pub async fn write<T, F>(&self, mut operation: F) -> Result<T>
+    pub async fn write<T, F>(&self, operation: F) -> Result<T>
+    where
+        F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
+        match &self.surroundings.0 {
+            Some(machine) => {
+                machine::write(&**machine, operation, async |noting| self.commit(noting).await).await
+            }
+            None => self.commit(operation).await,
+        }
+    }
+
+    async fn commit<T, F>(&self, mut operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
@@ -153,6 +190,9 @@ impl Store {
 
     /// Waits for changes from now on, made here or anywhere.
     pub fn subscribe_from(&self, topics: Vec<Topic>, reach: Reach) -> Subscription {
+        if let Some(machine) = &self.surroundings.0 {
+            return Subscription::simulated(machine.listen(&topics), self.surroundings.clone());
+        }
         match &*self.inner {
             Inner::Memory(memory) => memory.hub.subscribe(topics, reach),
             Inner::Sqlite(sqlite) => sqlite.hub.subscribe(topics, reach),

@@ -458,7 +458,7 @@ impl<'a> Session<'a> {
     }
 
     /// Who may want to know of what this operation has changed.
-    fn topics(&self) -> BTreeSet<Topic> {
+    pub(crate) fn topics(&self) -> BTreeSet<Topic> {
         let mut topics: BTreeSet<Topic> = self.nudged.iter().copied().map(Topic::Run).collect();
         if !self.journal.is_empty() {
             topics.insert(Topic::Journal);

@@ -25,6 +25,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use sprag_lifecycle::RunId;
 use tokio::sync::Notify;
 
+use crate::machine::Surroundings;
 use crate::rows::Id;
 use crate::seams::{Clock, System};
 
@@ -157,7 +158,7 @@ impl Hub {
             inner.waiting.entry(topic).or_default().push(Arc::downgrade(&notify));
         }
         drop(inner);
-        Subscription { notify, hung }
+        Subscription { notify, hung, surroundings: Surroundings::default() }
     }
 
     /// Tells everybody who waits for one of these.
@@ -326,12 +327,18 @@ pub struct Subscription {
     notify: Arc<Notify>,
     #[expect(dead_code, reason = "the bells hang for as long as the subscription lives")]
     hung: Vec<Bell>,
+    surroundings: Surroundings,
 }
 
 impl Subscription {
+    /// Hears what a simulated machine hears.
+    pub(crate) fn simulated(notify: Arc<Notify>, surroundings: Surroundings) -> Self {
+        Subscription { notify, hung: Vec::new(), surroundings }
+    }
+
     /// Returns when something may have come, or after `limit`; a wake-up between two waits is not lost.
     pub async fn wait(&self, limit: Duration) {
-        let _ = tokio::time::timeout(limit, self.notify.notified()).await;
+        self.surroundings.within(limit, self.notify.notified()).await;
     }
 }
 

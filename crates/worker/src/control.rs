@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sprag_store::Surroundings;
 use tokio::sync::watch;
 
 /// What work must know.
@@ -25,18 +26,25 @@ pub(crate) fn left(until_ms: u64) -> Duration {
 
 /// A piece of work's ear.
 #[derive(Debug, Clone)]
-pub struct Control(pub(crate) watch::Receiver<Signal>);
+pub struct Control {
+    signal: watch::Receiver<Signal>,
+    surroundings: Surroundings,
+}
 
 impl Control {
+    pub(crate) fn new(signal: watch::Receiver<Signal>, surroundings: Surroundings) -> Self {
+        Control { signal, surroundings }
+    }
+
     /// What was said last.
     pub fn now(&self) -> Signal {
-        *self.0.borrow()
+        *self.signal.borrow()
     }
 
     /// Waits until something else is said. If the worker is gone, the work is lost.
     pub async fn next(&mut self) -> Signal {
-        match self.0.changed().await {
-            Ok(()) => *self.0.borrow_and_update(),
+        match self.signal.changed().await {
+            Ok(()) => *self.signal.borrow_and_update(),
             Err(_) => Signal::Lost,
         }
     }
@@ -46,7 +54,9 @@ impl Control {
         loop {
             match self.now() {
                 Signal::Renewed { until_ms } => {
-                    let lapsed = tokio::time::timeout(left(until_ms), self.next()).await.is_err();
+                    let surroundings = self.surroundings.clone();
+                    let left = Duration::from_millis(until_ms.saturating_sub(surroundings.boot_ms()));
+                    let lapsed = surroundings.within(left, self.next()).await.is_none();
                     if lapsed && self.now() == (Signal::Renewed { until_ms }) {
                         return;
                     }

@@ -13,12 +13,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::RunId;
-use sprag_process::boot_ms;
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{Error, Id, Store, Subscription, Topic};
+use sprag_store::{Error, Id, Store, Subscription, Surroundings, Topic};
 use tokio::sync::watch;
-
-use crate::control::pause;
 
 /// Work that was received.
 #[derive(Debug, Clone)]
@@ -73,6 +70,11 @@ pub trait Desk: Clone + Send + Sync + 'static {
     type Error: DeskError;
     /// Hears that something may have changed.
     type Ear: Send + Sync + 'static;
+
+    /// The machine that this is on.
+    fn surroundings(&self) -> Surroundings {
+        Surroundings::default()
+    }
 
     /// Hears of changes to these from now on.
     fn listen(&self, topics: Vec<Topic>) -> Self::Ear;
@@ -143,6 +145,10 @@ impl Desk for Store {
     type Error = Error;
     type Ear = Subscription;
 
+    fn surroundings(&self) -> Surroundings {
+        Store::surroundings(self).clone()
+    }
+
     fn listen(&self, topics: Vec<Topic>) -> Subscription {
         self.subscribe(topics)
     }
@@ -169,13 +175,13 @@ impl Desk for Store {
         limit: usize,
         _: &mut watch::Receiver<bool>,
     ) -> Result<Vec<Granted>, Error> {
-        let until_ms = boot_ms() + claimer.lease_ms as u64;
+        let until_ms = Store::surroundings(self).boot_ms() + claimer.lease_ms as u64;
         let claimed = self.claims().claim(claimer, limit).await?;
         Ok(claimed.into_iter().map(|assignment| Granted { assignment, until_ms }).collect())
     }
 
     async fn heartbeat(&self, worker: Id, leases: Vec<Lease>, lease: Duration) -> Result<Beat, Error> {
-        let until_ms = boot_ms() + lease.as_millis() as u64;
+        let until_ms = Store::surroundings(self).boot_ms() + lease.as_millis() as u64;
         let (known, renewals) = self.claims().heartbeat(worker, leases, lease.as_millis() as i64).await?;
         Ok(Beat { known, until_ms, kept: renewals.into_iter().map(Kept::from).collect() })
     }
@@ -188,7 +194,8 @@ impl Desk for Store {
     ) -> Result<Option<Granted>, Error> {
         let mut tries = 0;
         loop {
-            let until_ms = boot_ms() + next.as_ref().map_or(0, |next| next.lease_ms as u64);
+            let until_ms =
+                Store::surroundings(self).boot_ms() + next.as_ref().map_or(0, |next| next.lease_ms as u64);
             match self.worker(lease).finish(ending.clone(), next.clone()).await {
                 Ok(finished) => {
                     if !finished.outcome.is_applied() {
@@ -200,7 +207,7 @@ impl Desk for Store {
                 Err(error) => {
                     tracing::warn!(execution = %lease.execution, %error, "cannot report yet");
                     tries += 1;
-                    pause(RETRY_WAIT).await;
+                    Store::surroundings(self).pause(RETRY_WAIT).await;
                 }
             }
         }
@@ -213,7 +220,7 @@ impl Desk for Store {
                 Err(error) if tries < REPORT_TRIES && !error.is_final() => {
                     tracing::warn!(execution = %lease.execution, %error, "cannot report yet");
                     tries += 1;
-                    pause(RETRY_WAIT).await;
+                    Store::surroundings(self).pause(RETRY_WAIT).await;
                 }
                 told => return told.map(drop),
             }

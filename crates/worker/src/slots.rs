@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker};
-use sprag_store::{Store, Topic};
+use sprag_store::{Store, Surroundings, Topic};
 use tokio::sync::{Notify, watch};
 
 use crate::Config;
-use crate::control::{Control, Signal, pause};
+use crate::control::{Control, Signal};
 use crate::desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
 
 /// How a piece of work came to its end.
@@ -109,7 +109,7 @@ impl<D: Desk> Worker<D> {
         });
         let ear = inner.desk.listen(topics.collect());
         let (done, over) = watch::channel(false);
-        let heartbeat = tokio::spawn(Arc::clone(inner).heartbeat(over));
+        let heartbeat = inner.surroundings().spawn(Arc::clone(inner).heartbeat(over));
         let claimed = self.claim_until(&ear, &mut stop).await;
         if claimed.is_err() {
             self.drop_all();
@@ -138,9 +138,10 @@ impl<D: Desk> Worker<D> {
 
     async fn rest(&self, ear: &D::Ear, stop: &mut watch::Receiver<bool>, free: bool) {
         tokio::select! {
-            () = self.0.desk.rest(ear, LOOK_ANYWAY), if free => {}
-            () = self.0.freed.notified() => {}
+            biased;
             _ = stop.changed() => {}
+            () = self.0.freed.notified() => {}
+            () = self.0.desk.rest(ear, LOOK_ANYWAY), if free => {}
         }
     }
 
@@ -155,7 +156,7 @@ impl<D: Desk> Worker<D> {
             Err(error) if error.is_final() => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "claiming");
-                pause(RETRY_WAIT).await;
+                self.0.surroundings().pause(RETRY_WAIT).await;
                 Ok(0)
             }
         }
@@ -163,11 +164,16 @@ impl<D: Desk> Worker<D> {
 
     fn begin(&self, granted: Granted) {
         let control = self.0.take(&granted);
-        tokio::spawn(Arc::clone(&self.0).work(granted.assignment, control));
+        // Nobody waits for it: its slot is told when it is over.
+        drop(self.0.surroundings().spawn(Arc::clone(&self.0).work(granted.assignment, control)));
     }
 }
 
 impl<D: Desk> Inner<D> {
+    fn surroundings(&self) -> Surroundings {
+        self.desk.surroundings()
+    }
+
     fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lease, watch::Sender<Signal>>> {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -219,7 +225,7 @@ impl<D: Desk> Inner<D> {
         };
         let (sender, receiver) = watch::channel(first);
         self.held().insert(granted.assignment.lease, sender);
-        Control(receiver)
+        Control::new(receiver, self.surroundings())
     }
 
     /// Works on an assignment, and on what follows it in its run, until nothing does.
@@ -243,9 +249,9 @@ impl<D: Desk> Inner<D> {
     async fn run(&self, assignment: &Assignment, control: Control) -> Ended {
         let (runner, assignment) = (Arc::clone(&self.runner), assignment.clone());
         let id = assignment.lease.execution;
-        let work = tokio::spawn(async move { runner.run(&assignment, control).await });
-        work.await.unwrap_or_else(|error| {
-            tracing::error!(execution = %id, %error, "the work's task is gone");
+        let work = self.surroundings().spawn(async move { runner.run(&assignment, control).await });
+        work.await.unwrap_or_else(|_| {
+            tracing::error!(execution = %id, "the work's task has panicked");
             Ended::Vanished
         })
     }
@@ -272,8 +278,9 @@ impl<D: Desk> Inner<D> {
         let interval = self.config.lease / 3;
         loop {
             tokio::select! {
-                () = self.desk.disturbed(&ear, self.holding(), interval) => {}
+                biased;
                 _ = over.changed() => return,
+                () = self.desk.disturbed(&ear, self.holding(), interval) => {}
             }
             let leases: Vec<Lease> = self.held().keys().copied().collect();
             match self.desk.heartbeat(self.config.id, leases.clone(), self.config.lease).await {

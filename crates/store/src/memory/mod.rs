@@ -166,6 +166,20 @@ impl Tables {
         &self.journal
     }
 
+    /// A copy of the rows without their history, for checkers that compare two moments.
+    pub fn rows(&self) -> Tables {
+        Tables {
+            runs: self.runs.clone(),
+            steps: self.steps.clone(),
+            executions: self.executions.clone(),
+            environments: self.environments.clone(),
+            gates: self.gates.clone(),
+            plans: self.plans.clone(),
+            timers: self.timers.clone(),
+            ..Tables::default()
+        }
+    }
+
     /// Forgets the history and keeps the state: two states that differ in their past alone are then equal.
     pub fn forget_history(&mut self) {
         self.journal.clear();
@@ -291,12 +305,20 @@ impl Backend for MemoryTx<'_> {
     }
 
     fn drop_outbox(&mut self, id: i64) -> Result<()> {
-        self.tables.outbox.remove(&id);
+        if let Some(row) = self.tables.outbox.remove(&id) {
+            self.undo.push(Box::new(move |tables| {
+                tables.outbox.insert(id, row);
+            }));
+        }
         Ok(())
     }
 
     fn postpone_outbox(&mut self, id: i64, not_before_ms: i64, error: &str) -> Result<()> {
         if let Some(row) = self.tables.outbox.get_mut(&id) {
+            let before = row.clone();
+            self.undo.push(Box::new(move |tables| {
+                tables.outbox.insert(id, before);
+            }));
             row.attempts += 1;
             row.not_before_ms = not_before_ms;
             row.error = Some(error.into());
@@ -497,7 +519,14 @@ impl Backend for MemoryTx<'_> {
     }
 
     fn put_queue(&mut self, queue: &QueueRow) -> Result<()> {
-        self.tables.queues.insert(Arc::clone(&queue.name), queue.clone());
+        let name = Arc::clone(&queue.name);
+        let before = self.tables.queues.insert(Arc::clone(&name), queue.clone());
+        self.undo.push(Box::new(move |tables| {
+            match before {
+                Some(before) => tables.queues.insert(name, before),
+                None => tables.queues.remove(&name),
+            };
+        }));
         Ok(())
     }
 
@@ -558,12 +587,22 @@ impl Backend for MemoryTx<'_> {
     }
 
     fn put_place(&mut self, group: &str, run: RunId) -> Result<()> {
-        self.tables.places.insert((group.into(), run));
+        let place: (Arc<str>, RunId) = (group.into(), run);
+        if self.tables.places.insert(place.clone()) {
+            self.undo.push(Box::new(move |tables| {
+                tables.places.remove(&place);
+            }));
+        }
         Ok(())
     }
 
     fn drop_place(&mut self, group: &str, run: RunId) -> Result<()> {
-        self.tables.places.remove(&(group.into(), run));
+        let place: (Arc<str>, RunId) = (group.into(), run);
+        if self.tables.places.remove(&place) {
+            self.undo.push(Box::new(move |tables| {
+                tables.places.insert(place);
+            }));
+        }
         Ok(())
     }
 
