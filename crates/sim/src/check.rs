@@ -262,10 +262,12 @@ fn work(index: &Index<'_>) -> Result<(), Violation> {
             continue;
         }
         // While a rework drains, work that ended in the meantime is left as it is.
-        let draining = index.runs[&step.run].reworking.is_some();
+        let run = index.runs[&step.run];
+        let draining = run.reworking.is_some();
         let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
         let acts = match (step.items, index.executions.get(&id), step.work) {
-            (Some(list), _, _) => draining || !list.items.are_over(true),
+            // An open board waits for its leader.
+            (Some(list), _, _) => draining || run.open || !list.items.are_over(true),
             (None, Some(execution), _) => draining || !execution.status().is_terminal(),
             (None, None, Some(work)) => match index.gates.get(&work) {
                 Some(gate) => draining || gate.status() == GateStatus::Open,
@@ -322,23 +324,32 @@ fn raises_fence(entry: &JournalEntry) -> bool {
 
 /// I27, P10: following the entries from the old statuses gives exactly the new ones.
 fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
-    type Key = (&'static str, RunId, u32, u32);
+    /// Its kind, and what tells it from others of its kind.
+    type Key = (&'static str, i64, u32, u32);
     let statuses = |tables: &Tables| -> BTreeMap<Key, &'static str> {
-        let runs = tables.all_runs().map(|row| (("run", row.id, 0, 0), row.status().as_str()));
-        let steps = tables.all_steps().map(|row| (("step", row.run, row.no, 0), row.status().as_str()));
-        let executions = tables
-            .all_executions()
-            .map(|row| (("execution", row.id.run, row.id.step, row.id.attempt), row.status().as_str()));
-        let gates =
-            tables.all_gates().map(|row| (("gate", row.run, row.step, row.attempt), row.status().as_str()));
-        runs.chain(steps).chain(executions).chain(gates).collect()
+        let runs = tables.all_runs().map(|row| (("run", row.id.to_i64(), 0, 0), row.status().as_str()));
+        let steps =
+            tables.all_steps().map(|row| (("step", row.run.to_i64(), row.no, 0), row.status().as_str()));
+        let executions = tables.all_executions().map(|row| {
+            let ExecutionId { run, step, attempt } = row.id;
+            (("execution", run.to_i64(), step, attempt), row.status().as_str())
+        });
+        let gates = tables
+            .all_gates()
+            .map(|row| (("gate", row.run.to_i64(), row.step, row.attempt), row.status().as_str()));
+        let environments =
+            tables.all_environments().map(|row| (("environment", row.id, 0, 0), row.status().as_str()));
+        runs.chain(steps).chain(executions).chain(gates).chain(environments).collect()
     };
     let mut told = statuses(before);
     for entry in entries {
         let Some(run) = entry.place.run else { continue };
-        let by_attempt = matches!(entry.entity, "execution" | "gate");
-        let attempt = if by_attempt { entry.place.attempt.unwrap_or(0) } else { 0 };
-        let key = (entry.entity, run, entry.place.step.unwrap_or(0), attempt);
+        let step = entry.place.step.unwrap_or(0);
+        let key = match entry.entity {
+            "environment" => (entry.entity, entry.place.id.unwrap_or(0), 0, 0),
+            "execution" | "gate" => (entry.entity, run.to_i64(), step, entry.place.attempt.unwrap_or(0)),
+            _ => (entry.entity, run.to_i64(), step, 0),
+        };
         let was = told.insert(key, entry.to);
         // A run's steps come with the run, so their first entry may find nothing.
         let fits = was == entry.from || (was.is_none() && entry.entity == "step");
@@ -409,6 +420,25 @@ pub fn bounded(tables: &Tables) -> Result<(), Violation> {
             ensure(step.tries < policy.attempts.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
             ensure(step.losses < policy.losses.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
         }
+    }
+    Ok(())
+}
+
+/// C10: no more runs of a group are live at once than it has places.
+pub fn limits(tables: &Tables) -> Result<(), Violation> {
+    let mut live: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
+    for run in tables.all_runs() {
+        let (Some(group), Some(plan)) = (&run.group, tables.plan_of(run)) else { continue };
+        let limit = plan.concurrency.as_ref().map_or(u32::MAX, |limits| limits.limit);
+        let kept = live.entry(group).or_default();
+        kept.0 += u32::from(run.status() != RunStatus::Queued && !run.status().is_terminal());
+        // Two pipelines may call one group theirs, each with a limit of its own.
+        kept.1 = kept.1.max(limit);
+    }
+    for (group, (live, limit)) in live {
+        ensure(live <= limit, "C10 limits hold", || {
+            format!("{live} runs of {group:?} are live, of {limit}")
+        })?;
     }
     Ok(())
 }

@@ -3,7 +3,9 @@
 //! - [`check`]: what must hold in every state, and of every change.
 //! - [`model`]: every interleaving of workers, callers, crashes and messages on small runs.
 //! - [`graphs`]: random pipelines with everything in them, against a reference that knows only the rules.
+//! - [`simulation`]: the whole engine in a world whose clock, bus, disks and processes are drawn from a seed.
 
 pub mod check;
 pub mod graphs;
 pub mod model;
+pub mod simulation;

@@ -401,6 +401,10 @@ impl RunState for HeldRun<'_, '_> {
             _ => None,
         };
         let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
+        if keeps_child && step.status() == StepStatus::Running {
+            // What bounded the child run ends with the attempt.
+            self.session.clear_timer(ExecutionId { run: self.id, step: no, attempt: step.attempt });
+        }
         let outcome = self.session.apply::<StepRow>(
             (self.id, no),
             to.event(),

@@ -29,10 +29,15 @@ pub struct Graph {
 /// Draws a graph.
 pub fn graph(chance: &mut Chance, size: Size) -> Graph {
     let mut scripts = Scripts::default();
+    let plan = add_graph(chance, size, &mut scripts);
+    Graph { plan, scripts }
+}
+
+/// Draws a graph whose scripts come after those that are there.
+pub fn add_graph(chance: &mut Chance, size: Size, scripts: &mut Scripts) -> Arc<Plan> {
     // How much goes wrong is drawn per graph, so that there are calm ones and wild ones.
     let trouble = *chance.pick(&[3, 8, 30, 1_000]);
-    let plan = plan(chance, size, trouble, &mut scripts);
-    Graph { plan, scripts }
+    plan(chance, size, trouble, scripts)
 }
 
 fn plan(chance: &mut Chance, size: Size, trouble: usize, scripts: &mut Scripts) -> Arc<Plan> {

@@ -13,7 +13,7 @@ mod reference;
 mod script;
 mod world;
 
-pub use generate::{Graph, Size, graph};
+pub use generate::{Graph, Size, add_graph, graph};
 pub use reference::{Expected, Prior, compare, expect, prior};
 pub use script::{Chance, Fault, Outside, Script, Scripts};
 pub use world::{Trouble, describe, play};

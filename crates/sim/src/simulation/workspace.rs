@@ -1,0 +1,188 @@
+//! Simulated directories: made, half made, lost, removed. What the store says of an environment is compared with
+//! what is really there.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId};
+use sprag_store::ops::{Provide, Wanted};
+use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
+
+use super::world::World;
+use crate::check::Violation;
+use crate::graphs::Chance;
+
+/// A directory on a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Directory {
+    /// Somebody is making it, or died doing so.
+    Half,
+    /// It can be worked in.
+    Whole,
+    /// Somebody is removing it, or died doing so.
+    Going,
+}
+
+/// Every directory, by host and path.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    pub directories: BTreeMap<(usize, Arc<str>), Directory>,
+}
+
+/// Who looks after environments, and where.
+#[derive(Clone)]
+pub struct Keeper {
+    pub world: Arc<World>,
+    pub store: Store,
+    pub worker: Id,
+    pub host: usize,
+    /// The runs whose directory somebody of this program is at: one at a time.
+    pub at: Arc<Mutex<BTreeMap<RunId, Arc<tokio::sync::Mutex<()>>>>>,
+}
+
+/// How long is waited for an environment that somebody else is at.
+const LONGEST_WAIT_MS: i64 = 120_000;
+
+impl Keeper {
+    fn directory(&self, path: &Arc<str>) -> Option<Directory> {
+        self.world.state().workspace.directories.get(&(self.host, Arc::clone(path))).copied()
+    }
+
+    fn set(&self, path: &Arc<str>, directory: Option<Directory>) {
+        let key = (self.host, Arc::clone(path));
+        let mut state = self.world.state();
+        match directory {
+            Some(directory) => state.workspace.directories.insert(key, directory),
+            None => state.workspace.directories.remove(&key),
+        };
+    }
+
+    async fn pause(&self, ms: u64) {
+        self.world.pause(Duration::from_millis(ms)).await;
+    }
+
+    fn find(&self, run: RunId) -> sprag_store::Result<Option<EnvironmentRow>> {
+        let rows = self.store.read(|db| db.environments_of(run))?;
+        Ok(rows.into_iter().find(|row| row.scope.is_none()))
+    }
+
+    /// The directory that a run works in, made if need be; in words why there is none.
+    pub async fn enter(&self, run: RunId, chance: &mut Chance) -> Result<Arc<str>, String> {
+        let told = |error: sprag_store::Error| error.to_string();
+        let give_up_ms = self.world.now_ms() + LONGEST_WAIT_MS;
+        let alone = {
+            let mut all = self.at.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(run).or_default())
+        };
+        let _alone = alone.lock().await;
+        loop {
+            let known = self.find(run).map_err(told)?;
+            let there = known.is_some_and(|row| self.directory(&row.path) == Some(Directory::Whole));
+            let wanted = Wanted {
+                id: self.store.new_id(),
+                run,
+                scope: None,
+                host: format!("host-{}", self.host).into(),
+                worker: self.worker,
+                managed: true,
+                path: format!("/work/{run}").into(),
+                details: "{}".into(),
+            };
+            match self.store.claims().provide_environment(wanted, there).await.map_err(told)? {
+                Provide::Ready(row) => return Ok(row.path),
+                Provide::Make(row) => return self.make(row, chance).await,
+                Provide::Busy(_) if self.world.now_ms() >= give_up_ms => {
+                    return Err("its environment is not to be had".into());
+                }
+                Provide::Busy(_) => self.pause(1_000).await,
+            }
+        }
+    }
+
+    async fn make(&self, row: EnvironmentRow, chance: &mut Chance) -> Result<Arc<str>, String> {
+        if self.directory(&row.path).is_some() {
+            let seen = format!("{} is there already", row.path);
+            self.world.violate(Violation { invariant: "I24 a leftover is not used again", seen });
+        }
+        self.set(&row.path, Some(Directory::Half));
+        self.pause(10 + chance.below(3_000) as u64).await;
+        let fails = chance.one_in(12);
+        if !fails && self.directory(&row.path) == Some(Directory::Half) {
+            self.set(&row.path, Some(Directory::Whole));
+        }
+        let event = match fails {
+            true => EnvironmentEvent::ProvisionFailed,
+            false => EnvironmentEvent::ProvisionSucceeded,
+        };
+        let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+        let outcome = self.store.claims().environment(row.id, event, given, None).await;
+        match outcome.map_err(|error| error.to_string())?.is_applied() {
+            _ if fails => Err("it could not be made".into()),
+            true => Ok(row.path),
+            false => Err("somebody else has made it meanwhile".into()),
+        }
+    }
+
+    /// Removes what no run on this host needs any more, and speaks for makers that are gone.
+    pub async fn sweep(&self, chance: &mut Chance) -> sprag_store::Result<()> {
+        for row in self.store.read(|db| db.environments(false))? {
+            if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner)? {
+                let given =
+                    EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+                let event = EnvironmentEvent::ProvisionFailed;
+                let _ = self.store.reaper().environment(row.id, event, given).await?;
+            }
+            let over = match row.run {
+                Some(run) => {
+                    let run = self.store.read(|db| Table::<RunRow>::load(db, run))?;
+                    run.is_none_or(|run| run.status().is_terminal())
+                }
+                None => true,
+            };
+            if over && *row.host == *format!("host-{}", self.host) {
+                self.remove(&row, chance).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
+        let Some(worker) = worker else { return Ok(true) };
+        let row = self.store.read(|db| Table::<WorkerRow>::load(db, worker))?;
+        Ok(row.is_none_or(|row| row.status() == sprag_lifecycle::WorkerStatus::Offline))
+    }
+
+    async fn remove(&self, row: &EnvironmentRow, chance: &mut Chance) -> sprag_store::Result<()> {
+        let present = self.directory(&row.path).is_some() || row.status() == EnvironmentStatus::Error;
+        let attempt = self.store.claims().dispatch_destroy(row.id, self.worker, present).await?;
+        let Some(attempt) = attempt else { return Ok(()) };
+        let busy = self.is_worked_in(&row.path);
+        if !busy {
+            self.set(&row.path, Some(Directory::Going));
+            self.pause(5 + chance.below(2_000) as u64).await;
+        }
+        if self.is_worked_in(&row.path) && !busy {
+            let seen = format!("somebody works in {} while it is removed", row.path);
+            self.world.violate(Violation { invariant: "I23 a worktree goes after its execution", seen });
+        }
+        let fails = busy || chance.one_in(10);
+        let event = match fails {
+            true => EnvironmentEvent::DestroyFailed,
+            false => {
+                self.set(&row.path, None);
+                EnvironmentEvent::DestroySucceeded
+            }
+        };
+        let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+        let _ = self.store.claims().environment(row.id, event, given, None).await?;
+        Ok(())
+    }
+
+    fn is_worked_in(&self, path: &Arc<str>) -> bool {
+        let state = self.world.state();
+        let mut alive =
+            state.record.processes.iter().filter(|process| process.alive && process.host == self.host);
+        alive.any(|process| process.directory.as_ref() == Some(path))
+    }
+}
