@@ -66,6 +66,27 @@ fn l10_a_provision_that_succeeds_too_late_revives_nothing() {
 }
 
 #[test]
+fn i10_what_became_of_making_it_was_never_heard() {
+    on_every_store(|store, _| async move {
+        register(&store, MAKER).await;
+        let run = create(&store, &sequence(1)).await;
+        assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
+        end(&store).await;
+        // Its maker lives, and cannot say any more how it went: somebody else leaves it alone, the maker does not.
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), None);
+        assert_eq!(word(&store, run), "provisioning");
+        assert_eq!(store.claims().dispatch_destroy(1, MAKER, true).await.unwrap(), Some(1));
+        // How removing it went was not heard either.
+        assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), None);
+        assert_eq!(word(&store, run), "destroying");
+        assert_eq!(store.claims().dispatch_destroy(1, MAKER, true).await.unwrap(), Some(2));
+        assert!(!report(&store, E::DestroySucceeded, 1).await, "of a former attempt");
+        assert!(report(&store, E::DestroySucceeded, 2).await);
+        assert_eq!(word(&store, run), "destroyed");
+    });
+}
+
+#[test]
 fn l10_the_success_of_a_former_attempt_does_not_count_for_the_next() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;

@@ -106,7 +106,7 @@ pub fn cast(world: &World, chance: &mut Chance, options: &Options) -> (Cast, Wor
             only: None,
             sweep_interval: Duration::from_secs(5),
             dispatch_deadline: Duration::from_secs(*chance.pick(&[20, 60, 300])),
-            unserved_bound: Duration::from_secs(*chance.pick(&[300, 24 * 3600])),
+            unserved_bound: Duration::from_secs(*chance.pick(&[300, 3600])),
         },
         length_ms: *chance.pick(&[20_000, 60_000, 120_000, 300_000]),
         board,

@@ -390,6 +390,7 @@ impl Director {
         };
         scheduler.drop_tasks(node);
         for process in theirs {
+            self.world.state().record.processes[process].orphan = true;
             // A supervisor sees that its worker is gone, and ends the tree; or both were killed at once.
             let grace_ms = if at_once { 0 } else { record::LEASE_GRACE_MS };
             self.world.end_process(process, End::LeaseLost, grace_ms);

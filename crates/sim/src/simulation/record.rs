@@ -46,6 +46,9 @@ pub struct Process {
     pub host: usize,
     pub course: Course,
     pub alive: bool,
+    /// Its worker was killed, and its supervisor is ending it: for that moment, the next attempt may begin on another
+    /// host, where nobody sees it. (On its own host, the next one waits for its lock.)
+    pub orphan: bool,
     /// Being ended, for this reason.
     pub ending: Option<End>,
     /// Its supervisor ends it then, unless it is renewed.
@@ -71,6 +74,9 @@ pub struct Record {
     started: BTreeSet<ExecutionId>,
     /// Steps whose completion was committed, and that nobody sent back since.
     finished: BTreeSet<(RunId, StepNo)>,
+    /// Tasks that somebody has begun, and that nobody sent back since: a need that is tried again meanwhile does not
+    /// call them back.
+    begun: BTreeSet<(RunId, StepNo)>,
     /// Runs whose effects were carried out since they last ended.
     pub tended: BTreeSet<RunId>,
     pub acknowledged: Vec<Acknowledged>,
@@ -100,6 +106,7 @@ impl Record {
                         .any(|back| back.as_str() == event) =>
                 {
                     self.finished.remove(&(run, step));
+                    self.begun.remove(&(run, step));
                 }
                 ("execution", event) => {
                     let attempt = entry.place.attempt.unwrap_or_default();
@@ -137,6 +144,10 @@ impl Record {
         })
     }
 
+    fn goes_on(&self, run: RunId, step: StepNo) -> bool {
+        self.alive(run, step).is_some_and(|process| !self.processes[process].orphan)
+    }
+
     /// A process begins: what must hold by the record alone.
     fn begins(&mut self, id: ExecutionId) -> Result<(), Violation> {
         ensure(self.started.insert(id), "I6 one start per attempt", || format!("{id} begins again"))?;
@@ -146,7 +157,7 @@ impl Record {
     /// Nobody else is at the step, and it is not finished.
     fn is_free(&self, id: ExecutionId) -> Result<(), Violation> {
         let ExecutionId { run, step, .. } = id;
-        ensure(self.alive(run, step).is_none(), "O13 attempts do not overlap", || {
+        ensure(!self.goes_on(run, step), "O13 attempts do not overlap", || {
             format!("{id} begins while a former attempt goes on")
         })?;
         ensure(!self.finished.contains(&(run, step)), "O14 no finished step runs again", || format!("{id}"))
@@ -154,11 +165,14 @@ impl Record {
 
     /// The tasks of a board that a task needs.
     fn tasks_are_over(
-        &self,
+        &mut self,
         id: ExecutionId,
         needs: &[Following],
         status: impl Fn(StepNo) -> Option<StepStatus>,
     ) -> Result<(), Violation> {
+        if !self.begun.insert((id.run, id.step)) {
+            return Ok(());
+        }
         for need in needs.iter().filter(|need| !self.finished.contains(&(id.run, need.item))) {
             let settled = status(need.item).is_some_and(StepStatus::is_settled);
             ensure(need.tolerant && settled, "C03 needs between tasks", || {
@@ -179,7 +193,7 @@ impl Record {
         let planned = plan.step(node);
         for need in &planned.needs {
             let needed = plan.step(*need);
-            ensure(self.alive(id.run, *need).is_none(), "I1 order", || {
+            ensure(!self.goes_on(id.run, *need), "I1 order", || {
                 format!("{id} begins while its need {need} goes on")
             })?;
             let simple = needed.spread.is_none() && needed.work == WorkKind::Execution;
@@ -253,6 +267,7 @@ impl World {
             host,
             course: start.course,
             alive: true,
+            orphan: false,
             ending: None,
             guard_ms: start.guard_ms,
             directory: start.directory,

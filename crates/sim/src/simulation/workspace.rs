@@ -147,6 +147,17 @@ impl Keeper {
         Ok(())
     }
 
+    /// Removes what a run that has ended worked in.
+    pub async fn run_ended(&self, run: RunId, chance: &mut Chance) -> sprag_store::Result<()> {
+        let here: Arc<str> = format!("host-{}", self.host).into();
+        for row in self.store.read(|db| db.environments_of(run))? {
+            if row.host == here && row.status() != EnvironmentStatus::Destroyed {
+                self.remove(&row, chance).await?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
         let Some(worker) = worker else { return Ok(true) };
         let row = self.store.read(|db| Table::<WorkerRow>::load(db, worker))?;

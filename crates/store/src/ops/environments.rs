@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus};
 
+use crate::backend::Backend;
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, WorkerRow};
@@ -99,6 +100,8 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
     }
     session.note::<EnvironmentRow>(row.id, |row| {
         row.owner = Some(wanted.worker);
+        // It may be made on another host than the one that was removed.
+        row.host = Arc::clone(&wanted.host);
         row.details = Arc::clone(&wanted.details);
     })?;
     Ok(Provide::Make(session.get::<EnvironmentRow>(row.id)?.unwrap_or(row)))
@@ -107,14 +110,19 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
 /// Whether a run has files on another host than this worker's: its further steps are for that host.
 pub(super) fn works_elsewhere(session: &mut Session<'_>, worker: Id, run: RunId) -> Result<bool> {
     let Some(row) = session.get::<RunRow>(run)? else { return Ok(false) };
-    let plan = session.db().plan(row.plan)?;
+    let Some(worker) = session.get::<WorkerRow>(worker)? else { return Ok(false) };
+    has_files_elsewhere(session.db(), &worker, &row)
+}
+
+/// The same, for whoever has both rows.
+pub fn has_files_elsewhere(db: &mut dyn Backend, worker: &WorkerRow, run: &RunRow) -> Result<bool> {
+    let plan = db.plan(run.plan)?;
     let of = match plan.is_some_and(|plan| plan.environment.is_some()) {
-        true => Some(run),
-        false => environment_of(&row.context),
+        true => Some(run.id),
+        false => environment_of(&run.context),
     };
     let Some(of) = of else { return Ok(false) };
-    let rows = session.db().environments_of(of)?;
-    let Some(worker) = session.get::<WorkerRow>(worker)? else { return Ok(false) };
+    let rows = db.environments_of(of)?;
     let here = worker.process.split('/').next().unwrap_or_default();
     Ok(!here.is_empty()
         && rows.iter().any(|row| row.status() != EnvironmentStatus::Destroyed && *row.host != *here))
@@ -223,10 +231,15 @@ pub(super) fn begin_destroy(
     path_present: bool,
 ) -> Result<Option<u32>> {
     let id = row.id;
-    let gone = is_gone(session, row.owner)?;
+    // Whoever asks anew is not at it any more: how that went was told, and never heard.
+    let gone = row.owner == Some(worker) || is_gone(session, row.owner)?;
     session.note::<EnvironmentRow>(id, |row| {
         row.cleanup_requested = true;
     })?;
+    if row.status() == EnvironmentStatus::Provisioning && gone {
+        let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+        let _ = environment_event(session, id, EnvironmentEvent::ProvisionFailed, Actor::Reaper, &given)?;
+    }
     let given = EnvironmentGiven { path_present, destroyer_gone: gone, ..EnvironmentGiven::default() };
     if row.status() == EnvironmentStatus::Destroying {
         // Whoever was at it is gone; the files may be half there.

@@ -17,10 +17,15 @@ pub fn schedule(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
 
 /// Takes an execution back that nobody came for, and hands it over again.
 pub fn redispatch(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
-    let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
-    if held.session.get::<ExecutionRow>(id)?.is_none_or(|row| row.status() != ExecutionStatus::Scheduled) {
-        return Ok(false);
+    let row = session.get::<ExecutionRow>(id)?.filter(|row| row.status() == ExecutionStatus::Scheduled);
+    let Some(row) = row else { return Ok(false) };
+    if let Some(pin) = row.pin
+        && super::works_elsewhere(session, pin, id.run)?
+    {
+        // The one it is reserved to will never come: the run's files are on another host. Whoever works there may.
+        super::pin_run(session, id.run, None)?;
     }
+    let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
     if !held.revoke(id)? {
         return Ok(false);
     }

@@ -288,12 +288,15 @@ pub fn cancel_run(session: &mut Session<'_>, id: RunId) -> Result<Outcome<Run>> 
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };
     let run = held.row()?;
     if run.status() == RunStatus::Queued {
-        // Nothing has begun: its steps end with it.
-        for no in held.unsettled()? {
-            held.move_step(no, StepMove::Cancelled)?;
+        // Nothing has begun: its steps end with it. What it took over from another run stays.
+        let plan = held.plan();
+        let open: BTreeSet<StepNo> = held.unsettled()?.into_iter().collect();
+        for no in &open {
+            held.move_step(*no, StepMove::Cancelled)?;
+            let broken = plan.step(*no).needs.iter().filter(|need| open.contains(need)).count() as u32;
+            held.set_needs(*no, Needs { open: 0, broken })?;
         }
-        let broken = held.plan().steps.len() as u32;
-        held.set_tally(Tally { unsettled: 0, broken })?;
+        held.set_tally(Tally { unsettled: 0, broken: open.len() as u32 })?;
     }
     let outcome = report_run(held.session, &run, RunEvent::CancelRequested, Actor::Person)?;
     if outcome.is_applied() {

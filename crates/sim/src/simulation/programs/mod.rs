@@ -29,10 +29,11 @@ use std::time::Duration;
 
 use sprag_executor::{Config, Effect, EffectFuture, Executor, Hosts};
 use sprag_lifecycle::RunId;
-use sprag_store::{Error, Task};
+use sprag_store::{Error, Id, Task};
 use tokio::sync::watch;
 
 use super::draw::Cast;
+use super::workspace::Keeper;
 use super::world::{Place, Role, World};
 
 pub use person::Wishes;
@@ -55,11 +56,14 @@ pub fn begin(place: Arc<Place>, cast: &Arc<Cast>) -> Task {
 }
 
 /// The shipped executor; it sees which processes of its own host are gone.
-fn executor(place: Arc<Place>, cast: Arc<Cast>, only: Option<RunId>) -> Executor {
-    let config = Config { only, ..cast.executor.clone() };
+fn executor(place: Arc<Place>, cast: Arc<Cast>, only: Option<(RunId, Id)>) -> Executor {
+    let config = Config { only: only.map(|(run, _)| run), ..cast.executor.clone() };
     let host = place.world.state().nodes[place.node].host;
     let hosts = Arc::new(OnHost { world: Arc::clone(&place.world), host });
-    let effect = Arc::new(Tend { place: Arc::clone(&place) });
+    let world = Arc::clone(&place.world);
+    let keeper =
+        only.map(|(_, worker)| Keeper { world, store: place.store(), worker, host, at: Arc::default() });
+    let effect = Arc::new(Tend { place: Arc::clone(&place), keeper });
     Executor::new(place.store(), config, hosts).with_effect(effect)
 }
 
@@ -84,6 +88,8 @@ impl Hosts for OnHost {
 /// What is done after a run's end; now and then it fails.
 struct Tend {
     place: Arc<Place>,
+    /// Removes what the run worked in, if this process is there for that run alone.
+    keeper: Option<Keeper>,
 }
 
 impl Effect for Tend {
@@ -95,6 +101,10 @@ impl Effect for Tend {
         Box::pin(async move {
             let world = &self.place.world;
             world.pause(Duration::from_millis(5)).await;
+            if let Some(keeper) = &self.keeper {
+                let mut chance = world.chance(run.to_i64() as u64);
+                keeper.run_ended(run, &mut chance).await.map_err(|error| error.to_string())?;
+            }
             let mut state = world.state();
             if !state.quiet && state.chance.one_in(10) {
                 return Err("not this time".into());

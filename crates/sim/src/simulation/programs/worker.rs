@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sprag_lifecycle::RunId;
 use sprag_store::ops::{Assignment, Created, Ending};
-use sprag_store::{DEFAULT_QUEUE, Id, mix};
+use sprag_store::{DEFAULT_QUEUE, Id, Row, RunRow, Table, mix};
 use sprag_worker::{Config, Control, Ended, Runner, RunnerFuture, Signal, Worker};
 use tokio::sync::watch;
 
@@ -89,9 +89,23 @@ pub async fn attached(place: Arc<Place>, cast: Arc<Cast>, stop: watch::Receiver<
     new.pin = Some(id);
     let asked = insist!(place, store.person().create_run(new.clone()));
     let Some(Created::New(run) | Created::Existing(run)) = asked else { return };
-    let executor = executor(Arc::clone(&place), Arc::clone(&cast), Some(run));
-    drop(store.surroundings().spawn(executor.run(stop.clone())));
-    work(place, cast, Some((run, id)), stop).await;
+    let executor = executor(Arc::clone(&place), Arc::clone(&cast), Some((run, id)));
+    let (stop_executor, stops) = watch::channel(false);
+    let executing = store.surroundings().spawn(executor.run(stops));
+    let (stop_worker, stops) = watch::channel(false);
+    let working = store.surroundings().spawn(work(Arc::clone(&place), cast, Some((run, id)), stops));
+    // Its own run is all that it is there for.
+    while !*stop.borrow() {
+        let row = store.read(|db| Table::<RunRow>::load(db, run));
+        if row.is_ok_and(|row| row.is_none_or(|row| row.status().is_terminal())) {
+            break;
+        }
+        place.world.pause(Duration::from_secs(1)).await;
+    }
+    let _ = stop_worker.send(true);
+    let _ = working.await;
+    let _ = stop_executor.send(true);
+    let _ = executing.await;
 }
 
 /// Runs what a worker was given, as a process of the world under a supervisor.
