@@ -1,7 +1,7 @@
 //! The world's own record: which processes really ran, when, and how they ended. It is what the promises are
 //! about, so it is not the database's word that decides here.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
@@ -74,9 +74,10 @@ pub struct Record {
     started: BTreeSet<ExecutionId>,
     /// Steps whose completion was committed, and that nobody sent back since.
     finished: BTreeSet<(RunId, StepNo)>,
-    /// Tasks that somebody has begun, and that nobody sent back since: a need that is tried again meanwhile does not
-    /// call them back.
-    begun: BTreeSet<(RunId, StepNo)>,
+    /// When a step was last readied, and when it was last sent back: a task that was ready before one of its needs was
+    /// tried again is not called back.
+    ready: BTreeMap<(RunId, StepNo), u64>,
+    back: BTreeMap<(RunId, StepNo), u64>,
     /// Runs whose effects were carried out since they last ended.
     pub tended: BTreeSet<RunId>,
     pub acknowledged: Vec<Acknowledged>,
@@ -106,7 +107,10 @@ impl Record {
                         .any(|back| back.as_str() == event) =>
                 {
                     self.finished.remove(&(run, step));
-                    self.begun.remove(&(run, step));
+                    self.back.insert((run, step), entry.seq);
+                }
+                ("step", event) if event == StepEvent::Ready.as_str() => {
+                    self.ready.insert((run, step), entry.seq);
                 }
                 ("execution", event) => {
                     let attempt = entry.place.attempt.unwrap_or_default();
@@ -165,15 +169,15 @@ impl Record {
 
     /// The tasks of a board that a task needs.
     fn tasks_are_over(
-        &mut self,
+        &self,
         id: ExecutionId,
         needs: &[Following],
         status: impl Fn(StepNo) -> Option<StepStatus>,
     ) -> Result<(), Violation> {
-        if !self.begun.insert((id.run, id.step)) {
-            return Ok(());
-        }
-        for need in needs.iter().filter(|need| !self.finished.contains(&(id.run, need.item))) {
+        let ready = self.ready.get(&(id.run, id.step)).copied().unwrap_or(0);
+        let called_back = |need: StepNo| self.back.get(&(id.run, need)).is_some_and(|back| *back > ready);
+        let open = needs.iter().filter(|need| !self.finished.contains(&(id.run, need.item)));
+        for need in open.filter(|need| !called_back(need.item)) {
             let settled = status(need.item).is_some_and(StepStatus::is_settled);
             ensure(need.tolerant && settled, "C03 needs between tasks", || {
                 format!("{id} begins, and task {} was never finished", need.item)
