@@ -1,4 +1,4 @@
-//! `cargo xtask test|bench|fuzz|gen|tidy`: the project's own commands.
+//! `cargo xtask test|sim|bench|fuzz|gen|tidy`: the project's own commands.
 
 mod fuzz;
 mod machine;
@@ -11,6 +11,8 @@ use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
 cargo xtask test [--nightly]    everything that must hold: formatting, lints, docs, tests
+cargo xtask sim [--seeds N] [--first S] [--store memory|sqlite]
+                                plays seeds of the simulation; --seed S plays one again and tells its story
 cargo xtask bench [WORKLOAD]    benchmarks against floors and peers; see docs/performance.md
 cargo xtask fuzz [--executions N | --nightly | --keep]
                                 the loader under libFuzzer; --keep adds to the corpus what was found
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
     let rest: Vec<&str> = args.iter().skip(1).map(String::as_str).collect();
     let done = match args.first().map(String::as_str) {
         Some("test") => test(&rest),
+        Some("sim") => sim(&rest),
         Some("bench") => bench(&rest),
         Some("fuzz") => fuzz::fuzz(&root(), &rest),
         Some("gen") => generate(),
@@ -77,6 +80,14 @@ fn test(args: &[&str]) -> Result<(), String> {
         fuzz::fuzz(&root(), args)?;
     }
     Ok(())
+}
+
+/// Plays seeds of the simulation; a failure says at which commit it was found.
+fn sim(args: &[&str]) -> Result<(), String> {
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()).output();
+    let commit = head.map(|head| String::from_utf8_lossy(&head.stdout).trim().to_owned()).unwrap_or_default();
+    let run = ["run", "--quiet", "-p", "sprag-sim", "--"];
+    cargo(run.into_iter().chain(args.iter().copied()), &[("SPRAG_COMMIT", &commit)])
 }
 
 fn bench(args: &[&str]) -> Result<(), String> {

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             let shown = if asked.whole { failure } else { shrink(failure) };
             println!("{shown}");
-            if let Some(commit) = option_env!("SPRAG_COMMIT") {
+            if let Ok(commit) = std::env::var("SPRAG_COMMIT") {
                 println!("  commit {commit}");
             }
             println!("  again: cargo xtask sim --seed {}", shown.seed);
