@@ -307,8 +307,8 @@ impl Stored for EnvironmentRow {
          ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
     const UPDATE: &'static str =
         "UPDATE environments SET status = ?2, version = ?3, path = ?4, cleanup_requested = ?5, \
-         provision_attempt = ?6, destroy_attempt = ?7, owner = ?8, reason = ?9, details = ?10 \
-         WHERE id = ?1 AND status = ?11 AND version = ?12";
+         provision_attempt = ?6, destroy_attempt = ?7, owner = ?8, reason = ?9, details = ?10, \
+         host = ?11 WHERE id = ?1 AND status = ?12 AND version = ?13";
 
     fn load(statement: &mut Statement<'_>, key: Id) -> Result<Option<Self>, ReadError> {
         one(&mut statement.query(params![key])?)
@@ -326,7 +326,7 @@ impl Stored for EnvironmentRow {
         statement.execute(params![
             row.id, row.status().as_str(), row.version(), &*row.path, row.cleanup_requested,
             row.provision_attempt, row.destroy_attempt, row.owner, row.reason.as_deref(),
-            &*row.details, was.0.as_str(), was.1
+            &*row.details, &*row.host, was.0.as_str(), was.1
         ])
     }
 
