@@ -4,8 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, Spread, WorkKind};
 use sprag_sim::graphs::{Outside, Script, Scripts};
+use sprag_sim::model::boards::{self, Boards};
+use sprag_sim::model::environments::{self, Environments};
+use sprag_sim::model::threads::Threads;
 use sprag_sim::model::{Budget, Pipelines, plan, retrying, reworking};
-use stateright::{Checker, Model};
+use stateright::{Checker, Expectation, Model};
 
 const NONE: Budget = Budget {
     failures: 0,
@@ -204,4 +207,62 @@ fn i16_a_child_run_ends_with_its_parent() {
     ]);
     let budget = Budget { failures: 2, crashes: 1, expiries: 1, cancels: 1, resumes: 1, ..NONE };
     explore_scripted("child", plan, scripts, 2, budget);
+}
+
+/// Explores everything else that has a lifecycle; the first violation is told with its trace.
+fn explore_all<M>(name: &str, model: M) -> usize
+where
+    M: Model + Send + Sync + 'static,
+    M::State: std::fmt::Debug + std::hash::Hash + Clone + PartialEq + Send + Sync,
+    M::Action: std::fmt::Debug + Clone + PartialEq + Send + Sync,
+{
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let properties = model.properties();
+    let checker = model.checker().threads(2).spawn_bfs().join();
+    println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    for property in properties {
+        match (property.expectation, checker.discovery(property.name)) {
+            (Expectation::Sometimes, None) => panic!("{name}: it never is so that {}", property.name),
+            (Expectation::Always, Some(path)) => {
+                let last = path.last_state().clone();
+                let acts = path.into_actions();
+                panic!("{name}: not true that {}\nafter {acts:#?}\n{last:#?}", property.name);
+            }
+            _ => {}
+        }
+    }
+    checker.unique_state_count()
+}
+
+#[test]
+fn l09_l10_l11_l12_a_thread_with_everything_that_can_be_said_of_it() {
+    explore_all("thread", Threads { turns: 6 });
+}
+
+#[test]
+fn i23_i24_l13_l14_an_environment_made_used_lost_and_removed() {
+    let budget = environments::Budget {
+        failures: 1,
+        lost_replies: 1,
+        deaths: 1 + more(),
+        losses: 1,
+        resumes: 1 + more(),
+    };
+    explore_all("environment", Environments { keepers: 2, budget });
+}
+
+#[test]
+fn c03_c07_a_board_whose_tasks_need_each_other() {
+    let budget =
+        boards::Budget { failures: 1, expiries: 1, releases: 1, cancels: 1, retries: 1, ends: more() };
+    let tasks = vec![(vec![], false), (vec![1], false), (vec![1, 2], true)];
+    explore_all("board", Boards { tasks, attempts: 2, agents: 2, budget, quiet_every: 8 });
+}
+
+#[test]
+fn c07_i15_a_board_that_is_cancelled() {
+    let budget =
+        boards::Budget { failures: 1, expiries: 1, releases: 0, cancels: 1, retries: 1 + more(), ends: 1 };
+    let tasks = vec![(vec![], false), (vec![1], false)];
+    explore_all("board, cancelled", Boards { tasks, attempts: 1, agents: 2, budget, quiet_every: 4 });
 }

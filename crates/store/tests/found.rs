@@ -115,6 +115,21 @@ fn i20_what_is_reserved_to_one_who_cannot_come_goes_to_others() {
     });
 }
 
+/// A run that is reserved to a process which died before anybody had heard of it goes to others.
+#[test]
+fn i20_what_is_reserved_to_one_who_was_never_there_goes_to_others() {
+    on_every_store(|store, _| async move {
+        register(&store, 8, "b").await;
+        let mut new = store.person().new_run(sequence(1));
+        new.pin = Some(7);
+        let Created::New(run) = store.person().create_run(new).await.unwrap() else { panic!() };
+        assert!(store.claims().claim(claimer(8), 1).await.unwrap().is_empty());
+        let id = look(&store, |db| db.executions(run)).pop().unwrap().id;
+        assert!(store.executor().redispatch(id).await.unwrap());
+        assert_eq!(store.claims().claim(claimer(8), 1).await.unwrap().len(), 1);
+    });
+}
+
 #[derive(Debug)]
 struct Child(Arc<Plan>);
 

@@ -148,7 +148,8 @@ pub fn thread_intent(session: &mut Session<'_>, id: Id, intent: ThreadIntent) ->
         return Ok(false);
     }
     session.note::<ThreadRow>(id, |row| match intent {
-        ThreadIntent::Stop => row.stop_requested = true,
+        // Without an open turn there is nothing to stop, and nothing would ever end the wish.
+        ThreadIntent::Stop => row.stop_requested = row.turn_open,
         ThreadIntent::Archive => row.archived = true,
         ThreadIntent::Delete => row.deleted = true,
     })?;

@@ -20,9 +20,10 @@ pub fn redispatch(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let row = session.get::<ExecutionRow>(id)?.filter(|row| row.status() == ExecutionStatus::Scheduled);
     let Some(row) = row else { return Ok(false) };
     if let Some(pin) = row.pin
-        && super::works_elsewhere(session, pin, id.run)?
+        && (super::is_gone(session, Some(pin))? || super::works_elsewhere(session, pin, id.run)?)
     {
-        // The one it is reserved to will never come: the run's files are on another host. Whoever works there may.
+        // The one it is reserved to will not come: it was never heard of, is gone, or works on another host than the
+        // one the run's files are on.
         super::pin_run(session, id.run, None)?;
     }
     let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };

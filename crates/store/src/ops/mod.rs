@@ -17,8 +17,8 @@ mod worker;
 
 pub use boards::*;
 pub use entities::*;
-use environments::works_elsewhere;
 pub use environments::*;
+use environments::{is_gone, works_elsewhere};
 pub use executor::*;
 pub use gates::*;
 use inherit::inherit_step;

@@ -11,6 +11,12 @@
 //!   budget:   how many faults and wishes are still to come
 //! ```
 
+mod acts;
+pub mod boards;
+pub mod environments;
+mod quiet;
+pub mod threads;
+
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -19,12 +25,14 @@ use sprag_lifecycle::{
     Backoff, ExecutionId, ExecutionStatus, GateStatus, OnFail, Plan, PlanStep, Policy, RunId, RunStatus,
     StepNo,
 };
-use sprag_store::ops::{self, Claimer, Ending, Lease, Lost, NewRun};
-use sprag_store::{GateRow, Id, Now, Result, Row, Session, Tables};
+use sprag_store::ops::{self, Claimer, Lease, NewRun};
+use sprag_store::{Id, Now, Result, Row, Session, Tables};
 use stateright::{Model, Property};
 
 use crate::check::{self, Violation};
 use crate::graphs::Scripts;
+use acts::{finishes, gate_of, step};
+use quiet::{idle, quiet};
 
 /// An ordinary moment: every lease is live, every backoff still waits.
 const EARLY: i64 = 1;
@@ -78,6 +86,8 @@ pub struct World {
     workers: Vec<Vec<Lease>>,
     /// Every hand-off that was ever published.
     messages: BTreeSet<Lease>,
+    /// Every lease that was ever held: what a reaper that looked long ago believes in.
+    held: BTreeSet<Lease>,
     /// Steps whose child run has ended, which nobody has told their run.
     tidings: BTreeSet<(RunId, StepNo)>,
     budget: Budget,
@@ -212,6 +222,8 @@ impl World {
         for row in self.tables.all_executions().filter(|row| row.status() == ExecutionStatus::Scheduled) {
             self.messages.insert(Lease { execution: row.id, fence: row.fence });
         }
+        let running = self.running();
+        self.held.extend(running);
     }
 
     fn run_status(&self) -> RunStatus {
@@ -326,6 +338,7 @@ impl Model for Pipelines {
             tables: Tables::default().speaking(Arc::new(self.scripts.clone())),
             workers: vec![Vec::new(); self.workers],
             messages: BTreeSet::new(),
+            held: BTreeSet::new(),
             tidings: BTreeSet::new(),
             budget: self.budget,
             violation: None,
@@ -429,225 +442,6 @@ impl Pipelines {
         world.hash(&mut hasher);
         hasher.finish().is_multiple_of(self.quiet_every)
     }
-}
-
-fn finishes(world: &World, worker: usize, lease: Lease, actions: &mut Vec<Act>) {
-    let row = world.tables.all_executions().find(|row| row.id == lease.execution);
-    let current = row.is_some_and(|row| row.fence == lease.fence && row.status() == ExecutionStatus::Running);
-    let mut hows = vec![How::Well];
-    if current && world.budget.failures > 0 {
-        hows.push(How::Badly);
-    }
-    if row.is_some_and(|row| current && row.cancel_requested) {
-        hows.push(How::Cancelled);
-    }
-    for how in hows {
-        for next in [false, true] {
-            actions.push(Act::Finish { worker, lease, how, next, reply_lost: false });
-        }
-        if world.budget.lost_replies > 0 {
-            actions.push(Act::Finish { worker, lease, how, next: false, reply_lost: true });
-        }
-    }
-}
-
-/// Does one thing; says whether the world is another one now.
-fn step(world: &mut World, act: Act) -> bool {
-    match act {
-        Act::Claim(worker) => {
-            let Some((got, changed)) = world.transact(EARLY, |s| ops::claim(s, &claimer(worker), 1)) else {
-                return true;
-            };
-            world.workers[worker].extend(got.iter().map(|assignment| assignment.lease));
-            changed
-        }
-        Act::Deliver(worker, told) => {
-            let Some((got, changed)) = world.transact(EARLY, |s| ops::receive(s, &claimer(worker), told))
-            else {
-                return true;
-            };
-            if let Ok(assignment) = got {
-                world.workers[worker].push(assignment.lease);
-            }
-            changed
-        }
-        Act::Finish { worker, lease, how, next, reply_lost } => {
-            finish(world, worker, lease, how, next, reply_lost)
-        }
-        Act::Release { worker, lease, reply_lost } => {
-            spend(&mut world.budget.releases);
-            if reply_lost {
-                spend(&mut world.budget.lost_replies);
-            } else {
-                world.workers[worker].retain(|held| *held != lease);
-            }
-            world.transact(EARLY, |s| ops::release(s, lease));
-            true
-        }
-        Act::Crash(worker) => {
-            spend(&mut world.budget.crashes);
-            world.workers[worker].clear();
-            true
-        }
-        Act::Expire(lease) => {
-            spend(&mut world.budget.expiries);
-            world.transact(LATE, |s| ops::abandon(s, lease, Lost::LeaseLapsed));
-            true
-        }
-        Act::Died(lease) => world
-            .transact(EARLY, |s| ops::abandon(s, lease, Lost::ProcessGone))
-            .is_none_or(|(_, changed)| changed),
-        Act::ReapEarly(lease) => {
-            let done = world.transact(EARLY, |s| ops::abandon(s, lease, Lost::LeaseLapsed));
-            if done.is_some_and(|(outcome, changed)| outcome.is_applied() || changed) {
-                world.violation = Some(Violation {
-                    invariant: "I9 a live lease is not touched",
-                    seen: format!("{lease:?}"),
-                });
-            }
-            false
-        }
-        Act::Redispatch(id) => {
-            spend(&mut world.budget.redispatches);
-            world.transact(EARLY, |s| ops::redispatch(s, id));
-            true
-        }
-        Act::Fire(id) => {
-            let expires = world.tables.all_gates().any(|gate| gate_of(gate) == id);
-            if expires {
-                spend(&mut world.budget.failures);
-            }
-            world.transact(LATE, |s| ops::timer_fired(s, id)).is_none_or(|(_, changed)| changed)
-        }
-        Act::Answer(gate, yes) => {
-            if !yes {
-                spend(&mut world.budget.failures);
-            }
-            let text = ops::answer_text("", None, yes);
-            world.transact(EARLY, |s| ops::answer_gate(s, gate, &text)).is_none_or(|(_, changed)| changed)
-        }
-        Act::Tell(run, step) => {
-            world.tidings.remove(&(run, step));
-            world.transact(EARLY, |s| ops::look_at_step(s, run, step));
-            true
-        }
-        Act::Cancel => {
-            spend(&mut world.budget.cancels);
-            world.transact(EARLY, |s| ops::cancel_run(s, run_id()));
-            true
-        }
-        Act::Resume => {
-            spend(&mut world.budget.resumes);
-            world.transact(EARLY, |s| ops::resume_run(s, run_id(), None));
-            true
-        }
-        Act::Rewind(to) => {
-            spend(&mut world.budget.rewinds);
-            world.transact(EARLY, |s| ops::rewind_run(s, run_id(), to, None));
-            true
-        }
-        Act::Heal => {
-            let done = world.transact(EARLY, |s| ops::heal_run(s, run_id()));
-            // The incremental walk has left nothing to do: the full one agrees.
-            if done.is_some_and(|((), changed)| changed) {
-                let seen = format!("the full walk found more to do: {:?}", world.tables);
-                world.violation = Some(Violation { invariant: "both walks decide the same", seen });
-            }
-            false
-        }
-    }
-}
-
-fn finish(world: &mut World, worker: usize, lease: Lease, how: How, next: bool, reply_lost: bool) -> bool {
-    let ending = match how {
-        How::Well => Ending::Completed { result: None },
-        How::Badly => Ending::Failed { result: None, retriable: true },
-        How::Cancelled => Ending::Cancelled,
-    };
-    let taker = next.then(|| claimer(worker));
-    let current = world.running().contains(&lease);
-    let done = world.transact(EARLY, |s| ops::finish(s, lease, &ending, taker.as_ref()));
-    let Some((finished, changed)) = done else { return true };
-    if finished.outcome.is_applied() && !current {
-        let seen = format!("{lease:?} was completed by one who had lost it");
-        world.violation = Some(Violation { invariant: "I4 a stale fence commits nothing", seen });
-    }
-    if how == How::Badly && finished.outcome.is_applied() {
-        spend(&mut world.budget.failures);
-    }
-    if reply_lost {
-        spend(&mut world.budget.lost_replies);
-        return changed;
-    }
-    world.workers[worker].retain(|held| *held != lease);
-    world.workers[worker].extend(finished.next.map(|assignment| assignment.lease));
-    true
-}
-
-/// The full walk finds nothing that the incremental one has left, no reaper touches a live lease, and a
-/// message that comes late or again runs nothing.
-fn idle(world: &World) -> bool {
-    let mut acts = Vec::new();
-    // What a child's end means is still on its way.
-    if world.tidings.is_empty() {
-        acts.push(Act::Heal);
-    }
-    acts.extend(world.running().into_iter().map(Act::ReapEarly));
-    let stale = world.messages.iter().filter(|message| !world.is_current(message));
-    acts.extend(stale.map(|message| Act::Deliver(0, *message)));
-    acts.into_iter().all(|act| {
-        let mut world = world.clone();
-        let changed = step(&mut world, act);
-        !changed && world.violation.is_none()
-    })
-}
-
-/// Liveness: with no further faults, and everybody doing their part, the run ends within a bound.
-pub fn quiet(mut world: World) -> std::result::Result<(), Violation> {
-    /// More rounds than any of these runs can need.
-    const ROUNDS: usize = 100;
-    for _ in 0..ROUNDS {
-        if world.run_status().is_terminal() {
-            return Ok(());
-        }
-        let due: Vec<Act> = world
-            .tables
-            .all_executions()
-            .filter(|row| row.status() == ExecutionStatus::Requested)
-            .map(|row| Act::Fire(row.id))
-            .collect();
-        let open = world.tables.all_gates().filter(|gate| gate.status() == GateStatus::Open);
-        let answers: Vec<Act> = open.map(|gate| Act::Answer(gate.id, true)).collect();
-        let told: Vec<Act> = world.tidings.iter().map(|(run, step)| Act::Tell(*run, *step)).collect();
-        for act in due.into_iter().chain(answers).chain(told) {
-            step(&mut world, act);
-        }
-        for lease in world.running() {
-            if !world.believed(&lease) {
-                step(&mut world, Act::Died(lease));
-            }
-        }
-        for worker in 0..world.workers.len() {
-            if world.workers[worker].is_empty() {
-                step(&mut world, Act::Claim(worker));
-            }
-            for lease in world.workers[worker].clone() {
-                let row = world.tables.all_executions().find(|row| row.id == lease.execution);
-                let how =
-                    if row.is_some_and(|row| row.cancel_requested) { How::Cancelled } else { How::Well };
-                step(&mut world, Act::Finish { worker, lease, how, next: false, reply_lost: false });
-            }
-        }
-        if let Some(violation) = world.violation {
-            return Err(violation);
-        }
-    }
-    Err(Violation { invariant: "every run ends", seen: format!("{:?}", world.tables) })
-}
-
-/// The attempt that a gate's timer is known by.
-fn gate_of(gate: &GateRow) -> ExecutionId {
-    ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt }
 }
 
 /// A plan of steps `a`, `b`, `c`, … with these needs.
