@@ -47,6 +47,7 @@ mod engine;
 mod environments;
 mod events;
 mod explain;
+pub mod gates;
 mod known;
 mod language;
 mod queues;

@@ -42,7 +42,7 @@ pub use rows::{
     WorkerRow,
 };
 pub use run_state::DEFAULT_QUEUE;
-pub use seams::{Clock, Entropy, Manual, Now, System, mix};
+pub use seams::{Clock, Entropy, Manual, Now, System, fnv, mix};
 pub use service::{Delivery, HookRow, Observer, QueueCount, Service, ServiceTables, TokenRow};
 pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepKey, StepRow};
 use crate::run_state::{DEFAULT_QUEUE, HeldRun, report_run};
+use crate::seams::fnv;
 use crate::session::Session;
 
 /// A run to be made.
@@ -68,10 +69,7 @@ pub enum Created {
 /// The hash by which a plan's content is known (FNV-1a over its JSON).
 pub fn plan_hash(plan: &Plan) -> i64 {
     let json = serde_json::to_string(plan).expect("a plan is plain data");
-    let hash = json.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    hash as i64
+    fnv(&json) as i64
 }
 
 /// Makes a run and starts it, if its group has a place.
