@@ -1,7 +1,9 @@
-//! `cargo xtask test|bench|fuzz|gen|tidy`: the project's own commands.
+//! `cargo xtask test|bench|fuzz|mutants|gen|tidy`: the project's own commands.
 
 mod fuzz;
+mod layers;
 mod machine;
+mod mutants;
 mod schemathesis;
 mod tidy;
 
@@ -14,6 +16,8 @@ cargo xtask test [--nightly]    everything that must hold: formatting, lints, do
 cargo xtask bench [WORKLOAD]    benchmarks against floors and peers; see docs/performance.md
 cargo xtask fuzz [--executions N | --nightly | --keep]
                                 the loader under libFuzzer; --keep adds to the corpus what was found
+cargo xtask mutants [M07 …] [--search]
+                                known faults, one at a time: a layer of the proof must see each
 cargo xtask gen                 writes what is generated from the code
 cargo xtask tidy                checks what no compiler checks";
 
@@ -24,6 +28,7 @@ fn main() -> ExitCode {
         Some("test") => test(&rest),
         Some("bench") => bench(&rest),
         Some("fuzz") => fuzz::fuzz(&root(), &rest),
+        Some("mutants") => mutants::check(&root(), &rest).map(drop),
         Some("gen") => generate(),
         Some("tidy") => tidy::check(&root()),
         _ => Err(format!("what to do?\n\n{USAGE}")),

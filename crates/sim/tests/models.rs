@@ -27,7 +27,8 @@ fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
 fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usize, budget: Budget) -> usize {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let model = Pipelines { plan, scripts, workers, budget, quiet_every: 8 };
-    let checker = model.checker().threads(2).spawn_bfs().join();
+    let stop = stateright::HasDiscoveries::AnyFailures;
+    let checker = model.checker().threads(2).finish_when(stop).spawn_bfs().join();
     println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     for property in ["the invariants hold", "looking changes nothing", "without further faults the run ends"]
     {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, ExecutionStatus, Needs, OnConflict, OnFail, Plan, Run, RunEvent, RunId, RunState, RunStatus,
-    StepMove, StepNo, StepStatus, Tally, advance, restart, resume_set,
+    StepMove, StepNo, StepStatus, Tally, advance, mutant, restart, resume_set,
 };
 
 use crate::error::{Error, Result};
@@ -147,7 +147,7 @@ fn kept_by_fork(
 /// Makes a run and its steps, waiting.
 fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
     if let Some(key) = &new.idempotency_key
-        && let Some(existing) = session.db().run_by_key(key)?
+        && let Some(existing) = session.db().run_by_key(key)?.filter(|_| !mutant!(KeyIgnored))
     {
         return Ok(Created::Existing(existing));
     }
@@ -261,7 +261,7 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     if run.status() == RunStatus::Queued
         && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
     {
-        if held.session.places_of(group)?.len() >= limits.limit as usize {
+        if held.session.places_of(group)?.len() >= limits.limit as usize && !mutant!(GroupLimitIgnored) {
             return Ok(None);
         }
         held.session.set_place(group, id, true);
