@@ -408,6 +408,8 @@ pub fn bounded(tables: &Tables) -> Result<(), Violation> {
             }
             ensure(step.tries < policy.attempts.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
             ensure(step.losses < policy.losses.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
+            let once = !policy.at_most_once || step.losses == 0;
+            ensure(once, "what runs at most once is not tried again after a loss", || format!("{step:?}"))?;
         }
     }
     Ok(())

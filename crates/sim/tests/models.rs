@@ -52,7 +52,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn sequence_with_every_fault() {
-    let plan = plan(&[&[], &[0], &[1]], |_| retrying(2));
+    let plan = plan(&[&[], &[0], &[1]], |no| Policy { at_most_once: no == 2, ..retrying(2) });
     explore(
         "sequence",
         plan,
