@@ -89,7 +89,7 @@ async fn work(folder: &Path, seed: u64, told: &mut Told) -> Result<(), Error> {
             told.tell(Fact::Received(assignment.lease));
         }
         let ends = got.iter().map(|assignment| {
-            let ending = if chance.next_u64() % 4 == 0 { badly() } else { well() };
+            let ending = if chance.next_u64().is_multiple_of(4) { badly() } else { well() };
             let store = store.clone();
             let lease = assignment.lease;
             async move { (lease, store.worker(lease).finish(ending, None).await) }
@@ -99,7 +99,7 @@ async fn work(folder: &Path, seed: u64, told: &mut Told) -> Result<(), Error> {
                 told.tell(Fact::Finished(lease.execution));
             }
         }
-        if chance.next_u64() % 8 == 0
+        if chance.next_u64().is_multiple_of(8)
             && let Some(Fact::Created(run)) = told.0.iter().find(|fact| matches!(fact, Fact::Created(_)))
             && store.person().cancel_run(*run).await?.is_applied()
         {
