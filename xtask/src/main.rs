@@ -14,8 +14,9 @@ use std::process::{Command, ExitCode};
 const USAGE: &str = "\
 cargo xtask test [--nightly]    everything that must hold: formatting, lints, docs, tests
 cargo xtask bench [WORKLOAD]    benchmarks against floors and peers; see docs/performance.md
-cargo xtask fuzz [--executions N | --nightly | --keep]
-                                the loader under libFuzzer; --keep adds to the corpus what was found
+cargo xtask fuzz [pipeline|api] [--executions N | --nightly | --keep]
+                                what reads text from outside, under libFuzzer; --keep adds to the corpus
+                                what was found
 cargo xtask mutants [M07 …] [--search]
                                 known faults, one at a time: a layer of the proof must see each
 cargo xtask gen                 writes what is generated from the code

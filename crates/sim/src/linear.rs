@@ -24,6 +24,8 @@ pub enum What {
     Claim(Option<Option<(usize, Right)>>),
     /// A holder reports the end of a task: whether the report stands.
     Complete(usize, Right, Option<bool>),
+    /// A holder prolongs its right: whether it still has it.
+    Renew(usize, Right, Option<bool>),
     /// A holder gives a task back: whether that stands.
     Release(usize, Right, Option<bool>),
     /// The reaper takes a task from a dead holder: whether that stands.
@@ -83,6 +85,7 @@ fn next(tasks: &Tasks, what: &What) -> Vec<Tasks> {
             all
         }
         What::Complete(no, right, stands) => report(tasks, *no, *right, *stands, Held::Done),
+        What::Renew(no, right, stands) => report(tasks, *no, *right, *stands, Held::ByLast),
         What::Release(no, right, stands) | What::Take(no, right, stands) => {
             report(tasks, *no, *right, *stands, Held::ByNobody)
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use sprag_lifecycle::{Plan, PlanStep, Policy, RunId, StepStatus};
 use sprag_sim::graphs::Chance;
 use sprag_sim::linear::{Operation, Right, What, is_linearizable};
-use sprag_store::ops::{Claimer, Created, Ending, Lease};
+use sprag_store::ops::{Claimer, Created, Ending, Lease, Renewal};
 use sprag_store::{Row, Store};
 
 const TASKS: usize = 3;
@@ -27,7 +27,7 @@ impl Counter {
     }
 }
 
-/// What one caller does: claims, reports, gives back, reports again, reports what it never had, and takes from others
+/// What one caller does: claims, renews, reports, gives back, reports again, reports what it never had, and takes from others
 /// as a reaper would.
 async fn call(
     store: Store,
@@ -67,7 +67,11 @@ async fn call(
                 let no = tasks.iter().position(|run| *run == lease.execution.run).expect("one of ours");
                 let ending = Ending::Completed { result: None };
                 match kind {
-                    5..=7 => {
+                    5 => {
+                        let renewed = store.worker(lease).renew(60_000).await.unwrap();
+                        What::Renew(no, right(lease), Some(renewed != Renewal::Lost))
+                    }
+                    6..=7 => {
                         let ended = store.worker(lease).finish(ending, None).await.unwrap();
                         What::Complete(no, right(lease), Some(ended.outcome.is_applied()))
                     }
@@ -86,9 +90,10 @@ async fn call(
         if !heard {
             match &mut what {
                 What::Claim(got) => *got = None,
-                What::Complete(.., stands) | What::Release(.., stands) | What::Take(.., stands) => {
-                    *stands = None
-                }
+                What::Complete(.., stands)
+                | What::Renew(.., stands)
+                | What::Release(.., stands)
+                | What::Take(.., stands) => *stands = None,
                 What::Look(_) => {}
             }
         }
