@@ -36,6 +36,8 @@ pub const SEARCHED: &[Layer] = &[
     layer("store", "conformance", ""),
     layer("store", "boards", ""),
     layer("store", "environments", ""),
+    layer("store", "group_commit", ""),
+    layer("store", "service", ""),
     layer("store", "equality", ""),
     layer("store", "power_loss", ""),
     layer("sim", "graphs", ""),

@@ -4,6 +4,7 @@ mod fuzz;
 mod layers;
 mod machine;
 mod mutants;
+mod proof;
 mod schemathesis;
 mod tidy;
 
@@ -19,6 +20,7 @@ cargo xtask fuzz [pipeline|api] [--executions N | --nightly | --keep]
                                 what was found
 cargo xtask mutants [M07 …] [--search]
                                 known faults, one at a time: a layer of the proof must see each
+cargo xtask proof [--nightly]   runs all layers of the proof, and writes docs/proof.md's figures
 cargo xtask gen                 writes what is generated from the code
 cargo xtask tidy                checks what no compiler checks";
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         Some("bench") => bench(&rest),
         Some("fuzz") => fuzz::fuzz(&root(), &rest),
         Some("mutants") => mutants::check(&root(), &rest).map(drop),
+        Some("proof") => proof::write(&root(), &rest),
         Some("gen") => generate(),
         Some("tidy") => tidy::check(&root()),
         _ => Err(format!("what to do?\n\n{USAGE}")),

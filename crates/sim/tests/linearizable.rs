@@ -165,7 +165,9 @@ fn c01_i04_every_history_of_claims_and_reports_is_linearizable() {
             }
         });
     }
-    println!("linearizable: {histories} histories, {overlapping} overlapping pairs, {lost} lost answers");
+    println!(
+        "figure: linearizability: {histories} histories, {overlapping} overlapping pairs, {lost} lost answers"
+    );
     assert!(overlapping > histories as usize, "callers were there at once");
 }
 

@@ -29,7 +29,7 @@ fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usiz
     let model = Pipelines { plan, scripts, workers, budget, quiet_every: 8 };
     let stop = stateright::HasDiscoveries::AnyFailures;
     let checker = model.checker().threads(2).finish_when(stop).spawn_bfs().join();
-    println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    println!("figure: model, {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     for property in ["the invariants hold", "looking changes nothing", "without further faults the run ends"]
     {
         if let Some(path) = checker.discovery(property) {

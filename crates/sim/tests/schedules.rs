@@ -104,7 +104,7 @@ fn first_come_first_served() {
 fn wt36_the_line_serves_one_at_a_time_in_random_schedules() {
     shuttle::check_random(come_and_go, schedules());
     shuttle::check_random(first_come_first_served, schedules() / 2);
-    println!("schedules: {} random", schedules() + schedules() / 2);
+    println!("figure: schedules: {} random", schedules() + schedules() / 2);
 }
 
 #[test]
@@ -113,5 +113,5 @@ fn wt36_the_line_serves_one_at_a_time_in_schedules_with_few_changes() {
     const CHANGES: usize = 3;
     shuttle::check_pct(come_and_go, schedules(), CHANGES);
     shuttle::check_pct(first_come_first_served, schedules() / 2, CHANGES);
-    println!("schedules: {} with at most {CHANGES} changes", schedules() + schedules() / 2);
+    println!("figure: schedules: {} with at most {CHANGES} changes", schedules() + schedules() / 2);
 }

@@ -234,7 +234,7 @@ fn i26_the_power_goes_at_every_operation() {
         }
         seed += 1;
     }
-    println!("power loss: {points} crash points in {seed} histories, {losable} writes to lose");
+    println!("figure: power loss: {points} crash points in {seed} histories, {losable} writes to lose");
     assert!(losable > 1_000, "there was something to lose");
 }
 
@@ -280,6 +280,6 @@ fn a_full_or_broken_disk_at_every_operation() {
             runtime().block_on(go_on(&store, &told.0));
         }
     }
-    println!("disk faults: {tried} operations failed, {told_of} of them were told of");
+    println!("figure: disk faults: {tried} operations failed, {told_of} of them were told of");
     assert!(told_of > tried / 4, "faults reach the callers: {told_of} of {tried}");
 }
