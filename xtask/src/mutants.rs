@@ -15,7 +15,7 @@ use crate::layers::{CAUGHT_BY, Layer, SEARCHED};
 /// A test that has not seen a fault by then does not see it.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// One fault, and who saw it.
+/// One fault, and one who saw it.
 pub struct Caught {
     /// Its number.
     pub number: &'static str,
@@ -42,23 +42,29 @@ pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
     {
         let known = CAUGHT_BY.iter().filter(|(of, _)| of == number).map(|(_, layer)| layer);
         let layers: Vec<&Layer> = if search { SEARCHED.iter().collect() } else { known.collect() };
-        let mut seen_by = None;
+        let mut seen = Vec::new();
+        let mut overlooked = layers.is_empty();
         for layer in layers {
-            if let Some(took) = sees(&binaries, layer, number)? {
-                seen_by = Some((layer, took));
-                break;
+            match sees(&binaries, layer, number)? {
+                Some(took) => {
+                    println!("{number}  {layer}, {:.1} s: {fault}", took.as_secs_f64());
+                    seen.push(Caught { number, fault, layer: *layer, took });
+                    if search {
+                        break;
+                    }
+                }
+                None if search => {}
+                None => {
+                    println!("{number}  {layer} DOES NOT SEE IT: {fault}");
+                    overlooked = true;
+                }
             }
         }
-        match seen_by {
-            Some((layer, took)) => {
-                println!("{number}  {layer}, {:.1} s: {fault}", took.as_secs_f64());
-                caught.push(Caught { number, fault, layer: *layer, took });
-            }
-            None => {
-                println!("{number}  SURVIVES: {fault}");
-                survived.push(*number);
-            }
+        if overlooked || seen.is_empty() {
+            println!("{number}  SURVIVES: {fault}");
+            survived.push(*number);
         }
+        caught.extend(seen);
     }
     match survived.is_empty() {
         true => Ok(caught),
