@@ -81,6 +81,7 @@ fn test(args: &[&str]) -> Result<(), String> {
     // The end-to-end tests start the program itself.
     cargo(["build", "--quiet", "-p", "sprag-cli"], &env)?;
     cargo(["test", "--quiet", "--workspace"], &env)?;
+    mutants::check(&root(), &[])?;
     if args == ["--nightly"] {
         schemathesis::check(&root())?;
         fuzz::fuzz(&root(), args)?;

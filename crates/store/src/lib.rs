@@ -20,6 +20,7 @@ mod names;
 pub mod ops;
 mod outcome;
 mod outside;
+mod retention;
 mod rows;
 mod run_state;
 mod seams;
@@ -36,6 +37,7 @@ pub use language::{Language, Prepared, Wordless};
 pub use memory::{REFUSALS_KEPT, Tables};
 pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
+pub use retention::Retention;
 pub use rows::{
     EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
     JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow,

@@ -189,7 +189,7 @@ fn seq_of(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-fn run_id(columns: &Columns<'_>) -> rusqlite::Result<RunId> {
+pub(super) fn run_id(columns: &Columns<'_>) -> rusqlite::Result<RunId> {
     columns.get(0).map(RunId::from_i64)
 }
 
