@@ -51,6 +51,7 @@ pub mod gates;
 mod known;
 mod language;
 mod queues;
+pub mod retention;
 pub mod text;
 mod tidy;
 pub mod view;

@@ -17,7 +17,8 @@ pub trait Retention {
     fn all_children(&mut self, run: RunId) -> Result<Vec<RunId>>;
     /// Whether something is still to be done after this run's commits.
     fn has_effects(&mut self, run: RunId) -> Result<bool>;
-    /// Removes a run and all that is kept of it. The last entry of the journal stays: numbers are never given twice.
+    /// Removes a run and all that is kept of it, but for its environments, which tell in which repositories there may be
+    /// something to clean up. The last entry of the journal stays: numbers are never given twice.
     fn forget_run(&mut self, run: RunId) -> Result<()>;
     /// Removes plans that no run has; how many.
     fn forget_plans(&mut self) -> Result<usize>;
@@ -33,6 +34,16 @@ impl Person<'_> {
         limit: usize,
     ) -> Result<ops::Forgotten> {
         self.0.write(move |session| ops::forget_runs(session, before_ms, after, limit)).await
+    }
+
+    /// The same, without forgetting anything.
+    pub async fn forgettable_runs(
+        self,
+        before_ms: i64,
+        after: Option<RunId>,
+        limit: usize,
+    ) -> Result<ops::Forgotten> {
+        self.0.write(move |session| ops::forgettable_runs(session, before_ms, after, limit)).await
     }
 
     /// Forgets plans that no run has.

@@ -38,7 +38,6 @@ impl Retention for MemoryTx<'_> {
         tables.signals.retain(|(of, _, _)| *of != run);
         tables.timers.retain(|timer| timer.execution.run != run);
         tables.refusals.remove(&Some(run));
-        tables.environments.retain(|_, row| row.run != Some(run));
         tables.places.retain(|(_, of)| *of != run);
         tables.boards.forget(run);
         Ok(())

@@ -24,6 +24,20 @@ pub fn forget_runs(
     after: Option<RunId>,
     limit: usize,
 ) -> Result<Forgotten> {
+    let forgotten = forgettable_runs(session, before_ms, after, limit)?;
+    for run in &forgotten.runs {
+        session.db().forget_run(*run)?;
+    }
+    Ok(forgotten)
+}
+
+/// What [`forget_runs`] would forget.
+pub fn forgettable_runs(
+    session: &mut Session<'_>,
+    before_ms: i64,
+    after: Option<RunId>,
+    limit: usize,
+) -> Result<Forgotten> {
     let found = session.db().ended_before(before_ms, after, limit)?;
     let told_up_to = told_up_to(session)?;
     let mut forgotten = Forgotten {
@@ -34,12 +48,7 @@ pub fn forget_runs(
         let family = family(session, run)?;
         match why_not(session, &family, before_ms, told_up_to)? {
             Some(why) => forgotten.kept.push((run, why)),
-            None => {
-                for member in &family {
-                    session.db().forget_run(*member)?;
-                }
-                forgotten.runs.extend(family);
-            }
+            None => forgotten.runs.extend(family),
         }
     }
     Ok(forgotten)

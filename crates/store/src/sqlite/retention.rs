@@ -7,7 +7,8 @@ use super::tx::{SqliteTx, run_id};
 use crate::error::Result;
 use crate::retention::Retention;
 
-/// What is kept of a run, by the column that names it.
+/// What is kept of a run, by the column that names it. Its environments stay: they tell in which repositories there
+/// may be something to clean up.
 const OF_A_RUN: &[(&str, &str)] = &[
     ("steps", "run"),
     ("executions", "run"),
@@ -16,7 +17,6 @@ const OF_A_RUN: &[(&str, &str)] = &[
     ("signals", "run"),
     ("timers", "run"),
     ("refusals", "run"),
-    ("environments", "run"),
     ("task_keys", "run"),
     ("task_needs", "run"),
     ("notes", "run"),
