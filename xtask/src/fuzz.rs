@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz`: the loader of pipeline files under libFuzzer, on stable Rust.
+//! `cargo xtask fuzz`: what reads text from outside under libFuzzer, on stable Rust: the loader of pipeline files, and
+//! the server's endpoints.
 //!
 //! Stable has no `-Zsanitizer`, but LLVM's coverage pass can be asked for by its own flags, and that is all
 //! that libFuzzer needs. `libfuzzer-sys` brings the fuzzer itself, built with the C++ compiler that is there.
@@ -15,7 +16,10 @@ const INSTRUMENTS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverag
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 
-/// The bounds that the loader must keep: no input takes longer, or more memory.
+/// What is fuzzed: each has a program and a corpus of its name.
+const TARGETS: [&str; 2] = ["pipeline", "api"];
+
+/// The bounds to be kept: no input takes longer, or more memory.
 const TIMEOUT_S: u32 = 10;
 const MEMORY_MIB: u32 = 1024;
 /// Longer texts find nothing that these do not, and take longer; the largest files have a test of their own.
@@ -32,6 +36,10 @@ enum Job {
 }
 
 pub(crate) fn fuzz(root: &Path, args: &[&str]) -> Result<(), String> {
+    let (targets, args) = match args {
+        [name, rest @ ..] if TARGETS.contains(name) => (vec![*name], rest),
+        all => (TARGETS.to_vec(), all),
+    };
     let job = match args {
         [] => Job::Run(DEFAULT_EXECUTIONS),
         ["--nightly"] => Job::Run(NIGHTLY_EXECUTIONS),
@@ -41,13 +49,20 @@ pub(crate) fn fuzz(root: &Path, args: &[&str]) -> Result<(), String> {
         }
         other => return Err(format!("fuzz does not know {other:?}")),
     };
+    for name in targets {
+        fuzz_one(root, name, &job)?;
+    }
+    Ok(())
+}
+
+fn fuzz_one(root: &Path, name: &str, job: &Job) -> Result<(), String> {
     let target = target_folder(root);
-    let program = build(root, &target)?;
-    let (found, crashes) = (target.join("found"), target.join("crashes"));
-    for folder in [&found, &crashes] {
+    let program = build(root, &target, name)?;
+    let (found, crashes) = (target.join("found").join(name), target.join("crashes").join(name));
+    let corpus = root.join("fuzz/corpus").join(name);
+    for folder in [&found, &crashes, &corpus] {
         std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    let corpus = root.join("fuzz/corpus/pipeline");
     let mut command = Command::new(program);
     command
         .arg(format!("-timeout={TIMEOUT_S}"))
@@ -57,7 +72,7 @@ pub(crate) fn fuzz(root: &Path, args: &[&str]) -> Result<(), String> {
         Job::Run(executions) => command
             .arg(format!("-runs={executions}"))
             .arg(format!("-max_len={MAX_BYTES}"))
-            .arg(format!("-dict={}", root.join("fuzz/pipeline.dict").display()))
+            .arg(format!("-dict={}", root.join("fuzz").join(format!("{name}.dict")).display()))
             .arg("-print_final_stats=1")
             .args([&found, &corpus]),
         Job::Keep => command
@@ -69,7 +84,7 @@ pub(crate) fn fuzz(root: &Path, args: &[&str]) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!(
-            "the fuzzer ended with {status}; what it found lies in {}; add it to {}, and repair the loader",
+            "the fuzzer ended with {status}; what it found lies in {}; add it to {}, and repair what it broke",
             crashes.display(),
             corpus.display()
         )),
@@ -85,15 +100,15 @@ fn target_folder(root: &Path) -> PathBuf {
     }
 }
 
-fn build(root: &Path, target: &Path) -> Result<PathBuf, String> {
+fn build(root: &Path, target: &Path, name: &str) -> Result<PathBuf, String> {
     let host = host()?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // With a target named, the flags are for the program alone, not for build scripts and macros.
-    command.args(["build", "--quiet", "--release", "--locked", "--target", &host]);
+    command.args(["build", "--quiet", "--release", "--locked", "--bin", name, "--target", &host]);
     command.current_dir(root.join("fuzz")).env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", INSTRUMENTS);
     eprintln!("── {command:?}");
     match command.status() {
-        Ok(status) if status.success() => Ok(target.join(host).join("release/pipeline")),
+        Ok(status) if status.success() => Ok(target.join(host).join("release").join(name)),
         Ok(status) => Err(format!(
             "the fuzzer could not be built ({status}); it needs a C++ compiler (Debian: apt-get install g++)"
         )),

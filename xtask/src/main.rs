@@ -1,7 +1,10 @@
-//! `cargo xtask test|sim|bench|fuzz|gen|tidy`: the project's own commands.
+//! `cargo xtask test|sim|bench|fuzz|mutants|gen|tidy`: the project's own commands.
 
 mod fuzz;
+mod layers;
 mod machine;
+mod mutants;
+mod proof;
 mod schemathesis;
 mod tidy;
 
@@ -14,8 +17,12 @@ cargo xtask test [--nightly]    everything that must hold: formatting, lints, do
 cargo xtask sim [--seeds N] [--first S] [--store memory|sqlite]
                                 plays seeds of the simulation; --seed S plays one again and tells its story
 cargo xtask bench [WORKLOAD]    benchmarks against floors and peers; see docs/performance.md
-cargo xtask fuzz [--executions N | --nightly | --keep]
-                                the loader under libFuzzer; --keep adds to the corpus what was found
+cargo xtask fuzz [pipeline|api] [--executions N | --nightly | --keep]
+                                what reads text from outside, under libFuzzer; --keep adds to the corpus
+                                what was found
+cargo xtask mutants [M07 …] [--search]
+                                known faults, one at a time: a layer of the proof must see each
+cargo xtask proof [--nightly]   runs all layers of the proof, and writes docs/proof.md's figures
 cargo xtask gen                 writes what is generated from the code
 cargo xtask tidy                checks what no compiler checks";
 
@@ -27,6 +34,8 @@ fn main() -> ExitCode {
         Some("sim") => sim(&rest),
         Some("bench") => bench(&rest),
         Some("fuzz") => fuzz::fuzz(&root(), &rest),
+        Some("mutants") => mutants::check(&root(), &rest).map(drop),
+        Some("proof") => proof::write(&root(), &rest),
         Some("gen") => generate(),
         Some("tidy") => tidy::check(&root()),
         _ => Err(format!("what to do?\n\n{USAGE}")),
@@ -75,6 +84,7 @@ fn test(args: &[&str]) -> Result<(), String> {
     // The end-to-end tests start the program itself.
     cargo(["build", "--quiet", "-p", "sprag-cli"], &env)?;
     cargo(["test", "--quiet", "--workspace"], &env)?;
+    mutants::check(&root(), &[])?;
     if args == ["--nightly"] {
         schemathesis::check(&root())?;
         fuzz::fuzz(&root(), args)?;

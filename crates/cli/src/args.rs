@@ -235,6 +235,22 @@ Examples:
         #[command(subcommand)]
         command: EnvCommand,
     },
+    /// Forget runs that ended long ago, with their logs and files
+    #[command(after_help = "\
+Examples:
+  sprag gc --keep 30d --dry-run   what would go
+  sprag gc --keep 30d             forget runs that ended more than 30 days ago
+
+Runs that go on, that keep a worktree, or that a webhook has not been told of stay. The key of a forgotten run can be
+used again.")]
+    Gc {
+        /// How long ended runs are kept
+        #[arg(long, value_name = "AGE")]
+        keep: String,
+        /// Only tell what would go
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Show what a run's steps changed in its worktree, as a patch
     #[command(after_help = "\
 Examples:

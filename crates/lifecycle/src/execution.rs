@@ -6,6 +6,7 @@
 //!                                                                     (reaper, for a dead worker) → abandoned
 //! ```
 
+use crate::mutant;
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 
 words! {
@@ -148,9 +149,9 @@ impl Lifecycle for Execution {
             P::NotCancelRequested => !facts.cancel_requested,
             P::RunLive => facts.run_live,
             P::NotBeforeItsTime => facts.due,
-            P::MatchingFence => facts.fence_matches,
-            P::MatchingEpoch => facts.epoch_matches,
-            P::LeaseLapsed => facts.lease_lapsed,
+            P::MatchingFence => facts.fence_matches || mutant!(FenceIgnored),
+            P::MatchingEpoch => facts.epoch_matches || mutant!(EpochIgnored),
+            P::LeaseLapsed => facts.lease_lapsed || mutant!(LeaseNotLookedAt),
             P::OwnerDead => facts.owner_dead,
         }
     }

@@ -14,6 +14,7 @@ mod environment;
 mod execution;
 pub mod graph;
 mod ids;
+pub mod mutants;
 mod plan;
 mod run;
 mod small;

@@ -3,6 +3,7 @@
 //! A caller reports an event; it never picks a status. The table's rules say what the event means in
 //! the entity's present status, who may report it, and which predicates must hold for it to still matter.
 
+use crate::mutant;
 use std::fmt::{Debug, Display};
 
 /// Declares an enum of words with their text, which is what stores, messages and diagrams show.
@@ -156,13 +157,15 @@ pub fn evaluate<L: Lifecycle>(
     facts: &L::Facts,
 ) -> Verdict<L> {
     let of_event = || L::RULES.iter().filter(|rule| rule.event == event);
-    let own = || of_event().filter(|rule| rule.who.contains(&who));
+    let own = || of_event().filter(|rule| rule.who.contains(&who) || mutant!(AnybodyReports));
     let predicates =
         own().next().or_else(|| of_event().next()).map_or(&[][..], |rule| rule.unless_superseded);
     if let Some(failed) = predicates.iter().find(|predicate| !L::holds(**predicate, facts)) {
         return Verdict::Superseded(*failed);
     }
-    if let Some(rule) = own().find(|rule| rule.from.contains(&status)) {
+    let late = (mutant!(TerminalStatesMove) && L::NAME == "execution")
+        || (mutant!(LateAnswerCounts) && L::NAME == "gate");
+    if let Some(rule) = own().find(|rule| rule.from.contains(&status) || late) {
         return Verdict::Apply(match rule.to {
             To::Status(to) => to,
             To::ByPath { present, absent } if L::path_present(facts) => {

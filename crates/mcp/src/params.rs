@@ -98,29 +98,6 @@ pub(crate) struct Register {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Claim {
-    /// What you are called.
-    pub(crate) name: String,
-    /// The board to claim from. Give this, or `queues`.
-    #[serde(default)]
-    pub(crate) board: Option<String>,
-    /// Queues to claim from, beside the board's.
-    #[serde(default)]
-    pub(crate) queues: Vec<String>,
-    /// Seconds to wait for a task if there is none: 0 if not given, 300 at most.
-    #[serde(default)]
-    pub(crate) wait_s: u64,
-    /// Seconds for which the task is yours without a heartbeat: 1800 if not given.
-    #[serde(default)]
-    pub(crate) lease_s: Option<u64>,
-    /// Any number of your own. If no answer came, claim again with the same number: you get the same task, not a
-    /// second one.
-    #[serde(default)]
-    pub(crate) request: Option<u32>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Keep {
     /// The token that `task_claim` gave.
     pub(crate) token: String,
@@ -129,8 +106,8 @@ pub(crate) struct Keep {
     pub(crate) lease_s: Option<u64>,
 }
 
-// Flattened structs and `deny_unknown_fields` do not go together: the inner one would refuse the outer one's fields.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Complete {
     /// The token that `task_claim` gave.
     pub(crate) token: String,

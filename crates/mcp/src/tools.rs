@@ -2,18 +2,16 @@
 
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rmcp::model::{JsonObject, Tool};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use sprag::boards::{self, BoardSpec, Wanted};
+use sprag::boards::{self, BoardSpec, ClaimSpec, lease_of};
 use sprag::view::{RunDetail, RunView};
-use sprag::{Known, find_run, gate_text};
-use sprag_lifecycle::{RunId, RunStatus, Word};
-use sprag_store::ops::{self, Created, NewWorker};
-use sprag_store::{GateKind, GateRow};
+use sprag::{find_run, gate_text, gates};
+use sprag_lifecycle::{RunStatus, Word};
+use sprag_store::ops::{Created, NewWorker};
 
 use crate::Agents;
 use crate::params::*;
@@ -54,7 +52,7 @@ tools! {
     task_cancel(OneTask): "Leader: take a task back. Whoever works on it is told at its next heartbeat.";
     task_retry(OneTask): "Leader: try a task again that failed, was taken back or was skipped; what was skipped because of it comes back too.";
     worker_register(Register): "Worker: say that you are there, so that others see who works. Not needed before task_claim.";
-    task_claim(Claim): "Worker: get one task that nobody else has, and a token for it. Without one, the answer says why (empty, all_claimed, waiting_for_needs, backing_off, closed) and in how many seconds to come back.";
+    task_claim(ClaimSpec): "Worker: get one task that nobody else has, and a token for it. Without one, the answer says why (empty, all_claimed, waiting_for_needs, backing_off, closed) and in how many seconds to come back.";
     task_start(Keep): "Worker: say again what the task is, and keep it for longer.";
     task_heartbeat(Keep): "Worker: keep the task for longer. Call it well before the lease ends. An error means: stop, it is no longer yours.";
     task_complete(Complete): "Worker: report that the task is done: a summary, outputs that later tasks may read, files changed and created.";
@@ -165,19 +163,8 @@ async fn worker_register(agents: &Agents, given: Register) -> Done {
     Ok(json!({ "name": given.name, "queues": queues, "next": "task_claim with this name" }))
 }
 
-/// What is meant by a lease that nobody named.
-const USUAL_LEASE_S: u64 = 30 * 60;
-
-async fn task_claim(agents: &Agents, given: Claim) -> Done {
-    let board = given.board.as_ref().map(|board| boards::known(&agents.store, board)).transpose()?;
-    let wanted = Wanted {
-        name: given.name,
-        board,
-        queues: given.queues,
-        wait: Duration::from_secs(given.wait_s).min(agents.longest_wait),
-        lease: lease(given.lease_s),
-        nonce: given.request.map_or(0, |request| i64::from(request) + 1),
-    };
+async fn task_claim(agents: &Agents, given: ClaimSpec) -> Done {
+    let wanted = given.wanted(&agents.store, agents.longest_wait)?;
     Ok(match boards::claim_for_caller(&agents.store, wanted).await? {
         Ok(claimed) => json!(claimed),
         Err(nothing) => {
@@ -186,16 +173,12 @@ async fn task_claim(agents: &Agents, given: Claim) -> Done {
     })
 }
 
-fn lease(seconds: Option<u64>) -> Duration {
-    Duration::from_secs(seconds.unwrap_or(USUAL_LEASE_S))
-}
-
 async fn task_start(agents: &Agents, given: Keep) -> Done {
-    Ok(json!(boards::start(&agents.store, &given.token, lease(given.lease_s)).await?))
+    Ok(json!(boards::start(&agents.store, &given.token, lease_of(given.lease_s)).await?))
 }
 
 async fn task_heartbeat(agents: &Agents, given: Keep) -> Done {
-    Ok(json!(boards::heartbeat(&agents.store, &given.token, lease(given.lease_s)).await?))
+    Ok(json!(boards::heartbeat(&agents.store, &given.token, lease_of(given.lease_s)).await?))
 }
 
 async fn task_complete(agents: &Agents, given: Complete) -> Done {
@@ -328,52 +311,24 @@ async fn gate_list(agents: &Agents, _: Nothing) -> Done {
     const LOOK: usize = 1_000;
     let mut told = Vec::new();
     for run in agents.store.read(|db| db.live_runs(None, LOOK))? {
-        for gate in questions(agents, run)? {
-            let known = Known::load(&agents.store, run)?;
-            let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
-            told.push(json!({
-                "run": run, "step": known.name_of(&agents.store, gate.step),
-                "question": gate_text(&gate), "choices": question["choices"],
-            }));
-        }
+        // Those of runs that are the work of its steps are told with those runs.
+        let own = gates::questions(&agents.store, run)?.into_iter().filter(|asked| asked.gate.run == run);
+        told.extend(own.map(|asked| {
+            let (question, choices) = (gate_text(&asked.gate), asked.choices());
+            json!({ "run": run, "step": asked.step, "question": question, "choices": choices })
+        }));
     }
     Ok(json!({ "gates": told }))
 }
 
-fn questions(agents: &Agents, run: RunId) -> Result<Vec<GateRow>, Trouble> {
-    let gates = agents.store.read(|db| db.open_gates(run))?;
-    Ok(gates.into_iter().filter(|gate| gate.kind == GateKind::Question).collect())
-}
-
 async fn gate_answer(agents: &Agents, given: AnswerGate) -> Done {
     let known = find_run(&agents.store, Some(&given.run))?;
-    let mut open = Vec::new();
-    for gate in questions(agents, known.id())? {
-        let name = known.name_of(&agents.store, gate.step);
-        if given.step.as_ref().is_none_or(|step| *step == name) {
-            open.push((gate, name));
-        }
-    }
-    let [(gate, name)] = open.as_slice() else {
-        let message = match open.len() {
-            0 => format!("run {} asks nothing", known.id()),
-            _ => format!("run {} asks several questions", known.id()),
-        };
-        return Err(Trouble::new("refused", message, "see gate_list, and name the step"));
-    };
-    let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
-    let choices: Vec<&str> =
-        question["choices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if !choices.is_empty() && !choices.contains(&given.choice.as_str()) {
-        let next = format!("choose one of: {}", choices.join(", "));
-        return Err(Trouble::new(
-            "invalid",
-            format!("{:?} is no answer to this question", given.choice),
-            next,
-        ));
-    }
-    let approved = choices.first().is_none_or(|first| *first == given.choice);
-    let text = ops::answer_text(&given.choice, given.comment.as_deref(), approved);
-    agents.store.person().answer_gate(gate.id, text).await?.require_applied()?;
-    Ok(json!({ "run": known.id(), "step": name, "choice": given.choice, "approved": approved }))
+    let asked = gates::question(&agents.store, known.id(), given.step.as_deref())?;
+    let answer =
+        gates::Answer { approved: None, choice: Some(&given.choice), comment: given.comment.as_deref() };
+    let answered = gates::answer(&agents.store, &asked.gate, answer).await?;
+    Ok(json!({
+        "run": asked.gate.run, "step": asked.step,
+        "choice": answered.choice, "approved": answered.approved,
+    }))
 }

@@ -21,7 +21,9 @@ fn the_corpus_neither_panics_nor_hangs() {
         assert!(seconds < MOST_SECONDS, "{}: {seconds} s", path.display());
         (files, bytes, slowest) = (files + 1, bytes + text.len(), slowest.max(seconds));
     }
-    println!("{files} files, {bytes} bytes, {pipelines} of them pipelines, the slowest {slowest:.3} s");
+    println!(
+        "figure: fuzzing, pipeline files: {files} files replayed, {bytes} bytes, {pipelines} of them pipelines, the slowest {slowest:.3} s"
+    );
     assert!(
         files > 100 && pipelines > 20,
         "{pipelines} of {files}: the corpus is there and reaches all parts"

@@ -31,4 +31,6 @@ pub use app::{App, Auth, Options};
 pub use hooks::{HookFilter, HookView, NewHook, add_hook};
 pub use problem::{Answer, Problem, Refused};
 pub use routes::openapi;
+#[doc(hidden)]
+pub use server::unconnected;
 pub use server::{Server, StartError};

@@ -89,6 +89,17 @@ impl Server {
     }
 }
 
+/// For tests that speak to the endpoints without a connection between. It ends with the runtime.
+#[doc(hidden)]
+pub fn unconnected(store: Store, data: &Path, options: Options) -> Result<Router, StartError> {
+    let (stop, stops) = watch::channel(false);
+    let metrics = Metrics::new();
+    let feed = Feed::follow(&store, &metrics, stops.clone())?;
+    let app = App::new(store, data, options, feed, metrics, Box::new(|| true), stops);
+    let router = router(app);
+    Ok(router.layer(axum::Extension(Arc::new(stop))))
+}
+
 fn router(app: App) -> Router {
     let (router, api) = routes::all().split_for_parts();
     routes::finish(router, &api, app)

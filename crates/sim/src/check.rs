@@ -310,6 +310,15 @@ pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Resu
             format!("{old:?} became {new:?}")
         })?;
     }
+    for old in before.all_runs() {
+        let new = index.runs[&old.id];
+        let again = [RunEvent::Resumed.as_str(), RunEvent::Rewound.as_str()];
+        let of_run = |entry: &&JournalEntry| entry.entity == "run" && entry.place.run == Some(old.id);
+        let raised = entries.iter().filter(of_run).filter(|entry| again.contains(&entry.event)).count();
+        ensure(new.epoch == old.epoch + raised as u32, "the epoch grows when a run goes on", || {
+            format!("{old:?} became {new:?}")
+        })?;
+    }
     for entry in entries {
         cancelled_work_is_not_begun(before, &index, entry)?;
         terminal_runs_stay(entry)?;
@@ -419,6 +428,8 @@ pub fn bounded(tables: &Tables) -> Result<(), Violation> {
             }
             ensure(step.tries < policy.attempts.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
             ensure(step.losses < policy.losses.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
+            let once = !policy.at_most_once || step.losses == 0;
+            ensure(once, "what runs at most once is not tried again after a loss", || format!("{step:?}"))?;
         }
     }
     Ok(())

@@ -2,10 +2,12 @@
 //!
 //! - [`check`]: what must hold in every state, and of every change.
 //! - [`model`]: every interleaving of workers, callers, crashes and messages on small runs.
+//! - [`linear`]: whether answers to callers at once are such as one after the other could have had.
 //! - [`graphs`]: random pipelines with everything in them, against a reference that knows only the rules.
 //! - [`simulation`]: the whole engine in a world whose clock, bus, disks and processes are drawn from a seed.
 
 pub mod check;
 pub mod graphs;
+pub mod linear;
 pub mod model;
 pub mod simulation;

@@ -68,7 +68,11 @@ fn all(name: &str, seeds: u64, size: Size, trouble: impl Fn(u64) -> Trouble + Sy
             });
         }
     });
-    println!("{name}: {} graphs, {} operations", last - chosen.unwrap_or(0), operations.into_inner());
+    println!(
+        "figure: random pipelines, {name}: {} graphs, {} operations",
+        last - chosen.unwrap_or(0),
+        operations.into_inner()
+    );
 }
 
 fn shrink(name: &str, seed: u64, size: Size, trouble: impl Fn(u64) -> Trouble, seen: &str) -> ! {

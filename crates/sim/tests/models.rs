@@ -30,8 +30,9 @@ fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
 fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usize, budget: Budget) -> usize {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let model = Pipelines { plan, scripts, workers, budget, quiet_every: 8 };
-    let checker = model.checker().threads(2).spawn_bfs().join();
-    println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    let stop = stateright::HasDiscoveries::AnyFailures;
+    let checker = model.checker().threads(2).finish_when(stop).spawn_bfs().join();
+    println!("figure: model, {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     for property in ["the invariants hold", "looking changes nothing", "without further faults the run ends"]
     {
         if let Some(path) = checker.discovery(property) {
@@ -54,7 +55,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn sequence_with_every_fault() {
-    let plan = plan(&[&[], &[0], &[1]], |_| retrying(2));
+    let plan = plan(&[&[], &[0], &[1]], |no| Policy { at_most_once: no == 2, ..retrying(2) });
     explore(
         "sequence",
         plan,
@@ -219,7 +220,7 @@ where
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let properties = model.properties();
     let checker = model.checker().threads(2).spawn_bfs().join();
-    println!("model {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    println!("figure: model, {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
     for property in properties {
         match (property.expectation, checker.discovery(property.name)) {
             (Expectation::Sometimes, None) => panic!("{name}: it never is so that {}", property.name),

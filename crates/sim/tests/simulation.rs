@@ -20,7 +20,7 @@ fn all(first: u64, seeds: u64, options: &Options) -> Summary {
 #[test]
 fn i04_i06_i09_i10_i12_i15_i26_o14_every_seed_keeps_what_is_promised() {
     let summary = all(0, count(50_000), &Options::default());
-    println!("simulation: {summary}");
+    println!("figure: simulation: {summary}");
     // What was never brought about was not tested.
     for kind in ["crash", "pause", "stop", "clock jump", "disk full", "answer lost", "write lost"] {
         assert!(summary.faults[kind] > 1_000, "{kind}: {summary}");
@@ -55,6 +55,7 @@ fn i27_memory_and_sqlite_tell_the_same_story() {
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(memory.hash, sqlite.hash, "seed {seed}");
     }
+    println!("figure: simulation on SQLite and in memory, the same stories: {} seeds", count(200));
 }
 
 #[test]

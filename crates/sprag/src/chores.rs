@@ -171,7 +171,14 @@ impl Environments {
     fn is_forgettable(&self, run: RunId, older_than: Duration) -> Result<bool, String> {
         let told = |error: sprag_store::Error| error.to_string();
         let found = self.store.read(|db| Ok((Table::<RunRow>::load(db, run)?, db.environments_of(run)?)));
-        let (Some(row), rows) = found.map_err(told)? else { return Ok(false) };
+        let (row, rows) = match found.map_err(told)? {
+            (Some(row), rows) => (row, rows),
+            // Forgotten itself; one that this store never knew has no environments here.
+            (None, rows) => {
+                let gone = |row: &EnvironmentRow| row.status() == EnvironmentStatus::Destroyed;
+                return Ok(!rows.is_empty() && rows.iter().all(gone));
+            }
+        };
         let ended_ms = row.ended_ms.filter(|_| row.status().is_terminal());
         let oldest_ms = self.store.now().wall_ms - older_than.as_millis() as i64;
         if ended_ms.is_none_or(|ended_ms| ended_ms > oldest_ms) {

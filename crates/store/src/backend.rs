@@ -10,6 +10,7 @@ use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo};
 use crate::boards::Boards;
 use crate::error::Result;
 use crate::language::Language;
+use crate::retention::Retention;
 use crate::rows::{
     EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
     Status, StepRow, ThreadRow, TimerRow, WorkerRow,
@@ -39,6 +40,7 @@ pub trait Backend:
     + Table<EnforcementRow>
     + Boards
     + ServiceTables
+    + Retention
 {
     /// The present moment, by the store's clock.
     fn now(&mut self) -> Now;

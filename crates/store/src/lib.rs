@@ -21,6 +21,7 @@ mod names;
 pub mod ops;
 mod outcome;
 mod outside;
+mod retention;
 mod rows;
 mod run_state;
 mod seams;
@@ -38,13 +39,14 @@ pub use machine::{Fate, Machine, Surroundings, Task, Written};
 pub use memory::{REFUSALS_KEPT, Tables};
 pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
+pub use retention::Retention;
 pub use rows::{
     EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
     JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow,
     WorkerRow,
 };
 pub use run_state::DEFAULT_QUEUE;
-pub use seams::{Clock, Entropy, Manual, Now, System, mix};
+pub use seams::{Clock, Entropy, Manual, Now, System, fnv, mix};
 pub use service::{Delivery, HookRow, Observer, QueueCount, Service, ServiceTables, TokenRow};
 pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sprag_lifecycle::{
     Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Following, Items, Needs, OnFail, Plan,
     PlanStep, RunEvent, RunId, RunNow, RunState, RunStatus, StepEvent, StepFacts, StepMove, StepNo, StepNow,
-    StepStatus, Tally, Work, WorkEnd, WorkKind,
+    StepStatus, Tally, Work, WorkEnd, WorkKind, mutant,
 };
 
 use crate::error::{Error, Result};
@@ -70,7 +70,9 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         let patient = self.plan.step(node).work == WorkKind::Task;
         let outcome =
             self.session.apply::<ExecutionRow>(id, event, Actor::Executor, &given, |row, now| {
-                if event.raises_fence() {
+                if event.raises_fence()
+                    && !(mutant!(FenceStaysWhenRevoked) && event == ExecutionEvent::HandoffRevoked)
+                {
                     row.fence += 1;
                 }
                 match event {
@@ -101,7 +103,9 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             return Ok(false);
         }
         if row.not_before_ms > now_ms {
-            self.session.set_timer(TimerRow { due_ms: row.not_before_ms, execution: id });
+            if !mutant!(TimerForgotten) {
+                self.session.set_timer(TimerRow { due_ms: row.not_before_ms, execution: id });
+            }
             return Ok(false);
         }
         // Asked first: a full queue is no reason to write anything.
@@ -132,7 +136,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         for (row, was) in self.session.seen_and_was::<ExecutionRow>().filter(|(row, _)| row.queue == *queue) {
             out += i64::from(is_out(row.status())) - i64::from(was.is_some_and(is_out));
         }
-        Ok(!settings.held && out < i64::from(limit))
+        Ok(!settings.held && (out < i64::from(limit) || mutant!(QueueLimitIgnored)))
     }
 
     /// What the step's table looks at.
@@ -155,13 +159,16 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             _ => true,
         };
         Ok(StepFacts {
-            needs_met: step.needs.open == 0 && (policy.always || step.needs.broken == 0),
+            needs_met: step.needs.open <= u32::from(mutant!(NeedsOffByOne))
+                && (policy.always || step.needs.broken == 0),
             run_live: run.status().starts(policy.always),
             run_running: run.status() == RunStatus::Running,
             attempt_matches: true,
             attempts_left: match to {
                 StepMove::Retried { lost: true } => step.losses + 1 < policy.losses,
-                StepMove::Retried { lost: false } => step.tries + 1 < policy.attempts,
+                StepMove::Retried { lost: false } => {
+                    step.tries + 1 < policy.attempts || mutant!(TriesUnbounded)
+                }
                 _ => true,
             },
             not_wanted: step.needs.broken > 0 || matches!(to, StepMove::Skipped { by_when: true }),
@@ -253,7 +260,8 @@ impl HeldRun<'_, '_> {
         let planned = plan.step(step.node());
         let now = self.session.now();
         // A lost worker is replaced at once; a failure waits for its backoff.
-        let wait_ms = if step.tries > 0 && step.losses == 0 && planned.policy.backoff.delay_ms > 0 {
+        let waits = step.tries > 0 && step.losses == 0 && planned.policy.backoff.delay_ms > 0;
+        let wait_ms = if waits && !mutant!(BackoffForgotten) {
             let chance = self.session.random();
             planned.policy.backoff.wait_ms(step.tries, chance) as i64
         } else {
@@ -563,7 +571,7 @@ pub(crate) fn report_run(
         RunEvent::Resumed | RunEvent::Rewound => {
             // One that was cancelled before it had its place starts only now.
             row.started_ms.get_or_insert(now.wall_ms);
-            row.epoch += 1;
+            row.epoch += u32::from(!mutant!(EpochStays));
             row.ended_ms = None;
             row.reworking = None;
         }
@@ -578,13 +586,15 @@ pub(crate) fn report_run(
             row.reworking = None;
         })?;
         if let Some(group) = &run.group {
-            session.set_place(group, run.id, false);
+            if !mutant!(PlaceKept) {
+                session.set_place(group, run.id, false);
+            }
             for next in session.db().queued(group, 1)? {
                 session.nudge(next);
             }
         }
         session.after_commit("run.ended", run.id, &serde_json::json!({}));
-        if let Some((parent, step)) = run.parent {
+        if let Some((parent, step)) = run.parent.filter(|_| !mutant!(ChildEndNotTold)) {
             session.after_commit("child.ended", parent, &serde_json::json!({ "step": step }));
         }
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, ExecutionId, ExecutionStatus, Lifecycle, Plan, RunId, StepNo, StepStatus, Verdict, Word, evaluate,
+    mutant,
 };
 
 use crate::backend::{Backend, Table};
@@ -300,6 +301,9 @@ impl<'a> Session<'a> {
                 Ok(Outcome::Applied { from, to, seq })
             }
             Verdict::Superseded(predicate) => {
+                if mutant!(RefusalWrites) {
+                    self.note::<R>(key, |_| {})?;
+                }
                 self.refuse(&row, event, actor, "superseded", predicate.to_string());
                 Ok(Outcome::Superseded(predicate))
             }
@@ -323,6 +327,9 @@ impl<'a> Session<'a> {
         to: &'static str,
         actor: Actor,
     ) -> u64 {
+        if mutant!(JournalSkips) && event == "step.failed" {
+            return self.seq;
+        }
         self.seq += 1;
         let at_ms = self.now.wall_ms;
         self.journal.push(JournalEntry { seq: self.seq, at_ms, entity, place, event, from, to, actor, note });
@@ -360,6 +367,9 @@ impl<'a> Session<'a> {
 
     /// Leaves something to be done after the commit.
     pub(crate) fn after_commit(&mut self, kind: &str, run: RunId, payload: &serde_json::Value) {
+        if mutant!(OutboxForgotten) {
+            return;
+        }
         let not_before_ms = self.now.steady_ms;
         self.outbox.push(OutboxRow {
             id: 0,
@@ -491,7 +501,7 @@ impl<'a> Session<'a> {
             match slot.was {
                 None => db.insert(&slot.row)?,
                 Some(was) => {
-                    if !db.update(&slot.row, was)? {
+                    if !db.update(&slot.row, was)? && !mutant!(ConflictOverlooked) {
                         let id = format!("{:?}", slot.row.key());
                         return Err(Error::Conflict { entity: R::Life::NAME, id });
                     }

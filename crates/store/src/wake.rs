@@ -68,9 +68,7 @@ impl Topic {
 impl Topic {
     /// What is written to a pipe for it. Two topics with one number only wake each other in vain.
     fn number(&self) -> u64 {
-        self.bells().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        })
+        crate::seams::fnv(&self.bells())
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use common::*;
 use sprag_lifecycle::{Backoff, Growth, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind};
-use sprag_store::ops::{Added, Assignment, Created, Ending, NewBoard, NewTask, TaskMoved};
+use sprag_store::ops::{
+    Added, Assignment, Claimer, Created, Ending, NewBoard, NewTask, NewWorker, TaskMoved,
+};
 use sprag_store::{Error, Row, RunRow, Store, Table};
 
 fn board_plan(policy: Policy) -> Arc<Plan> {
@@ -377,4 +379,29 @@ async fn random_board(store: &Store, seed: u64) {
     }
     let row = look(store, |db| Table::<RunRow>::load(db, board)).unwrap();
     assert!(row.status().is_terminal(), "seed {seed}: {row:?}");
+}
+
+#[test]
+fn c05_a_claim_that_is_asked_again_gets_what_it_got() {
+    on_every_store(|store, _| async move {
+        let board = board(&store).await;
+        add(&store, board, &[task(&[]), task(&[])]).await;
+        let worker = NewWorker {
+            id: 7,
+            name: "agent".into(),
+            process: "".into(),
+            queues: "default".into(),
+            slots: 1,
+            lease_ms: 60_000,
+        };
+        let ask = |nonce| store.claims().claim_as(worker.clone(), Claimer { nonce, ..claimer(7) });
+        let first = ask(1).await.unwrap().expect("there are two");
+        let again = ask(1).await.unwrap().expect("the answer may have been lost");
+        assert_eq!(first.lease, again.lease);
+        let second = ask(2).await.unwrap().expect("there are two");
+        assert_ne!(second.lease.execution, first.lease.execution);
+        assert!(ask(3).await.unwrap().is_none(), "and no third");
+        finish(&store, &first, well()).await;
+        assert!(ask(1).await.unwrap().is_none(), "what has ended is not given again");
+    });
 }

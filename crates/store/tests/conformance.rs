@@ -652,6 +652,7 @@ fn a_released_execution_goes_back_and_its_old_token_is_void() {
         let second = claim(&store, 2).await;
         assert_eq!(second.lease.execution, first.lease.execution, "the same attempt");
         assert!(second.lease.fence > first.lease.fence);
+        assert_eq!(store.worker(first.lease).renew(60_000).await.unwrap(), Renewal::Lost);
         assert!(!finish(&store, &first, well()).await.outcome.is_applied());
         assert!(finish(&store, &second, well()).await.outcome.is_applied());
         assert_eq!(status(&store, run), "completed");

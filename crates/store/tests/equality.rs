@@ -221,5 +221,5 @@ fn the_same_history_leaves_the_same_trace_in_every_store() {
             assert_eq!(expected.len(), trace.len(), "seed {seed}: {name}");
         }
     }
-    println!("{seeds} seeds, {transitions} lines of trace, all equal");
+    println!("figure: stores: {seeds} seeds, {transitions} lines of trace, all equal");
 }

@@ -91,6 +91,8 @@ fn one_failing_operation_in_a_batch_fails_alone() {
             }
         }
         assert!(run.is_empty(), "nothing of run {n} was written");
+        let plan = look(&store, |db| db.plan(ops::plan_hash(&plan_of(n))));
+        assert!(plan.is_none(), "and nothing that it wrote before it failed");
     }
     common::check::check(&store, 0);
 }

@@ -101,7 +101,7 @@ fn c05_a_claim_that_a_kill_cut_short_is_durable_or_never_happened() {
     }
     assert!(held.keys().all(|nonce| tried.contains(nonce)), "nobody else claimed");
     let unanswered = held.len() - got.len();
-    println!("{} claims answered, {unanswered} made but not answered", got.len());
+    println!("figure: kill -9, claims: {} answered, {unanswered} made but not answered", got.len());
     check(&store, 0);
 }
 
@@ -179,7 +179,7 @@ fn killed_writers_lose_nothing_acknowledged_and_leave_nothing_half_done() {
         checked = check(&store, checked);
         answers += said.len();
     }
-    println!("{answers} answers, {checked} journal entries");
+    println!("figure: kill -9, pipelines: {ROUNDS} kills, {answers} answers, {checked} journal entries");
     assert!(answers >= ROUNDS as usize);
 }
 
@@ -204,5 +204,5 @@ fn a_kill_in_the_middle_of_the_first_opening_is_harmless() {
         let run = runtime().block_on(create(&store, &sequence(1)));
         assert_eq!(status(&store, run), "running", "schema version {SCHEMA_VERSION} is whole");
     }
-    println!("{cut_short} of {} openings were cut short", 2 * ROUNDS);
+    println!("figure: kill -9, opening: {cut_short} of {} openings were cut short", 2 * ROUNDS);
 }

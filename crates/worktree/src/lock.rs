@@ -9,14 +9,13 @@
 //! no long git command runs under it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::HashMap,
     fmt,
     fs::{File, OpenOptions, TryLockError},
     io::Write,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, OnceLock, PoisonError},
-    thread::ThreadId,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -27,6 +26,7 @@ use crate::{
     clock,
     error::Kind,
     git::Cancel,
+    line::{Line, NotServed, Ticket},
     metrics::{COUNTERS, count},
     owner::is_at,
 };
@@ -61,7 +61,7 @@ impl fmt::Display for Holder {
 pub struct SharedLock {
     path: PathBuf,
     what: String,
-    queue: Arc<Queue>,
+    line: Arc<Line>,
 }
 
 /// The lock is held as long as this value lives.
@@ -69,6 +69,7 @@ pub struct SharedLock {
 pub struct Held<'a> {
     lock: &'a SharedLock,
     file: File,
+    ticket: Ticket,
     since_us: u64,
 }
 
@@ -79,29 +80,15 @@ struct Wait<'c> {
     cancel: Option<&'c Cancel>,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<Line>,
-    moved: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    next_ticket: u64,
-    /// Those who wait, and in front the one who has it.
-    tickets: VecDeque<u64>,
-    holder: Option<ThreadId>,
-}
-
-/// The queues of this process, by the lock's file. A lock that was used is used again: none is ever dropped.
-static QUEUES: Mutex<Option<HashMap<PathBuf, Arc<Queue>>>> = Mutex::new(None);
+/// The lines of this process, by the lock's file. A lock that was used is used again: none is ever dropped.
+static LINES: Mutex<Option<HashMap<PathBuf, Arc<Line>>>> = Mutex::new(None);
 
 impl SharedLock {
     /// The lock at this path, which must be in canonical form: it is the lock's identity.
     pub(crate) fn at(path: PathBuf, what: String) -> Self {
-        let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queues.get_or_insert_default().entry(path.clone()).or_default().clone();
-        SharedLock { path, what, queue }
+        let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = lines.get_or_insert_default().entry(path.clone()).or_default().clone();
+        SharedLock { path, what, line }
     }
 
     /// Waits for the lock until the deadline.
@@ -125,10 +112,10 @@ impl SharedLock {
                 let since_us = clock::now_us();
                 COUNTERS.lock_wait.record(since_us - began_us);
                 sign(&mut file, run);
-                Ok(Held { lock: self, file, since_us })
+                Ok(Held { lock: self, file, ticket, since_us })
             }
             Err(kind) => {
-                self.queue.leave(ticket);
+                self.line.leave(ticket);
                 Err(kind)
             }
         }
@@ -146,30 +133,13 @@ impl SharedLock {
         &self.what
     }
 
-    fn stand_in_line(&self, wait: &Wait<'_>) -> Result<u64, Kind> {
-        let me = std::thread::current().id();
-        let mut line = self.queue.lock();
-        if line.holder == Some(me) {
-            return Err(Kind::LockReentered { what: self.what.clone() });
-        }
-        let ticket = line.next_ticket;
-        line.next_ticket += 1;
-        line.tickets.push_back(ticket);
-        while line.tickets.front() != Some(&ticket) {
-            let left_us = match self.left_us(wait) {
-                Ok(left_us) => left_us,
-                Err(kind) => {
-                    drop(line);
-                    self.queue.leave(ticket);
-                    return Err(kind);
-                }
-            };
-            let longest_us = if wait.cancel.is_some() { LAST_LOOK_MS * 1000 } else { u64::MAX };
-            let waited = self.queue.moved.wait_timeout(line, Duration::from_micros(left_us.min(longest_us)));
-            line = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        line.holder = Some(me);
-        Ok(ticket)
+    fn stand_in_line(&self, wait: &Wait<'_>) -> Result<Ticket, Kind> {
+        let longest_us = if wait.cancel.is_some() { LAST_LOOK_MS * 1000 } else { u64::MAX };
+        let go_on = || self.left_us(wait).map(|left_us| Duration::from_micros(left_us.min(longest_us)));
+        self.line.enter(go_on).map_err(|not_served| match not_served {
+            NotServed::Already => Kind::LockReentered { what: self.what.clone() },
+            NotServed::GaveUp(kind) => kind,
+        })
     }
 
     fn lock_file(&self, wait: &Wait<'_>) -> Result<File, Kind> {
@@ -240,26 +210,7 @@ impl Drop for Held<'_> {
         let _ = self.file.set_len(0);
         // Before the next in line tries: closing the file would release it too, but only later.
         let _ = self.file.unlock();
-        let mut line = self.lock.queue.lock();
-        line.tickets.pop_front();
-        line.holder = None;
-        self.lock.queue.moved.notify_all();
-    }
-}
-
-impl Queue {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Line> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Goes out of the line, from whatever place.
-    fn leave(&self, ticket: u64) {
-        let mut line = self.lock();
-        if line.tickets.front() == Some(&ticket) {
-            line.holder = None;
-        }
-        line.tickets.retain(|&waiting| waiting != ticket);
-        self.moved.notify_all();
+        self.lock.line.leave(self.ticket);
     }
 }
 
@@ -303,7 +254,7 @@ mod tests {
                     let _held = lock.hold("next", DEFAULT_DEADLINE).expect("in time");
                     order.lock().expect("unpoisoned").push(number);
                 });
-                while lock.queue.lock().tickets.len() < number + 2 {
+                while lock.line.len() < number + 2 {
                     clock::pause_ms(1);
                 }
             }

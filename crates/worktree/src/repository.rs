@@ -155,6 +155,9 @@ impl Repository {
         if revision.is_empty() || revision.starts_with('-') {
             return Err(unknown());
         }
+        if let Some(tip) = crate::tip::of_branch(&self.common, revision) {
+            return Ok(tip);
+        }
         let named = format!("{revision}^{{commit}}");
         let output =
             self.git("rev-parse").args(["--verify", "--quiet", "--end-of-options", &named]).output()?;

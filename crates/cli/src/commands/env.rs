@@ -208,7 +208,7 @@ fn refs_in(chore: &Chore) -> usize {
     }
 }
 
-fn bytes(count: u64) -> String {
+pub(super) fn bytes(count: u64) -> String {
     match count {
         0..1024 => format!("{count} B"),
         1024..1_048_576 => format!("{} KiB", count / 1024),

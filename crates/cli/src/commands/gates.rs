@@ -1,10 +1,10 @@
 //! `sprag approve`, `reject`, `signal`: what a run waits for from outside.
 
 use serde_json::{Value, json};
-use sprag::gate_text;
+use sprag::{ComplaintKind, gate_text, gates};
 use sprag_lifecycle::RunId;
-use sprag_store::ops::{self, Signalled};
-use sprag_store::{GateKind, GateRow, RunRow, Store, Table};
+use sprag_store::ops::Signalled;
+use sprag_store::{GateRow, RunRow, Store, Table};
 
 use super::run::go_on;
 use crate::context::{Context, find_run};
@@ -26,19 +26,16 @@ pub(crate) async fn answer(context: &Context, answer: Answer<'_>) -> Result<Exit
     let store = context.store()?;
     let known = find_run(&store, Some(answer.run))?;
     let root = known.run.root;
-    let (gate, name) = find_gate(&store, known.id(), answer.step)?;
-    let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
-    let choices: Vec<&str> =
-        question["choices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let meant = if answer.approved { choices.first() } else { choices.last() };
-    let choice = answer.choice.or(meant.copied()).unwrap_or("yes");
-    if !choices.is_empty() && !choices.contains(&choice) {
-        return Err(Failure::usage(format!("{choice:?} is no answer to this question"))
-            .next(format!("choose one of: {}", choices.join(", "))));
-    }
-    let text = ops::answer_text(choice, answer.comment, answer.approved);
+    let asked =
+        gates::question(&store, known.id(), answer.step).map_err(|complaint| match complaint.kind {
+            ComplaintKind::NotFound => Failure { exit: Exit::Nothing, ..complaint.into() },
+            _ => complaint.into(),
+        })?;
+    let (gate, name) = (asked.gate, asked.step);
     let since = store.read(|db| db.last_seq())?;
-    store.person().answer_gate(gate.id, text).await?.require_applied()?;
+    let given =
+        gates::Answer { approved: Some(answer.approved), choice: answer.choice, comment: answer.comment };
+    let choice = gates::answer(&store, &gate, given).await?.choice;
     if context.json {
         let told = json!({ "type": "answer", "run": gate.run, "step": name, "choice": choice, "approved": answer.approved });
         line(&told.to_string());
@@ -48,36 +45,6 @@ pub(crate) async fn answer(context: &Context, answer: Answer<'_>) -> Result<Exit
         eprintln!("{sign} {name} {}", style.dim(&format!("answered {choice:?}")));
     }
     go_on(context, &store, root, since, answer.detach).await
-}
-
-/// The open question that is meant: of this run, or of one that is the work of its steps.
-fn find_gate(store: &Store, run: RunId, step: Option<&str>) -> Result<(GateRow, String), Failure> {
-    let mut open = Vec::new();
-    let mut todo = vec![run];
-    while let Some(next) = todo.pop() {
-        let known = find_run(store, Some(&next.to_string()))?;
-        let (gates, children) = store.read(|db| Ok((db.open_gates(next)?, db.children(next)?)))?;
-        for gate in gates.into_iter().filter(|gate| gate.kind == GateKind::Question) {
-            let name = known.name_of(store, gate.step);
-            if step.is_none_or(|step| step == name) {
-                open.push((gate, name));
-            }
-        }
-        todo.extend(children);
-    }
-    match open.len() {
-        1 => Ok(open.remove(0)),
-        0 => {
-            let of_step = step.map(|step| format!(" in step {step:?}")).unwrap_or_default();
-            Err(Failure { exit: Exit::Nothing, ..Failure::error(format!("run {run} asks nothing{of_step}")) }
-                .next(format!("see what it waits for: sprag explain {run}")))
-        }
-        _ => {
-            let names: Vec<&str> = open.iter().map(|(_, name)| name.as_str()).collect();
-            Err(Failure::usage(format!("run {run} asks several questions: {}", names.join(", ")))
-                .next(format!("name the step: sprag approve {run} {}", names[0])))
-        }
-    }
 }
 
 /// Tells what a run waits for from a person; who has watched it has seen the questions.

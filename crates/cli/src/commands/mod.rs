@@ -9,6 +9,7 @@ mod events;
 mod explain;
 mod fork;
 mod gates;
+mod gc;
 mod graph;
 mod hook;
 mod init;
@@ -65,6 +66,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Mcp { server, token } => mcp::mcp(&context, server.as_deref(), token).await,
         Command::Task { command } => task::task(&context, &command).await,
         Command::Env { command } => env::env(&context, &command).await,
+        Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
         Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
         Command::Ls { status, limit } => ls::ls(&context, &status, limit),
         Command::Status { run } => status::status(&context, run.as_deref()),

@@ -1,5 +1,6 @@
 //! Going back: a failed step that sends an earlier one back, and a person who resumes or rewinds a run.
 
+use crate::mutant;
 use std::collections::BTreeSet;
 
 use super::tasks::{is_open, recount_tasks};
@@ -56,7 +57,7 @@ pub(super) fn drive<S: RunState>(walk: &mut Walk<'_, S>, by: StepNo) -> Result<(
             still &= !matches!(work, Work::Live { .. } | Work::Open | Work::Unreceived);
         }
     }
-    if still {
+    if still || mutant!(ReworkDoesNotWait) {
         reset(walk, &set, by)?;
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 use super::walk::{Walk, waits_again};
 use super::{Items, Needs, RunState, Standing, StepMove, StepNow, standing};
+use crate::mutant;
 use crate::{Plan, PlanStep, RunStatus, StepNo, StepStatus};
 
 /// A need between two items of an open fan-out, seen from one of them.
@@ -131,7 +132,7 @@ fn recount<S: RunState>(state: &mut S, no: StepNo) -> Result<(), S::Error> {
     let mut needs = Needs::default();
     for Following { item, tolerant } in state.followed(no)? {
         match stands(&plan, &state.step(item)?) {
-            Standing::Open => needs.open += 1,
+            Standing::Open => needs.open += u32::from(!mutant!(TaskNeedsForgotten)),
             Standing::Broken if !tolerant => needs.broken += 1,
             Standing::Broken | Standing::Met => {}
         }

@@ -1,5 +1,6 @@
 //! The walk itself: one step at a time from an agenda, until nothing is left to decide.
 
+use crate::mutant;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -193,7 +194,7 @@ impl<S: RunState> Walk<'_, S> {
             self.leave_line(no)?;
             return self.settle(no, StepMove::Skipped { by_when: false });
         }
-        if step.needs.open > 0 {
+        if step.needs.open > u32::from(mutant!(NeedsOffByOne)) {
             return Ok(());
         }
         self.leave_line(no)?;
@@ -257,7 +258,7 @@ impl<S: RunState> Walk<'_, S> {
                 if step.status == StepStatus::Pending {
                     self.state.move_step(no, StepMove::Started)?;
                 }
-                if may == May::End && !ending {
+                if may == May::End && !ending && !mutant!(CancelLeavesWork) {
                     self.state.end_work(no)?;
                     // Another run that nobody works on ends at once.
                     if matches!(self.state.step(no)?.work, Work::Ended(_)) {
@@ -338,8 +339,12 @@ impl<S: RunState> Walk<'_, S> {
     fn has_tries(&self, step: &StepNow, end: WorkEnd) -> bool {
         let policy = &self.planned(step).policy;
         match end {
-            WorkEnd::Lost => !policy.at_most_once && step.losses + 1 < policy.losses,
-            WorkEnd::Failed { retriable } => retriable && step.tries + 1 < policy.attempts,
+            WorkEnd::Lost => {
+                (!policy.at_most_once || mutant!(LostIsTriedAgain)) && step.losses + 1 < policy.losses
+            }
+            WorkEnd::Failed { retriable } => {
+                retriable && (step.tries + 1 < policy.attempts || mutant!(TriesUnbounded))
+            }
             WorkEnd::Succeeded | WorkEnd::Cancelled | WorkEnd::Unschedulable => false,
         }
     }
@@ -380,7 +385,7 @@ impl<S: RunState> Walk<'_, S> {
             return self.tell_parent(parent, step.status);
         }
         let stands = standing(&step, self.planned(&step).policy.on_fail);
-        let broken = u32::from(stands == Standing::Broken);
+        let broken = u32::from(stands == Standing::Broken && !mutant!(BrokenNeedsForgotten));
         let plan = Arc::clone(&self.plan);
         for dependent in plan.dependents(no) {
             let needs = self.state.step(*dependent)?.needs;
@@ -401,9 +406,11 @@ impl<S: RunState> Walk<'_, S> {
     fn tell_parent(&mut self, parent: StepNo, became: StepStatus) -> Result<(), S::Error> {
         let step = self.state.step(parent)?;
         let mut items = step.items.unwrap_or_default();
-        count_item(&mut items, became);
+        if !mutant!(ItemNotCounted) {
+            count_item(&mut items, became);
+        }
         let fail_fast = self.planned(&step).spread.unwrap_or_default().fail_fast;
-        if became == StepStatus::Failed && fail_fast && !items.ending {
+        if became == StepStatus::Failed && fail_fast && !items.ending && !mutant!(FailFastGoesOn) {
             items.ending = true;
             self.agenda.extend(self.state.items(parent, true)?);
         }
@@ -424,7 +431,7 @@ impl<S: RunState> Walk<'_, S> {
 
     fn finish(&mut self) -> Result<(), S::Error> {
         let run = self.state.run();
-        if run.tally.unsettled > 0 {
+        if run.tally.unsettled > u32::from(mutant!(RunEndsEarly)) {
             return Ok(());
         }
         match run.status {

@@ -3,9 +3,9 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag::Known;
 use sprag::view::GateView;
-use sprag_store::ops::{self, Signalled};
+use sprag::{Known, gates};
+use sprag_store::ops::Signalled;
 use sprag_store::{GateKind, GateRow, Table};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -129,18 +129,13 @@ async fn answer(
     Json(given): Json<GateAnswer>,
 ) -> Answer<Json<GateView>> {
     let id = id.number()?;
-    let told = app.blocking(move |app| view(app, &load(app, id)?)).await?;
-    if told.kind != "question" {
-        return Err(Problem::invalid(format!("the gate waits for a {}, not for an answer", told.kind)));
-    }
-    let meant = if given.approved { told.choices.first() } else { told.choices.last() };
-    let choice = given.choice.as_ref().or(meant).map_or("yes", String::as_str);
-    if !told.choices.is_empty() && !told.choices.iter().any(|one| one == choice) {
-        return Err(Problem::invalid(format!("{choice:?} is no answer to this question"))
-            .next(format!("choose one of: {}", told.choices.join(", "))));
-    }
-    let text = ops::answer_text(choice, given.comment.as_deref(), given.approved);
-    app.store().person().answer_gate(id, text).await?.require_applied()?;
+    let gate = app.blocking(move |app| load(app, id)).await?;
+    let answer = gates::Answer {
+        approved: Some(given.approved),
+        choice: given.choice.as_deref(),
+        comment: given.comment.as_deref(),
+    };
+    gates::answer(app.store(), &gate, answer).await?;
     app.blocking(move |app| Ok(Json(view(app, &load(app, id)?)?))).await
 }
 

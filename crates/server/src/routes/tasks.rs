@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use sprag::boards::{self, Claimed, Done, Held, Nothing, Wanted};
+use sprag::boards::{self, ClaimSpec, Claimed, Done, Held, Nothing, lease_of};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -24,32 +24,8 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(release))
 }
 
-/// What is meant by a lease that nobody named.
-const USUAL_LEASE_S: u64 = 30 * 60;
 /// The longest wait for a task in one request.
-const LONGEST_WAIT_S: u64 = 60;
-
-/// Who wants a task, and from where.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Claim {
-    /// Who claims; the same name is the same worker.
-    name: String,
-    /// The board to claim from. Name this, or `queues`.
-    board: Option<String>,
-    /// Queues to claim from, beside the board's.
-    #[serde(default)]
-    queues: Vec<String>,
-    /// Seconds to wait for a task, at most 60.
-    #[serde(default)]
-    #[schema(maximum = 60)]
-    wait_s: u64,
-    /// Seconds for which it is theirs without a heartbeat [default: 1800].
-    #[schema(minimum = 1, maximum = 604800)]
-    lease_s: Option<u64>,
-    /// Any number of the caller's. If no answer came, the same number gets the same task, not a second one.
-    request: Option<u32>,
-}
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A task, or why there is none.
 #[derive(Debug, Serialize, ToSchema)]
@@ -64,26 +40,15 @@ struct Claimable {
 ///
 /// Waits for one, if asked to. A caller that goes away while it waits gets none.
 #[utoipa::path(
-    post, path = "/v1/tasks/claim", tag = "tasks", request_body = Claim,
+    post, path = "/v1/tasks/claim", tag = "tasks", request_body = ClaimSpec,
     responses(
         (status = 200, body = Claimable),
         (status = 404, description = "Problem: there is no such board"),
         (status = 422, description = "Problem: the request is not right"),
     )
 )]
-async fn claim(_: MayWork, State(app): State<App>, Json(claim): Json<Claim>) -> Answer<Json<Claimable>> {
-    let board = match claim.board {
-        None => None,
-        Some(name) => Some(app.blocking(move |app| Ok(boards::known(app.store(), &name)?)).await?),
-    };
-    let wanted = Wanted {
-        name: claim.name,
-        board,
-        queues: claim.queues,
-        wait: Duration::from_secs(claim.wait_s.min(LONGEST_WAIT_S)),
-        lease: lease(claim.lease_s),
-        nonce: claim.request.map_or(0, |request| i64::from(request) + 1),
-    };
+async fn claim(_: MayWork, State(app): State<App>, Json(claim): Json<ClaimSpec>) -> Answer<Json<Claimable>> {
+    let wanted = app.blocking(move |app| Ok(claim.wanted(app.store(), LONGEST_WAIT)?)).await?;
     let mut stopping = app.stopping();
     let claimed = tokio::select! {
         claimed = boards::claim_for_caller(app.store(), wanted) => claimed?,
@@ -94,10 +59,6 @@ async fn claim(_: MayWork, State(app): State<App>, Json(claim): Json<Claim>) -> 
         Ok(task) => Claimable { task: Some(task), nothing: None },
         Err(nothing) => Claimable { task: None, nothing: Some(nothing) },
     }))
-}
-
-fn lease(seconds: Option<u64>) -> Duration {
-    Duration::from_secs(seconds.unwrap_or(USUAL_LEASE_S))
 }
 
 /// For how long.
@@ -126,7 +87,7 @@ async fn start(
     TokenPath(token): TokenPath,
     OptionalJson(keep): OptionalJson<Keep>,
 ) -> Answer<Json<Claimed>> {
-    Ok(Json(boards::start(app.store(), &token, lease(keep.lease_s)).await?))
+    Ok(Json(boards::start(app.store(), &token, lease_of(keep.lease_s)).await?))
 }
 
 /// Keep a task for longer
@@ -146,7 +107,7 @@ async fn heartbeat(
     TokenPath(token): TokenPath,
     OptionalJson(keep): OptionalJson<Keep>,
 ) -> Answer<Json<Held>> {
-    Ok(Json(boards::heartbeat(app.store(), &token, lease(keep.lease_s)).await?))
+    Ok(Json(boards::heartbeat(app.store(), &token, lease_of(keep.lease_s)).await?))
 }
 
 /// That something was reported.

@@ -302,7 +302,7 @@ impl World {
     }
 
     /// The run is over, and everybody does their part: nothing is left of the environment.
-    fn is_cleared(mut self) -> bool {
+    fn comes_to_nothing(mut self) -> bool {
         if !self.is_over() {
             self.act(Act::Ends);
         }
@@ -417,7 +417,7 @@ impl Model for Environments {
                 !world.hands.contains(&Some(removing))
             }),
             Property::always("what no run needs is cleared away", |_, world: &World| {
-                world.clone().is_cleared()
+                world.clone().comes_to_nothing()
             }),
             Property::sometimes("it is made again after it was removed", |_, world: &World| {
                 world.row().is_some_and(|row| row.provision_attempt > 1 && row.destroy_attempt > 0)

@@ -37,6 +37,52 @@ pub struct Wanted {
     pub nonce: i64,
 }
 
+/// A wish for a task, as agents and programs send it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ClaimSpec {
+    /// Who claims. The same name is the same worker: choose one that nobody else uses.
+    pub name: String,
+    /// The board to claim from. Give this, or `queues`.
+    #[serde(default)]
+    pub board: Option<String>,
+    /// Queues to claim from, beside the board's.
+    #[serde(default)]
+    pub queues: Vec<String>,
+    /// Seconds to wait for a task if there is none: 0 if not given, 60 at most over HTTP, 300 otherwise.
+    #[serde(default)]
+    pub wait_s: u64,
+    /// Seconds for which the task is theirs without a heartbeat: 1800 if not given.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 604800))]
+    pub lease_s: Option<u64>,
+    /// Any number of the caller's own. If no answer came, the same number gets the same task, not a second one.
+    #[serde(default)]
+    pub request: Option<u32>,
+}
+
+/// A lease of so many seconds; half an hour if nobody said.
+pub fn lease_of(seconds: Option<u64>) -> Duration {
+    Duration::from_secs(seconds.unwrap_or(30 * 60))
+}
+
+impl ClaimSpec {
+    /// What is meant, with waits no longer than this.
+    pub fn wanted(self, store: &Store, longest_wait: Duration) -> Result<Wanted> {
+        Ok(Wanted {
+            board: self.board.as_deref().map(|board| super::known(store, board)).transpose()?,
+            name: self.name,
+            queues: self.queues,
+            wait: Duration::from_secs(self.wait_s).min(longest_wait),
+            lease: lease_of(self.lease_s),
+            // 0 is for those who named none.
+            nonce: self.request.map_or(0, |request| i64::from(request) + 1),
+        })
+    }
+}
+
 /// A task, and the right to it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -114,11 +160,8 @@ pub struct Done {
 
 /// The number by which an agent is known: the same name is the same agent.
 pub fn agent_id(name: &str) -> Id {
-    // FNV-1a, kept positive and apart from the numbers that are drawn.
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    (hash >> 2) as Id | 1 << 61
+    // Kept positive, and apart from the numbers that are drawn.
+    (sprag_store::fnv(name) >> 2) as Id | 1 << 61
 }
 
 /// Claims a task for somebody who may go away while they wait: what was just claimed for them then goes back at

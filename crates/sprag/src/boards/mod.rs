@@ -19,9 +19,11 @@ use sprag_pipeline::board_plan;
 use sprag_store::ops::{Created, NewBoard, NewRun};
 use sprag_store::{BoardRow, Row, RunRow, Store, Table};
 
+use crate::text::rfc3339;
+
 pub use claim::{
-    Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail, heartbeat, release,
-    start,
+    ClaimSpec, Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail,
+    heartbeat, lease_of, release, start,
 };
 pub use error::BoardError;
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
@@ -263,9 +265,4 @@ fn check_text(what: &str, text: &str) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// A moment (wall clock) as people and programs write it.
-pub(crate) fn rfc3339(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).map(|at| format!("{at:.3}")).unwrap_or_default()
 }

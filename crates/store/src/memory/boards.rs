@@ -19,6 +19,16 @@ pub(super) struct BoardTables {
     notes: Vec<NoteRow>,
 }
 
+impl BoardTables {
+    /// Removes all that is kept of a board.
+    pub(super) fn forget(&mut self, run: RunId) {
+        self.boards.remove(&run);
+        self.keys.retain(|(of, _), _| *of != run);
+        self.needs.retain(|(of, _, _)| *of != run);
+        self.notes.retain(|note| note.run != run);
+    }
+}
+
 impl Boards for MemoryTx<'_> {
     fn put_board(&mut self, board: &BoardRow) -> Result<()> {
         let run = board.run;

@@ -1,6 +1,7 @@
 //! The store in memory: for models, simulations, and to compare SQLite against.
 
 mod boards;
+mod retention;
 mod service;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

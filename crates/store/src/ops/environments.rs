@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use sprag_lifecycle::{Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus};
+use sprag_lifecycle::{
+    Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus, mutant,
+};
 
 use crate::backend::Backend;
 use crate::error::Result;
@@ -214,7 +216,7 @@ pub fn dispatch_destroy(
         Some(run) => session.get::<RunRow>(run)?.is_some_and(|run| !run.status().is_terminal()),
         None => false,
     };
-    if live {
+    if live && !mutant!(CleanedUpUnderARun) {
         // Refused, and forgotten: the run's end decides anew.
         let given = EnvironmentGiven { path_present, live_users: 1, ..EnvironmentGiven::default() };
         let event = EnvironmentEvent::DestroyDispatched;

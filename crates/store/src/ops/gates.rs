@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance};
+use sprag_lifecycle::{
+    Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance, mutant,
+};
 
 use super::cancel_run;
 use crate::error::{Error, Result};
@@ -70,7 +72,9 @@ pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<s
             Ok(Signalled::Received(gate.step))
         }
         None => {
-            session.db().put_signal(run, name, payload)?;
+            if !mutant!(SignalLost) {
+                session.db().put_signal(run, name, payload)?;
+            }
             Ok(Signalled::Kept)
         }
     }

@@ -12,6 +12,7 @@ mod inherit;
 mod reaper;
 mod reclaim;
 mod remote;
+mod retention;
 mod runs;
 mod worker;
 
@@ -25,5 +26,6 @@ use inherit::inherit_step;
 pub use reaper::*;
 pub use reclaim::*;
 pub use remote::*;
+pub use retention::*;
 pub use runs::*;
 pub use worker::*;

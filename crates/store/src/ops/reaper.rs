@@ -1,6 +1,6 @@
 //! What the reaper says for the dead.
 
-use sprag_lifecycle::{Actor, Execution, ExecutionEvent, WorkerEvent, WorkerPresence, advance};
+use sprag_lifecycle::{Actor, Execution, ExecutionEvent, WorkerEvent, WorkerPresence, advance, mutant};
 
 use super::Lease;
 use crate::error::Result;
@@ -30,11 +30,11 @@ pub fn abandon(session: &mut Session<'_>, lease: Lease, lost: Lost) -> Result<Ou
         run_epoch,
         run_live: true,
         owner_dead: lost == Lost::ProcessGone,
-        now_ms: session.now().steady_ms,
+        now_ms: super::lease_clock(session.now()),
     };
     let outcome =
         session.apply::<ExecutionRow>(lease.execution, event, Actor::Reaper, &given, |row, now| {
-            row.fence += 1;
+            row.fence += u32::from(!mutant!(FenceStaysWhenTaken));
             row.ended_ms = Some(now.wall_ms);
         })?;
     if outcome.is_applied()

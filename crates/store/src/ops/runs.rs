@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, ExecutionStatus, Needs, OnConflict, OnFail, Plan, Run, RunEvent, RunId, RunState, RunStatus,
-    StepMove, StepNo, StepStatus, Tally, advance, restart, resume_set,
+    StepMove, StepNo, StepStatus, Tally, advance, mutant, restart, resume_set,
 };
 
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepKey, StepRow};
 use crate::run_state::{DEFAULT_QUEUE, HeldRun, report_run};
+use crate::seams::fnv;
 use crate::session::Session;
 
 /// A run to be made.
@@ -68,10 +69,7 @@ pub enum Created {
 /// The hash by which a plan's content is known (FNV-1a over its JSON).
 pub fn plan_hash(plan: &Plan) -> i64 {
     let json = serde_json::to_string(plan).expect("a plan is plain data");
-    let hash = json.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    hash as i64
+    fnv(&json) as i64
 }
 
 /// Makes a run and starts it, if its group has a place.
@@ -149,7 +147,7 @@ fn kept_by_fork(
 /// Makes a run and its steps, waiting.
 fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
     if let Some(key) = &new.idempotency_key
-        && let Some(existing) = session.db().run_by_key(key)?
+        && let Some(existing) = session.db().run_by_key(key)?.filter(|_| !mutant!(KeyIgnored))
     {
         return Ok(Created::Existing(existing));
     }
@@ -263,7 +261,7 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     if run.status() == RunStatus::Queued
         && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
     {
-        if held.session.places_of(group)?.len() >= limits.limit as usize {
+        if held.session.places_of(group)?.len() >= limits.limit as usize && !mutant!(GroupLimitIgnored) {
             return Ok(None);
         }
         held.session.set_place(group, id, true);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
     Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo,
-    WorkerStatus, advance,
+    WorkerStatus, advance, mutant,
 };
 
 use crate::backend::Candidate;
@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
 use crate::run_state::HeldRun;
+use crate::seams::Now;
 use crate::session::Session;
 
 /// The right to an execution: whoever shows this fence may write to it.
@@ -225,13 +226,18 @@ fn receive_row(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -> Res
         Actor::Worker,
         &given,
         |row, now| {
-            row.fence += 1;
+            row.fence += u32::from(!mutant!(FenceStaysAtReceipt));
             row.owner = Some(claimer.worker);
-            row.lease_until_ms = now.steady_ms + claimer.lease_ms;
+            row.lease_until_ms = lease_clock(now) + claimer.lease_ms;
             row.nonce = claimer.nonce;
             row.started_ms = Some(now.wall_ms);
         },
     )
+}
+
+/// The clock that leases are measured by.
+pub(super) fn lease_clock(now: Now) -> i64 {
+    if mutant!(WallClockLeases) { now.wall_ms } else { now.steady_ms }
 }
 
 fn given(session: &mut Session<'_>, lease: Lease) -> Result<ExecutionGiven> {
@@ -241,7 +247,7 @@ fn given(session: &mut Session<'_>, lease: Lease) -> Result<ExecutionGiven> {
         run_epoch,
         run_live: true,
         owner_dead: false,
-        now_ms: session.now().steady_ms,
+        now_ms: lease_clock(session.now()),
     })
 }
 
@@ -294,7 +300,9 @@ pub fn finish(
     if !outcome.is_applied() {
         return Ok(Finished { outcome, next: None });
     }
-    if let Some(mut held) = HeldRun::take(session, lease.execution.run)? {
+    if !mutant!(AdvanceForgotten)
+        && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
+    {
         advance(&mut held, [lease.execution.step])?;
     }
     let next = match next {
@@ -336,11 +344,14 @@ pub enum Renewal {
 
 /// Prolongs leases, each matched by its fence.
 pub fn renew(session: &mut Session<'_>, leases: &[Lease], lease_ms: i64) -> Result<Vec<Renewal>> {
-    let until_ms = session.now().steady_ms + lease_ms;
+    let until_ms = lease_clock(session.now()) + lease_ms;
     let mut renewals = Vec::with_capacity(leases.len());
     for lease in leases {
         renewals.push(match session.get::<ExecutionRow>(lease.execution)? {
-            Some(row) if row.status() == ExecutionStatus::Running && row.fence == lease.fence => {
+            Some(row)
+                if row.status() == ExecutionStatus::Running
+                    && (row.fence == lease.fence || mutant!(RenewedByName)) =>
+            {
                 session.note::<ExecutionRow>(lease.execution, |row| row.lease_until_ms = until_ms)?;
                 Renewal::Held { until_ms, cancel_requested: row.cancel_requested }
             }
@@ -359,7 +370,7 @@ pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execut
         Actor::Worker,
         &given,
         |row, _| {
-            row.fence += 1;
+            row.fence += u32::from(!mutant!(FenceStaysWhenGivenBack));
             row.owner = None;
             row.lease_until_ms = 0;
             row.started_ms = None;
@@ -402,7 +413,7 @@ pub fn claim_as(
             let _ = super::register_worker(session, worker)?;
         }
     }
-    if claimer.nonce != 0 {
+    if claimer.nonce != 0 && !mutant!(NonceIgnored) {
         let held = session.db().held_by(claimer.worker)?;
         let same = |row: &ExecutionRow| row.nonce == claimer.nonce && claimer.queues.contains(&row.queue);
         if let Some(row) = held.into_iter().find(same) {

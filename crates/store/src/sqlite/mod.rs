@@ -11,6 +11,7 @@
 mod boards;
 mod memo;
 mod open;
+mod retention;
 mod rows;
 mod service;
 mod tx;

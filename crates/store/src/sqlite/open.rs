@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
+use sprag_lifecycle::mutant;
 
 use super::{FILE_NAME, SCHEMA_VERSION, SqliteClock, SqliteOptions, translate};
 use crate::error::{Error, Result};
@@ -19,6 +20,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
+    include_str!("schema_6.sql"),
 ];
 
 /// "SPRG": tells our files from other programs'.
@@ -87,6 +89,9 @@ pub(super) fn connect(path: &Path, options: SqliteOptions) -> Result<Connection>
          PRAGMA wal_autocheckpoint = 4000; PRAGMA journal_size_limit = 67108864;",
     )
     .map_err(fail)?;
+    if mutant!(NotSynced) {
+        conn.execute_batch("PRAGMA synchronous = NORMAL").map_err(fail)?;
+    }
     // Without this promise SQLite compares what is bound to `status = ?` with the conditions of the indexes,
     // and prepares the statement again for every execution.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(fail)?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use rusqlite::{Connection, OptionalExtension, Row as Columns, params};
-use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word};
+use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word, mutant};
 
 use super::memo::{JOURNAL_ROWS, Memo, PLANS_KEPT, Sentence, append_sql, intern};
 use super::rows::{ReadError, Stored};
@@ -189,7 +189,7 @@ fn seq_of(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
-fn run_id(columns: &Columns<'_>) -> rusqlite::Result<RunId> {
+pub(super) fn run_id(columns: &Columns<'_>) -> rusqlite::Result<RunId> {
     columns.get(0).map(RunId::from_i64)
 }
 
@@ -557,6 +557,7 @@ impl Backend for SqliteTx<'_> {
     }
 
     fn claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
+        let pin = if mutant!(ReservationIgnored) { 0 } else { pin };
         self.list(
             "SELECT priority, published_ms, run, step, attempt FROM executions \
              WHERE status = 'scheduled' AND queue = ?1 AND pin = ?2 \

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
 use rusqlite::{Connection, ErrorCode};
+use sprag_lifecycle::mutant;
 use tokio::sync::mpsc::Receiver;
 
 use super::memo::Memo;
@@ -179,7 +180,9 @@ impl Writer {
             }
             done.push(outcome);
         }
-        if let Err(error) = self.conn.execute_batch("COMMIT") {
+        if let Err(error) = self.conn.execute_batch("COMMIT")
+            && !mutant!(CommitNotAsked)
+        {
             let _ = self.conn.execute_batch("ROLLBACK");
             memo.borrow_mut().forget();
             return Err(Undone::Failed(self.commit_failed(&error)));
@@ -220,7 +223,7 @@ impl Writer {
             if self.conn.is_autocommit() {
                 return done;
             }
-            if done.is_err() {
+            if done.is_err() && !mutant!(SavepointKept) {
                 savepoint("ROLLBACK TO job")?;
                 memo.borrow_mut().forget();
             }

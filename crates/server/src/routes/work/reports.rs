@@ -1,7 +1,9 @@
 //! How work ended, as whoever did it tells.
 
 use axum::extract::State;
-use sprag_store::ops;
+use sprag_lifecycle::Execution;
+use sprag_store::ops::{self, Lease};
+use sprag_store::{Id, Outcome, Session};
 use sprag_worker::wire;
 
 use super::claims::given;
@@ -51,14 +53,7 @@ pub(crate) async fn release(
     State(app): State<App>,
     Json(wire::Held { lease }): Json<wire::Held>,
 ) -> Answer<Json<wire::Done>> {
-    let outcome = app
-        .store()
-        .write(move |session| match ops::not_held(session, id, lease)? {
-            Some(refused) => Ok(refused),
-            None => ops::release(session, lease),
-        })
-        .await?;
-    if outcome.is_applied() { Ok(done(true)) } else { Err(refused(outcome)) }
+    give_up(&app, id, lease, ops::release).await
 }
 
 /// Say that the processes that did something are gone, and nobody knows how it would have ended
@@ -72,11 +67,21 @@ pub(crate) async fn vanished(
     State(app): State<App>,
     Json(wire::Held { lease }): Json<wire::Held>,
 ) -> Answer<Json<wire::Done>> {
+    give_up(&app, id, lease, |session, lease| ops::abandon(session, lease, ops::Lost::ProcessGone)).await
+}
+
+/// Takes what a worker holds out of its hands, if it does hold it.
+async fn give_up(
+    app: &App,
+    worker: Id,
+    lease: Lease,
+    act: fn(&mut Session<'_>, Lease) -> sprag_store::Result<Outcome<Execution>>,
+) -> Answer<Json<wire::Done>> {
     let outcome = app
         .store()
-        .write(move |session| match ops::not_held(session, id, lease)? {
+        .write(move |session| match ops::not_held(session, worker, lease)? {
             Some(refused) => Ok(refused),
-            None => ops::abandon(session, lease, ops::Lost::ProcessGone),
+            None => act(session, lease),
         })
         .await?;
     if outcome.is_applied() { Ok(done(true)) } else { Err(refused(outcome)) }

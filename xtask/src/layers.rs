@@ -1,0 +1,96 @@
+//! Which layer of the proof sees which fault.
+
+use std::fmt;
+
+/// A test program, and the tests of it that are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layer {
+    /// The crate it belongs to.
+    pub package: &'static str,
+    /// Its name.
+    pub binary: &'static str,
+    /// Which tests; empty for all.
+    pub tests: &'static str,
+}
+
+const fn layer(package: &'static str, binary: &'static str, tests: &'static str) -> Layer {
+    Layer { package, binary, tests }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.package, self.binary)?;
+        if self.tests.is_empty() { Ok(()) } else { write!(f, " {}", self.tests) }
+    }
+}
+
+/// Where a search for who sees a fault looks, the quickest first.
+pub const SEARCHED: &[Layer] = &[
+    layer("lifecycle", "tables", ""),
+    layer("sim", "models", "sequence_given_back"),
+    layer("sim", "models", "i10_a_gate"),
+    layer("sim", "models", "i16_a_child"),
+    layer("sim", "models", "p14_two_items"),
+    layer("sim", "models", "sequence_resumed"),
+    layer("sim", "linearizable", ""),
+    layer("store", "conformance", ""),
+    layer("store", "boards", ""),
+    layer("store", "environments", ""),
+    layer("store", "group_commit", ""),
+    layer("store", "service", ""),
+    layer("store", "equality", ""),
+    layer("store", "power_loss", ""),
+    layer("sim", "graphs", ""),
+    layer("sim", "models", "diamond"),
+    layer("sim", "models", "sequence_reworked"),
+    layer("sim", "models", "join_with"),
+    layer("sim", "models", "sequence_with"),
+    layer("store", "bad_input", ""),
+];
+
+/// Who is known to see a fault. Each of these must.
+pub const CAUGHT_BY: &[(&str, Layer)] = &[
+    ("M01", layer("sim", "linearizable", "")),
+    ("M01", layer("lifecycle", "tables", "")),
+    ("M02", layer("lifecycle", "tables", "")),
+    ("M03", layer("lifecycle", "tables", "")),
+    ("M04", layer("lifecycle", "tables", "")),
+    ("M05", layer("lifecycle", "tables", "")),
+    ("M06", layer("sim", "models", "sequence_given_back")),
+    ("M07", layer("sim", "models", "sequence_given_back")),
+    ("M08", layer("sim", "models", "i10_a_gate")),
+    ("M09", layer("sim", "graphs", "")),
+    ("M10", layer("sim", "models", "sequence_given_back")),
+    ("M11", layer("sim", "models", "sequence_given_back")),
+    ("M12", layer("store", "equality", "")),
+    ("M13", layer("sim", "graphs", "")),
+    ("M14", layer("sim", "models", "p14_two_items")),
+    ("M15", layer("store", "boards", "")),
+    ("M16", layer("sim", "models", "sequence_given_back")),
+    ("M17", layer("sim", "models", "sequence_given_back")),
+    ("M18", layer("sim", "models", "sequence_given_back")),
+    ("M19", layer("sim", "models", "sequence_given_back")),
+    ("M20", layer("sim", "linearizable", "")),
+    ("M21", layer("sim", "models", "sequence_given_back")),
+    ("M22", layer("store", "conformance", "c08_")),
+    ("M23", layer("store", "conformance", "c08_")),
+    ("M24", layer("store", "conformance", "a_run_is_made_once")),
+    ("M25", layer("store", "conformance", "c10_")),
+    ("M26", layer("store", "conformance", "c10_")),
+    ("M27", layer("store", "conformance", "c10_")),
+    ("M28", layer("sim", "models", "i16_a_child")),
+    ("M29", layer("sim", "models", "i10_a_gate")),
+    ("M30", layer("store", "boards", "c05_")),
+    ("M31", layer("store", "bad_input", "")),
+    ("M32", layer("sim", "models", "i10_a_gate")),
+    ("M33", layer("store", "conformance", "l04_")),
+    ("M34", layer("store", "conformance", "l05_")),
+    ("M35", layer("store", "group_commit", "")),
+    ("M36", layer("store", "conformance", "")),
+    ("M37", layer("store", "power_loss", "a_full_or_broken")),
+    ("M38", layer("store", "power_loss", "i26_")),
+    ("M39", layer("store", "environments", "")),
+    ("M40", layer("store", "outside", "a_signal")),
+    ("M41", layer("store", "outside", "a_question")),
+    ("M42", layer("sim", "models", "i16_a_child")),
+];

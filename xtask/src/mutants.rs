@@ -1,0 +1,139 @@
+//! The proof of the proof: known faults are switched on, one at a time, and a layer must see each.
+//!
+//! The tests are built once, with the faults compiled in; a run with `SPRAG_MUTANT=M07` has the seventh of them. A
+//! test that then still passes does not look at what it claims to look at.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use sprag_lifecycle::mutants::LIST;
+
+use crate::layers::{CAUGHT_BY, Layer, SEARCHED};
+
+/// A test that has not seen a fault by then does not see it.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// One fault, and one who saw it.
+pub struct Caught {
+    /// Its number.
+    pub number: &'static str,
+    /// What is wrong.
+    pub fault: &'static str,
+    /// Who saw it.
+    pub layer: Layer,
+    /// How long that took.
+    pub took: Duration,
+}
+
+/// Runs every fault, or those named, against the layer that is known to see it; with `--search`, against all
+/// layers in turn, to find out which one does.
+pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
+    let search = args.contains(&"--search");
+    let wanted: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--search").collect();
+    if let Some(unknown) = wanted.iter().find(|name| !LIST.iter().any(|(number, ..)| number == *name)) {
+        return Err(format!("there is no fault {unknown:?}: they are M01 to M{}", LIST.len()));
+    }
+    let binaries = build(root)?;
+    let mut caught = Vec::new();
+    let mut survived = Vec::new();
+    for (number, _, fault) in LIST.iter().filter(|(number, ..)| wanted.is_empty() || wanted.contains(number))
+    {
+        let known = CAUGHT_BY.iter().filter(|(of, _)| of == number).map(|(_, layer)| layer);
+        let layers: Vec<&Layer> = if search { SEARCHED.iter().collect() } else { known.collect() };
+        let mut seen = Vec::new();
+        let mut overlooked = layers.is_empty();
+        for layer in layers {
+            match sees(&binaries, layer, number)? {
+                Some(took) => {
+                    println!("{number}  {layer}, {:.1} s: {fault}", took.as_secs_f64());
+                    seen.push(Caught { number, fault, layer: *layer, took });
+                    if search {
+                        break;
+                    }
+                }
+                None if search => {}
+                None => {
+                    println!("{number}  {layer} DOES NOT SEE IT: {fault}");
+                    overlooked = true;
+                }
+            }
+        }
+        if overlooked || seen.is_empty() {
+            println!("{number}  SURVIVES: {fault}");
+            survived.push(*number);
+        }
+        caught.extend(seen);
+    }
+    match survived.is_empty() {
+        true => Ok(caught),
+        false => Err(format!("nobody saw {}: the proof is blind to it", survived.join(", "))),
+    }
+}
+
+/// The test programs with the faults in them, by package and name.
+fn build(root: &Path) -> Result<BTreeMap<(String, String), PathBuf>, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["test", "--quiet", "--no-run", "--message-format=json"]);
+    for package in ["sprag-lifecycle", "sprag-store", "sprag-sim"] {
+        command.args(["-p", package]);
+    }
+    command.args(["--features", "sprag-lifecycle/mutants"]).current_dir(root).stderr(Stdio::inherit());
+    eprintln!("── {command:?}");
+    let built = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if !built.status.success() {
+        return Err(format!("{command:?} ended with {}", built.status));
+    }
+    let mut binaries = BTreeMap::new();
+    for line in String::from_utf8_lossy(&built.stdout).lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
+        let (Some(program), Some(package)) = (message["executable"].as_str(), message["package_id"].as_str())
+        else {
+            continue;
+        };
+        let package = ["lifecycle", "store", "sim"].into_iter().find(|name| {
+            package.contains(&format!("/crates/{name}#")) || package.contains(&format!("sprag-{name}@"))
+        });
+        if let (Some(package), Some(target)) = (package, message["target"]["name"].as_str()) {
+            binaries.insert((package.to_owned(), target.to_owned()), PathBuf::from(program));
+        }
+    }
+    Ok(binaries)
+}
+
+/// How long it took a layer to fail with this fault on; none if it passes.
+#[expect(clippy::disallowed_methods, reason = "it waits for another program, with a deadline")]
+fn sees(
+    binaries: &BTreeMap<(String, String), PathBuf>,
+    layer: &Layer,
+    number: &str,
+) -> Result<Option<Duration>, String> {
+    let program = binaries
+        .get(&(layer.package.to_owned(), layer.binary.to_owned()))
+        .ok_or_else(|| format!("there is no test {layer}"))?;
+    let since = Instant::now();
+    let mut child = Command::new(program)
+        .args(layer.tests.split_whitespace())
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace"))
+        .env("SPRAG_MUTANT", number)
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{}: {error}", program.display()))?;
+    loop {
+        match child.try_wait().map_err(|error| error.to_string())? {
+            Some(status) if status.success() => return Ok(None),
+            Some(_) => return Ok(Some(since.elapsed())),
+            None if since.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                let _ = child.wait();
+                println!("{number}  {layer} does not end");
+                return Ok(None);
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
