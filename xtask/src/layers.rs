@@ -26,6 +26,7 @@ impl fmt::Display for Layer {
 
 /// Where a search for who sees a fault looks, the quickest first.
 pub const SEARCHED: &[Layer] = &[
+    layer("sim", "simulation", "the_same_seed"),
     layer("lifecycle", "tables", ""),
     layer("sim", "models", "sequence_given_back"),
     layer("sim", "models", "i10_a_gate"),
