@@ -1,4 +1,4 @@
-//! `store`, `growth`, `pipelines`, `worktrees`, `fanout` and `serve`: how fast Sprag is, in ratios taken within one round.
+//! `store`, `growth`, `pipelines`, `postgres`, `worktrees`, `fanout` and `serve`: how fast Sprag is, in ratios taken within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -19,6 +19,7 @@ mod load;
 mod peer;
 mod pipelines;
 mod plot;
+mod postgres;
 mod serve;
 mod store;
 mod worktrees;
@@ -56,6 +57,8 @@ enum What {
     Growth,
     /// W1 to W3: pipelines, claims, latency; with apalis-sqlite as a peer.
     Pipelines,
+    /// W1 to W3 on PostgreSQL, and W6: the same with several processes.
+    Postgres,
     /// W4: worktrees made at once, against `git worktree add`.
     Worktrees,
     /// What a step costs in fan-outs of 100 to 10,000 items, and in graphs of 100 and 1,000 steps.
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         What::Store => ("store", runtime.block_on(store::measure(effort))),
         What::Growth => ("growth", runtime.block_on(growth::measure(effort))),
         What::Pipelines => ("pipelines", runtime.block_on(pipelines::measure(effort))),
+        What::Postgres => ("postgres", runtime.block_on(postgres::measure(effort))),
         What::Worktrees => ("worktrees", worktrees::measure(effort)),
         What::Fanout => ("fanout", runtime.block_on(fanout::measure(effort))),
         What::Serve => ("serve", runtime.block_on(serve::measure(effort))),

@@ -16,9 +16,9 @@ use crate::peer::{Apalis, Request};
 use crate::{Effort, Result, engine, files, floors};
 
 /// Whoever drains the queue in W2.
-const WORKERS: usize = 8;
+pub(crate) const WORKERS: usize = 8;
 /// How many tasks a batched claim asks for.
-const BATCH: usize = 100;
+pub(crate) const BATCH: usize = 100;
 /// How many enqueue at once before a drain is timed.
 const ENQUEUERS: usize = 64;
 /// Floor and store take turns so often in a round: a disk's mood may change within a second.
@@ -174,7 +174,7 @@ async fn w2(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
 }
 
 /// Makes runs of one step, for anybody to take.
-async fn enqueue(store: &Store, tasks: usize) -> Result<()> {
+pub(crate) async fn enqueue(store: &Store, tasks: usize) -> Result<()> {
     let plan = sequence(1)?;
     let makers: Vec<_> = (0..ENQUEUERS)
         .map(|maker| {
@@ -194,7 +194,7 @@ async fn enqueue(store: &Store, tasks: usize) -> Result<()> {
 }
 
 /// Each claim and each end is on disk before the next is asked for.
-async fn drain_one_by_one(store: &Store, worker: i64) -> Result<Vec<ExecutionId>> {
+pub(crate) async fn drain_one_by_one(store: &Store, worker: i64) -> Result<Vec<ExecutionId>> {
     let mut received = Vec::new();
     while let Some(task) = store.claims().claim(claimer(worker), 1).await?.pop() {
         received.push(task.lease.execution);

@@ -42,6 +42,8 @@ pub fn program() -> &'static Path {
 /// A folder that goes when it is dropped, with every process that worked in it.
 pub struct Sandbox {
     folder: TempDir,
+    /// The database that its processes use, if that is none of their own.
+    store: Option<String>,
     started: AtomicU32,
 }
 
@@ -54,7 +56,16 @@ impl Default for Sandbox {
 impl Sandbox {
     /// A new, empty one.
     pub fn new() -> Self {
-        Sandbox { folder: tempfile::tempdir().expect("a folder"), started: AtomicU32::new(0) }
+        Sandbox::with(None)
+    }
+
+    fn with(store: Option<String>) -> Self {
+        Sandbox { folder: tempfile::tempdir().expect("a folder"), store, started: AtomicU32::new(0) }
+    }
+
+    /// A new one whose processes keep runs in this database: a machine of many.
+    pub fn on(store: &str) -> Self {
+        Sandbox::with(Some(store.to_owned()))
     }
 
     /// A file in the folder.
@@ -112,6 +123,7 @@ impl Sandbox {
             }
         }
         command.env("SPRAG_DATA", self.data()).stdin(Stdio::null());
+        command.envs(self.store.iter().map(|url| ("SPRAG_STORE", url)));
         command
     }
 

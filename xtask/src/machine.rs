@@ -1,25 +1,48 @@
-//! What the tests need of the machine beside Rust: Python, for the programs of others that they drive.
+//! What the tests need of the machine beside Rust: Python, for the programs of others that they drive, and PostgreSQL.
 
 use std::process::{Command, Stdio};
 
-/// Sees to it that Python can make environments of its own; installs it on Debian and the like if it cannot.
+/// Sees to it that everything is there; installs it on Debian and the like if it is not.
 pub(crate) fn prepare() -> Result<(), String> {
-    if has_python() {
-        return Ok(());
+    let wanted = [
+        (has_python as fn() -> bool, &["python3", "python3-venv"][..], "Python 3 with venv"),
+        (has_postgres, &["postgresql", "postgresql-client"][..], "PostgreSQL 13 or newer"),
+    ];
+    for (is_there, packages, name) in wanted {
+        if is_there() {
+            continue;
+        }
+        install(packages);
+        if !is_there() {
+            return Err(format!("the tests need {name}: install {}", packages.join(" and ")));
+        }
     }
-    let install = ["apt-get", "install", "--yes", "--no-install-recommends", "python3", "python3-venv"];
+    Ok(())
+}
+
+fn install(packages: &[&str]) {
+    let mut install = vec!["apt-get", "install", "--yes", "--no-install-recommends"];
+    install.extend(packages);
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|told| told.stdout.trim_ascii() == b"0");
     let sudo: &[&str] = if is_root { &[] } else { &["sudo", "--non-interactive"] };
     for words in [&["apt-get", "update"][..], &install[..]] {
         let words: Vec<&str> = sudo.iter().chain(words).copied().collect();
         eprintln!("── {}", words.join(" "));
-        // Whether it helped is seen below.
+        // Whether it helped is seen afterwards.
         let _ = Command::new(words[0]).args(&words[1..]).env("DEBIAN_FRONTEND", "noninteractive").status();
     }
-    match has_python() {
-        true => Ok(()),
-        false => Err("the tests need Python 3 with venv: install python3 and python3-venv".to_owned()),
-    }
+}
+
+/// The server's own programs, which Debian keeps out of the PATH.
+fn has_postgres() -> bool {
+    let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    debian.into_iter().any(|version| version.path().join("bin/initdb").exists())
+        || Command::new("initdb")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok()
 }
 
 fn has_python() -> bool {

@@ -14,6 +14,10 @@ pub(crate) struct Args {
     /// Where everything is kept [default: $XDG_DATA_HOME/sprag]
     #[arg(long, global = true, env = "SPRAG_DATA", value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+    /// Keep runs in PostgreSQL instead of the data directory, which then holds logs and worktrees alone:
+    /// postgres://USER@HOST/DATABASE
+    #[arg(long, global = true, env = "SPRAG_STORE", hide_env_values = true, value_name = "URL")]
+    pub(crate) store: Option<String>,
     /// Answers for programs, as JSON on stdout
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -305,11 +309,13 @@ Examples:
 Stop it with Ctrl-C or SIGTERM: it finishes the steps it has, then leaves. A second
 signal ends them; they are then tried again elsewhere.
 
+With --store it works for everybody who uses that database, from as many machines as there are.
 With --server it claims over HTTP and opens no database: what it needs is a token with the
 scope `work` (sprag token new NAME --scope work), unless the server wants none.
 
 Examples:
   sprag worker --slots 4
+  SPRAG_STORE=postgres://sprag@db.example/sprag sprag worker
   SPRAG_TOKEN=... sprag worker --server http://build.example:7717 --queue gpu")]
     Worker {
         /// A queue to serve; repeat it for more
@@ -344,6 +350,7 @@ Stop it with Ctrl-C or SIGTERM: it finishes the requests and steps it has. A sec
 Examples:
   sprag serve
   sprag serve --listen 0.0.0.0:7717 --no-worker
+  SPRAG_STORE=postgres://sprag@db.example/sprag sprag serve --no-worker
   curl http://127.0.0.1:7717/v1/runs")]
     Serve(Serve),
     /// Who may call a server: make, list and remove tokens
@@ -409,7 +416,7 @@ Examples:
         /// Only this one: run, step, execution, environment, thread, gate, worker, enforcement
         entity: Option<String>,
     },
-    /// Check the data directory and this machine
+    /// Check the data directory, the database and this machine
     Doctor,
     /// Print a completion script for a shell
     Completion {

@@ -1,4 +1,4 @@
-//! What every command needs: the data directory, the store in it, and the run that the user means.
+//! What every command needs: the data directory, the store in it or elsewhere, and the run that the user means.
 
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,8 @@ use crate::show::Style;
 
 pub(crate) struct Context {
     pub(crate) data: PathBuf,
+    /// The database's URL, if runs are not kept in the data directory.
+    store: Option<String>,
     pub(crate) json: bool,
     pub(crate) style: Style,
 }
@@ -24,14 +26,33 @@ impl Context {
         };
         let data = std::path::absolute(&data)
             .map_err(|error| Failure::usage(format!("{}: {error}", data.display())))?;
+        let store = args.store.clone().filter(|url| !url.is_empty());
+        if let Some(url) = &store
+            && !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
+        {
+            // It may hold a password: it is not repeated.
+            return Err(Failure::usage("--store (or SPRAG_STORE) is not the URL of a PostgreSQL database")
+                .next("write it like postgres://USER@HOST/DATABASE; for a folder use --data DIR"));
+        }
         Style::choose(args.color);
-        Ok(Context { data, json: args.json, style: Style::stdout() })
+        Ok(Context { data, store, json: args.json, style: Style::stdout() })
     }
 
     pub(crate) fn store(&self) -> Result<Store, Failure> {
+        if let Some(url) = &self.store {
+            return sprag::open_postgres(url).map_err(|error| Failure::error(error.to_string()));
+        }
         sprag::open(&self.data).map_err(|error| {
             Failure::error(error.to_string()).next("choose another folder with --data DIR or SPRAG_DATA")
         })
+    }
+
+    /// Where runs are kept, as people are told.
+    pub(crate) fn place(&self, store: &Store) -> String {
+        match (&self.store, store.path()) {
+            (Some(_), Some(url)) => url.display().to_string(),
+            _ => self.data.display().to_string(),
+        }
     }
 
     pub(crate) fn files(&self) -> Files {

@@ -83,6 +83,11 @@ pub fn parse(name: &str, source: &str) -> Result<Pipeline, Diagnostics> {
     sprag_pipeline::parse(name, source).map(|loaded| loaded.pipeline)
 }
 
+/// Opens the PostgreSQL database that a URL names, making its tables if they are not there.
+pub fn open_postgres(url: &str) -> sprag_store::Result<Store> {
+    Ok(Store::open_postgres(url)?.speaking(std::sync::Arc::new(PipelineLanguage)))
+}
+
 /// Opens the store in a folder, making both if they are not there.
 pub fn open(folder: &std::path::Path) -> sprag_store::Result<Store> {
     Ok(Store::open(folder)?.speaking(std::sync::Arc::new(PipelineLanguage)))

@@ -48,7 +48,19 @@ pub trait Backend:
     fn random(&mut self) -> u64;
     /// Who reads the specs of steps.
     fn language(&self) -> Arc<dyn Language>;
-    /// The sequence number of the last journal entry; 0 if there is none.
+    /// Makes sure that nobody else decides about a run until this transaction ends. Where several processes write,
+    /// one whose row is somebody else's is a conflict, and the operation is run again.
+    fn hold(&mut self, _: RunId) -> Result<()> {
+        Ok(())
+    }
+    /// Whether nobody else decides about a run that was read.
+    fn is_held(&mut self, _: RunId) -> bool {
+        true
+    }
+    /// Has a step looked at after this transaction: its work was received, and its run was somebody else's.
+    fn look_later(&mut self, _: RunId, _: StepNo) {}
+    /// The sequence number of the last journal entry; 0 if there is none. Whoever writes may count on from it until
+    /// its transaction ends.
     fn last_seq(&mut self) -> Result<u64>;
     /// Adds entries to the journal.
     fn append(&mut self, entries: &[JournalEntry]) -> Result<()>;

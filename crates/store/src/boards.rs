@@ -89,22 +89,22 @@ impl Person<'_> {
 
     /// Adds tasks to an open board, all or none.
     pub async fn add_tasks(self, board: RunId, tasks: Vec<NewTask>) -> Result<Vec<Added>> {
-        self.0.write(move |session| ops::add_tasks(session, board, &tasks)).await
+        self.0.write_on(vec![board], move |session| ops::add_tasks(session, board, &tasks)).await
     }
 
     /// Takes a task back.
     pub async fn cancel_task(self, board: RunId, no: StepNo) -> Result<TaskMoved> {
-        self.0.write(move |session| ops::cancel_task(session, board, no)).await
+        self.0.write_on(vec![board], move |session| ops::cancel_task(session, board, no)).await
     }
 
     /// Tries a task again.
     pub async fn retry_task(self, board: RunId, no: StepNo) -> Result<TaskMoved> {
-        self.0.write(move |session| ops::retry_task(session, board, no)).await
+        self.0.write_on(vec![board], move |session| ops::retry_task(session, board, no)).await
     }
 
     /// Takes no more tasks.
     pub async fn close_board(self, board: RunId, cancel_waiting: bool) -> Result<()> {
-        self.0.write(move |session| ops::close_board(session, board, cancel_waiting)).await
+        self.0.write_on(vec![board], move |session| ops::close_board(session, board, cancel_waiting)).await
     }
 
     /// Says anew what a board is for, or how it goes about it.
@@ -114,7 +114,11 @@ impl Person<'_> {
         goal: Option<Arc<str>>,
         plan: Option<Arc<str>>,
     ) -> Result<()> {
-        self.0.write(move |session| ops::set_board_plan(session, board, goal.as_ref(), plan.as_ref())).await
+        self.0
+            .write_on(vec![board], move |session| {
+                ops::set_board_plan(session, board, goal.as_ref(), plan.as_ref())
+            })
+            .await
     }
 
     /// Leaves a note on a board.

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::backend::{Backend, QueueRow};
 use crate::error::{Error, Result};
+use crate::job::{About, Job};
 use crate::language::Language;
 use crate::machine::{self, Machine, Surroundings};
 use crate::memory::{Tables, Tongue};
@@ -19,11 +20,12 @@ use crate::ops::{
     ThreadIntent,
 };
 use crate::outcome::Outcome;
+use crate::postgres::Postgres;
 use crate::rows::{EnvironmentGiven, Id, ThreadGiven};
 use crate::seams::{Clock, Entropy, Now, System};
 use crate::service::Observer;
 use crate::session::Session;
-use crate::sqlite::{Job, Sqlite, SqliteOptions};
+use crate::sqlite::{Sqlite, SqliteOptions};
 use crate::wake::{Hub, Reach, Subscription, Topic};
 
 /// A store. Cloning it is cheap; the last clone closes it.
@@ -36,6 +38,7 @@ pub struct Store {
 enum Inner {
     Memory(Box<Memory>),
     Sqlite(Sqlite),
+    Postgres(Postgres),
 }
 
 struct Memory {
@@ -58,6 +61,7 @@ impl Memory {
 /// A closure that waits to be written, and the caller who waits for its answer.
 struct Waiting<F, T> {
     operation: F,
+    about: About,
     answer: Option<T>,
     caller: oneshot::Sender<Result<T>>,
 }
@@ -77,6 +81,10 @@ where
         // A caller that has gone away has its change all the same.
         let _ = caller.send(committed.and_then(|()| answer.ok_or(Error::Closed)));
     }
+
+    fn about(&self) -> &About {
+        &self.about
+    }
 }
 
 impl Store {
@@ -94,6 +102,21 @@ impl Store {
     ) -> Result<Store> {
         let sqlite = Sqlite::open(folder, options, clock, entropy)?;
         Ok(Store::on_this_machine(Inner::Sqlite(sqlite)))
+    }
+
+    /// Opens the PostgreSQL database that a URL names, making its tables if they are not there.
+    pub fn open_postgres(url: &str) -> Result<Store> {
+        Store::open_postgres_with(url, None, Arc::new(System))
+    }
+
+    /// Opens a PostgreSQL database with randomness of one's own and, for tests, a clock in the place of its own.
+    pub fn open_postgres_with(
+        url: &str,
+        clock: Option<Arc<dyn Clock>>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Store> {
+        let postgres = Postgres::open(url, clock, entropy)?;
+        Ok(Store::on_this_machine(Inner::Postgres(postgres)))
     }
 
     /// A store in memory, gone with its last clone.
@@ -129,6 +152,7 @@ impl Store {
         match &*self.inner {
             Inner::Memory(memory) => memory.tables().language = Tongue(language),
             Inner::Sqlite(sqlite) => sqlite.speak(language),
+            Inner::Postgres(postgres) => postgres.speak(language),
         }
         self
     }
@@ -141,15 +165,33 @@ impl Store {
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
+        self.write_on(Vec::new(), operation).await
+    }
+
+    /// The same, for an operation that decides about these runs: a database with several writing processes holds and
+    /// fetches them before it begins.
+    pub async fn write_on<T, F>(&self, runs: Vec<RunId>, operation: F) -> Result<T>
+    where
+        F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
+        self.submit(About { runs, claim: None }, operation).await
+    }
+
+    async fn submit<T, F>(&self, about: About, operation: F) -> Result<T>
+    where
+        F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
+        T: Send + 'static,
+    {
         match &self.surroundings.0 {
             Some(machine) => {
-                machine::write(&**machine, operation, async |noting| self.commit(noting).await).await
+                machine::write(&**machine, operation, async |noting| self.commit(about, noting).await).await
             }
-            None => self.commit(operation).await,
+            None => self.commit(about, operation).await,
         }
     }
 
-    async fn commit<T, F>(&self, mut operation: F) -> Result<T>
+    async fn commit<T, F>(&self, about: About, mut operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
@@ -166,7 +208,12 @@ impl Store {
             }
             Inner::Sqlite(sqlite) => {
                 let (caller, answer) = oneshot::channel();
-                sqlite.submit(Box::new(Waiting { operation, answer: None, caller })).await?;
+                sqlite.submit(Box::new(Waiting { operation, about, answer: None, caller })).await?;
+                answer.await.map_err(|_| Error::Closed)?
+            }
+            Inner::Postgres(postgres) => {
+                let (caller, answer) = oneshot::channel();
+                postgres.submit(Box::new(Waiting { operation, about, answer: None, caller })).await?;
                 answer.await.map_err(|_| Error::Closed)?
             }
         }
@@ -180,6 +227,7 @@ impl Store {
                 memory.tables().read(now, look)
             }
             Inner::Sqlite(sqlite) => sqlite.read(look),
+            Inner::Postgres(postgres) => postgres.read(look),
         }
     }
 
@@ -196,6 +244,7 @@ impl Store {
         match &*self.inner {
             Inner::Memory(memory) => memory.hub.subscribe(topics, reach),
             Inner::Sqlite(sqlite) => sqlite.hub.subscribe(topics, reach),
+            Inner::Postgres(postgres) => postgres.hub().subscribe(topics, reach),
         }
     }
 
@@ -203,6 +252,7 @@ impl Store {
         match &*self.inner {
             Inner::Memory(_) => {}
             Inner::Sqlite(sqlite) => sqlite.observe(observer),
+            Inner::Postgres(postgres) => postgres.observe(observer),
         }
     }
 
@@ -211,6 +261,7 @@ impl Store {
         match &*self.inner {
             Inner::Memory(memory) => memory.now(),
             Inner::Sqlite(sqlite) => sqlite.now(),
+            Inner::Postgres(postgres) => postgres.now(),
         }
     }
 
@@ -219,6 +270,7 @@ impl Store {
         match &*self.inner {
             Inner::Memory(memory) => memory.entropy.next_u64(),
             Inner::Sqlite(sqlite) => sqlite.random(),
+            Inner::Postgres(postgres) => postgres.random(),
         }
     }
 
@@ -232,14 +284,16 @@ impl Store {
         match &*self.inner {
             Inner::Memory(_) => Ok("in memory".into()),
             Inner::Sqlite(sqlite) => sqlite.health(),
+            Inner::Postgres(postgres) => postgres.health(),
         }
     }
 
-    /// The file, if the store is one.
+    /// The file, or the URL without its password; none for a store in memory.
     pub fn path(&self) -> Option<&Path> {
         match &*self.inner {
             Inner::Memory(_) => None,
             Inner::Sqlite(sqlite) => Some(sqlite.path()),
+            Inner::Postgres(postgres) => Some(postgres.path()),
         }
     }
 
@@ -276,22 +330,22 @@ pub struct Executor<'s>(&'s Store);
 impl Executor<'_> {
     /// Starts a queued run, if its group has a place; `None` if it has to wait.
     pub async fn start_run(self, id: RunId) -> Result<Option<Outcome<Run>>> {
-        self.0.write(move |session| ops::start_run(session, id)).await
+        self.0.write_on(vec![id], move |session| ops::start_run(session, id)).await
     }
 
     /// Hands over an execution whose time has come.
     pub async fn schedule(self, id: ExecutionId) -> Result<bool> {
-        self.0.write(move |session| ops::schedule(session, id)).await
+        self.0.write_on(vec![id.run], move |session| ops::schedule(session, id)).await
     }
 
     /// Takes back what nobody came for, and hands it over again.
     pub async fn redispatch(self, id: ExecutionId) -> Result<bool> {
-        self.0.write(move |session| ops::redispatch(session, id)).await
+        self.0.write_on(vec![id.run], move |session| ops::redispatch(session, id)).await
     }
 
     /// Looks at a whole run and decides whatever is due.
     pub async fn heal_run(self, id: RunId) -> Result<()> {
-        self.0.write(move |session| ops::heal_run(session, id)).await
+        self.0.write_on(vec![id], move |session| ops::heal_run(session, id)).await
     }
 
     /// Limits or holds a queue.
@@ -311,12 +365,12 @@ impl Executor<'_> {
 
     /// Reserves a live run to another worker, or to none.
     pub async fn pin_run(self, id: RunId, pin: Option<Id>) -> Result<bool> {
-        self.0.write(move |session| ops::pin_run(session, id, pin)).await
+        self.0.write_on(vec![id], move |session| ops::pin_run(session, id, pin)).await
     }
 
     /// Gives up on an execution that nobody can be found for.
     pub async fn fail_unserved(self, id: ExecutionId) -> Result<bool> {
-        self.0.write(move |session| ops::fail_unserved(session, id)).await
+        self.0.write_on(vec![id.run], move |session| ops::fail_unserved(session, id)).await
     }
 
     /// Something in the outbox was done.
@@ -368,12 +422,12 @@ impl Executor<'_> {
 
     /// An attempt's time has come.
     pub async fn timer_fired(self, id: ExecutionId) -> Result<bool> {
-        self.0.write(move |session| ops::timer_fired(session, id)).await
+        self.0.write_on(vec![id.run], move |session| ops::timer_fired(session, id)).await
     }
 
     /// Looks at one step whose work, somewhere else, may have come to an end.
     pub async fn look_at_step(self, run: RunId, step: StepNo) -> Result<()> {
-        self.0.write(move |session| ops::look_at_step(session, run, step)).await
+        self.0.write_on(vec![run], move |session| ops::look_at_step(session, run, step)).await
     }
 }
 
@@ -439,7 +493,7 @@ impl Claims<'_> {
 
     /// Reserves a run to its own worker again, if it is reserved to nobody.
     pub async fn reclaim(self, run: RunId, worker: Id) -> Result<bool> {
-        self.0.write(move |session| ops::reclaim_run(session, run, worker)).await
+        self.0.write_on(vec![run], move |session| ops::reclaim_run(session, run, worker)).await
     }
 
     /// Takes no more work from now on.
@@ -458,12 +512,14 @@ impl Claims<'_> {
 
     /// Receives up to `limit` executions.
     pub async fn claim(self, claimer: Claimer, limit: usize) -> Result<Vec<Assignment>> {
-        self.0.write(move |session| ops::claim(session, &claimer, limit)).await
+        let about = About { runs: Vec::new(), claim: Some((claimer.clone(), limit)) };
+        self.0.submit(about, move |session| ops::claim(session, &claimer, limit)).await
     }
 
     /// Receives one execution for an agent or a person that is known by its name.
     pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
-        self.0.write(move |session| ops::claim_as(session, &worker, &claimer)).await
+        let about = About { runs: Vec::new(), claim: Some((claimer.clone(), 1)) };
+        self.0.submit(about, move |session| ops::claim_as(session, &worker, &claimer)).await
     }
 
     /// Receives one execution that a message told of.
@@ -487,7 +543,11 @@ impl Holder<'_> {
     /// Reports how it ended and, if `next` asks for it, receives what follows in the same commit.
     pub async fn finish(self, ending: Ending, next: Option<Claimer>) -> Result<Finished> {
         let lease = self.lease;
-        self.store.write(move |session| ops::finish(session, lease, &ending, next.as_ref())).await
+        self.store
+            .write_on(vec![lease.execution.run], move |session| {
+                ops::finish(session, lease, &ending, next.as_ref())
+            })
+            .await
     }
 
     /// Prolongs the lease.
@@ -500,7 +560,7 @@ impl Holder<'_> {
     /// Gives it back unfinished.
     pub async fn release(self) -> Result<Outcome<Execution>> {
         let lease = self.lease;
-        self.store.write(move |session| ops::release(session, lease)).await
+        self.store.write_on(vec![lease.execution.run], move |session| ops::release(session, lease)).await
     }
 }
 
@@ -511,12 +571,20 @@ pub struct Reaper<'s>(&'s Store);
 impl Reaper<'_> {
     /// Takes an execution from an owner whose lease has lapsed, by the store's clock.
     pub async fn expire(self, lease: Lease) -> Result<Outcome<Execution>> {
-        self.0.write(move |session| ops::abandon(session, lease, Lost::LeaseLapsed)).await
+        self.0
+            .write_on(vec![lease.execution.run], move |session| {
+                ops::abandon(session, lease, Lost::LeaseLapsed)
+            })
+            .await
     }
 
     /// Takes an execution from an owner whose process is gone.
     pub async fn owner_died(self, lease: Lease) -> Result<Outcome<Execution>> {
-        self.0.write(move |session| ops::abandon(session, lease, Lost::ProcessGone)).await
+        self.0
+            .write_on(vec![lease.execution.run], move |session| {
+                ops::abandon(session, lease, Lost::ProcessGone)
+            })
+            .await
     }
 
     /// Notes that a worker is gone.
@@ -547,7 +615,8 @@ impl Person<'_> {
         let hash = ops::plan_hash(&new.plan);
         for _ in 0..DRAWS {
             let this = new.clone();
-            match self.0.write(move |session| ops::create_run(session, &this, hash)).await? {
+            match self.0.write_on(vec![this.id], move |session| ops::create_run(session, &this, hash)).await?
+            {
                 Created::NameTaken => new.id = self.new_run_id(),
                 created => return Ok(created),
             }
@@ -573,17 +642,17 @@ impl Person<'_> {
 
     /// Asks a run to end.
     pub async fn cancel_run(self, id: RunId) -> Result<Outcome<Run>> {
-        self.0.write(move |session| ops::cancel_run(session, id)).await
+        self.0.write_on(vec![id], move |session| ops::cancel_run(session, id)).await
     }
 
     /// Tries again what failed or was cancelled.
     pub async fn resume_run(self, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
-        self.0.write(move |session| ops::resume_run(session, id, pin)).await
+        self.0.write_on(vec![id], move |session| ops::resume_run(session, id, pin)).await
     }
 
     /// Goes on from an earlier step.
     pub async fn rewind_run(self, id: RunId, to: StepNo, pin: Option<Id>) -> Result<Outcome<Run>> {
-        self.0.write(move |session| ops::rewind_run(session, id, to, pin)).await
+        self.0.write_on(vec![id], move |session| ops::rewind_run(session, id, to, pin)).await
     }
 
     /// Answers a gate.
@@ -593,7 +662,7 @@ impl Person<'_> {
 
     /// Sends a signal to a run.
     pub async fn signal(self, run: RunId, name: Arc<str>, payload: Arc<str>) -> Result<Signalled> {
-        self.0.write(move |session| ops::signal(session, run, &name, &payload)).await
+        self.0.write_on(vec![run], move |session| ops::signal(session, run, &name, &payload)).await
     }
 
     /// Notes a wish on a thread.

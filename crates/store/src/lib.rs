@@ -7,13 +7,14 @@
 //!            │
 //!   Session: evaluate the table, change rows, journal        (written once, for all stores)
 //!            │
-//!   Backend: memory │ SQLite                   rows, compare-and-set, ordered queries
+//!   Backend: memory │ SQLite │ PostgreSQL      rows, compare-and-set, ordered queries
 //! ```
 
 mod backend;
 mod boards;
 mod error;
 mod handle;
+mod job;
 mod language;
 mod machine;
 mod memory;
@@ -21,6 +22,7 @@ mod names;
 pub mod ops;
 mod outcome;
 mod outside;
+mod postgres;
 mod retention;
 mod rows;
 mod run_state;

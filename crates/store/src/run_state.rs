@@ -30,6 +30,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
     /// Takes the run's row; none if there is no such run.
     pub(crate) fn take(session: &'s mut Session<'a>, id: RunId) -> Result<Option<Self>> {
         let Some(run) = session.get::<RunRow>(id)? else { return Ok(None) };
+        session.db().hold(id)?;
         let plan = session.plan(id, run.plan)?;
         Ok(Some(HeldRun { session, id, plan, epoch_raised: false }))
     }

@@ -57,7 +57,10 @@ pub(crate) trait Holds<R: Row> {
 pub struct Session<'a> {
     db: &'a mut dyn Backend,
     now: Now,
-    seq: u64,
+    /// The number of the last journal entry, once this operation has something to add to it.
+    seq: Option<u64>,
+    /// Why that number could not be had: nothing may then be written.
+    broken: Option<Error>,
     journal: Vec<JournalEntry>,
     refusals: Vec<Refusal>,
     outbox: Vec<OutboxRow>,
@@ -109,7 +112,8 @@ impl<'a> Session<'a> {
     pub fn new(db: &'a mut dyn Backend) -> Result<Self> {
         Ok(Session {
             now: db.now(),
-            seq: db.last_seq()?,
+            seq: None,
+            broken: None,
             db,
             journal: Vec::new(),
             refusals: Vec::new(),
@@ -328,12 +332,27 @@ impl<'a> Session<'a> {
         actor: Actor,
     ) -> u64 {
         if mutant!(JournalSkips) && event == "step.failed" {
-            return self.seq;
+            return self.last_seq();
         }
-        self.seq += 1;
+        let seq = self.last_seq() + 1;
+        self.seq = Some(seq);
         let at_ms = self.now.wall_ms;
-        self.journal.push(JournalEntry { seq: self.seq, at_ms, entity, place, event, from, to, actor, note });
-        self.seq
+        self.journal.push(JournalEntry { seq, at_ms, entity, place, event, from, to, actor, note });
+        seq
+    }
+
+    /// The number of the last journal entry. Asked for as late as can be: until its transaction ends, nobody else has
+    /// a number to give.
+    fn last_seq(&mut self) -> u64 {
+        if let Some(seq) = self.seq {
+            return seq;
+        }
+        let seq = self.db.last_seq().unwrap_or_else(|error| {
+            self.broken.get_or_insert(error);
+            0
+        });
+        self.seq = Some(seq);
+        seq
     }
 
     fn refuse<R: Row>(
@@ -428,12 +447,13 @@ impl<'a> Session<'a> {
     /// Writes everything back. A row that somebody else changed meanwhile is a conflict: nothing of
     /// this operation may then stay.
     pub fn flush(mut self) -> Result<Flushed> {
-        let first_seq = self.journal.first().map_or(self.seq, |entry| entry.seq);
-        for slot in self.runs.0.values_mut().filter(|slot| slot.dirty) {
-            slot.row.last_seq = self.seq;
-            if slot.was.is_none() {
-                slot.row.first_seq = first_seq;
-            }
+        if self.runs.0.values().any(|slot| slot.dirty) {
+            let last_seq = self.last_seq();
+            let first_seq = self.journal.first().map_or(last_seq, |entry| entry.seq);
+            self.number_runs(first_seq, last_seq);
+        }
+        if let Some(error) = self.broken {
+            return Err(error);
         }
         let topics = self.topics();
         self.flush_kind::<RunRow>()?;
@@ -465,6 +485,15 @@ impl<'a> Session<'a> {
         }
         let refused = self.refusals.iter().map(|refusal| (refusal.entity, refusal.reason)).collect();
         Ok(Flushed { transitions: self.journal.len(), refused, topics })
+    }
+
+    fn number_runs(&mut self, first_seq: u64, last_seq: u64) {
+        for slot in self.runs.0.values_mut().filter(|slot| slot.dirty) {
+            slot.row.last_seq = last_seq;
+            if slot.was.is_none() {
+                slot.row.first_seq = first_seq;
+            }
+        }
     }
 
     /// Who may want to know of what this operation has changed.

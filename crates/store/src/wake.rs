@@ -67,7 +67,7 @@ impl Topic {
 
 impl Topic {
     /// What is written to a pipe for it. Two topics with one number only wake each other in vain.
-    fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         crate::seams::fnv(&self.bells())
     }
 }
@@ -186,6 +186,20 @@ impl Hub {
                 ring(&bells.folder.join(name), topic);
             }
         }
+    }
+
+    /// Somebody told of the topics with these numbers, and of no others.
+    pub(crate) fn hear_exactly(&self, numbers: &BTreeSet<u64>) {
+        let inner = self.inner();
+        for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| numbers.contains(&topic.number())) {
+            waiting.iter().filter_map(Weak::upgrade).for_each(|notify| notify.notify_one());
+        }
+    }
+
+    /// Anything may have happened.
+    pub(crate) fn wake_all(&self) {
+        let inner = self.inner();
+        inner.waiting.values().flatten().filter_map(Weak::upgrade).for_each(|notify| notify.notify_one());
     }
 
     /// Somebody rang for the topic with this number.

@@ -403,5 +403,9 @@ fn c05_a_claim_that_is_asked_again_gets_what_it_got() {
         assert!(ask(3).await.unwrap().is_none(), "and no third");
         finish(&store, &first, well()).await;
         assert!(ask(1).await.unwrap().is_none(), "what has ended is not given again");
+        let moved = NewWorker { queues: "other".into(), ..worker.clone() };
+        store.claims().claim_as(moved, Claimer { nonce: 4, ..claimer(7) }).await.unwrap();
+        let there = look(&store, |db| db.workers());
+        assert_eq!(there.iter().find(|row| row.id == 7).map(|row| &*row.queues), Some("other"));
     });
 }

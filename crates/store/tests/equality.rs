@@ -1,4 +1,4 @@
-//! The same random histories on memory and on SQLite leave the same traces.
+//! The same random histories on memory, SQLite and PostgreSQL leave the same traces.
 
 mod common;
 
@@ -203,6 +203,11 @@ fn the_same_history_leaves_the_same_trace_in_every_store() {
             let clock = Arc::new(Manual::new(1_800_000_000_000, seed));
             let store = match *name {
                 "memory" => Store::in_memory(clock.clone(), Arc::new(Manual::new(0, seed))),
+                "postgres" => {
+                    let database = sprag_testkit::Postgres::shared().database();
+                    let chance = Arc::new(Manual::new(0, seed));
+                    Store::open_postgres_with(&database.url, Some(clock.clone()), chance).unwrap()
+                }
                 _ => {
                     let folder = store.path().unwrap().parent().unwrap().join("again");
                     let options = sprag_store::SqliteOptions::default();

@@ -211,8 +211,12 @@ pub fn receive(
     if !outcome.is_applied() {
         return Ok(Err(outcome));
     }
-    if let Some(mut held) = HeldRun::take(session, told.execution.run)? {
-        advance(&mut held, [told.execution.step])?;
+    let ExecutionId { run, step, .. } = told.execution;
+    if !session.db().is_held(run) {
+        // Receiving waits for nobody: whoever has the run looks at it, or this process does afterwards.
+        session.db().look_later(run, step);
+    } else if let Some(mut held) = HeldRun::take(session, run)? {
+        advance(&mut held, [step])?;
     }
     Ok(Ok(assignment(session, told.execution)?))
 }

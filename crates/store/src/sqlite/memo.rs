@@ -63,7 +63,7 @@ pub(super) fn append_sql(rows: usize) -> &'static str {
 }
 
 /// The journal's words are few and live as long as the program, so each is kept once.
-pub(super) fn intern(text: String) -> &'static str {
+pub(crate) fn intern(text: String) -> &'static str {
     static WORDS: std::sync::Mutex<std::collections::BTreeSet<&'static str>> =
         std::sync::Mutex::new(std::collections::BTreeSet::new());
     let mut words = WORDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -27,12 +27,13 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::job::Job;
 use crate::language::Language;
 use crate::seams::{Clock, Entropy, Now, System};
 use crate::service::Observer;
 use crate::wake::Hub;
 
-pub(crate) use writer::Job;
+pub(crate) use memo::intern;
 
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "sprag.db";

@@ -464,8 +464,8 @@ impl Stored for WorkerRow {
         "INSERT INTO workers (id, status, version, name, process, queues, slots, created_ms, \
          heartbeat_until_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     const UPDATE: &'static str =
-        "UPDATE workers SET status = ?2, version = ?3, heartbeat_until_ms = ?4 WHERE id = ?1 AND status = \
-         ?5 AND version = ?6";
+        "UPDATE workers SET status = ?2, version = ?3, heartbeat_until_ms = ?4, queues = ?5 WHERE id = ?1 \
+         AND status = ?6 AND version = ?7";
 
     fn load(statement: &mut Statement<'_>, key: Id) -> Result<Option<Self>, ReadError> {
         one(&mut statement.query(params![key])?)
@@ -480,7 +480,8 @@ impl Stored for WorkerRow {
 
     fn update(statement: &mut Statement<'_>, row: &Self, was: (Status<Self>, u32)) -> SqlResult<usize> {
         statement.execute(params![
-            row.id, row.status().as_str(), row.version(), row.heartbeat_until_ms, was.0.as_str(), was.1
+            row.id, row.status().as_str(), row.version(), row.heartbeat_until_ms, &*row.queues,
+            was.0.as_str(), was.1
         ])
     }
 

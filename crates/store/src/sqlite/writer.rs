@@ -15,6 +15,7 @@ use super::memo::Memo;
 use super::tx::SqliteTx;
 use super::{SqliteClock, translate, waited_since};
 use crate::error::{Error, Result};
+use crate::job::Job;
 use crate::language::Language;
 use crate::seams::{Clock, Entropy, System};
 use crate::service::Observer;
@@ -30,14 +31,6 @@ const BATCH_BOUND: usize = 256;
 const LINGER_YIELDS: usize = 64;
 /// How often an operation that met a conflict is tried in all.
 const CONFLICT_TRIES: usize = 8;
-
-/// An operation that waits to be written, and whoever waits for its answer.
-pub(crate) trait Job: Send {
-    /// Does the work; may be called again if the transaction was undone.
-    fn run(&mut self, session: &mut Session<'_>) -> Result<()>;
-    /// Answers, after the commit.
-    fn answer(self: Box<Self>, committed: Result<()>);
-}
 
 /// How a job that fails after it has written is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

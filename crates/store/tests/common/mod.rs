@@ -6,11 +6,13 @@ pub mod check;
 pub mod child;
 pub mod language;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, RunId, StepNo};
 use sprag_store::ops::{Assignment, Claimer, Created, Ending, Finished, NewRun};
 use sprag_store::{Backend, JournalEntry, Manual, Result, Row, SqliteOptions, Store};
+use sprag_testkit::{Database, Postgres};
 
 /// A step called after its place.
 pub fn step(no: usize, needs: &[StepNo], policy: Policy) -> PlanStep {
@@ -59,6 +61,8 @@ pub fn badly() -> Ending {
 
 /// A store of each kind, with a clock that moves only when told.
 pub struct Stores {
+    /// The PostgreSQL one's database.
+    pub database: Database,
     /// The stores, by name.
     pub all: Vec<(&'static str, Store)>,
     /// Their clock.
@@ -77,8 +81,29 @@ impl Stores {
             Arc::new(Manual::new(0, 1)),
         );
         let memory = Store::in_memory(clock.clone(), Arc::new(Manual::new(0, 1)));
-        Stores { all: vec![("memory", memory), ("sqlite", sqlite.unwrap())], clock, _folder: folder }
+        let database = Postgres::shared().database();
+        let postgres =
+            Store::open_postgres_with(&database.url, Some(clock.clone()), Arc::new(Manual::new(0, 1)));
+        let all = vec![("memory", memory), ("sqlite", sqlite.unwrap()), ("postgres", postgres.unwrap())];
+        Stores { all, clock, database, _folder: folder }
     }
+}
+
+/// Opens what several processes share: a folder with a SQLite file, or a PostgreSQL database.
+pub fn open_shared(place: &Path) -> Store {
+    match place.to_str().filter(|url| url.starts_with("postgres:")) {
+        Some(url) => Store::open_postgres(url).unwrap(),
+        None => Store::open(place).unwrap(),
+    }
+}
+
+/// Runs the same test on every store that processes can share.
+pub fn on_shared_stores(test: impl Fn(&Path)) {
+    let folder = tempfile::tempdir().unwrap();
+    println!("on sqlite");
+    test(folder.path());
+    println!("on postgres");
+    test(Path::new(&Postgres::shared().database().url));
 }
 
 /// Runs the same test on every store.

@@ -1,0 +1,223 @@
+//! W1 and W2 on PostgreSQL, sync on, with its own floor (single-row updates by as many clients) in the same rounds; and
+//! W6: the same with several worker processes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sprag_lifecycle::ExecutionId;
+use sprag_store::Store;
+use sprag_store::ops::{self, Lease};
+use sprag_testkit::{Database, Postgres};
+
+use crate::board::{Board, key, percentile};
+use crate::clock::Stopwatch;
+use crate::load::{STEPS, Until, claimer, sequence, well, whole_run, whole_runs};
+use crate::pipelines::{BATCH, WORKERS, drain_one_by_one, enqueue};
+use crate::{Effort, Result};
+
+/// The environment variable that makes this program one of W6's workers: the URL of the database.
+const WORKER: &str = "SPRAG_BENCH_WORKER";
+/// Callers in each of W6's processes.
+const CALLERS: usize = 16;
+
+/// Measures floor and store by turns.
+pub(crate) async fn measure(effort: Effort) -> Result<Board> {
+    if let Ok(url) = std::env::var(WORKER) {
+        return be_a_worker(&url).await;
+    }
+    let (time, runs, tasks, single) = effort.pick((1, [1000, 4000], 10_000, 100), (1, [200, 800], 1_000, 30));
+    let mut board = Board::default();
+    let server = Postgres::start(&["max_wal_size = 4GB"]);
+    for _ in 0..effort.rounds {
+        for (in_flight, runs) in [(8, runs[0]), (64, runs[1])] {
+            board
+                .add(key("W1", "update", in_flight, "updates/s"), server.updates_per_second(in_flight, time));
+            w1(&mut board, &server, in_flight, runs).await?;
+        }
+        w2(&mut board, &server, tasks).await?;
+        w3(&mut board, &server, single).await?;
+        for workers in [1, 2, 4] {
+            w6(&mut board, &server, workers, effort.pick(Duration::from_secs(4), Duration::from_secs(2)))?;
+        }
+    }
+    for in_flight in [8, 64] {
+        let steps = key("W1", "sprag PostgreSQL", in_flight, "steps/s");
+        board.compare(&steps, key("W1", "update", in_flight, "updates/s"));
+    }
+    Ok(board)
+}
+
+/// Refuses a database that does not hold `runs` finished runs of `steps` steps and nothing else.
+fn check(server: &Postgres, database: &Database, runs: usize, steps: usize) -> Result<()> {
+    let schema = &database.schema;
+    let found = server.sql(&format!(
+        "SELECT (SELECT count(*) FROM {schema}.runs WHERE status = 'completed') || ' ' || \
+         (SELECT count(*) FROM {schema}.runs) || ' ' || \
+         (SELECT count(*) FROM {schema}.executions WHERE status = 'completed')"
+    ));
+    server.sql(&format!("DROP SCHEMA {schema} CASCADE"));
+    match found == format!("{runs} {runs} {}", runs * steps) {
+        true => Ok(()),
+        false => {
+            Err(format!("{runs} runs of {steps} steps were driven, but the database holds {found}").into())
+        }
+    }
+}
+
+async fn w1(board: &mut Board, server: &Postgres, in_flight: usize, runs: i64) -> Result<()> {
+    let database = server.database();
+    let store = Store::open_postgres(&database.tcp_url)?;
+    let mut done = whole_runs(&store, in_flight, Until::Runs(runs)).await?;
+    drop(store);
+    check(server, &database, runs as usize, STEPS)?;
+    let steps = done.runs.len() * STEPS;
+    let system = "sprag PostgreSQL";
+    board.add(key("W1", system, in_flight, "steps/s"), steps as f64 / done.elapsed.as_secs_f64());
+    let mut ms = |percent| percentile(&mut done.runs, percent).as_secs_f64() * 1e3;
+    board.add(key("W1", system, in_flight, "ms run p50"), ms(50));
+    board.add(key("W1", system, in_flight, "ms run p99"), ms(99));
+    Ok(())
+}
+
+async fn w2(board: &mut Board, server: &Postgres, tasks: usize) -> Result<()> {
+    for (system, batch) in [("sprag PostgreSQL", 1), ("sprag PostgreSQL batched", BATCH)] {
+        let database = server.database();
+        let store = Store::open_postgres(&database.tcp_url)?;
+        enqueue(&store, tasks).await?;
+        let watch = Stopwatch::start();
+        let workers: Vec<_> = (1..=WORKERS as i64)
+            .map(|worker| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    match batch {
+                        1 => drain_one_by_one(&store, worker).await,
+                        _ => drain_in_batches(&store, worker, batch).await,
+                    }
+                })
+            })
+            .collect();
+        let mut received = Vec::new();
+        for worker in workers {
+            received.extend(worker.await??);
+        }
+        let elapsed = watch.elapsed();
+        drop(store);
+        let distinct: BTreeSet<ExecutionId> = received.iter().copied().collect();
+        if received.len() != tasks || distinct.len() != tasks {
+            let (got, apart) = (received.len(), distinct.len());
+            return Err(format!("{tasks} tasks were received {got} times, {apart} of them distinct").into());
+        }
+        check(server, &database, tasks, 1)?;
+        board.add(key("W2", system, WORKERS, "tasks/s"), tasks as f64 / elapsed.as_secs_f64());
+    }
+    Ok(())
+}
+
+/// A batch is claimed at once, and its ends are reported at once.
+async fn drain_in_batches(store: &Store, worker: i64, batch: usize) -> Result<Vec<ExecutionId>> {
+    let mut received = Vec::new();
+    loop {
+        let tasks = store.claims().claim(claimer(worker), batch).await?;
+        if tasks.is_empty() {
+            return Ok(received);
+        }
+        received.extend(tasks.iter().map(|task| task.lease.execution));
+        let leases: Vec<Lease> = tasks.iter().map(|task| task.lease).collect();
+        let runs = leases.iter().map(|lease| lease.execution.run).collect();
+        let ends = store
+            .write_on(runs, move |session| {
+                leases
+                    .iter()
+                    .map(|lease| ops::finish(session, *lease, &well(), None))
+                    .collect::<sprag_store::Result<Vec<_>>>()
+            })
+            .await?;
+        for end in ends {
+            end.outcome.require_applied()?;
+        }
+    }
+}
+
+async fn w3(board: &mut Board, server: &Postgres, runs: usize) -> Result<()> {
+    let database = server.database();
+    let store = Store::open_postgres(&database.tcp_url)?;
+    let plan = sequence(STEPS)?;
+    let mut took = Vec::new();
+    for _ in 0..=runs {
+        took.push(whole_run(&store, &plan, 1).await?);
+    }
+    // The first one prepares the statements.
+    took.remove(0);
+    drop(store);
+    check(server, &database, runs + 1, STEPS)?;
+    board.add(key("W3", "sprag PostgreSQL", 1, "ms"), percentile(&mut took, 50).as_secs_f64() * 1e3);
+    Ok(())
+}
+
+/// One of W6's workers: whole runs until it is told to stop; tells how many.
+async fn be_a_worker(url: &str) -> Result<Board> {
+    let store = Store::open_postgres(url)?;
+    let plan = sequence(STEPS)?;
+    whole_run(&store, &plan, i64::from(std::process::id())).await?;
+    println!("ready");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    let time = Duration::from_millis(line.trim().parse()?);
+    let watch = Stopwatch::start();
+    let tasks: Vec<_> = (0..CALLERS as i64)
+        .map(|caller| {
+            let (store, plan) = (store.clone(), Arc::clone(&plan));
+            let worker = i64::from(std::process::id()) * 1_000 + caller;
+            tokio::spawn(async move {
+                let mut runs = 0;
+                while watch.elapsed() < time {
+                    whole_run(&store, &plan, worker).await?;
+                    runs += 1;
+                }
+                Result::Ok(runs)
+            })
+        })
+        .collect();
+    let mut runs = 0;
+    for task in tasks {
+        runs += task.await??;
+    }
+    println!("{runs} {}", watch.elapsed().as_millis());
+    std::process::exit(0);
+}
+
+fn w6(board: &mut Board, server: &Postgres, workers: usize, time: Duration) -> Result<()> {
+    use std::io::{BufRead, Write};
+    let database = server.database();
+    drop(Store::open_postgres(&database.tcp_url)?);
+    let mut children = Vec::new();
+    for _ in 0..workers {
+        let mut child = std::process::Command::new(std::env::current_exe()?)
+            .args(["postgres", "--rounds", "1"])
+            .env(WORKER, &database.tcp_url)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()?;
+        let mut stdout = std::io::BufReader::new(child.stdout.take().ok_or("no pipe")?);
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        children.push((child, stdout));
+    }
+    for (child, _) in &mut children {
+        writeln!(child.stdin.as_mut().ok_or("no pipe")?, "{}", time.as_millis())?;
+    }
+    let (mut runs, mut rate) = (workers, 0.0);
+    for (mut child, mut stdout) in children {
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        let (done, ms) = line.trim().split_once(' ').ok_or("a worker said nothing")?;
+        let (done, ms): (usize, f64) = (done.parse()?, ms.parse()?);
+        runs += done;
+        rate += (done * STEPS) as f64 / ms * 1e3;
+        child.wait()?;
+    }
+    check(server, &database, runs, STEPS)?;
+    board.add(key("W6", "sprag PostgreSQL", workers, "steps/s"), rate);
+    Ok(())
+}

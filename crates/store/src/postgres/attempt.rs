@@ -1,0 +1,166 @@
+//! One transaction for several jobs: what each came to, once it is committed.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sprag_lifecycle::{RunId, StepNo};
+
+use super::Shared;
+use super::fault::Fault;
+use super::listen::{NOTIFY, message};
+use super::open;
+use super::state::Lock;
+use super::tx::Tx;
+use super::wanted::Wanted;
+use super::wire::{Ask, Wire};
+use super::writer::Work;
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::session::{Flushed, Session};
+
+/// What became of one job.
+pub(super) enum Fate {
+    /// It was run, and this came of it.
+    Done(Result<Flushed>),
+    /// Somebody else holds this: nothing of it was written.
+    Busy(Lock),
+}
+
+/// A committed transaction.
+pub(super) struct Done {
+    pub(super) fates: Vec<Fate>,
+    /// Steps to look at when their run is free.
+    pub(super) later: BTreeSet<(RunId, StepNo)>,
+}
+
+/// Why nothing was written, or nobody knows.
+pub(super) enum Failure {
+    /// The transaction was undone.
+    Fault(Fault),
+    /// A job failed that can only be undone together with the others.
+    Together,
+    /// The answer to the commit was lost.
+    Lost { xid: Option<i64>, done: Box<Done>, reason: String },
+    /// And it cannot be found out whether it was made.
+    Unknown(String),
+}
+
+/// Waits for `locks`, runs all jobs that need wait for nothing else, and commits.
+pub(super) fn attempt(
+    wire: &Wire,
+    shared: &Shared,
+    locks: &BTreeSet<Lock>,
+    works: &mut [Work],
+) -> std::result::Result<Done, Failure> {
+    let about = Wanted::by(works.iter().map(|work| work.job.about()));
+    let began = Tx::write(wire, shared, locks.iter(), &about);
+    let mut tx = began.map_err(|fault| undo(wire, Failure::Fault(fault)))?;
+    let alone = works.len() == 1;
+    let mut fates = Vec::with_capacity(works.len());
+    for work in works.iter_mut() {
+        match run_in(&mut tx, &mut *work.job, alone) {
+            Ok(fate) => fates.push(fate),
+            Err(failure) => {
+                drop(tx);
+                return Err(undo(wire, failure));
+            }
+        }
+    }
+    commit(tx, fates)
+}
+
+fn run_in(tx: &mut Tx<'_>, job: &mut dyn Job, alone: bool) -> std::result::Result<Fate, Failure> {
+    if let Some(run) = job.about().runs.iter().find(|run| tx.state.contended.contains(run)) {
+        return Ok(Fate::Busy(Lock::Run(run.to_i64())));
+    }
+    let done = run_job(tx, job);
+    if let Some(fault) = tx.fault.take() {
+        return Err(Failure::Fault(fault));
+    }
+    // What it made of a row that it could not have is of no account.
+    let fate = match (tx.state.busy.take(), done) {
+        (Some(lock), _) => Fate::Busy(lock),
+        (None, Ok(flushed)) => {
+            tx.state.keep();
+            return Ok(Fate::Done(Ok(flushed)));
+        }
+        (None, Err(error)) => Fate::Done(Err(error)),
+    };
+    if tx.state.job_was_sent {
+        if !alone {
+            return Err(Failure::Together);
+        }
+        // Nothing else is in this transaction: its end undoes the job.
+        tx.state.undo_all = true;
+    }
+    tx.state.drop_job();
+    Ok(fate)
+}
+
+fn run_job(tx: &mut Tx<'_>, job: &mut dyn Job) -> Result<Flushed> {
+    catch_unwind(AssertUnwindSafe(|| {
+        let mut session = Session::new(tx)?;
+        job.run(&mut session)?;
+        session.flush()
+    }))
+    .unwrap_or_else(|_| {
+        Err(Error::Refused("the operation failed in an unexpected way; it was undone".into()))
+    })
+}
+
+/// Ends a transaction that came to nothing.
+fn undo(wire: &Wire, failure: Failure) -> Failure {
+    match wire.script("ROLLBACK") {
+        Ok(()) => failure,
+        // The connection went with it.
+        Err(fault) => match failure {
+            Failure::Together => Failure::Fault(fault),
+            failure => failure,
+        },
+    }
+}
+
+/// Sends everything that is left together with the commit: it fails as a whole if one statement does.
+fn commit(mut tx: Tx<'_>, fates: Vec<Fate>) -> std::result::Result<Done, Failure> {
+    let wire = tx.wire;
+    let later = std::mem::take(&mut tx.state.later);
+    if tx.state.undo_all || !tx.state.wants_commit() {
+        // Whatever was read stands; nothing was to be written.
+        wire.script("ROLLBACK").map_err(Failure::Fault)?;
+        return Ok(Done { fates, later });
+    }
+    let topics: BTreeSet<_> = fates
+        .iter()
+        .filter_map(|fate| if let Fate::Done(Ok(flushed)) = fate { Some(&flushed.topics) } else { None })
+        .flatten()
+        .cloned()
+        .collect();
+    if tx.state.xid.is_none() {
+        // What is not told in the journal has not asked for its number yet.
+        tx.state.xid =
+            Some(open::number(wire, "SELECT pg_current_xact_id()::text::bigint").map_err(Failure::Fault)?);
+    }
+    let told = message(&topics);
+    let mut asks = tx.state.asks(&tx.shared.sentences);
+    if !topics.is_empty() {
+        asks.push(Ask::new(NOTIFY, [told.as_str().into()]));
+    }
+    asks.push(Ask::plain("COMMIT"));
+    let committed = wire.ask(&asks);
+    drop(asks);
+    match committed {
+        Ok(_) => {
+            tx.state.sent(&tx.shared.sentences);
+            tx.shared.sentences.learn(std::mem::take(&mut tx.state.new_sentences));
+            for (hash, plan) in &tx.state.plans {
+                tx.shared.keep_plan(*hash, plan);
+            }
+            Ok(Done { fates, later })
+        }
+        Err(fault) if fault.is_lost() => {
+            let reason = format!("the connection was lost while it was committed: {fault}");
+            Err(Failure::Lost { xid: tx.state.xid, done: Box::new(Done { fates, later }), reason })
+        }
+        Err(fault) => Err(undo(wire, Failure::Fault(fault))),
+    }
+}

@@ -1,0 +1,178 @@
+//! Claims: they take what nobody else is taking at this moment, and wait for no run.
+//!
+//! Receiving an execution needs its own row alone. If its run is free, it is held as well and goes on at once; if not,
+//! whoever has it is not waited for, and the run is looked at after the commit.
+
+use std::collections::BTreeSet;
+
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId};
+
+use super::cells::{Cell, Reader};
+use super::rows::Stored;
+use super::state::{Lock, State};
+use super::tx::{Tx, held};
+use super::wire::Ask;
+use crate::backend::Candidate;
+use crate::error::Result;
+use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
+
+const WAITING: &str = "SELECT priority, published_ms, run, step, attempt FROM executions \
+     WHERE status = 'scheduled' AND queue = $1 AND pin = $2 \
+     ORDER BY priority DESC, published_ms, run, step, attempt LIMIT $3";
+
+fn candidate(r: &mut Reader<'_>) -> Result<Candidate> {
+    Ok(Candidate {
+        rank: r.int::<i32>()?.saturating_neg(),
+        published_ms: r.int()?,
+        execution: ExecutionId { run: RunId::from_i64(r.int()?), step: r.int()?, attempt: r.int()? },
+    })
+}
+
+impl Tx<'_> {
+    /// What waits, for somebody who only wants to know.
+    pub(super) fn look_at_claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
+        self.list(WAITING, vec![queue.into(), pin.into(), limit.into()], candidate)
+    }
+
+    /// What waits and nobody else is taking; it is this transaction's to take.
+    pub(super) fn hold_claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
+        if let Some(waiting) = self.still_waiting(queue, pin, limit) {
+            return Ok(waiting);
+        }
+        let held_sql = held::<ExecutionRow>(
+            "status = 'scheduled' AND queue = $1 AND pin = $2 \
+             ORDER BY priority DESC, published_ms, run, step, attempt LIMIT $3",
+        );
+        let cells = || -> [Cell<'_>; 3] { [queue.into(), pin.into(), limit.into()] };
+        let answers = self.ask(vec![Ask::new(&held_sql, cells()), Ask::new(WAITING, cells())], "reading")?;
+        let mut waiting = Vec::with_capacity(answers[1].len());
+        for row in &answers[1] {
+            waiting.push(candidate(&mut Reader::new(row))?);
+        }
+        let mut free = BTreeSet::new();
+        for row in &answers[0] {
+            let r = &mut Reader::new(row);
+            free.insert(ExecutionId { run: RunId::from_i64(r.int()?), step: r.int()?, attempt: r.int()? });
+        }
+        self.learn_all::<ExecutionRow>(&answers[0], true);
+        if let (true, Some(first)) = (free.is_empty(), waiting.first()) {
+            // Somebody is taking all of it, and may leave some: only then is there nothing.
+            let ExecutionId { run, step, attempt } = first.execution;
+            return Err(self.busy(Lock::Execution(run.to_i64(), step, attempt)));
+        }
+        self.learn_surroundings(&free)?;
+        // What was free and is not among the first any more has moved up meanwhile.
+        let missing = free.iter().filter(|id| !waiting.iter().any(|one| one.execution == **id));
+        let moved_up: Vec<Candidate> = missing
+            .filter_map(|id| self.state.executions.get(*id)?.0)
+            .map(|row| Candidate {
+                rank: row.priority.saturating_neg(),
+                published_ms: row.published_ms,
+                execution: row.id,
+            })
+            .collect();
+        waiting.retain(|one| free.contains(&one.execution));
+        waiting.extend(moved_up);
+        waiting.sort_unstable();
+        Ok(waiting)
+    }
+
+    /// Reads the runs and steps of what may be received; of the runs, it holds those that are free.
+    fn learn_surroundings(&mut self, executions: &BTreeSet<ExecutionId>) -> Result<()> {
+        let around = Around::of(&self.state, executions);
+        let asks = around.asks();
+        if asks.is_empty() {
+            return Ok(());
+        }
+        let answers = self.ask(asks, "reading")?;
+        self.state.glimpsed.extend(executions.iter().map(|id| id.run));
+        // Those that are held are told twice: what is held stands.
+        self.learn_all::<RunRow>(&answers[1], false);
+        self.learn_all::<RunRow>(&answers[0], true);
+        self.learn_all::<StepRow>(&answers[2], true);
+        Ok(())
+    }
+
+    /// What waited when the transaction began, and is not taken yet; none if that does not answer the question.
+    pub(super) fn still_waiting(&mut self, queue: &str, pin: Id, limit: usize) -> Option<Vec<Candidate>> {
+        let waiting = self.state.waiting.get(&(queue.into(), pin))?;
+        let mut free: Vec<Candidate> = Vec::new();
+        for id in &waiting.free {
+            let (row, _) = self.state.executions.get(*id)?;
+            let row =
+                row.filter(|row| row.status() == ExecutionStatus::Scheduled && row.pin.unwrap_or(0) == pin);
+            free.extend(row.map(|row| Candidate {
+                rank: row.priority.saturating_neg(),
+                published_ms: row.published_ms,
+                execution: row.id,
+            }));
+        }
+        if free.len() < limit && !waiting.all {
+            return None;
+        }
+        free.sort_unstable();
+        free.truncate(limit);
+        for candidate in &free {
+            let run = candidate.execution.run;
+            if self.state.runs.get(run).is_none() {
+                let row = self.state.glimpses.get(&run).cloned()?;
+                self.state.runs.learn(run, Some(row), false);
+                self.state.glimpsed.push(run);
+            }
+        }
+        Some(free)
+    }
+}
+
+/// The statements that read what lies around executions: the runs and steps that are not known yet.
+pub(super) struct Around {
+    held_sql: String,
+    plain_sql: String,
+    steps_sql: String,
+    runs: Vec<i64>,
+    of_runs: Vec<i64>,
+    numbers: Vec<i64>,
+}
+
+impl Around {
+    pub(super) fn of(state: &State, executions: &BTreeSet<ExecutionId>) -> Around {
+        let runs: BTreeSet<i64> = executions
+            .iter()
+            .map(|id| id.run)
+            .filter(|run| state.runs.get(*run).is_none())
+            .map(RunId::to_i64)
+            .collect();
+        let steps: Vec<&ExecutionId> =
+            executions.iter().filter(|id| state.steps.get((id.run, id.step)).is_none()).collect();
+        Around {
+            held_sql: held::<RunRow>("id = ANY($1) ORDER BY id"),
+            plain_sql: format!("{} WHERE id = ANY($1)", RunRow::SELECT),
+            steps_sql: format!(
+                "{} WHERE (run, no) IN (SELECT * FROM unnest($1::bigint[], $2::bigint[]))",
+                StepRow::SELECT
+            ),
+            runs: runs.into_iter().collect(),
+            of_runs: steps.iter().map(|id| id.run.to_i64()).collect(),
+            numbers: steps.iter().map(|id| i64::from(id.step)).collect(),
+        }
+    }
+
+    /// None, or three: the runs that are free, all of them, the steps.
+    pub(super) fn asks(&self) -> Vec<Ask<'_>> {
+        if self.runs.is_empty() && self.numbers.is_empty() {
+            return Vec::new();
+        }
+        vec![
+            Ask::new(&self.held_sql, [Cell::from(self.runs.clone())]),
+            Ask::new(&self.plain_sql, [Cell::from(self.runs.clone())]),
+            Ask::new(&self.steps_sql, [Cell::from(self.of_runs.clone()), Cell::from(self.numbers.clone())]),
+        ]
+    }
+}
+
+impl Tx<'_> {
+    /// The steps of a run that are known, in order.
+    pub(super) fn known_steps(&self, run: RunId) -> impl Iterator<Item = &StepRow> {
+        self.state.steps.known.range((run, 0)..=(run, u32::MAX)).filter_map(|(_, known)| known.row.as_ref())
+    }
+}

@@ -1,0 +1,153 @@
+//! Opening a database: a connection with the settings that everything relies on, and a schema that we know.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use tokio::runtime::Runtime;
+use tokio_postgres::{Client, Connection, NoTls, Socket};
+
+use super::cells::Cell;
+use super::fault::Fault;
+use super::place::Place;
+use super::wire::{Ask, Driver, Wire};
+use super::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
+use crate::error::{Error, Result};
+
+/// Each takes the schema one version further, in one transaction.
+const MIGRATIONS: &[&str] = &[include_str!("schema.sql")];
+/// The newest schema that this program knows.
+pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
+
+/// "SPRG": whoever migrates a schema holds this advisory lock, so that of two servers that start at once one waits.
+const MIGRATING: i64 = 0x5350_5247;
+
+/// The oldest PostgreSQL that has everything we use.
+const OLDEST: i64 = 130_000;
+
+type Connected = (Client, Connection<Socket, tokio_postgres::tls::NoTlsStream>);
+
+/// Connects; the connection is to be driven by somebody.
+pub(super) async fn connect(place: &Place) -> std::result::Result<Connected, Fault> {
+    let (client, connection) = place.config().connect(NoTls).await?;
+    Ok((client, connection))
+}
+
+/// A connection that is driven by the thread that uses it.
+pub(super) fn connect_here(place: &Place, runtime: &Arc<Runtime>) -> std::result::Result<Wire, Fault> {
+    let driver = Driver::Here(Arc::clone(runtime));
+    let (client, connection) = driver.wait(connect(place))??;
+    runtime.spawn(drive(connection));
+    let wire = Wire::new(client, driver);
+    wire.script(&settings())?;
+    Ok(wire)
+}
+
+/// A connection that is driven by another runtime's threads.
+pub(super) fn connect_elsewhere(place: &Place, runtime: &Runtime) -> std::result::Result<Wire, Fault> {
+    let (send, receive) = std::sync::mpsc::channel();
+    let to = place.clone();
+    runtime.spawn(async move {
+        match connect(&to).await {
+            Ok((client, connection)) => {
+                let _ = send.send(Ok(client));
+                drive(connection).await;
+            }
+            Err(fault) => drop(send.send(Err(fault))),
+        }
+    });
+    let client = receive.recv_timeout(super::place::CONNECT_TIMEOUT * 2).map_err(|_| Fault::Silent)??;
+    let wire = Wire::new(client, Driver::Elsewhere);
+    wire.script(&settings())?;
+    Ok(wire)
+}
+
+/// Keeps a connection going until it ends; whoever uses it is told of the reason.
+pub(super) fn drive<T>(connection: Connection<Socket, T>) -> impl Future<Output = ()>
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(error = %Fault::from(error), "a connection to PostgreSQL has ended");
+        }
+    }
+}
+
+/// Plans are kept whatever the tables' sizes are said to be: every statement finds its rows through an index, also
+/// before anybody has counted them.
+pub(super) fn settings() -> String {
+    format!(
+        "SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
+         SET default_transaction_isolation = 'read committed'; SET plan_cache_mode = force_generic_plan; \
+         SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+         SET client_min_messages = warning",
+        STATEMENT_TIMEOUT.as_millis(),
+        LOCK_TIMEOUT.as_millis(),
+        IDLE_TIMEOUT.as_millis(),
+    )
+}
+
+/// Brings the schema to the newest version, or says why not.
+pub(super) fn migrate(wire: &Wire, place: &Place) -> Result<()> {
+    let told = |fault: Fault| fault.told(place, "opening");
+    let version = number(wire, "SELECT current_setting('server_version_num')::bigint").map_err(told)?;
+    if version < OLDEST {
+        let reason = format!("it is PostgreSQL {}: Sprag needs 13 or newer", version / 10_000);
+        return Err(Error::Open { path: place.path(), reason });
+    }
+    // A look first: most who open a database find it as it should be, and may not be allowed to change it.
+    if found(wire, place)? == SCHEMA_VERSION {
+        return Ok(());
+    }
+    wire.script("BEGIN").map_err(told)?;
+    let done = (|| {
+        wire.ask(&[Ask::new("SELECT pg_advisory_xact_lock($1)", [Cell::from(MIGRATING)])]).map_err(told)?;
+        // Another server may have been faster.
+        for version in found(wire, place)?..SCHEMA_VERSION {
+            wire.script(MIGRATIONS[version as usize]).map_err(told)?;
+            wire.script(&format!(
+                "INSERT INTO meta (name, value) VALUES ('schema', '{0}') \
+                 ON CONFLICT (name) DO UPDATE SET value = '{0}'; \
+                 INSERT INTO meta (name, value) \
+                 VALUES ('token_key', replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '')) \
+                 ON CONFLICT (name) DO NOTHING",
+                version + 1
+            ))
+            .map_err(told)?;
+        }
+        wire.script("COMMIT").map_err(told)
+    })();
+    if done.is_err() {
+        let _ = wire.script("ROLLBACK");
+    }
+    done
+}
+
+/// The schema's version, between 0 (nothing is in it) and the newest; an error if it is not ours.
+fn found(wire: &Wire, place: &Place) -> Result<i64> {
+    let told = |fault: Fault| fault.told(place, "opening");
+    let ours = "SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace \
+                AND relkind = 'r' AND relname = 'journal_head'";
+    if number(wire, ours).map_err(told)? == 0 {
+        let others = "SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace \
+                      AND relkind = 'r' AND relname IN ('runs', 'steps', 'executions', 'journal', 'meta')";
+        return match number(wire, others).map_err(told)? {
+            0 => Ok(0),
+            _ => Err(Error::Corrupt {
+                path: place.path(),
+                reason: "another program's tables are in it".into(),
+            }),
+        };
+    }
+    let version = number(wire, "SELECT value::bigint FROM meta WHERE name = 'schema'").map_err(told)?;
+    match version {
+        1..=SCHEMA_VERSION => Ok(version),
+        newer => Err(Error::Newer { path: place.path(), found: newer, known: SCHEMA_VERSION }),
+    }
+}
+
+/// A question that is answered with one number; 0 where there is no answer.
+pub(super) fn number(wire: &Wire, sql: &str) -> std::result::Result<i64, Fault> {
+    let answers = wire.ask(&[Ask::plain(sql)])?;
+    Ok(answers[0].first().and_then(|row| row.get::<_, Option<i64>>(0)).unwrap_or(0))
+}

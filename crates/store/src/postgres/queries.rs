@@ -1,0 +1,535 @@
+//! The queries in their order, and the tables without statuses.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word};
+
+use super::cells::{Cell, Reader};
+use super::tx::Tx;
+use super::wire::Ask;
+use crate::backend::{Backend, Candidate, QueueRow, Table};
+use crate::error::{Error, Result};
+use crate::language::{Language, Wordless};
+use crate::memory::REFUSALS_KEPT;
+use crate::rows::{
+    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow,
+    TimerRow, WorkerRow,
+};
+use crate::seams::Now;
+use crate::sqlite::intern;
+
+pub(super) fn queue(r: &mut Reader<'_>) -> Result<QueueRow> {
+    Ok(QueueRow { name: r.text()?, limit: r.opt_int()?, held: r.bool()? })
+}
+
+pub(super) fn run_id(r: &mut Reader<'_>) -> Result<RunId> {
+    r.int().map(RunId::from_i64)
+}
+
+fn execution_id(r: &mut Reader<'_>) -> Result<ExecutionId> {
+    Ok(ExecutionId { run: run_id(r)?, step: r.int()?, attempt: r.int()? })
+}
+
+fn cells_of(id: ExecutionId) -> Vec<Cell<'static>> {
+    vec![id.run.to_i64().into(), id.step.into(), id.attempt.into()]
+}
+
+impl Backend for Tx<'_> {
+    fn now(&mut self) -> Now {
+        self.now
+    }
+
+    fn random(&mut self) -> u64 {
+        self.shared.entropy.next_u64()
+    }
+
+    fn language(&self) -> Arc<dyn Language> {
+        self.shared.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
+    }
+
+    fn hold(&mut self, run: RunId) -> Result<()> {
+        match self.is_held(run) {
+            true => Ok(()),
+            false => Err(self.busy(super::state::Lock::Run(run.to_i64()))),
+        }
+    }
+
+    fn is_held(&mut self, run: RunId) -> bool {
+        !self.writes || self.state.runs.get(run).is_none_or(|(_, held)| held)
+    }
+
+    fn look_later(&mut self, run: RunId, step: StepNo) {
+        self.state.staged_later.push((run, step));
+    }
+
+    fn last_seq(&mut self) -> Result<u64> {
+        if self.writes {
+            return self.take_head();
+        }
+        Ok(self.one("SELECT seq FROM journal_head", vec![], |r| r.int())?.unwrap_or(0))
+    }
+
+    fn append(&mut self, entries: &[JournalEntry]) -> Result<()> {
+        self.state.append(entries);
+        Ok(())
+    }
+
+    fn plan(&mut self, hash: i64) -> Result<Option<Arc<Plan>>> {
+        if let Some(plan) = self.state.plans.get(&hash).cloned().or_else(|| self.shared.plan(hash)) {
+            return Ok(Some(plan));
+        }
+        let found = self.one("SELECT body FROM plans WHERE hash = $1", vec![hash.into()], |r| r.text())?;
+        let Some(body) = found else { return Ok(None) };
+        let plan: Arc<Plan> = serde_json::from_str(&body).map(Arc::new).map_err(|error| Error::Corrupt {
+            path: self.shared.place.path(),
+            reason: format!("plan {hash}: {error}"),
+        })?;
+        // For good only if it was not this very transaction that put it there.
+        match self.writes {
+            true => drop(self.state.plans.insert(hash, Arc::clone(&plan))),
+            false => self.shared.keep_plan(hash, &plan),
+        }
+        Ok(Some(plan))
+    }
+
+    fn put_plan(&mut self, hash: i64, plan: &Arc<Plan>) -> Result<()> {
+        // Somebody may have been faster: then this transaction is undone, and finds it.
+        let body = serde_json::to_string(&**plan).expect("a plan is plain data");
+        let sql = "INSERT INTO plans (hash, body) VALUES ($1, $2)";
+        self.state.extra(sql, vec![hash.into(), body.into()]);
+        self.state.plans.insert(hash, Arc::clone(plan));
+        Ok(())
+    }
+
+    fn put_outbox(&mut self, row: &OutboxRow) -> Result<()> {
+        self.state.extra(
+            "INSERT INTO outbox (kind, run, payload, attempts, not_before_ms, error) \
+             VALUES ($1, $2, $3, $4, $5, $6)",
+            vec![
+                (&*row.kind).into(),
+                row.run.to_i64().into(),
+                (&*row.payload).into(),
+                row.attempts.into(),
+                row.not_before_ms.into(),
+                row.error.as_deref().into(),
+            ],
+        );
+        Ok(())
+    }
+
+    fn outbox_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<OutboxRow>> {
+        self.list(
+            "SELECT id, kind, run, payload, attempts, not_before_ms, error FROM outbox \
+             WHERE not_before_ms <= $1 ORDER BY id LIMIT $2",
+            vec![now_ms.into(), limit.into()],
+            |r| {
+                Ok(OutboxRow {
+                    id: r.int()?,
+                    kind: r.text()?,
+                    run: run_id(r)?,
+                    payload: r.text()?,
+                    attempts: r.int()?,
+                    not_before_ms: r.int()?,
+                    error: r.opt_text()?,
+                })
+            },
+        )
+    }
+
+    fn drop_outbox(&mut self, id: i64) -> Result<()> {
+        self.state.extra("DELETE FROM outbox WHERE id = $1", vec![id.into()]);
+        Ok(())
+    }
+
+    fn postpone_outbox(&mut self, id: i64, not_before_ms: i64, error: &str) -> Result<()> {
+        self.state.extra(
+            "UPDATE outbox SET attempts = attempts + 1, not_before_ms = $2, error = $3 WHERE id = $1",
+            vec![id.into(), not_before_ms.into(), error.into()],
+        );
+        Ok(())
+    }
+
+    fn put_timer(&mut self, timer: &TimerRow) -> Result<()> {
+        let mut cells = cells_of(timer.execution);
+        cells.push(timer.due_ms.into());
+        self.state.extra(
+            "INSERT INTO timers (run, step, attempt, due_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+            cells,
+        );
+        Ok(())
+    }
+
+    fn drop_timer(&mut self, execution: ExecutionId) -> Result<()> {
+        let sql = "DELETE FROM timers WHERE run = $1 AND step = $2 AND attempt = $3";
+        self.state.extra(sql, cells_of(execution));
+        Ok(())
+    }
+
+    fn timers_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<TimerRow>> {
+        self.list(
+            "SELECT due_ms, run, step, attempt FROM timers WHERE due_ms <= $1 \
+             ORDER BY due_ms, run, step, attempt LIMIT $2",
+            vec![now_ms.into(), limit.into()],
+            |r| Ok(TimerRow { due_ms: r.int()?, execution: execution_id(r)? }),
+        )
+    }
+
+    fn next_due(&mut self) -> Result<Option<i64>> {
+        let due = self.one(
+            "SELECT least((SELECT min(due_ms) FROM timers), \
+                 (SELECT min(lease_until_ms) FROM executions WHERE status = 'running'), \
+                 (SELECT min(not_before_ms) FROM outbox))",
+            vec![],
+            |r| r.opt_int(),
+        )?;
+        Ok(due.flatten())
+    }
+
+    fn keep_refusal(&mut self, refusal: &Refusal) -> Result<()> {
+        let run = refusal.place.run.map_or(0, RunId::to_i64);
+        self.state.extra(
+            "INSERT INTO refusals (run, at_ms, entity, step, attempt, number, event, actor, reason, detail) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            vec![
+                run.into(),
+                refusal.at_ms.into(),
+                refusal.entity.into(),
+                refusal.place.step.into(),
+                refusal.place.attempt.into(),
+                refusal.place.id.into(),
+                refusal.event.into(),
+                refusal.actor.as_str().into(),
+                refusal.reason.into(),
+                refusal.detail.as_str().into(),
+            ],
+        );
+        // Whoever removes the same ones at the same moment is not waited for.
+        self.state.extra(
+            "DELETE FROM refusals WHERE id IN (SELECT id FROM refusals WHERE run = $1 AND id <= \
+                 (SELECT id FROM refusals WHERE run = $1 ORDER BY id DESC LIMIT 1 OFFSET $2) \
+                 FOR UPDATE SKIP LOCKED)",
+            vec![run.into(), REFUSALS_KEPT.into()],
+        );
+        Ok(())
+    }
+
+    fn refusals(&mut self, run: RunId) -> Result<Vec<Refusal>> {
+        self.list(
+            "SELECT at_ms, entity, step, attempt, number, event, actor, reason, detail FROM refusals \
+             WHERE run = $1 ORDER BY id",
+            vec![run.to_i64().into()],
+            |r| {
+                Ok(Refusal {
+                    at_ms: r.int()?,
+                    entity: intern(r.str()?.to_owned()),
+                    place: Place {
+                        run: Some(run),
+                        step: r.opt_int()?,
+                        attempt: r.opt_int()?,
+                        id: r.opt_int()?,
+                    },
+                    event: intern(r.str()?.to_owned()),
+                    actor: Actor::parse(r.str()?).unwrap_or(Actor::Person),
+                    reason: intern(r.str()?.to_owned()),
+                    detail: r.str()?.to_owned(),
+                })
+            },
+        )
+    }
+
+    fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>> {
+        if self.state.whole.contains_key(&run) {
+            let open = |row: &&StepRow| !row.status().is_settled() || row.rework_pending;
+            return Ok(self.known_steps(run).filter(open).map(|row| row.no).collect());
+        }
+        self.list(
+            "SELECT no FROM steps WHERE run = $1 \
+             AND (status NOT IN ('done', 'failed', 'skipped', 'cancelled') OR rework_pending) ORDER BY no",
+            vec![run.to_i64().into()],
+            |r| r.int(),
+        )
+    }
+
+    fn steps(&mut self, run: RunId) -> Result<Vec<StepRow>> {
+        if self.state.whole.contains_key(&run) {
+            return Ok(self.known_steps(run).cloned().collect());
+        }
+        self.rows("WHERE run = $1 ORDER BY no", vec![run.to_i64().into()])
+    }
+
+    fn item_steps(&mut self, run: RunId, of: StepNo, first: StepNo) -> Result<Vec<StepNo>> {
+        self.list(
+            "SELECT no FROM steps WHERE run = $1 AND item_of = $2 AND no >= $3 ORDER BY no",
+            vec![run.to_i64().into(), of.into(), first.into()],
+            |r| r.int(),
+        )
+    }
+
+    fn waiting_item_steps(
+        &mut self,
+        run: RunId,
+        of: StepNo,
+        first: StepNo,
+        limit: usize,
+    ) -> Result<Vec<StepNo>> {
+        self.list(
+            "SELECT no FROM steps WHERE run = $1 AND item_of = $2 AND no >= $3 AND status = 'waiting' \
+             ORDER BY no LIMIT $4",
+            vec![run.to_i64().into(), of.into(), first.into(), limit.into()],
+            |r| r.int(),
+        )
+    }
+
+    fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
+        for (no, value) in (first..).zip(values) {
+            let mut cells = cells_of(of);
+            cells.extend([no.into(), (&**value).into()]);
+            self.state.extra(
+                "INSERT INTO items (run, step, attempt, no, value) VALUES ($1, $2, $3, $4, $5)",
+                cells,
+            );
+            self.state.items.insert((of, no), Arc::clone(value));
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, of: ExecutionId, index: u32) -> Result<Option<Arc<str>>> {
+        if let Some(value) = self.state.items.get(&(of, index)) {
+            return Ok(Some(Arc::clone(value)));
+        }
+        let mut cells = cells_of(of);
+        cells.push(index.into());
+        self.one(
+            "SELECT value FROM items WHERE run = $1 AND step = $2 AND attempt = $3 AND no = $4",
+            cells,
+            |r| r.text(),
+        )
+    }
+
+    fn open_gates(&mut self, run: RunId) -> Result<Vec<GateRow>> {
+        let condition = "WHERE run = $1 AND status = 'open' ORDER BY opened_ms, step, attempt";
+        self.rows(condition, vec![run.to_i64().into()])
+    }
+
+    fn environments_of(&mut self, run: RunId) -> Result<Vec<EnvironmentRow>> {
+        self.rows("WHERE run = $1 ORDER BY id", vec![run.to_i64().into()])
+    }
+
+    fn environments(&mut self, all: bool) -> Result<Vec<EnvironmentRow>> {
+        self.rows(if all { "ORDER BY id" } else { "WHERE status <> 'destroyed' ORDER BY id" }, vec![])
+    }
+
+    fn put_signal(&mut self, run: RunId, name: &str, payload: &str) -> Result<()> {
+        self.state.extra(
+            "INSERT INTO signals (run, name, payload) VALUES ($1, $2, $3)",
+            vec![run.to_i64().into(), name.into(), payload.into()],
+        );
+        Ok(())
+    }
+
+    fn take_signal(&mut self, run: RunId, name: &str) -> Result<Option<Arc<str>>> {
+        let kept = self.list(
+            "SELECT id, payload FROM signals WHERE run = $1 AND name = $2 ORDER BY id",
+            vec![run.to_i64().into(), name.into()],
+            |r| Ok((r.int::<i64>()?, r.text()?)),
+        )?;
+        let Some((id, payload)) = kept.into_iter().find(|(id, _)| !self.state.signals_taken.contains(id))
+        else {
+            return Ok(None);
+        };
+        self.state.signals_taken.insert(id);
+        self.state.extra("DELETE FROM signals WHERE id = $1", vec![id.into()]);
+        Ok(Some(payload))
+    }
+
+    fn children(&mut self, run: RunId) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE parent_run = $1 \
+             AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY id",
+            vec![run.to_i64().into()],
+            run_id,
+        )
+    }
+
+    fn executions(&mut self, run: RunId) -> Result<Vec<ExecutionRow>> {
+        self.rows("WHERE run = $1 ORDER BY step, attempt", vec![run.to_i64().into()])
+    }
+
+    fn run_by_key(&mut self, key: &str) -> Result<Option<RunId>> {
+        self.one("SELECT id FROM runs WHERE idempotency_key = $1", vec![key.into()], run_id)
+    }
+
+    fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>> {
+        let words: Vec<String> = statuses.iter().map(|status| format!("'{status}'")).collect();
+        let wanted =
+            if words.is_empty() { String::new() } else { format!("AND status IN ({})", words.join(", ")) };
+        self.rows(
+            &format!("WHERE id < $1 AND parent_run IS NULL {wanted} ORDER BY id DESC LIMIT $2"),
+            vec![before.map_or(i64::MAX, RunId::to_i64).into(), limit.into()],
+        )
+    }
+
+    fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE id > $1 AND status IN ('queued', 'running', 'failing', 'cancelling') \
+             ORDER BY id LIMIT $2",
+            vec![after.map_or(-1, RunId::to_i64).into(), limit.into()],
+            run_id,
+        )
+    }
+
+    fn pinned_runs(&mut self, worker: Id) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE pin = $1 AND pin <> 0 \
+             AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY id",
+            vec![worker.into()],
+            run_id,
+        )
+    }
+
+    fn claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
+        match self.writes {
+            true => self.hold_claimable(queue, pin, limit),
+            false => self.look_at_claimable(queue, pin, limit),
+        }
+    }
+
+    fn in_flight(&mut self, queue: &str) -> Result<u32> {
+        let sql = "SELECT (SELECT count(*) FROM executions WHERE status = 'scheduled' AND queue = $1) \
+                 + (SELECT count(*) FROM executions WHERE status = 'running' AND queue = $1)";
+        Ok(self.one(sql, vec![queue.into()], |r| r.int())?.unwrap_or(0))
+    }
+
+    fn queue(&mut self, name: &str) -> Result<Option<QueueRow>> {
+        if let Some(queues) = &self.state.queues
+            && !queues.contains_key(name)
+        {
+            return Ok(None);
+        }
+        // One with a limit is asked about by one transaction at a time.
+        let sql = "SELECT name, maximum, held FROM queues WHERE name = $1";
+        if self.one(sql, vec![name.into()], queue)?.is_none() {
+            return Ok(None);
+        }
+        self.hold_name("queue", name)?;
+        self.one(sql, vec![name.into()], queue)
+    }
+
+    fn put_queue(&mut self, queue: &QueueRow) -> Result<()> {
+        self.hold_name("queue", &queue.name)?;
+        self.state.queues = None;
+        self.state.extra(
+            "INSERT INTO queues (name, maximum, held) VALUES ($1, $2, $3) \
+             ON CONFLICT (name) DO UPDATE SET maximum = excluded.maximum, held = excluded.held",
+            vec![(&*queue.name).into(), queue.limit.into(), queue.held.into()],
+        );
+        Ok(())
+    }
+
+    fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+        self.list(
+            "SELECT run, step, attempt FROM executions \
+             WHERE status = 'requested' AND queue = $1 AND not_before_ms <= $2 \
+             ORDER BY priority DESC, created_ms, run, step, attempt LIMIT $3",
+            vec![queue.into(), now_ms.into(), limit.into()],
+            execution_id,
+        )
+    }
+
+    fn crowded_queues(&mut self, now_ms: i64) -> Result<Vec<Arc<str>>> {
+        self.list(
+            "SELECT DISTINCT queue FROM executions \
+             WHERE status = 'requested' AND not_before_ms <= $1 AND NOT cancel_requested ORDER BY queue",
+            vec![now_ms.into()],
+            |r| r.text(),
+        )
+    }
+
+    fn unclaimed_since(&mut self, before_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+        self.list(
+            "SELECT run, step, attempt FROM executions WHERE status = 'scheduled' AND lease_until_ms <= $1 \
+             ORDER BY lease_until_ms, run, step, attempt LIMIT $2",
+            vec![before_ms.into(), limit.into()],
+            execution_id,
+        )
+    }
+
+    fn lapsed(&mut self, now_ms: i64, limit: usize) -> Result<Vec<(ExecutionId, u32)>> {
+        self.list(
+            "SELECT run, step, attempt, fence FROM executions \
+             WHERE status = 'running' AND lease_until_ms <= $1 \
+             ORDER BY lease_until_ms, run, step, attempt LIMIT $2",
+            vec![now_ms.into(), limit.into()],
+            |r| Ok((execution_id(r)?, r.int()?)),
+        )
+    }
+
+    fn held_by(&mut self, worker: Id) -> Result<Vec<ExecutionRow>> {
+        let condition = "WHERE status = 'running' AND owner = $1 ORDER BY run, step, attempt";
+        self.rows(condition, vec![worker.into()])
+    }
+
+    fn places(&mut self, group: &str) -> Result<Vec<RunId>> {
+        self.hold_name("group", group)?;
+        self.list("SELECT run FROM places WHERE grp = $1 ORDER BY run", vec![group.into()], run_id)
+    }
+
+    fn put_place(&mut self, group: &str, run: RunId) -> Result<()> {
+        self.state.extra(
+            "INSERT INTO places (grp, run) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            vec![group.into(), run.to_i64().into()],
+        );
+        Ok(())
+    }
+
+    fn drop_place(&mut self, group: &str, run: RunId) -> Result<()> {
+        let sql = "DELETE FROM places WHERE grp = $1 AND run = $2";
+        self.state.extra(sql, vec![group.into(), run.to_i64().into()]);
+        Ok(())
+    }
+
+    fn queued(&mut self, group: &str, limit: usize) -> Result<Vec<RunId>> {
+        self.hold_name("group", group)?;
+        self.list(
+            "SELECT id FROM runs WHERE status = 'queued' AND grp = $1 ORDER BY priority DESC, id LIMIT $2",
+            vec![group.into(), limit.into()],
+            run_id,
+        )
+    }
+
+    fn crowded_groups(&mut self) -> Result<Vec<Arc<str>>> {
+        let sql = "SELECT DISTINCT grp FROM runs WHERE status = 'queued' AND grp IS NOT NULL ORDER BY grp";
+        self.list(sql, vec![], |r| r.text())
+    }
+
+    fn workers(&mut self) -> Result<Vec<WorkerRow>> {
+        self.rows("WHERE status <> 'offline' ORDER BY id", vec![])
+    }
+
+    fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
+        // A run's entries lie between its first and, once it has ended, its last.
+        let (from, to) = match run {
+            None => (since, u64::MAX),
+            Some(id) => match Table::<RunRow>::load(self, id)? {
+                None => return Ok(Vec::new()),
+                Some(row) => {
+                    let last = if row.status().is_terminal() { row.last_seq } else { u64::MAX };
+                    (since.max(row.first_seq.saturating_sub(1)), last)
+                }
+            },
+        };
+        let sql = "SELECT seq, at_ms, sentence, run, step, attempt, entity, \
+             (SELECT note FROM journal_notes WHERE journal_notes.seq = journal.seq) FROM journal \
+             WHERE seq > $1 AND seq <= $2 AND ($3::bigint IS NULL OR run = $3) ORDER BY seq LIMIT $4";
+        let cells = [from.into(), to.into(), run.map(RunId::to_i64).into(), limit.into()];
+        let found = self.ask(vec![Ask::new(sql, cells)], "reading")?.remove(0);
+        let (entries, unknown) = self.shared.sentences.read(&found)?;
+        if unknown.is_empty() {
+            return Ok(entries);
+        }
+        let all = self.ask(vec![Ask::plain(super::sentences::ALL)], "reading")?;
+        self.shared.sentences.learn_rows(&all[0])?;
+        // What a newer version says is passed over.
+        Ok(self.shared.sentences.read(&found)?.0)
+    }
+}

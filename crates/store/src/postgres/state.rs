@@ -1,0 +1,335 @@
+//! What a transaction knows and has yet to send.
+//!
+//! ```text
+//!   a job's writes ──▶ staged ──(the job went well)──▶ pending ──▶ one statement per table
+//!                        └──(it did not)──▶ dropped
+//! ```
+//!
+//! So a job that fails costs the others nothing, and a batch of any size is a handful of statements.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, StepNo, Word};
+
+use super::cells::{Cell, columns};
+use super::rows::Stored;
+use super::sentences::{Sentence, Sentences};
+use super::wire::{Ask, Param};
+use crate::backend::QueueRow;
+use crate::rows::{
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, RunRow, Status, StepRow,
+    ThreadRow, WorkerRow,
+};
+
+/// What another transaction may hold, in the order in which they are waited for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lock {
+    /// Something with a name: a group, a limited queue, a key.
+    Name(i64),
+    Run(i64),
+    Execution(i64, u32, u32),
+    /// A row of another table, found by its number.
+    Row(&'static str, i64),
+}
+
+/// A row as this transaction knows it.
+pub(super) struct Known<R> {
+    /// None: there is no such row.
+    pub(super) row: Option<R>,
+    /// Nobody else changes it until this transaction ends.
+    pub(super) held: bool,
+}
+
+/// A row to be written; with what it was in the database, unless it is new.
+struct Write<R: Stored> {
+    row: R,
+    was: Option<(Status<R>, u32)>,
+}
+
+/// The rows of one kind.
+pub(super) struct Rows<R: Stored> {
+    pub(super) known: BTreeMap<R::Key, Known<R>>,
+    pending: BTreeMap<R::Key, Write<R>>,
+    staged: BTreeMap<R::Key, Write<R>>,
+}
+
+impl<R: Stored> Default for Rows<R> {
+    fn default() -> Self {
+        Rows { known: BTreeMap::new(), pending: BTreeMap::new(), staged: BTreeMap::new() }
+    }
+}
+
+impl<R: Stored> Rows<R> {
+    /// The row as this job sees it, if it is known; and whether it is held.
+    pub(super) fn get(&self, key: R::Key) -> Option<(Option<R>, bool)> {
+        match self.staged.get(&key) {
+            Some(write) => Some((Some(write.row.clone()), true)),
+            None => self.known.get(&key).map(|known| (known.row.clone(), known.held)),
+        }
+    }
+
+    pub(super) fn learn(&mut self, key: R::Key, row: Option<R>, held: bool) {
+        self.known.insert(key, Known { row, held });
+    }
+
+    pub(super) fn stage(&mut self, row: &R, was: Option<(Status<R>, u32)>) {
+        stage(&mut self.staged, row.key(), Write { row: row.clone(), was });
+    }
+
+    fn merge(&mut self) {
+        for (key, write) in std::mem::take(&mut self.staged) {
+            self.known.insert(key, Known { row: Some(write.row.clone()), held: true });
+            stage(&mut self.pending, key, write);
+        }
+    }
+
+    /// The statements that write what is pending. What has changed goes before what is new: a step's next attempt is
+    /// live only when the last is not.
+    fn asks<'a>(&'a self, actors: &BTreeMap<R::Key, Actor>, asks: &mut Vec<Ask<'a>>) {
+        let (new, changed): (Vec<_>, Vec<_>) =
+            self.pending.iter().partition(|(_, write)| write.was.is_none());
+        let actor = |key: &R::Key| Cell::from(actors.get(key).map(|actor| actor.as_str()));
+        if !changed.is_empty() {
+            let wanted = changed.len();
+            let all = changed.into_iter().map(|(key, write)| {
+                let mut cells = R::keys(*key);
+                cells.extend(write.row.changing());
+                if let Some((status, version)) = write.was {
+                    cells.extend([status.as_str().into(), version.into()]);
+                }
+                cells.extend(R::TELLS_ACTOR.then(|| actor(key)));
+                cells
+            });
+            let mut ask = over_rows(R::UPDATE, all);
+            ask.params.push(Box::new(Cell::from(wanted)));
+            asks.push(ask);
+        }
+        if !new.is_empty() {
+            let all = new.into_iter().map(|(key, write)| {
+                let mut cells = R::keys(*key);
+                cells.extend(write.row.changing());
+                cells.extend(write.row.fixed());
+                cells.extend(
+                    R::TELLS_ACTOR
+                        .then(|| actors.get(key).map_or(Actor::Executor, |actor| *actor).as_str().into()),
+                );
+                cells
+            });
+            asks.push(over_rows(R::INSERT, all));
+        }
+    }
+}
+
+fn stage<R: Stored>(writes: &mut BTreeMap<R::Key, Write<R>>, key: R::Key, write: Write<R>) {
+    match writes.get_mut(&key) {
+        // What the database holds is what the first of them found.
+        Some(before) => before.row = write.row,
+        None => drop(writes.insert(key, write)),
+    }
+}
+
+/// A statement over `unnest`, with one parameter for each column.
+fn over_rows<'a>(sql: &'a str, rows: impl Iterator<Item = Vec<Cell<'a>>>) -> Ask<'a> {
+    Ask { sql, params: columns(rows).into_iter().map(|column| Box::new(column) as Param<'a>).collect() }
+}
+
+/// A statement of a table without statuses.
+pub(super) struct Extra {
+    pub(super) sql: &'static str,
+    pub(super) cells: Vec<Cell<'static>>,
+}
+
+/// What waited in a queue, and nobody else was taking.
+#[derive(Default)]
+pub(super) struct Waiting {
+    pub(super) free: Vec<ExecutionId>,
+    /// There was nothing else, free or not.
+    pub(super) all: bool,
+}
+
+/// A transaction's memory.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) runs: Rows<RunRow>,
+    pub(super) steps: Rows<StepRow>,
+    pub(super) executions: Rows<ExecutionRow>,
+    pub(super) environments: Rows<EnvironmentRow>,
+    pub(super) threads: Rows<ThreadRow>,
+    pub(super) gates: Rows<GateRow>,
+    pub(super) workers: Rows<WorkerRow>,
+    pub(super) enforcements: Rows<EnforcementRow>,
+    /// Runs whose steps are all known, with the executions that there were.
+    pub(super) whole: BTreeMap<RunId, BTreeSet<(StepNo, u32)>>,
+    /// What waited in queues for these workers (0: anyone) when the transaction began, first to be received first.
+    pub(super) waiting: BTreeMap<(Arc<str>, Id), Waiting>,
+    /// Runs of it that somebody else holds: for telling, not for deciding.
+    pub(super) glimpses: BTreeMap<RunId, RunRow>,
+    /// Runs that are there, and held by somebody else.
+    pub(super) contended: BTreeSet<RunId>,
+    /// The number of the last journal entry, once the journal's head is held.
+    pub(super) head: Option<u64>,
+    staged_head: Option<u64>,
+    /// What this transaction is called, so that its fate can be asked for.
+    pub(super) xid: Option<i64>,
+    journal: Vec<JournalEntry>,
+    staged_journal: Vec<JournalEntry>,
+    extras: Vec<Extra>,
+    staged_extras: Vec<Extra>,
+    /// Something of the present job has been sent: it can be undone with the whole transaction only.
+    pub(super) job_was_sent: bool,
+    pub(super) wrote: bool,
+    /// The transaction is to be undone, whatever it has written.
+    pub(super) undo_all: bool,
+    pub(super) queues: Option<BTreeMap<Arc<str>, QueueRow>>,
+    pub(super) plans: BTreeMap<i64, Arc<Plan>>,
+    pub(super) items: BTreeMap<(ExecutionId, u32), Arc<str>>,
+    pub(super) signals_taken: BTreeSet<i64>,
+    pub(super) names: BTreeSet<i64>,
+    /// Runs that the present job knows though somebody else holds them: for telling, not for deciding.
+    pub(super) glimpsed: Vec<RunId>,
+    /// What the present job met that somebody else holds.
+    pub(super) busy: Option<Lock>,
+    /// Steps that were received while somebody else held their run.
+    pub(super) later: BTreeSet<(RunId, StepNo)>,
+    pub(super) staged_later: Vec<(RunId, StepNo)>,
+    /// Sentences that this transaction is the first of this process to say.
+    pub(super) new_sentences: BTreeMap<i64, Sentence>,
+}
+
+macro_rules! each_kind {
+    ($state:ident, $do:ident $(, $arg:expr)*) => {
+        $state.runs.$do($($arg),*);
+        $state.steps.$do($($arg),*);
+        $state.environments.$do($($arg),*);
+        $state.threads.$do($($arg),*);
+        $state.gates.$do($($arg),*);
+        $state.workers.$do($($arg),*);
+        $state.enforcements.$do($($arg),*);
+    };
+}
+
+impl State {
+    /// The number of the last entry as the present job sees it.
+    pub(super) fn last_seq(&self) -> Option<u64> {
+        self.staged_head.or(self.head)
+    }
+
+    pub(super) fn append(&mut self, entries: &[JournalEntry]) {
+        self.staged_journal.extend_from_slice(entries);
+        self.staged_head = entries.last().map(|entry| entry.seq).or(self.staged_head);
+    }
+
+    pub(super) fn extra(&mut self, sql: &'static str, cells: Vec<Cell<'_>>) {
+        self.staged_extras.push(Extra { sql, cells: cells.into_iter().map(Cell::into_owned).collect() });
+    }
+
+    /// Forgets what the next job could not decide by.
+    fn forget_glimpses(&mut self) {
+        for run in std::mem::take(&mut self.glimpsed) {
+            if self.runs.known.get(&run).is_some_and(|known| !known.held) {
+                self.runs.known.remove(&run);
+                self.steps.known.retain(|(of, _), _| *of != run);
+            }
+        }
+    }
+
+    /// The job went well.
+    pub(super) fn keep(&mut self) {
+        self.forget_glimpses();
+        each_kind!(self, merge);
+        self.executions.merge();
+        self.journal.append(&mut self.staged_journal);
+        self.extras.append(&mut self.staged_extras);
+        self.later.extend(self.staged_later.drain(..));
+        self.head = self.staged_head.take().or(self.head);
+        self.job_was_sent = false;
+    }
+
+    /// The job did not go well: nothing of it stays.
+    pub(super) fn drop_job(&mut self) {
+        self.forget_glimpses();
+        macro_rules! clear {
+            ($($kind:ident),+) => { $(self.$kind.staged.clear();)+ };
+        }
+        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements);
+        self.staged_journal.clear();
+        self.staged_extras.clear();
+        self.staged_head = None;
+        self.items.clear();
+        self.signals_taken.clear();
+        self.plans.clear();
+        self.staged_later.clear();
+    }
+
+    /// Nothing waits to be sent.
+    pub(super) fn is_clean(&self) -> bool {
+        fn clean<R: Stored>(rows: &Rows<R>) -> bool {
+            rows.pending.is_empty()
+        }
+        clean(&self.runs)
+            && clean(&self.steps)
+            && clean(&self.executions)
+            && clean(&self.environments)
+            && clean(&self.threads)
+            && clean(&self.gates)
+            && clean(&self.workers)
+            && clean(&self.enforcements)
+            && self.journal.is_empty()
+            && self.extras.is_empty()
+            && self.staged_extras.is_empty()
+    }
+
+    /// Everything that waits to be sent, in an order that the tables' own rules allow.
+    pub(super) fn asks(&self, sentences: &Sentences) -> Vec<Ask<'_>> {
+        let mut asks = Vec::new();
+        let nobody = BTreeMap::new();
+        self.runs.asks(&nobody, &mut asks);
+        self.steps.asks(&BTreeMap::new(), &mut asks);
+        self.executions.asks(&self.movers(), &mut asks);
+        self.environments.asks(&BTreeMap::new(), &mut asks);
+        self.threads.asks(&BTreeMap::new(), &mut asks);
+        self.gates.asks(&BTreeMap::new(), &mut asks);
+        self.workers.asks(&BTreeMap::new(), &mut asks);
+        self.enforcements.asks(&BTreeMap::new(), &mut asks);
+        sentences.asks(&self.journal, &mut asks);
+        for extra in self.extras.iter().chain(&self.staged_extras) {
+            asks.push(Ask::new(extra.sql, extra.cells.iter().cloned()));
+        }
+        if let (Some(_), Some(head)) = (self.journal.last(), self.head) {
+            asks.push(Ask::new("UPDATE journal_head SET seq = $1", [Cell::from(head)]));
+        }
+        asks
+    }
+
+    /// Who was the first to move each execution.
+    fn movers(&self) -> BTreeMap<ExecutionId, Actor> {
+        let mut movers = BTreeMap::new();
+        for entry in self.journal.iter().filter(|entry| entry.entity == "execution") {
+            if let (Some(run), Some(step), Some(attempt)) =
+                (entry.place.run, entry.place.step, entry.place.attempt)
+            {
+                movers.entry(ExecutionId { run, step, attempt }).or_insert(entry.actor);
+            }
+        }
+        movers
+    }
+
+    /// It was sent.
+    pub(super) fn sent(&mut self, sentences: &Sentences) {
+        macro_rules! clear {
+            ($($kind:ident),+) => { $(self.$kind.pending.clear();)+ };
+        }
+        self.wrote |= !self.is_clean();
+        self.new_sentences.extend(sentences.new_in(&self.journal));
+        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements);
+        self.journal.clear();
+        self.extras.clear();
+        self.job_was_sent |= !self.staged_extras.is_empty();
+        self.staged_extras.clear();
+    }
+
+    pub(super) fn wants_commit(&self) -> bool {
+        self.wrote || !self.is_clean()
+    }
+}

@@ -1,0 +1,356 @@
+//! A transaction: it begins by holding the runs that its jobs are about, and never waits for anything after that.
+//!
+//! Rows are written after the journal's head was taken, which one transaction holds at a time: so no statement that
+//! writes ever waits for another transaction's rows, unique indexes included.
+//!
+//! READ COMMITTED, so that whatever is read after a row was held is at least as new as the hold. What is decided by
+//! rows that are read and not written is covered by something that both sides hold:
+//!
+//! | read | covered by |
+//! |---|---|
+//! | a run's status, epoch, tally; its steps; its gates, items, signals, boards, needs | the run's row |
+//! | an execution | its own row, held by whoever reads it while it is live |
+//! | a step, by who receives work while another holds the run | nothing: only told, never decided by |
+//! | a child's run, by its parent | the child's row |
+//! | places and queued runs of a group | a lock on the group's name |
+//! | a limited queue's settings and what is out of it | a lock on the queue's name |
+//! | whether a key, a plan, a board's name or a run's environment is there | a unique index: the second is undone, and looks again |
+//! | a worker, an environment, a hook | its own row |
+//! | what is in a whole queue, group or table, by those who only look for something to do | what they then do is decided anew |
+//! | the list of workers | nothing: who registers at the same moment may be overlooked, as a moment later it would not |
+
+use sprag_lifecycle::{ExecutionId, RunId};
+use tokio_postgres::Row as Columns;
+
+use super::Shared;
+use super::cells::{Cell, Reader};
+use super::fault::Fault;
+use super::rows::Stored;
+use super::state::{Lock, Rows, State};
+use super::wire::{Ask, Wire};
+use crate::backend::Table;
+use crate::error::{Error, Result};
+use crate::rows::{
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, RunRow, Status, StepKey, StepRow, ThreadRow,
+    WorkerRow,
+};
+use crate::seams::{Now, fnv};
+
+const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+pub(super) const HEAD: &str = "SELECT seq, (pg_current_xact_id()::text)::bigint FROM journal_head FOR UPDATE";
+pub(super) const QUEUES: &str = "SELECT name, maximum, held FROM queues ORDER BY name";
+
+/// A database inside a transaction.
+pub(super) struct Tx<'w> {
+    pub(super) wire: &'w Wire,
+    pub(super) shared: &'w Shared,
+    pub(super) now: Now,
+    /// It may write, so it holds what it reads.
+    pub(super) writes: bool,
+    pub(super) state: State,
+    /// What went wrong with the transaction as a whole.
+    pub(super) fault: Option<Fault>,
+}
+
+/// A kind of row that a transaction remembers.
+pub(super) trait Kept: Stored {
+    fn rows(state: &mut State) -> &mut Rows<Self>;
+    fn lock(key: Self::Key) -> Lock;
+    /// The run whose row stands for this one: it is not held by itself.
+    fn covered_by(_: Self::Key) -> Option<RunId> {
+        None
+    }
+    /// Forgets what was read of others before this row was held.
+    fn forget_what_it_covers(_: &mut State, _: Self::Key) {}
+    /// It is known that there is no such row.
+    fn is_absent(_: &State, _: Self::Key) -> bool {
+        false
+    }
+}
+
+impl Kept for RunRow {
+    fn rows(state: &mut State) -> &mut Rows<Self> {
+        &mut state.runs
+    }
+
+    fn lock(key: RunId) -> Lock {
+        Lock::Run(key.to_i64())
+    }
+
+    fn forget_what_it_covers(state: &mut State, key: RunId) {
+        state.steps.known.retain(|(run, _), _| *run != key);
+    }
+}
+
+impl Kept for StepRow {
+    fn rows(state: &mut State) -> &mut Rows<Self> {
+        &mut state.steps
+    }
+
+    fn lock(key: StepKey) -> Lock {
+        Lock::Run(key.0.to_i64())
+    }
+
+    fn covered_by(key: StepKey) -> Option<RunId> {
+        Some(key.0)
+    }
+
+    fn is_absent(state: &State, key: StepKey) -> bool {
+        state.whole.contains_key(&key.0)
+    }
+}
+
+impl Kept for ExecutionRow {
+    fn rows(state: &mut State) -> &mut Rows<Self> {
+        &mut state.executions
+    }
+
+    fn lock(key: ExecutionId) -> Lock {
+        Lock::Execution(key.run.to_i64(), key.step, key.attempt)
+    }
+
+    fn is_absent(state: &State, key: ExecutionId) -> bool {
+        state.whole.get(&key.run).is_some_and(|there| !there.contains(&(key.step, key.attempt)))
+    }
+}
+
+macro_rules! kept_by_number {
+    ($($row:ty => $field:ident),+ $(,)?) => {$(
+        impl Kept for $row {
+            fn rows(state: &mut State) -> &mut Rows<Self> {
+                &mut state.$field
+            }
+
+            fn lock(key: Id) -> Lock {
+                Lock::Row(stringify!($field), key)
+            }
+        }
+    )+};
+}
+kept_by_number! {
+    EnvironmentRow => environments,
+    ThreadRow => threads,
+    GateRow => gates,
+    WorkerRow => workers,
+    EnforcementRow => enforcements,
+}
+
+impl<'w> Tx<'w> {
+    /// Begins to look at one consistent state.
+    pub(super) fn read(wire: &'w Wire, shared: &'w Shared) -> std::result::Result<Tx<'w>, Fault> {
+        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        let answers = wire.ask(&[Ask::plain(begin), Ask::plain(CLOCK)])?;
+        let now = shared.clock.told(answers[1][0].get(0));
+        Ok(Tx { wire, shared, now, writes: false, state: State::default(), fault: None })
+    }
+
+    pub(super) fn learn_head(&mut self, rows: &[Columns]) {
+        if let Some(row) = rows.first() {
+            self.state.head = Some(row.get::<_, i64>(0) as u64);
+            self.state.xid = Some(row.get(1));
+        }
+    }
+
+    pub(super) fn learn_queues(&mut self, rows: &[Columns]) {
+        let read = |row| super::queries::queue(&mut Reader::new(row)).ok();
+        self.state.queues = Some(rows.iter().filter_map(read).map(|row| (row.name.clone(), row)).collect());
+    }
+
+    /// Remembers rows; says whether all of them could be read.
+    pub(super) fn learn_all<R: Kept>(&mut self, rows: &[Columns], held: bool) -> bool {
+        let mut all = true;
+        for row in rows {
+            match R::read(row) {
+                Ok(row) => R::rows(&mut self.state).learn(row.key(), Some(row), held),
+                Err(_) => all = false,
+            }
+        }
+        all
+    }
+
+    /// Takes the journal's head, which stays this transaction's until it ends.
+    pub(super) fn take_head(&mut self) -> Result<u64> {
+        if let Some(seq) = self.state.last_seq() {
+            return Ok(seq);
+        }
+        let mut answers = self.ask(vec![Ask::plain(HEAD)], "writing")?;
+        self.learn_head(&answers.remove(0));
+        self.state.head.ok_or_else(|| Error::Corrupt {
+            path: self.shared.place.path(),
+            reason: "the journal has no head".into(),
+        })
+    }
+
+    /// Sends what waits, then these; their answers. A failure is the transaction's.
+    pub(super) fn ask(&mut self, asks: Vec<Ask<'_>>, action: &'static str) -> Result<Vec<Vec<Columns>>> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.told(&self.shared.place, action));
+        }
+        let mut all =
+            if self.state.is_clean() { Vec::new() } else { self.state.asks(&self.shared.sentences) };
+        let waiting = all.len();
+        all.extend(asks);
+        let answers = self.wire.ask(&all);
+        drop(all);
+        match answers {
+            Ok(mut answers) => {
+                if waiting > 0 {
+                    self.state.sent(&self.shared.sentences);
+                }
+                Ok(answers.split_off(waiting))
+            }
+            Err(fault) => {
+                let told = fault.told(&self.shared.place, action);
+                self.fault = Some(fault);
+                Err(told)
+            }
+        }
+    }
+
+    /// Runs a query for whole rows.
+    pub(super) fn rows<R: Kept>(&mut self, condition: &str, cells: Vec<Cell<'_>>) -> Result<Vec<R>> {
+        let sql = format!("{} {condition}", R::SELECT);
+        let answers = self.ask(vec![Ask::new(&sql, cells)], "reading")?;
+        answers[0].iter().map(R::read).collect()
+    }
+
+    /// Runs a query for a few columns.
+    pub(super) fn list<T>(
+        &mut self,
+        sql: &str,
+        cells: Vec<Cell<'_>>,
+        read: impl Fn(&mut Reader<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let answers = self.ask(vec![Ask::new(sql, cells)], "reading")?;
+        answers[0].iter().map(|row| read(&mut Reader::new(row))).collect()
+    }
+
+    /// The one row of a query, if there is one.
+    pub(super) fn one<T>(
+        &mut self,
+        sql: &str,
+        cells: Vec<Cell<'_>>,
+        read: impl Fn(&mut Reader<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        Ok(self.list(sql, cells, read)?.into_iter().next())
+    }
+
+    /// Somebody else holds what the present job needs: it is run again once that is free.
+    pub(super) fn busy(&mut self, lock: Lock) -> Error {
+        let id = format!("{lock:?}");
+        self.state.busy.get_or_insert(lock);
+        Error::Conflict { entity: "lock", id }
+    }
+
+    /// Holds a name until the end, so that others who ask about the same thing decide after this transaction.
+    pub(super) fn hold_name(&mut self, kind: &str, name: &str) -> Result<()> {
+        if !self.writes {
+            return Ok(());
+        }
+        let key = fnv(&format!("{kind} {name}")) as i64;
+        if self.state.names.contains(&key) {
+            return Ok(());
+        }
+        let sql = "SELECT pg_try_advisory_xact_lock($1)";
+        match self.one(sql, vec![key.into()], |r| r.bool())? {
+            Some(true) => {
+                self.state.names.insert(key);
+                Ok(())
+            }
+            _ => Err(self.busy(Lock::Name(key))),
+        }
+    }
+
+    /// Fetches a row that is not known yet.
+    fn fetch<R: Kept>(&mut self, key: R::Key) -> Result<Option<R>> {
+        let plain_sql = format!("{} WHERE {}", R::SELECT, R::KEY);
+        if !self.writes || R::covered_by(key).is_some() {
+            let answers = self.ask(vec![Ask::new(&plain_sql, R::keys(key))], "reading")?;
+            return answers[0].first().map(R::read).transpose();
+        }
+        let held_sql = held::<R>(R::KEY);
+        let asks = vec![Ask::new(&held_sql, R::keys(key)), Ask::new(&plain_sql, R::keys(key))];
+        let answers = self.ask(asks, "reading")?;
+        match (answers[0].first(), answers[1].first()) {
+            (Some(row), _) => R::read(row).map(Some),
+            (None, None) => Ok(None),
+            (None, Some(row)) => match R::read(row)? {
+                row if row.is_over() => Ok(Some(row)),
+                _ => Err(self.busy(R::lock(key))),
+            },
+        }
+    }
+}
+
+/// The statement that holds and reads the rows which nobody else holds.
+pub(super) fn held<R: Stored>(condition: &str) -> String {
+    format!("{} WHERE {condition} FOR UPDATE SKIP LOCKED", R::SELECT)
+}
+
+/// The statement that waits until something is free, and holds it.
+pub(super) fn wait_for<'a>(lock: &Lock) -> Ask<'a> {
+    match lock {
+        Lock::Name(key) => Ask::new("SELECT pg_advisory_xact_lock($1)", [Cell::from(*key)]),
+        Lock::Run(id) => Ask::new("SELECT 1 FROM runs WHERE id = $1 FOR UPDATE", [Cell::from(*id)]),
+        Lock::Execution(run, step, attempt) => Ask::new(
+            "SELECT 1 FROM executions WHERE run = $1 AND step = $2 AND attempt = $3 FOR UPDATE",
+            [Cell::from(*run), Cell::from(*step), Cell::from(*attempt)],
+        ),
+        Lock::Row(table, id) => {
+            let sql = match *table {
+                "environments" => "SELECT 1 FROM environments WHERE id = $1 FOR UPDATE",
+                "threads" => "SELECT 1 FROM threads WHERE id = $1 FOR UPDATE",
+                "gates" => "SELECT 1 FROM gates WHERE id = $1 FOR UPDATE",
+                "workers" => "SELECT 1 FROM workers WHERE id = $1 FOR UPDATE",
+                "hooks" => "SELECT 1 FROM hooks WHERE id = $1 FOR UPDATE",
+                _ => "SELECT 1 FROM enforcements WHERE id = $1 FOR UPDATE",
+            };
+            Ask::new(sql, [Cell::from(*id)])
+        }
+    }
+}
+
+impl<R: Kept> Table<R> for Tx<'_> {
+    fn load(&mut self, key: R::Key) -> Result<Option<R>> {
+        if !self.writes {
+            return self.fetch(key);
+        }
+        if let Some((row, _)) = R::rows(&mut self.state).get(key) {
+            return Ok(row);
+        }
+        if R::is_absent(&self.state, key) {
+            return Ok(None);
+        }
+        if let Some(run) = R::covered_by(key)
+            && self.state.runs.get(run).is_none()
+        {
+            Table::<RunRow>::load(self, run)?;
+        }
+        let row = self.fetch::<R>(key)?;
+        R::forget_what_it_covers(&mut self.state, key);
+        R::rows(&mut self.state).learn(key, row.clone(), true);
+        Ok(row)
+    }
+
+    fn insert(&mut self, row: &R) -> Result<()> {
+        R::rows(&mut self.state).stage(row, None);
+        Ok(())
+    }
+
+    /// Decided here, for the row is held; the statement that writes it compares once more.
+    fn update(&mut self, row: &R, was: (Status<R>, u32)) -> Result<bool> {
+        let found = Table::<R>::load(self, row.key())?;
+        if found.is_none_or(|found| (found.status(), found.version()) != was) {
+            return Ok(false);
+        }
+        let held = match R::covered_by(row.key()) {
+            Some(run) => self.state.runs.get(run).is_some_and(|(_, held)| held),
+            None => R::rows(&mut self.state).get(row.key()).is_some_and(|(_, held)| held),
+        };
+        if !held {
+            return Err(self.busy(R::lock(row.key())));
+        }
+        R::rows(&mut self.state).stage(row, Some(was));
+        Ok(true)
+    }
+}

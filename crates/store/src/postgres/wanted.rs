@@ -1,0 +1,207 @@
+//! The beginning of a transaction that writes: what its jobs are about is held and read for all of them at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sprag_lifecycle::{ExecutionId, RunId};
+use tokio_postgres::Row as Columns;
+
+use super::Shared;
+use super::cells::{Cell, Column};
+use super::fault::Fault;
+use super::rows::Stored;
+use super::state::{Lock, State};
+use super::tx::{HEAD, QUEUES, Tx, held, wait_for};
+use super::wire::{Ask, Wire};
+use crate::job::About;
+use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
+
+/// A run with more steps than this is not read as a whole.
+const SMALL_RUN: u32 = 64;
+/// No more is fetched of one queue for all who claim from it.
+const MOST_WAITING: usize = 1_000;
+
+const CLOCK_AND_ACTOR: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
+     set_config('sprag.actor', 'rows', true)";
+const RUNS_THERE: &str = "SELECT id FROM runs WHERE id = ANY($1)";
+const EXECUTIONS_THERE: &str = "SELECT run, step, attempt FROM executions WHERE run = ANY($1)";
+const WAITING_COUNTS: &str = "SELECT w.queue, w.pin, (SELECT count(*) FROM (SELECT FROM executions AS e \
+     WHERE e.status = 'scheduled' AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin LIMIT w.n + 1) AS s) \
+     FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n)";
+
+/// What the jobs of a transaction are about.
+#[derive(Default)]
+pub(super) struct Wanted {
+    runs: Vec<RunId>,
+    /// By queue and worker (0: anyone), how much is wanted.
+    claims: BTreeMap<(Arc<str>, Id), usize>,
+}
+
+impl Wanted {
+    pub(super) fn by<'j>(jobs: impl Iterator<Item = &'j About>) -> Wanted {
+        let (mut runs, mut claims) = (BTreeSet::new(), BTreeMap::new());
+        for about in jobs {
+            runs.extend(about.runs.iter().copied());
+            let Some((claimer, limit)) = &about.claim else { continue };
+            for queue in &claimer.queues {
+                let anyones = (!claimer.reserved_only).then_some(0);
+                for pin in anyones.into_iter().chain([claimer.worker]) {
+                    let wanted = claims.entry((Arc::clone(queue), pin)).or_insert(0);
+                    *wanted = (*wanted + limit).min(MOST_WAITING);
+                }
+            }
+        }
+        Wanted { runs: runs.into_iter().collect(), claims }
+    }
+
+    /// The queues, the workers and the numbers, as parameters.
+    fn claim_columns<'a>(&'a self) -> Vec<Box<dyn tokio_postgres::types::ToSql + Sync + 'a>> {
+        let queues = self.claims.keys().map(|(queue, _)| Some((&**queue).into())).collect();
+        let pins = self.claims.keys().map(|(_, pin)| Some(*pin)).collect();
+        let limits = self.claims.values().map(|limit| Some(*limit as i64)).collect();
+        vec![Box::new(Column::Text(queues)), Box::new(Column::Int(pins)), Box::new(Column::Int(limits))]
+    }
+}
+
+/// The statement that holds what waits for each of several workers in each of several queues.
+fn waiting_sql() -> String {
+    let columns = ExecutionRow::SELECT.strip_prefix("SELECT ").and_then(|rest| rest.split_once(" FROM "));
+    let columns = columns.map_or("*", |(columns, _)| columns);
+    format!(
+        "SELECT found.* FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n) \
+         CROSS JOIN LATERAL (SELECT {columns} FROM executions AS e WHERE e.status = 'scheduled' \
+         AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin \
+         ORDER BY e.priority DESC, e.published_ms, e.run, e.step, e.attempt LIMIT w.n \
+         FOR UPDATE SKIP LOCKED) AS found"
+    )
+}
+
+impl<'w> Tx<'w> {
+    /// Begins to write: waits for `locks`, then holds what of `wanted` nobody else holds, and reads it.
+    pub(super) fn write<'l>(
+        wire: &'w Wire,
+        shared: &'w Shared,
+        locks: impl Iterator<Item = &'l Lock>,
+        wanted: &Wanted,
+    ) -> Result<Tx<'w>, Fault> {
+        let ids: Vec<i64> = wanted.runs.iter().map(|run| run.to_i64()).collect();
+        let (runs_sql, waiting_sql) = (held::<RunRow>("id = ANY($1) ORDER BY id"), waiting_sql());
+        let mut asks = vec![Ask::plain("BEGIN"), Ask::plain(CLOCK_AND_ACTOR)];
+        asks.extend(locks.map(wait_for));
+        let first = asks.len();
+        if !ids.is_empty() {
+            asks.push(Ask::new(&runs_sql, [Cell::from(ids.clone())]));
+            asks.push(Ask::new(RUNS_THERE, [Cell::from(ids)]));
+        }
+        if !wanted.claims.is_empty() {
+            asks.push(Ask { sql: &waiting_sql, params: wanted.claim_columns() });
+            asks.push(Ask { sql: WAITING_COUNTS, params: wanted.claim_columns() });
+        }
+        let mut answers = wire.ask(&asks)?;
+        drop(asks);
+        let now = shared.clock.told(answers[1][0].get(0));
+        let mut tx = Tx { wire, shared, now, writes: true, state: State::default(), fault: None };
+        let mut answers = answers.split_off(first).into_iter();
+        if !wanted.runs.is_empty()
+            && let (Some(found), Some(there)) = (answers.next(), answers.next())
+        {
+            tx.learn_runs(&wanted.runs, &found, &there);
+        }
+        if let (Some(found), Some(counts)) = (answers.next(), answers.next()) {
+            tx.learn_waiting(wanted, &found, &counts);
+        }
+        tx.read_around(&wanted.runs)?;
+        Ok(tx)
+    }
+
+    fn learn_runs(&mut self, wanted: &[RunId], found: &[Columns], there: &[Columns]) {
+        self.learn_all::<RunRow>(found, true);
+        let there: BTreeSet<RunId> = there.iter().map(|row| RunId::from_i64(row.get(0))).collect();
+        for run in wanted {
+            match (self.state.runs.known.contains_key(run), there.contains(run)) {
+                (false, true) => drop(self.state.contended.insert(*run)),
+                (false, false) => self.state.runs.learn(*run, None, true),
+                (true, _) => {}
+            }
+        }
+    }
+
+    fn learn_waiting(&mut self, wanted: &Wanted, found: &[Columns], counts: &[Columns]) {
+        for key in wanted.claims.keys() {
+            self.state.waiting.entry(key.clone()).or_default();
+        }
+        for row in found.iter().filter_map(|row| ExecutionRow::read(row).ok()) {
+            let key = (Arc::clone(&row.queue), row.pin.unwrap_or(0));
+            self.state.waiting.entry(key).or_default().free.push(row.id);
+            self.state.executions.learn(row.id, Some(row), true);
+        }
+        for row in counts {
+            let key: (Arc<str>, Id) = (row.get::<_, &str>(0).into(), row.get(1));
+            if let Some(waiting) = self.state.waiting.get_mut(&key) {
+                waiting.all = row.get::<_, i64>(2) == waiting.free.len() as i64;
+            }
+        }
+    }
+
+    /// Reads everything about the small ones of these runs, and the runs and steps of what may be received. Whoever
+    /// is about a run mostly tells of it, and needs the journal's head.
+    fn read_around(&mut self, runs: &[RunId]) -> Result<(), Fault> {
+        let is_small = |run: &RunId| {
+            let known = self.state.runs.known.get(run).and_then(|known| known.row.as_ref());
+            known.is_some_and(|row| row.steps <= SMALL_RUN)
+        };
+        let small: Vec<RunId> = runs.iter().copied().filter(is_small).collect();
+        let ids: Vec<i64> = small.iter().map(|run| run.to_i64()).collect();
+        let free: BTreeSet<ExecutionId> =
+            self.state.waiting.values().flat_map(|waiting| waiting.free.iter().copied()).collect();
+        let steps_sql = format!("{} WHERE run = ANY($1)", StepRow::SELECT);
+        let live_sql = held::<ExecutionRow>(
+            "run = ANY($1) AND status IN ('requested', 'scheduling', 'scheduled', 'running')",
+        );
+        let around = super::claims::Around::of(&self.state, &free);
+        let mut asks = Vec::new();
+        if !runs.is_empty() || !free.is_empty() {
+            asks.extend([Ask::plain(QUEUES), Ask::plain(HEAD)]);
+        }
+        let of_small = asks.len();
+        if !ids.is_empty() {
+            asks.push(Ask::new(&steps_sql, [Cell::from(ids.clone())]));
+            asks.push(Ask::new(&live_sql, [Cell::from(ids.clone())]));
+            asks.push(Ask::new(EXECUTIONS_THERE, [Cell::from(ids.clone())]));
+        }
+        let of_around = asks.len();
+        asks.extend(around.asks());
+        if asks.is_empty() {
+            return Ok(());
+        }
+        let answers = self.wire.ask(&asks)?;
+        drop(asks);
+        if of_small > 0 {
+            self.learn_queues(&answers[0]);
+            self.learn_head(&answers[1]);
+        }
+        if let [steps, live, there] = &answers[of_small..of_around] {
+            let whole = self.learn_all::<StepRow>(steps, true);
+            self.learn_all::<ExecutionRow>(live, true);
+            // A row that cannot be read is looked for by its key, and told of.
+            if whole {
+                self.state.whole.extend(small.into_iter().map(|run| (run, BTreeSet::new())));
+            }
+            for row in there {
+                if let Some(of) = self.state.whole.get_mut(&RunId::from_i64(row.get(0))) {
+                    of.insert((row.get::<_, i64>(1) as u32, row.get::<_, i64>(2) as u32));
+                }
+            }
+        }
+        if let [held, plain, steps] = &answers[of_around..] {
+            self.learn_all::<RunRow>(held, true);
+            self.learn_all::<StepRow>(steps, true);
+            for row in plain.iter().filter_map(|row| RunRow::read(row).ok()) {
+                if !self.state.runs.known.contains_key(&row.key()) {
+                    self.state.glimpses.insert(row.key(), row);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! A PostgreSQL server of one's own: real, with `fsync` on, and gone with the process that started it.
+//!
+//! ```text
+//!   test ──stdin──▶ sh: starts postgres, crashes it when told; when stdin ends, stops it and removes its data
+//! ```
+//!
+//! So nothing is left behind, however the test ends.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a server may take to be there.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What keeps the server and cleans up after it. Processes are ended by their numbers alone.
+const KEEPER: &str = r#"
+pg=
+while read -r word; do
+  case $word in
+    start) $AS "$BIN/postgres" -D "$DIR/data" >>"$DIR/log" 2>&1 & pg=$! ;;
+    crash)
+      # Stopped first, so that it starts no more; its memory is free when the last of them is gone.
+      kill -STOP "$pg"
+      all=$(cat "/proc/$pg/task/$pg/children")
+      kill -9 "$pg" $all 2>"$DIR/killed"
+      wait "$pg"
+      for one in $all; do
+        tries=0
+        while [ -e "/proc/$one" ] && ! grep -q '^State:.Z' "/proc/$one/status" && [ $tries -lt 500 ]; do
+          tries=$((tries + 1))
+          sleep 0.01
+        done
+      done
+      pg= ;;
+    stop) kill -INT "$pg"; wait "$pg"; pg= ;;
+  esac
+  echo "$word"
+done
+if [ -n "$pg" ]; then kill -INT "$pg"; wait "$pg"; fi
+rm -rf "$DIR"
+"#;
+
+/// A server.
+pub struct Postgres {
+    folder: PathBuf,
+    bin: PathBuf,
+    port: u16,
+    keeper: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
+    process: Mutex<Child>,
+    schemas: AtomicU64,
+}
+
+/// A database (a schema of a server's) of one's own.
+#[derive(Debug, Clone)]
+pub struct Database {
+    /// Through the server's socket, without a password.
+    pub url: String,
+    /// Through loopback, with one.
+    pub tcp_url: String,
+    /// Its name.
+    pub schema: String,
+}
+
+impl Postgres {
+    /// The server of this process; started when it is first asked for.
+    pub fn shared() -> &'static Postgres {
+        static SERVER: OnceLock<Postgres> = OnceLock::new();
+        SERVER.get_or_init(|| Postgres::start(&[]))
+    }
+
+    /// Starts a server with these settings beside its own.
+    ///
+    /// # Panics
+    ///
+    /// If there is no PostgreSQL here, or it does not start: a test cannot go on without it.
+    pub fn start(settings: &[&str]) -> Postgres {
+        let bin = find_programs();
+        let folder = tempfile::Builder::new().prefix("sprag-pg-").tempdir().expect("a folder").keep();
+        let as_user = own(&folder);
+        let password = folder.join("password");
+        std::fs::write(&password, "hush").expect("a file");
+        run(as_words(&as_user, &bin.join("initdb"))
+            .args(["-U", "sprag", "-E", "UTF8", "--no-locale"])
+            .args(["--no-sync", "--auth-local=trust", "--auth-host=scram-sha-256", "--pwfile"])
+            .arg(&password)
+            .arg("-D")
+            .arg(folder.join("data")));
+        let port = free_port();
+        let mut conf = format!(
+            "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n\
+             max_connections = 200\nshared_buffers = 64MB\nfsync = on\nsynchronous_commit = on\n",
+            folder.display()
+        );
+        for setting in settings {
+            conf.push_str(setting);
+            conf.push('\n');
+        }
+        let file = folder.join("data/postgresql.conf");
+        std::fs::write(&file, conf).expect("the settings are written");
+        let mut process = Command::new("sh")
+            .args(["-c", KEEPER])
+            .env("AS", as_user.join(" "))
+            .env("BIN", &bin)
+            .env("DIR", &folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let stdin = process.stdin.take().expect("a pipe");
+        let stdout = BufReader::new(process.stdout.take().expect("a pipe"));
+        let server = Postgres {
+            folder,
+            bin,
+            port,
+            keeper: Mutex::new((stdin, stdout)),
+            process: Mutex::new(process),
+            schemas: AtomicU64::new(0),
+        };
+        server.start_again();
+        server
+    }
+
+    fn tell(&self, word: &str) {
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        writeln!(keeper.0, "{word}").expect("the keeper hears");
+        let mut heard = String::new();
+        keeper.1.read_line(&mut heard).expect("the keeper answers");
+        assert_eq!(heard.trim(), word, "the keeper of PostgreSQL: {}", self.log());
+    }
+
+    /// Kills the server and all its processes at once (SIGKILL).
+    pub fn crash(&self) {
+        self.tell("crash");
+    }
+
+    /// Stops it, as an operator would.
+    pub fn stop(&self) {
+        self.tell("stop");
+    }
+
+    /// Starts it after it was killed or stopped, and waits until it answers.
+    pub fn start_again(&self) {
+        self.tell("start");
+        let since = Instant::now();
+        while !self.answers() {
+            assert!(since.elapsed() < START_TIMEOUT, "PostgreSQL does not start: {}", self.log());
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+    }
+
+    fn answers(&self) -> bool {
+        let mut asked = Command::new(self.bin.join("pg_isready"));
+        asked.arg("-q").arg("-h").arg(&self.folder).arg("-p").arg(self.port.to_string());
+        asked.status().is_ok_and(|status| status.success())
+    }
+
+    /// What it has said.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// Where it listens on loopback.
+    pub fn address(&self) -> std::net::SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    /// An empty schema that nobody else uses.
+    pub fn database(&self) -> Database {
+        let nth = self.schemas.fetch_add(1, Ordering::Relaxed);
+        let schema = format!("t{}_{nth}", std::process::id());
+        self.sql(&format!("CREATE SCHEMA {schema}"));
+        let socket = self.folder.display().to_string().replace('/', "%2F");
+        let options = format!("options=-csearch_path%3D{schema}");
+        Database {
+            url: format!("postgres://sprag@{socket}:{}/postgres?{options}", self.port),
+            tcp_url: format!("postgres://sprag:hush@127.0.0.1:{}/postgres?{options}", self.port),
+            schema,
+        }
+    }
+
+    /// What it does at best: single-row updates by so many clients, each a commit, in a second.
+    pub fn updates_per_second(&self, clients: usize, seconds: u32) -> f64 {
+        let table = "CREATE SCHEMA IF NOT EXISTS floor; CREATE TABLE IF NOT EXISTS floor.counters \
+                     (id BIGINT PRIMARY KEY, n BIGINT NOT NULL) WITH (fillfactor = 10); \
+                     INSERT INTO floor.counters SELECT i, 0 FROM generate_series(1, 1000) AS i \
+                     ON CONFLICT DO NOTHING";
+        self.sql(table);
+        let script = self.folder.join("floor.sql");
+        std::fs::write(&script, "UPDATE floor.counters SET n = n + 1 WHERE id = :client_id + 1;\n")
+            .expect("a file");
+        let told = Command::new(self.bin.join("pgbench"))
+            .args([
+                "-n",
+                "-M",
+                "prepared",
+                "-U",
+                "sprag",
+                "-c",
+                &clients.to_string(),
+                "-T",
+                &seconds.to_string(),
+            ])
+            .arg("-h")
+            .arg(&self.folder)
+            .arg("-p")
+            .arg(self.port.to_string())
+            .arg("-f")
+            .arg(&script)
+            .arg("postgres")
+            .output()
+            .expect("pgbench comes with PostgreSQL");
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let line = told.lines().find(|line| line.starts_with("tps = ")).unwrap_or_else(|| panic!("{told}"));
+        line["tps = ".len()..].split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+    }
+
+    /// Runs a script as its owner; what it printed. A statement that fails is a panic.
+    pub fn sql(&self, script: &str) -> String {
+        self.try_sql(script).unwrap_or_else(|error| panic!("{script}: {error}"))
+    }
+
+    /// Runs a script as its owner; what it printed, or why it failed.
+    ///
+    /// # Errors
+    ///
+    /// What PostgreSQL says.
+    pub fn try_sql(&self, script: &str) -> Result<String, String> {
+        let told = Command::new(self.bin.join("psql"))
+            .args([
+                "-X",
+                "-q",
+                "-t",
+                "-A",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-U",
+                "sprag",
+                "-d",
+                "postgres",
+                "-c",
+                script,
+            ])
+            .arg("-h")
+            .arg(&self.folder)
+            .arg("-p")
+            .arg(self.port.to_string())
+            .output()
+            .map_err(|error| error.to_string())?;
+        match told.status.success() {
+            true => Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned()),
+            false => Err(String::from_utf8_lossy(&told.stderr).trim().to_owned()),
+        }
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        // The end of its input is the keeper's sign to clean up.
+        let (read, write) = std::io::pipe().expect("a pipe");
+        drop(read);
+        let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner);
+        keeper.0 = ChildStdin::from(std::os::fd::OwnedFd::from(write));
+        let _ = process.wait();
+    }
+}
+
+/// The folder of PostgreSQL's programs, the newest if there are several.
+fn find_programs() -> PathBuf {
+    let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path().join("bin"))))
+        .filter(|(_, bin)| bin.join("postgres").exists())
+        .collect();
+    found.sort();
+    if let Some((_, bin)) = found.pop() {
+        return bin;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .find(|folder| folder.join("postgres").exists() && folder.join("initdb").exists())
+        .expect("the tests need PostgreSQL: install it (Debian: apt-get install postgresql), or use `cargo xtask test`")
+}
+
+/// PostgreSQL does not run as root: makes the folder an ordinary user's, and says how to become that user.
+fn own(folder: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt;
+    if std::fs::metadata(folder).expect("the folder was just made").uid() != 0 {
+        return Vec::new();
+    }
+    let known = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let user = |name: &str| {
+        let line = known.lines().find(|line| line.split(':').next() == Some(name))?;
+        let mut numbers = line.split(':').skip(2).map(|number| number.parse::<u32>().ok());
+        Some((numbers.next()??, numbers.next()??))
+    };
+    let (uid, gid) = user("postgres").or_else(|| user("nobody")).expect("a user that is not root");
+    std::os::unix::fs::chown(folder, Some(uid), Some(gid)).expect("root may give it away");
+    ["setpriv".to_owned(), format!("--reuid={uid}"), format!("--regid={gid}"), "--clear-groups".into()].into()
+}
+
+fn as_words(as_user: &[String], program: &Path) -> Command {
+    match as_user.split_first() {
+        None => Command::new(program),
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+    }
+}
+
+fn run(command: &mut Command) {
+    let told = command.output().expect("the program is there");
+    assert!(told.status.success(), "{command:?}: {}", String::from_utf8_lossy(&told.stderr));
+}
+
+/// A port that nobody has at this moment.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
