@@ -143,7 +143,7 @@ impl Store {
     pub fn with_tables<T>(&self, look: impl FnOnce(&Tables) -> T) -> Option<T> {
         match &*self.inner {
             Inner::Memory(memory) => Some(look(&memory.tables())),
-            Inner::Sqlite(_) => None,
+            Inner::Sqlite(_) | Inner::Postgres(_) => None,
         }
     }
 
