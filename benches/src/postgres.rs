@@ -156,6 +156,7 @@ async fn w3(board: &mut Board, server: &Postgres, runs: usize) -> Result<()> {
 }
 
 /// One of W6's workers: whole runs until it is told to stop; tells how many.
+#[expect(clippy::disallowed_methods, reason = "a program of its own, which has no table to write")]
 async fn be_a_worker(url: &str) -> Result<Board> {
     let store = Store::open_postgres(url)?;
     let plan = sequence(STEPS)?;

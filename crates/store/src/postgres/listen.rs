@@ -69,7 +69,8 @@ pub(super) async fn listen(shared: Weak<Shared>) {
                 }
             }
         }
-        tokio::time::sleep(pause).await;
+        // Nobody tells when the server is back.
+        let _ = tokio::time::timeout(pause, std::future::pending::<()>()).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

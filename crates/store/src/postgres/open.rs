@@ -1,6 +1,5 @@
 //! Opening a database: a connection with the settings that everything relies on, and a schema that we know.
 
-use std::future::Future;
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
@@ -62,14 +61,12 @@ pub(super) fn connect_elsewhere(place: &Place, runtime: &Runtime) -> std::result
 }
 
 /// Keeps a connection going until it ends; whoever uses it is told of the reason.
-pub(super) fn drive<T>(connection: Connection<Socket, T>) -> impl Future<Output = ()>
+pub(super) async fn drive<T>(connection: Connection<Socket, T>)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
 {
-    async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(error = %Fault::from(error), "a connection to PostgreSQL has ended");
-        }
+    if let Err(error) = connection.await {
+        tracing::debug!(error = %Fault::from(error), "a connection to PostgreSQL has ended");
     }
 }
 
