@@ -12,7 +12,7 @@
 //! ```
 //!
 //! [`run`] plays one seed. Every write is checked, what really ran is checked against the promises, and in the
-//! end everything that somebody was told must be there. [`shrink`] makes a failure small.
+//! end everything that somebody was told must be there. [`shrink()`] makes a failure small.
 
 mod draw;
 mod faults;
