@@ -17,7 +17,7 @@ use crate::machine::{self, Machine, Surroundings};
 use crate::memory::{Tables, Tongue};
 use crate::ops::{
     self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal, Signalled,
-    ThreadIntent,
+    ThreadIntent, Told,
 };
 use crate::outcome::Outcome;
 use crate::postgres::Postgres;
@@ -520,6 +520,11 @@ impl Claims<'_> {
     pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
         let about = About { runs: Vec::new(), claim: Some((claimer.clone(), 1)) };
         self.0.submit(about, move |session| ops::claim_as(session, &worker, &claimer)).await
+    }
+
+    /// Receives one execution that a message told of, if it is still meant and this worker may have it.
+    pub async fn receive_told(self, claimer: Claimer, told: Lease) -> Result<Told> {
+        self.0.write(move |session| ops::receive_told(session, &claimer, told)).await
     }
 
     /// Receives one execution that a message told of.

@@ -185,7 +185,7 @@ fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Res
 }
 
 /// Whether this version knows the statuses of the rows that receiving it touches.
-fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+pub(super) fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let read = session
         .get::<RunRow>(id.run)
         .map(drop)
