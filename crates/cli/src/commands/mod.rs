@@ -40,9 +40,9 @@ use crate::show::{Style, line};
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
     match args.command {
-        Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease } => {
+        Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease, bus } => {
             let lease = worker::lease(&lease)?;
-            let options = run::Options { dry, detach, idempotency_key, slots, lease };
+            let options = run::Options { dry, detach, idempotency_key, slots, lease, bus };
             let given = inputs::Given { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &file, given, options).await
         }
@@ -74,9 +74,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
         }
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
-        Command::Worker { queues, slots, name, until_idle, lease, server, token } => {
+        Command::Worker { queues, slots, name, until_idle, lease, bus, server, token } => {
             let lease = worker::lease(&lease)?;
-            let options = worker::Options { queues, slots, name, until_idle, lease };
+            let options = worker::Options { queues, slots, name, until_idle, lease, bus };
             match server {
                 Some(server) => elsewhere::worker(&context, options, &server, token).await,
                 None => worker::worker(&context, options).await,
@@ -98,7 +98,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         Command::Lifecycle { entity } => machine::lifecycle(entity.as_deref()),
-        Command::Doctor => machine::doctor(&context).await,
+        Command::Doctor { bus } => machine::doctor(&context, bus.as_ref()).await,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "sprag", &mut std::io::stdout());
             Ok(Exit::Ok)

@@ -28,6 +28,9 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     if let Some(slots) = wanted.slots {
         builder = builder.slots(slots);
     }
+    if let Some(bus) = &wanted.bus {
+        builder = builder.bus(bus.clone());
+    }
     if wanted.no_worker {
         builder = builder.without_worker();
     }
