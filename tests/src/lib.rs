@@ -8,6 +8,7 @@
 mod http;
 mod journal;
 mod machine;
+mod nats;
 mod project;
 mod proxy;
 mod python;
@@ -18,6 +19,7 @@ mod wait;
 pub use http::{Answering, Event, Reply, Request, Server, connect};
 pub use journal::{Entry, Journal};
 pub use machine::{carrying, children, command_line, is_running, signal};
+pub use nats::Nats;
 pub use project::{Project, git, nightly, try_git};
 pub use proxy::Proxy;
 pub use python::python;
