@@ -82,7 +82,7 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M28", layer("sim", "models", "i16_a_child")),
     ("M29", layer("sim", "models", "i10_a_gate")),
     ("M30", layer("store", "boards", "c05_")),
-    ("M31", layer("store", "bad_input", "")),
+    ("M31", layer("store", "bad_input", "a_wall_clock_that_jumps")),
     ("M32", layer("sim", "models", "i10_a_gate")),
     ("M33", layer("store", "conformance", "l04_")),
     ("M34", layer("store", "conformance", "l05_")),

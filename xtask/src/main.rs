@@ -23,7 +23,8 @@ cargo xtask fuzz [pipeline|api] [--executions N | --nightly | --keep]
                                 what was found
 cargo xtask mutants [M07 …] [--search]
                                 known faults, one at a time: a layer of the proof must see each
-cargo xtask proof [--nightly]   runs all layers of the proof, and writes docs/proof.md's figures
+cargo xtask proof [--nightly | --figures]
+                                runs all layers of the proof, and writes docs/proof.md's figures
 cargo xtask gen                 writes what is generated from the code
 cargo xtask tidy                checks what no compiler checks";
 

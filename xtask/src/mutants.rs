@@ -72,43 +72,45 @@ pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
     }
 }
 
-/// The test programs with the faults in them, by package and name.
-fn build(root: &Path) -> Result<BTreeMap<(String, String), PathBuf>, String> {
+/// The test programs with the faults in them.
+fn build(root: &Path) -> Result<Programs, String> {
+    let packages = ["sprag-lifecycle", "sprag-store", "sprag-sim"].into_iter().flat_map(|name| ["-p", name]);
+    programs(root, packages.chain(["--features", "sprag-lifecycle/mutants"]))
+}
+
+/// Test programs, by their crate's short name and their own.
+pub type Programs = BTreeMap<(String, String), PathBuf>;
+
+/// Builds the test programs that these arguments of cargo's choose.
+pub fn programs<'a>(root: &Path, chosen: impl IntoIterator<Item = &'a str>) -> Result<Programs, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--quiet", "--no-run", "--message-format=json"]);
-    for package in ["sprag-lifecycle", "sprag-store", "sprag-sim"] {
-        command.args(["-p", package]);
-    }
-    command.args(["--features", "sprag-lifecycle/mutants"]).current_dir(root).stderr(Stdio::inherit());
+    command.args(["test", "--quiet", "--no-run", "--message-format=json"]).args(chosen);
+    command.current_dir(root).stderr(Stdio::inherit());
     eprintln!("── {command:?}");
     let built = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if !built.status.success() {
         return Err(format!("{command:?} ended with {}", built.status));
     }
-    let mut binaries = BTreeMap::new();
+    let mut programs = BTreeMap::new();
     for line in String::from_utf8_lossy(&built.stdout).lines() {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { continue };
         let (Some(program), Some(package)) = (message["executable"].as_str(), message["package_id"].as_str())
         else {
             continue;
         };
-        let package = ["lifecycle", "store", "sim"].into_iter().find(|name| {
-            package.contains(&format!("/crates/{name}#")) || package.contains(&format!("sprag-{name}@"))
-        });
-        if let (Some(package), Some(target)) = (package, message["target"]["name"].as_str()) {
-            binaries.insert((package.to_owned(), target.to_owned()), PathBuf::from(program));
+        // "path+file:///…/crates/store#sprag-store@0.1.0", or without the name where the folder has it.
+        let (_, package) = package.split_once("/crates/").unwrap_or(("", package));
+        let package = package.split(['#', '/']).next().unwrap_or(package);
+        if let Some(target) = message["target"]["name"].as_str() {
+            programs.insert((package.to_owned(), target.to_owned()), PathBuf::from(program));
         }
     }
-    Ok(binaries)
+    Ok(programs)
 }
 
 /// How long it took a layer to fail with this fault on; none if it passes.
 #[expect(clippy::disallowed_methods, reason = "it waits for another program, with a deadline")]
-fn sees(
-    binaries: &BTreeMap<(String, String), PathBuf>,
-    layer: &Layer,
-    number: &str,
-) -> Result<Option<Duration>, String> {
+fn sees(binaries: &Programs, layer: &Layer, number: &str) -> Result<Option<Duration>, String> {
     let program = binaries
         .get(&(layer.package.to_owned(), layer.binary.to_owned()))
         .ok_or_else(|| format!("there is no test {layer}"))?;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::mutants::{self, Caught};
+use crate::mutants::{self, Caught, Programs};
 
 /// A command that explores something.
 struct Layer {
@@ -15,66 +15,83 @@ struct Layer {
 }
 
 const LAYERS: &[Layer] = &[
-    Layer { package: "sprag-sim", tests: &["models"] },
-    Layer { package: "sprag-sim", tests: &["graphs"] },
-    Layer { package: "sprag-sim", tests: &["simulation"] },
-    Layer { package: "sprag-sim", tests: &["linearizable", "schedules"] },
-    Layer { package: "sprag-store", tests: &["equality", "power_loss", "kills"] },
-    Layer { package: "sprag-pipeline", tests: &["corpus"] },
-    Layer { package: "sprag-server", tests: &["corpus"] },
+    Layer { package: "sim", tests: &["models"] },
+    Layer { package: "sim", tests: &["graphs"] },
+    Layer { package: "sim", tests: &["simulation"] },
+    Layer { package: "sim", tests: &["linearizable", "schedules"] },
+    Layer { package: "store", tests: &["equality", "power_loss", "kills"] },
+    Layer { package: "pipeline", tests: &["corpus"] },
+    Layer { package: "server", tests: &["corpus"] },
 ];
 
-/// Runs all layers and writes the page's figures anew.
+/// Runs all layers and writes the page's figures anew; with `--figures` without the table of faults, which takes a build of
+/// its own.
 pub fn write(root: &Path, args: &[&str]) -> Result<(), String> {
-    let nightly = match args {
-        [] => false,
-        ["--nightly"] => true,
+    let (nightly, faults) = match args {
+        [] => (false, true),
+        ["--nightly"] => (true, true),
+        ["--figures"] => (false, false),
         other => return Err(format!("proof does not know {other:?}")),
     };
+    // All at once, as the tests are built: chosen crates alone would be built anew, with other features.
+    let programs = mutants::programs(root, ["--workspace"])?;
     let mut figures = String::from("| explored | how much | command |\n|---|---|---|\n");
     for layer in LAYERS {
         let command = command_line(layer);
-        let found = run(root, layer, nightly)?;
+        let found = run(root, &programs, layer, nightly)?;
         if found.is_empty() {
             return Err(format!("`{command}` tells nothing of what it explored"));
         }
         for (what, how_much) in found {
+            println!("{what}: {how_much}");
             let _ = writeln!(figures, "| {what} | {how_much} | `{command}` |");
         }
     }
-    let caught = mutants::check(root, &[])?;
     let page = root.join("docs/proof.md");
     let text = std::fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
-    let text = replace(&text, "figures", &figures)?;
-    let text = replace(&text, "mutants", &table(&caught))?;
+    let mut text = replace(&text, "figures", &figures)?;
+    if faults {
+        text = replace(&text, "mutants", &table(&mutants::check(root, &[])?))?;
+    }
     std::fs::write(&page, text).map_err(|error| format!("{}: {error}", page.display()))
 }
 
 fn command_line(layer: &Layer) -> String {
     let tests: String = layer.tests.iter().map(|test| format!(" --test {test}")).collect();
-    format!("cargo test -p {}{tests}", layer.package)
+    format!("cargo test -p sprag-{}{tests}", layer.package)
 }
 
 /// What a layer says of itself: what it is, and how much.
-fn run(root: &Path, layer: &Layer, nightly: bool) -> Result<Vec<(String, String)>, String> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["test", "--quiet", "-p", layer.package]);
+fn run(
+    root: &Path,
+    programs: &Programs,
+    layer: &Layer,
+    nightly: bool,
+) -> Result<Vec<(String, String)>, String> {
+    let mut found = Vec::new();
     for test in layer.tests {
-        command.args(["--test", test]);
+        let program = programs
+            .get(&(layer.package.to_owned(), (*test).to_owned()))
+            .ok_or_else(|| format!("{} has no test {test}", layer.package))?;
+        let mut command = Command::new(program);
+        command.args(["--nocapture", "--test-threads=1"]).stderr(Stdio::inherit());
+        command.current_dir(root.join("crates").join(layer.package));
+        if nightly {
+            command.env("SPRAG_NIGHTLY", "1");
+        }
+        eprintln!("── {command:?}");
+        let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("{command:?} ended with {}", output.status));
+        }
+        let said = String::from_utf8_lossy(&output.stdout);
+        // The name of the test may stand before it on the line.
+        let figures = said.lines().filter_map(|line| line.split_once("figure: ")).map(|(_, figure)| figure);
+        found.extend(figures.filter_map(|figure| {
+            figure.split_once(": ").map(|(what, how_much)| (what.to_owned(), how_much.to_owned()))
+        }));
     }
-    command.args(["--", "--nocapture", "--test-threads=1"]).current_dir(root).stderr(Stdio::inherit());
-    if nightly {
-        command.env("SPRAG_NIGHTLY", "1");
-    }
-    eprintln!("── {command:?}");
-    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("{command:?} ended with {}", output.status));
-    }
-    let said = String::from_utf8_lossy(&output.stdout);
-    // A test's own dot may stand before it on the line.
-    let figures = said.lines().filter_map(|line| line.split_once("figure: ")).map(|(_, figure)| figure);
-    Ok(figures.filter_map(|figure| figure.split_once(": ")).map(|(a, b)| (a.into(), b.into())).collect())
+    Ok(found)
 }
 
 fn table(caught: &[Caught]) -> String {

@@ -40,6 +40,11 @@ impl Context {
 
     pub(crate) fn store(&self) -> Result<Store, Failure> {
         if let Some(url) = &self.store {
+            // Logs and worktrees lie on this machine, wherever runs are kept.
+            std::fs::create_dir_all(&self.data).map_err(|error| {
+                Failure::error(format!("cannot make {}: {error}", self.data.display()))
+                    .next("choose another folder with --data DIR or SPRAG_DATA")
+            })?;
             return sprag::open_postgres(url).map_err(|error| Failure::error(error.to_string()));
         }
         sprag::open(&self.data).map_err(|error| {

@@ -15,6 +15,7 @@ fn no_body_of_the_corpus_makes_an_endpoint_fail() {
         accepted += usize::from((200..300).contains(&status));
         all += 1;
     }
+    println!("figure: fuzzing, endpoints: {all} bodies replayed, {accepted} of them accepted");
     assert!(all >= 100, "{all} bodies");
     assert!(accepted >= 10, "{accepted} of {all} were accepted: the corpus reaches more than refusals");
 }

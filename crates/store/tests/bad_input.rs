@@ -179,7 +179,7 @@ fn expect_full(error: &Error, data: &Path) {
 
 #[test]
 fn a_full_disk_stops_writes_at_any_moment_and_loses_nothing() {
-    let Some(disk) = Disk::mount("2m") else { return };
+    let Some(disk) = Disk::mount("4m") else { return };
     let data = disk.data();
     let file = data.join(FILE_NAME);
     for free_kib in (0..400).step_by(4) {

@@ -209,7 +209,13 @@ fn w15_a_repository_inside_of_a_worktree_is_not_lost() {
         let recovered = recover(&worktrees);
         assert!(recovered.removed.is_empty() && !recovered.skipped.is_empty(), "{recovered:?}");
         fs::rename(&nested, place.path().join(format!("saved-{has_commit}"))).expect("ours");
-        assert_eq!(recover(&worktrees).removed.len(), 1);
+        // What another test's child process has inherited for a moment counts as held: it is looked at again.
+        let removed = (0..50).find_map(|_| {
+            let gone = recover(&worktrees).removed.len();
+            std::thread::park_timeout(std::time::Duration::from_millis(if gone == 0 { 20 } else { 0 }));
+            (gone > 0).then_some(gone)
+        });
+        assert_eq!(removed, Some(1));
         place.assert_nothing_left();
     }
 }
