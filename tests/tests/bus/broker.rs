@@ -1,5 +1,4 @@
 //! What the tests with a broker share: workers that use it, pipelines that change hands, and a look at what it holds.
-#![allow(dead_code, reason = "each of the tests uses some of it")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

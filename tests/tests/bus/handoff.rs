@@ -1,10 +1,8 @@
 //! Hand-off through a real broker: what workers are told, what others can follow, and what is nobody else's business.
 
-mod broker;
-
 use std::collections::BTreeMap;
 
-use broker::{Broker, alternating, counts, serves, soon};
+use crate::broker::{Broker, alternating, counts, serves, soon};
 use serde_json::{Value, json};
 use sprag_tests::{Nats, Sandbox, Signal, until, until_some};
 

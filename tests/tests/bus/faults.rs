@@ -1,10 +1,8 @@
 //! The broker is a hint: lost, wiped, late, doubled, killed or cut off, it changes nothing but the pace.
 
-mod broker;
-
 use std::time::Duration;
 
-use broker::{Broker, alternating, complaints, counted, counts, serves};
+use crate::broker::{Broker, alternating, complaints, counted, counts, serves};
 use serde_json::json;
 use sprag_tests::{Nats, Proxy, Random, Sandbox, Server, Signal, nightly, until, until_some};
 
@@ -140,7 +138,7 @@ fn o06_doubled_reordered_and_senseless_messages_are_counted_and_run_nothing_twic
     until("every message was taken", || broker.all("sprag.work.*").is_empty());
     let counted = workers.map(counts);
     let sum = |of: &str| counted.iter().map(|counts| counts[of]).sum::<u64>();
-    assert!(sum("stale") >= 3 * RUNS as u64 + 1, "{counted:?}");
+    assert!(sum("stale") > 3 * RUNS as u64, "{counted:?}");
     assert_eq!(sum("strange"), 1, "{counted:?}");
     drop(server);
 }

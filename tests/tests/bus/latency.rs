@@ -63,7 +63,7 @@ fn child_role() {
 /// A process of this very test.
 fn child(sandbox: &Sandbox, queue: &str, bus: Option<&str>) -> std::process::Child {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["child_role", "--exact", "--test-threads=1"]);
+    command.args(["latency::child_role", "--exact", "--test-threads=1"]);
     command.env(QUEUE, queue).env(FOLDER, sandbox.path(".")).env("SPRAG_DATA", sandbox.data());
     if let Some(bus) = bus {
         command.env(BUS, bus);

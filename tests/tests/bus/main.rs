@@ -1,0 +1,6 @@
+//! Hand-off through a real broker: what is told, what becomes of it under faults, and how long it takes.
+
+mod broker;
+mod faults;
+mod handoff;
+mod latency;
