@@ -5,6 +5,7 @@
 //!      └──journal──▶ Journal: replayed, and compared with what `sprag status` says
 //! ```
 
+mod cable;
 mod http;
 mod journal;
 mod machine;
@@ -16,6 +17,7 @@ mod random;
 mod sandbox;
 mod wait;
 
+pub use cable::Cable;
 pub use http::{Answering, Event, Reply, Request, Server, connect};
 pub use journal::{Entry, Journal};
 pub use machine::{carrying, children, command_line, is_running, signal};

@@ -27,8 +27,14 @@ impl Default for Nats {
 impl Nats {
     /// Starts one on any port.
     pub fn start() -> Self {
+        Nats::with("jetstream: enabled")
+    }
+
+    /// Starts one with these settings, in its own words.
+    pub fn with(settings: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let addr = "127.0.0.1:0".parse().expect("an address");
+        fs::write(folder.path().join("settings"), settings).expect("a file");
         let mut nats = Nats { folder, child: None, starts: 0, addr };
         nats.again();
         nats
@@ -45,8 +51,14 @@ impl Nats {
             port => port.to_string(),
         };
         let mut command = Command::new("nats-server");
-        command.args(["--addr", "127.0.0.1", "--port", &port, "--jetstream", "--store_dir"]);
-        command.arg(self.data()).arg("--log").arg(&log).stdin(Stdio::null());
+        command.args(["--addr", "127.0.0.1", "--port", &port, "--store_dir"]);
+        command
+            .arg(self.data())
+            .arg("--config")
+            .arg(self.folder.path().join("settings"))
+            .arg("--log")
+            .arg(&log)
+            .stdin(Stdio::null());
         self.child = Some(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nats-server"));
         self.addr = until_some("nats-server listens", || {
             let said = fs::read_to_string(&log).ok()?;

@@ -10,6 +10,7 @@ use async_nats::{Client, ConnectOptions, Event};
 use tokio::sync::watch;
 
 use crate::address::Address;
+use crate::examine::said;
 use crate::health::Health;
 use crate::subjects::Subjects;
 
@@ -62,7 +63,8 @@ impl Bus {
     /// there.
     pub async fn connect(address: &Address) -> Result<Bus, Trouble> {
         let (told, connected) = watch::channel(false);
-        let told = Arc::new(told);
+        let (told, health) = (Arc::new(told), Arc::<Health>::default());
+        let heard = Arc::clone(&health);
         let options = ConnectOptions::new()
             .name("sprag")
             .retry_on_initial_connect()
@@ -74,11 +76,12 @@ impl Bus {
                 if tries <= 1 { Duration::ZERO } else { doubled.min(LONGEST_WAIT) }
             })
             .event_callback(move |event| {
-                let told = Arc::clone(&told);
+                let (told, health) = (Arc::clone(&told), Arc::clone(&heard));
                 async move {
                     match event {
                         Event::Connected => drop(told.send_replace(true)),
                         Event::Disconnected | Event::Closed => drop(told.send_replace(false)),
+                        Event::ServerError(error) => health.refused(&said(&error)),
                         _ => {}
                     }
                 }
@@ -88,7 +91,7 @@ impl Bus {
         let context = ContextBuilder::new().timeout(ANSWER).ack_timeout(ANSWER).build(client.clone());
         let subjects = Subjects::new(address.prefix());
         let shown = address.to_string().into();
-        Ok(Bus { client, context, subjects, health: Arc::default(), connected, shown })
+        Ok(Bus { client, context, subjects, health, connected, shown })
     }
 
     /// Names on this broker.

@@ -171,7 +171,11 @@ impl Desk for BusDesk {
             ear.unsubscribe();
             let left = self.shared.look_ms.load(Ordering::Acquire).saturating_sub(self.boot_ms());
             let limit = limit.min(Duration::from_millis(left));
-            self.store.surroundings().within(limit, inbox.changes()).await;
+            tokio::select! {
+                _ = self.store.surroundings().within(limit, inbox.changes()) => {}
+                // What is reserved to this worker is in no queue's stream.
+                () = self.shared.nudged.notified() => self.look_at(0),
+            }
             if !inbox.is_answered() {
                 self.look_at(0);
             }

@@ -13,12 +13,16 @@ pub(crate) enum Part {
 
 /// What each part thinks of the broker.
 #[derive(Debug, Default)]
-pub(crate) struct Health(Mutex<[bool; 2]>);
+pub(crate) struct Health {
+    lost: Mutex<[bool; 2]>,
+    /// What the broker refused last: it says so each time it is asked.
+    refused: Mutex<String>,
+}
 
 impl Health {
     /// It is of no use to this part; true if nobody had noticed before.
     fn note(&self, part: Part, lost: bool) -> bool {
-        let mut parts = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut parts = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let before = parts.contains(&true);
         parts[part as usize] = lost;
         before != parts.contains(&true)
@@ -30,6 +34,15 @@ impl Health {
             tracing::error!(why, "the broker is out of reach: runs go on without it");
         } else {
             tracing::debug!(?part, why, "the broker is still out of reach");
+        }
+    }
+
+    /// The broker says that we may not do something. What was asked is then never answered, so this is the reason.
+    pub(crate) fn refused(&self, why: &str) {
+        let mut last = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if *last != why {
+            tracing::error!(why, "the broker refuses something: see docs/bus.md for what it must permit");
+            why.clone_into(&mut last);
         }
     }
 

@@ -25,7 +25,7 @@ pub use address::{Address, NotAnAddress};
 pub use bus::{Bus, Trouble};
 pub use counts::{Counts, snapshot};
 pub use desk::BusDesk;
-pub use examine::{Examined, StreamFacts, StreamState, examine};
+pub use examine::{Examined, Lack, StreamFacts, StreamState, examine};
 pub use message::Handoff;
 pub use relay::{Relay, WriteOut};
 pub use subjects::Subjects;

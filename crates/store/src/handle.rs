@@ -175,7 +175,7 @@ impl Store {
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        self.submit(About { runs, claim: None }, operation).await
+        self.submit(About { runs, ..About::default() }, operation).await
     }
 
     async fn submit<T, F>(&self, about: About, operation: F) -> Result<T>
@@ -512,19 +512,20 @@ impl Claims<'_> {
 
     /// Receives up to `limit` executions.
     pub async fn claim(self, claimer: Claimer, limit: usize) -> Result<Vec<Assignment>> {
-        let about = About { runs: Vec::new(), claim: Some((claimer.clone(), limit)) };
+        let about = About { claim: Some((claimer.clone(), limit)), ..About::default() };
         self.0.submit(about, move |session| ops::claim(session, &claimer, limit)).await
     }
 
     /// Receives one execution for an agent or a person that is known by its name.
     pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
-        let about = About { runs: Vec::new(), claim: Some((claimer.clone(), 1)) };
+        let about = About { claim: Some((claimer.clone(), 1)), ..About::default() };
         self.0.submit(about, move |session| ops::claim_as(session, &worker, &claimer)).await
     }
 
     /// Receives one execution that a message told of, if it is still meant and this worker may have it.
     pub async fn receive_told(self, claimer: Claimer, told: Lease) -> Result<Told> {
-        self.0.write(move |session| ops::receive_told(session, &claimer, told)).await
+        let about = About { told: Some(told.execution), ..About::default() };
+        self.0.submit(about, move |session| ops::receive_told(session, &claimer, told)).await
     }
 
     /// Receives one execution that a message told of.

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use sprag_lifecycle::ExecutionId;
 use sprag_store::ops::{Claimer, Lease, Told};
-use sprag_store::{Row, RunRow, Store, Table};
+use sprag_store::{Clock, Row, RunRow, Store, System, Table};
 
 async fn told(store: &Store, claimer: Claimer, lease: Lease) -> &'static str {
     match store.claims().receive_told(claimer, lease).await.unwrap() {
@@ -67,4 +67,45 @@ fn o05_a_revoked_hand_off_is_stale_and_its_successor_is_not() {
         assert_eq!(told(&store, claimer(1), first(run, 1)).await, "stale");
         assert_eq!(told(&store, claimer(1), first(run, fence)).await, "received");
     });
+}
+
+/// On PostgreSQL somebody else may hold a run; receiving needs the execution alone.
+#[test]
+fn o06_a_message_is_received_while_somebody_else_holds_its_run() {
+    const HELD_S: i64 = 6;
+    let server = sprag_testkit::Postgres::shared();
+    let database = server.database();
+    let store = Store::open_postgres(&database.url).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let run = runtime.block_on(create(&store, &sequence(2)));
+    let schema = &database.schema;
+    let hold = format!("BEGIN; SELECT id FROM {schema}.runs FOR UPDATE; SELECT pg_sleep({HELD_S}); COMMIT");
+    std::thread::scope(|scope| {
+        let holding = scope.spawn(|| server.sql(&hold));
+        let sleeps = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND query LIKE '%{schema}%'"
+        );
+        let held = (0..500).any(|_| {
+            std::thread::park_timeout(std::time::Duration::from_millis(10));
+            server.sql(&sleeps) == "1"
+        });
+        assert!(held, "the run is held");
+        let begun_ms = System.boot_ms();
+        assert_eq!(runtime.block_on(told(&store, claimer(1), first(run, 1))), "received");
+        assert_eq!(runtime.block_on(told(&store, claimer(2), first(run, 1))), "stale");
+        let took_ms = System.boot_ms() - begun_ms;
+        assert!(took_ms < HELD_S * 1000 / 2, "it waited {took_ms} ms for the run");
+        assert!(!holding.is_finished(), "it was held all the time");
+        drop(holding.join());
+    });
+    // Whoever received it looks at the run when that is free.
+    let is_running = |_| {
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+        look(&store, |db| db.steps(run))[0].status().to_string() == "running"
+    };
+    assert!((0..1_000).any(is_running));
+    let assignment = look(&store, |db| db.executions(run)).remove(0);
+    let lease = Lease { execution: assignment.id, fence: assignment.fence };
+    let finished = runtime.block_on(store.worker(lease).finish(well(), None)).unwrap();
+    assert!(finished.outcome.is_applied());
 }

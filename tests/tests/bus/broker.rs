@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use async_nats::jetstream::{self, stream};
 use futures_util::StreamExt;
 use serde_json::Value;
-use sprag_tests::{Answer, Nats, SOON, Sandbox, Signal, Started, until, within};
+use sprag_tests::{Answer, SOON, Sandbox, Signal, Started, until, within};
 use tokio::runtime::Runtime;
 
 /// Steps that append their names to `out-N`, in turn from the queues `a` and `b`.
@@ -63,10 +63,10 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub fn of(nats: &Nats) -> Self {
+    pub fn of(url: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let client = runtime.block_on(async_nats::connect(nats.url())).expect("a broker");
+        let client = runtime.block_on(async_nats::connect(url)).expect("a broker");
         // The context has a task of its own.
         let context = runtime.block_on(async { jetstream::new(client.clone()) });
         Broker { runtime, context, client }

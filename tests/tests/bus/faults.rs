@@ -4,7 +4,15 @@ use std::time::Duration;
 
 use crate::broker::{Broker, alternating, complaints, counted, counts, serves};
 use serde_json::json;
+use sprag_testkit::Postgres;
 use sprag_tests::{Nats, Proxy, Random, Sandbox, Server, Signal, nightly, until, until_some};
+
+/// The same on a file and on PostgreSQL.
+fn on_every_store(check: impl Fn(&Sandbox)) {
+    for sandbox in [Sandbox::new(), Sandbox::on(&Postgres::shared().database().url)] {
+        check(&sandbox);
+    }
+}
 
 /// Every run ended well, in order, and nothing that was finished was done again.
 fn all_done(sandbox: &Sandbox, runs: &[String], steps: usize) {
@@ -22,13 +30,17 @@ fn all_done(sandbox: &Sandbox, runs: &[String], steps: usize) {
 
 #[test]
 fn o10_a_wiped_broker_costs_time_only() {
-    let (sandbox, mut nats) = (Sandbox::new(), Nats::start());
-    let workers = ["a", "b"].map(|queue| serves(&sandbox, &nats.url(), &["--queue", queue]));
-    let broker = Broker::of(&nats);
+    on_every_store(wiped);
+}
+
+fn wiped(sandbox: &Sandbox) {
+    let mut nats = Nats::start();
+    let workers = ["a", "b"].map(|queue| serves(sandbox, &nats.url(), &["--queue", queue]));
+    let broker = Broker::of(&nats.url());
     let mut runs = Vec::new();
     for round in 0..4 {
         for nth in 0..4 {
-            runs.push(sandbox.detach(&alternating(&sandbox, round * 4 + nth, 4)));
+            runs.push(sandbox.detach(&alternating(sandbox, round * 4 + nth, 4)));
         }
         if round % 2 == 0 {
             broker.delete_streams();
@@ -38,11 +50,11 @@ fn o10_a_wiped_broker_costs_time_only() {
             broker.until_back();
         }
     }
-    all_done(&sandbox, &runs, 4);
+    all_done(sandbox, &runs, 4);
     // It is of use again: whoever publishes has made the streams anew.
     let next = runs.len();
     until("hand-offs go through it again", || {
-        runs.push(sandbox.detach(&alternating(&sandbox, runs.len(), 2)));
+        runs.push(sandbox.detach(&alternating(sandbox, runs.len(), 2)));
         sandbox.ends_as(&runs[runs.len() - 1], "completed");
         broker.has(&format!("sprag.events.{}.run.succeeded", runs[runs.len() - 1]))
     });
@@ -53,7 +65,7 @@ fn o10_a_wiped_broker_costs_time_only() {
 #[test]
 fn o06_a_redelivery_while_the_first_worker_still_runs_changes_nothing() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     // The broker loses its patience long before the worker hears of it, and before its answer arrives.
     broker.impatient("default", Duration::from_millis(150));
     let proxy = Proxy::to(nats.addr);
@@ -89,7 +101,7 @@ fn o06_a_redelivery_while_the_first_worker_still_runs_changes_nothing() {
 #[test]
 fn o10_a_message_kept_by_the_dead_and_acknowledged_late_changes_nothing() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     broker.impatient("default", Duration::from_secs(60));
     let server = Server::start(&sandbox, &["--no-worker", "--bus", &nats.url()]);
     let file = sandbox.pipeline("one", &[("a", "run: echo a >> out")]);
@@ -108,13 +120,17 @@ fn o10_a_message_kept_by_the_dead_and_acknowledged_late_changes_nothing() {
 
 #[test]
 fn o06_doubled_reordered_and_senseless_messages_are_counted_and_run_nothing_twice() {
+    on_every_store(doubled);
+}
+
+fn doubled(sandbox: &Sandbox) {
     const RUNS: usize = 10;
-    let (sandbox, nats) = (Sandbox::new(), Nats::start());
-    let broker = Broker::of(&nats);
-    let server = Server::start(&sandbox, &["--no-worker", "--bus", &nats.url()]);
+    let nats = Nats::start();
+    let broker = Broker::of(&nats.url());
+    let server = Server::start(sandbox, &["--no-worker", "--bus", &nats.url()]);
     // Published with nobody there to take them.
     until("the streams are made", || broker.stream("sprag-events").is_some());
-    let runs: Vec<String> = (0..RUNS).map(|nth| sandbox.detach(&alternating(&sandbox, nth, 1))).collect();
+    let runs: Vec<String> = (0..RUNS).map(|nth| sandbox.detach(&alternating(sandbox, nth, 1))).collect();
     let told = until_some("all are told of", || {
         let told = broker.all("sprag.work.*");
         (told.len() == RUNS).then_some(told)
@@ -133,8 +149,8 @@ fn o06_doubled_reordered_and_senseless_messages_are_counted_and_run_nothing_twic
     nobodys["run"] = json!("zzzzzzzzzzzz");
     broker.publish("sprag.work.a", nobodys.to_string().into_bytes());
     broker.publish("sprag.work.a", b"not even JSON".to_vec());
-    let workers = [(); 2].map(|()| serves(&sandbox, &nats.url(), &["--queue", "a", "--slots", "3"]));
-    all_done(&sandbox, &runs, 1);
+    let workers = [(); 2].map(|()| serves(sandbox, &nats.url(), &["--queue", "a", "--slots", "3"]));
+    all_done(sandbox, &runs, 1);
     until("every message was taken", || broker.all("sprag.work.*").is_empty());
     let counted = workers.map(counts);
     let sum = |of: &str| counted.iter().map(|counts| counts[of]).sum::<u64>();
@@ -161,7 +177,7 @@ fn o14_killed_brokers_lose_no_run_and_repeat_no_step() {
         nats.again();
     }
     all_done(&sandbox, &runs, 4);
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     // Everything that happened is told in the end, what happened while it was away included.
     let last = &runs[runs.len() - 1];
     until("the relay has caught up", || broker.has(&format!("sprag.events.{last}.run.succeeded")));
@@ -186,7 +202,7 @@ fn o10_a_broker_that_is_not_there_is_told_once_and_used_when_it_comes() {
         until("it is told", || complaints(&worker.stderr()) > 0);
     }
     nats.again();
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     until("both pull", || ["a", "b"].iter().all(|queue| broker.pulls(queue)));
     runs.extend((3..8).map(|nth| sandbox.detach(&alternating(&sandbox, nth, 4))));
     all_done(&sandbox, &runs, 4);
@@ -204,7 +220,7 @@ fn o10_a_broker_that_is_not_there_is_told_once_and_used_when_it_comes() {
 fn o10_a_worker_that_is_cut_off_from_the_broker_goes_on() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let proxy = Proxy::to(nats.addr);
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     let cut_off = serves(&sandbox, &format!("nats://{}", proxy.addr), &["--queue", "a"]);
     let near = serves(&sandbox, &nats.url(), &["--queue", "b"]);
     until("both pull", || ["a", "b"].iter().all(|queue| broker.pulls(queue)));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::broker::{Broker, alternating, counts, serves, soon};
+use crate::broker::{Broker, alternating, counts, serves};
 use serde_json::{Value, json};
 use sprag_tests::{Nats, Sandbox, Signal, until, until_some};
 
@@ -12,7 +12,7 @@ const RUNS: usize = 12;
 fn o06_hand_offs_go_through_the_broker_and_each_step_runs_once() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let workers = ["a", "b"].map(|queue| serves(&sandbox, &nats.url(), &["--queue", queue]));
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     until("both pull", || ["a", "b"].iter().all(|queue| broker.pulls(queue)));
     let runs: Vec<String> = (0..RUNS).map(|nth| sandbox.detach(&alternating(&sandbox, nth, 4))).collect();
     for (nth, run) in runs.iter().enumerate() {
@@ -33,7 +33,7 @@ fn o11_what_happens_can_be_followed_and_each_message_comes_from_one_publisher() 
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     // Two candidates for one relay, of which the one that publishes is killed in the middle.
     let [first, second] = ["a", "b"].map(|queue| serves(&sandbox, &nats.url(), &["--queue", queue]));
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     let before = sandbox.detach(&alternating(&sandbox, 0, 2));
     sandbox.ends_as(&before, "completed");
     until("the run's end is published", || broker.has(&format!("sprag.events.{before}.run.succeeded")));
@@ -73,7 +73,7 @@ fn o11_what_happens_can_be_followed_and_each_message_comes_from_one_publisher() 
 fn o04_a_cancel_is_told_to_the_worker_that_has_it() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let worker = serves(&sandbox, &nats.url(), &[]);
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     let pid = sandbox.path("pid");
     let file = sandbox.pipeline("long", &[("a", &format!("run: echo $$ > '{}'; sleep 300", pid.display()))]);
     let run = sandbox.detach(&file);
@@ -156,31 +156,10 @@ fn the_broker_is_named_by_a_variable_that_steps_do_not_see() {
     let mut command = sandbox.command(["worker"]);
     command.env("SPRAG_BUS", nats.url());
     let worker = sandbox.start_command(command);
-    let broker = Broker::of(&nats);
+    let broker = Broker::of(&nats.url());
     until("it pulls", || broker.pulls("default"));
     let run = sandbox.detach(&sandbox.pipeline("secret", &[("a", "run: echo \"bus=$SPRAG_BUS.\" > out")]));
     sandbox.ends_as(&run, "completed");
     assert_eq!(sandbox.lines("out"), ["bus=."]);
     assert_eq!(counts(worker)["received"], 1);
-}
-
-#[test]
-fn a_doctor_looks_at_the_broker() {
-    let (sandbox, mut nats) = (Sandbox::new(), Nats::start());
-    let bus = nats.url();
-    let told = soon(|| sandbox.sprag(["doctor", "--bus", &bus])).expect(0);
-    assert!(told.stdout.contains("nats-server 2."), "{}", told.stdout);
-    assert!(told.stdout.contains("JetStream is there"), "{}", told.stdout);
-    assert!(told.stdout.contains("stream sprag-work is not made yet"), "{}", told.stdout);
-    let worker = serves(&sandbox, &bus, &[]);
-    let broker = Broker::of(&nats);
-    until("the streams are made", || broker.stream("sprag-events").is_some());
-    let told = sandbox.sprag(["doctor", "--bus", &bus]).expect(0);
-    assert!(told.stdout.contains("stream sprag-events: replicas 1"), "{}", told.stdout);
-    drop(worker);
-    nats.kill();
-    let told = sandbox.sprag(["doctor", "--bus", &bus]).expect(1);
-    assert!(told.stdout.contains("connecting to the broker"), "{}", told.stdout);
-    let told = sandbox.sprag(["doctor", "--bus", "nats://me:secret@/x y"]).expect(2);
-    assert!(!told.stderr.contains("neither"), "{}", told.stderr);
 }

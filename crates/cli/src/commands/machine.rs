@@ -1,7 +1,7 @@
 //! `sprag lifecycle` and `sprag doctor`: how things are meant to be, and how they are.
 
 use serde_json::json;
-use sprag::bus::{Address, examine};
+use sprag::bus::{Address, Lack, examine};
 use sprag_store::Row;
 
 use crate::context::{Context, this_program};
@@ -97,15 +97,24 @@ async fn broker(address: &Address) -> Vec<Check> {
             return vec![Check { name: "bus", ok: false, told: format!("{address}: {trouble}") }];
         }
     };
-    let old = if examined.new_enough { "" } else { ": 2.9 or newer is needed" };
+    let too_old = matches!(examined.streams, Err(Lack::TooOld));
+    let old = if too_old { ": 2.9 or newer is needed" } else { "" };
     let told = format!("{address} is nats-server {}{old}", examined.version);
-    let mut checks = vec![Check { name: "bus", ok: examined.new_enough, told }];
-    let kept = examined.jetstream.as_ref().map_or_else(
-        |why| format!("JetStream is not there: {why}; start the server with -js"),
-        |()| "JetStream is there".to_owned(),
-    );
-    checks.push(Check { name: "bus", ok: examined.jetstream.is_ok(), told: kept });
-    for stream in examined.streams {
+    let mut checks = vec![Check { name: "bus", ok: !too_old, told }];
+    let lacking = match &examined.streams {
+        Ok(_) | Err(Lack::TooOld) => None,
+        Err(Lack::Off(why)) => Some(format!(
+            "JetStream is not there: {why}; start the server with -js, or enable it for the account"
+        )),
+        Err(Lack::Refused(why)) => {
+            Some(format!("this user may not do what is needed: {why}; docs/bus.md lists what it needs"))
+        }
+        Err(Lack::Mute(why)) => Some(format!("it does not answer as it should: {why}")),
+    };
+    checks.extend(lacking.map(|told| Check { name: "bus", ok: false, told }));
+    let Ok(streams) = examined.streams else { return checks };
+    checks.push(Check { name: "bus", ok: true, told: "JetStream is there".to_owned() });
+    for stream in streams {
         let told = match stream.there {
             None => format!("stream {} is not made yet", stream.name),
             Some(there) => format!(

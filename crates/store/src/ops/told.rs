@@ -4,7 +4,7 @@ use sprag_lifecycle::ExecutionStatus;
 
 use super::worker::is_readable;
 use super::{Assignment, Claimer, Lease, receive, works_elsewhere};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rows::{ExecutionRow, Row};
 use crate::session::Session;
 
@@ -22,12 +22,16 @@ pub enum Told {
 /// Receives one execution that a message told of. One that is over is no event, and leaves no refusal behind: messages
 /// come twice as a matter of course.
 pub fn receive_told(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -> Result<Told> {
+    // The execution first: a message that is over is nobody's reason to wait for a run.
+    let row = match session.get::<ExecutionRow>(told.execution) {
+        Err(Error::UnknownWord { .. }) => return Ok(Told::NotHere),
+        row => row?,
+    };
+    let meant = |row: &ExecutionRow| row.status() == ExecutionStatus::Scheduled && row.fence == told.fence;
+    let Some(row) = row.filter(meant) else { return Ok(Told::Stale) };
     if !is_readable(session, told.execution)? {
         return Ok(Told::NotHere);
     }
-    let row = session.get::<ExecutionRow>(told.execution)?;
-    let meant = |row: &ExecutionRow| row.status() == ExecutionStatus::Scheduled && row.fence == told.fence;
-    let Some(row) = row.filter(meant) else { return Ok(Told::Stale) };
     match row.pin {
         // Reserved since: the one that it is reserved to is told otherwise.
         Some(pin) if pin != claimer.worker => return Ok(Told::Stale),
