@@ -10,6 +10,7 @@
 
 mod board;
 mod clock;
+mod disk;
 mod engine;
 mod fanout;
 mod files;
