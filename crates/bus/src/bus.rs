@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{self, AckPolicy, Consumer, pull};
 use async_nats::jetstream::stream::{self, DiscardPolicy, RetentionPolicy, StorageType};
 use async_nats::jetstream::{Context, ContextBuilder};
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, Event};
 use tokio::sync::watch;
 
 use crate::address::Address;
@@ -65,7 +65,8 @@ impl Bus {
         let (told, connected) = watch::channel(false);
         let (told, health) = (Arc::new(told), Arc::<Health>::default());
         let heard = Arc::clone(&health);
-        let options = ConnectOptions::new()
+        let options = address
+            .options()
             .name("sprag")
             .retry_on_initial_connect()
             .connection_timeout(ANSWER)

@@ -2,7 +2,7 @@
 
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::{Context, ContextBuilder, ErrorCode};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, RequestErrorKind};
+use async_nats::{Client, ConnectErrorKind, Event, HeaderMap, RequestErrorKind};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -62,7 +62,7 @@ pub async fn examine(address: &Address) -> Result<Examined, Trouble> {
     let trouble = |why: String| Trouble::new("connecting to the broker", why);
     let (told, refused) = watch::channel(None);
     let options =
-        ConnectOptions::new().name("sprag doctor").connection_timeout(ANSWER).request_timeout(Some(ANSWER));
+        address.options().name("sprag doctor").connection_timeout(ANSWER).request_timeout(Some(ANSWER));
     let options = options.event_callback(move |event| {
         if let Event::ServerError(error) = event {
             told.send_replace(Some(said(&error)));
@@ -73,7 +73,7 @@ pub async fn examine(address: &Address) -> Result<Examined, Trouble> {
     let client = connected.map_err(|_| trouble(format!("no answer within {} s", ANSWER.as_secs() * 2)))?;
     let client = client.map_err(|error| match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-            trouble(format!("{error}; see the user and the password in the address"))
+            trouble("authorization violation; see the user and the password in the address".into())
         }
         _ => trouble(error.to_string()),
     })?;

@@ -264,10 +264,7 @@ fn read_page(store: &Store, subjects: &Subjects, write_out: &mut WriteOut, after
     // One look at the database: rows are as new as the entries that tell of them.
     let (entries, upto, rows) = store.read(|db| {
         let entries = db.journal(after, None, PAGE)?;
-        let upto = match entries.last() {
-            Some(last) if entries.len() == PAGE => last.seq,
-            _ => after.max(db.last_seq()?),
-        };
+        let upto = entries.last().map_or(after, |last| last.seq);
         let rows = entries.iter().map(|entry| Ok(readable(rows_of(db, entry), entry)?.unwrap_or_default()));
         let rows = rows.collect::<Result<Vec<_>>>()?;
         Ok((entries, upto, rows))

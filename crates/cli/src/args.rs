@@ -108,7 +108,7 @@ Examples:
         lease: String,
         /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
-        bus: Option<sprag::bus::Address>,
+        bus: Option<String>,
     },
     /// List runs, newest first
     Ls {
@@ -338,7 +338,7 @@ Examples:
         lease: String,
         /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
-        bus: Option<sprag::bus::Address>,
+        bus: Option<String>,
         /// Work for a server elsewhere instead of the data on this machine: http://HOST:PORT
         #[arg(long, value_name = "URL", conflicts_with = "until_idle")]
         server: Option<String>,
@@ -426,7 +426,7 @@ Examples:
     Doctor {
         /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
-        bus: Option<sprag::bus::Address>,
+        bus: Option<String>,
     },
     /// Print a completion script for a shell
     Completion {
@@ -459,7 +459,7 @@ pub(crate) struct Serve {
     pub(crate) queues: Vec<String>,
     /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
     #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
-    pub(crate) bus: Option<sprag::bus::Address>,
+    pub(crate) bus: Option<String>,
     /// How many steps to work on at once
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<usize>,

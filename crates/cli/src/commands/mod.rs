@@ -29,6 +29,7 @@ mod wait;
 mod worker;
 
 use clap::CommandFactory;
+use sprag::bus::{Address, NotAnAddress};
 use sprag_pipeline::Diagnostics;
 
 use crate::args::{Answer, Args, Command};
@@ -42,7 +43,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     match args.command {
         Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease, bus } => {
             let lease = worker::lease(&lease)?;
-            let options = run::Options { dry, detach, idempotency_key, slots, lease, bus };
+            let options = run::Options { dry, detach, idempotency_key, slots, lease, bus: broker(bus)? };
             let given = inputs::Given { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &file, given, options).await
         }
@@ -76,7 +77,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
         Command::Worker { queues, slots, name, until_idle, lease, bus, server, token } => {
             let lease = worker::lease(&lease)?;
-            let options = worker::Options { queues, slots, name, until_idle, lease, bus };
+            let options = worker::Options { queues, slots, name, until_idle, lease, bus: broker(bus)? };
             match server {
                 Some(server) => elsewhere::worker(&context, options, &server, token).await,
                 None => worker::worker(&context, options).await,
@@ -98,7 +99,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         Command::Lifecycle { entity } => machine::lifecycle(entity.as_deref()),
-        Command::Doctor { bus } => machine::doctor(&context, bus.as_ref()).await,
+        Command::Doctor { bus } => machine::doctor(&context, broker(bus)?.as_ref()).await,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "sprag", &mut std::io::stdout());
             Ok(Exit::Ok)
@@ -127,4 +128,11 @@ fn gate_answer<'a>(
 pub(crate) fn drawn(problems: &Diagnostics) -> Failure {
     let message = problems.render(Style::stderr().coloured());
     Failure { exit: Exit::Usage, message, next: None, drawn: true }
+}
+
+/// A broker's address. It is not read with the other arguments: who is told of a wrong one would see its password.
+fn broker(bus: Option<String>) -> Result<Option<Address>, Failure> {
+    let read =
+        |url: String| url.parse().map_err(|error: NotAnAddress| Failure::usage(format!("--bus: {error}")));
+    bus.filter(|url| !url.is_empty()).map(read).transpose()
 }

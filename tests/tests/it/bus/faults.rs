@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::broker::{Broker, alternating, complaints, counted, counts, serves};
+use super::broker::{Broker, alternating, complaints, counted, counts, serves};
 use serde_json::json;
 use sprag_testkit::Postgres;
 use sprag_tests::{Nats, Proxy, Random, Sandbox, Server, Signal, nightly, until, until_some};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::broker::serves;
+use super::broker::serves;
 use sprag_testkit::Postgres;
 use sprag_tests::{Cable, Nats, Proxy, Sandbox, Server, Started, until};
 

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
-use crate::broker::{Broker, counted, serves, soon};
+use super::broker::{Broker, counted, serves, soon};
 use sprag_tests::{Nats, Sandbox, Signal, until};
 
 #[test]
@@ -64,7 +64,7 @@ fn a_user_without_permission_is_told_what_it_lacks() {
     let told = sandbox.sprag(["doctor", "--bus", &enough]).expect(0);
     assert!(told.stdout.contains("JetStream is there"), "{}", told.stdout);
     let worker = serves(&sandbox, &enough, &[]);
-    let broker = Broker::of(&as_user("all:hush"));
+    let broker = Broker::as_user(("all", "hush"), &nats.url());
     until("it pulls", || broker.pulls("default"));
     let run = sandbox.detach(&sandbox.pipeline("one", &[("a", "run: 'true'")]));
     sandbox.ends_as(&run, "completed");

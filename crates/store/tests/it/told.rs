@@ -1,8 +1,6 @@
 //! Receiving what a message told of, the same on every store: late, doubled, foreign and reserved ones included.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sprag_lifecycle::ExecutionId;
 use sprag_store::ops::{Claimer, Lease, Told};
 use sprag_store::{Clock, Row, RunRow, Store, System, Table};

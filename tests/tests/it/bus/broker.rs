@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use async_nats::ConnectOptions;
 use async_nats::jetstream::{self, stream};
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -64,9 +65,18 @@ pub struct Broker {
 
 impl Broker {
     pub fn of(url: &str) -> Self {
+        Broker::connected(ConnectOptions::new(), url)
+    }
+
+    /// A client with a name and a password.
+    pub fn as_user((user, password): (&str, &str), url: &str) -> Self {
+        Broker::connected(ConnectOptions::with_user_and_password(user.into(), password.into()), url)
+    }
+
+    fn connected(options: ConnectOptions, url: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");
-        let client = runtime.block_on(async_nats::connect(url)).expect("a broker");
+        let client = runtime.block_on(options.connect(url)).expect("a broker");
         // The context has a task of its own.
         let context = runtime.block_on(async { jetstream::new(client.clone()) });
         Broker { runtime, context, client }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::broker::{Broker, alternating, counts, serves};
+use super::broker::{Broker, alternating, counts, serves};
 use serde_json::{Value, json};
 use sprag_tests::{Nats, Sandbox, Signal, until, until_some};
 

@@ -70,7 +70,7 @@ fn child_role() {
 /// A process of this very test.
 fn child(sandbox: &Sandbox, queue: &str, store: Option<&str>, bus: Option<&str>) -> std::process::Child {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
-    command.args(["latency::child_role", "--exact", "--test-threads=1"]);
+    command.args(["bus::latency::child_role", "--exact", "--test-threads=1"]);
     command.env(QUEUE, queue).env(FOLDER, sandbox.path(".")).env("SPRAG_DATA", sandbox.data());
     command.envs(bus.map(|url| (BUS, url))).envs(store.map(|url| (STORE, url)));
     command.stdout(std::process::Stdio::null()).spawn().expect("a process")
