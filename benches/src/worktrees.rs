@@ -80,10 +80,8 @@ pub(crate) fn measure(effort: Effort) -> Result<Board> {
         }
     }
     if !is_own {
-        board.note(
-            "no file system of its own could be mounted: files that others delete may slow either side down"
-                .into(),
-        );
+        board
+            .note("no file system of its own could be mounted: what others delete may slow either side down");
     }
     let Metrics { lock_wait, lock_hold, pool_hits, .. } = snapshot();
     board.note(format!(
