@@ -106,6 +106,9 @@ Examples:
         /// How long this process may be silent before others take its work, 5s at least
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
+        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+        bus: Option<String>,
     },
     /// List runs, newest first
     Ls {
@@ -333,6 +336,9 @@ Examples:
         /// How long this process may be silent before others take its work, 5s at least
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
+        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+        bus: Option<String>,
         /// Work for a server elsewhere instead of the data on this machine: http://HOST:PORT
         #[arg(long, value_name = "URL", conflicts_with = "until_idle")]
         server: Option<String>,
@@ -416,8 +422,12 @@ Examples:
         /// Only this one: run, step, execution, environment, thread, gate, worker, enforcement
         entity: Option<String>,
     },
-    /// Check the data directory, the database and this machine
-    Doctor,
+    /// Check the data directory, the database, the broker and this machine
+    Doctor {
+        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+        bus: Option<String>,
+    },
     /// Print a completion script for a shell
     Completion {
         /// The shell
@@ -447,6 +457,9 @@ pub(crate) struct Serve {
     /// A queue to serve; repeat it for more
     #[arg(long = "queue", value_name = "NAME", default_value = "default")]
     pub(crate) queues: Vec<String>,
+    /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+    #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+    pub(crate) bus: Option<String>,
     /// How many steps to work on at once
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<usize>,

@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use sprag_bus::{Address, Bus, BusDesk, Relay};
 use sprag_executor::{Effect, Executor, Hosts};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::{Diagnostics, Pipeline};
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, NewRun};
-use sprag_store::{DEFAULT_QUEUE, Id, Reach, Row, RunRow, Store, Table, Topic};
+use sprag_store::{DEFAULT_QUEUE, Id, JournalEntry, Reach, Row, RunRow, Store, Table, Topic};
 use sprag_worker::{Call, CallError, Commands, Files, Handlers, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::environments::{Environments, RemoveEnvironments};
 use crate::events::Events;
+use crate::known::Names;
 use crate::tidy::RemoveLocks;
 
 /// What can go wrong in an engine.
@@ -38,6 +40,9 @@ pub enum Error {
     /// This process cannot be identified.
     #[error("cannot tell who this process is: {0}")]
     Process(#[from] std::io::Error),
+    /// The broker's address makes no sense.
+    #[error(transparent)]
+    Bus(#[from] sprag_bus::Trouble),
 }
 
 /// Looks at processes of this host.
@@ -64,6 +69,7 @@ pub struct Builder {
     attached_to: Option<RunId>,
     id: Option<Id>,
     works: bool,
+    bus: Option<Address>,
 }
 
 impl Builder {
@@ -140,6 +146,13 @@ impl Builder {
         self
     }
 
+    /// Has a broker tell workers of what there is to do, and others of what happens. Without it, or while it is out of
+    /// reach, everything goes on as it does otherwise.
+    pub fn bus(mut self, address: Address) -> Self {
+        self.bus = Some(address);
+        self
+    }
+
     /// Opens the store and begins to work.
     pub async fn start(self) -> Result<Engine, Error> {
         let store = match self.store {
@@ -163,10 +176,15 @@ impl Builder {
             slots: self.slots,
             lease: self.lease,
         };
+        let bus = match &self.bus {
+            Some(address) => Some(Bus::connect(address).await?),
+            None => None,
+        };
+        let desk = BusDesk::new(store.clone(), bus.clone(), self.attached_to.is_some());
         let environments = Environments::new(store.clone(), &self.data, id);
         let process = sprag_process::current()?.to_string();
         let worker = match self.works {
-            true => Some(Worker::register(store.clone(), config, Arc::new(handlers), &process).await?),
+            true => Some(Worker::register(desk, config, Arc::new(handlers), &process).await?),
             false => None,
         };
         let executor = sprag_executor::Config { only: self.attached_to, ..sprag_executor::Config::default() };
@@ -179,11 +197,21 @@ impl Builder {
         let working =
             worker.clone().map(|worker| tokio::spawn(async move { worker.run(worker_stops).await }));
         let executing = tokio::spawn(executor.run(executor_stops.clone()));
+        let relaying = bus.map(|bus| tokio::spawn(relay(&store, bus, id).run(executor_stops.clone())));
         if self.attached_to.is_none() {
             tokio::spawn(look_after(environments, executor_stops));
         }
-        Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing })
+        Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing, relaying })
     }
+}
+
+/// Tells a broker of what happens, in the words that programs see everywhere.
+fn relay(store: &Store, bus: Bus, id: Id) -> Relay {
+    let mut names = Names::new(store);
+    let write_out = move |entry: &JournalEntry| {
+        Ok(serde_json::to_value(names.view(entry)?).expect("an entry is plain data"))
+    };
+    Relay::new(store.clone(), bus, id, Box::new(write_out))
 }
 
 /// Tries again to remove what could not be removed, until told to stop.
@@ -198,7 +226,7 @@ async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>)
 }
 
 /// Ends all work of an engine at once; others may take it over.
-pub struct Abandoner(Option<Worker>);
+pub struct Abandoner(Option<Worker<BusDesk>>);
 
 impl Abandoner {
     /// Ends it.
@@ -222,11 +250,12 @@ pub struct Engine {
     store: Store,
     files: Files,
     id: Id,
-    worker: Option<Worker>,
+    worker: Option<Worker<BusDesk>>,
     stop_worker: watch::Sender<bool>,
     stop_executor: watch::Sender<bool>,
     working: Option<JoinHandle<sprag_store::Result<()>>>,
     executing: JoinHandle<()>,
+    relaying: Option<JoinHandle<()>>,
 }
 
 impl Engine {
@@ -246,6 +275,7 @@ impl Engine {
             attached_to: None,
             id: None,
             works: true,
+            bus: None,
         }
     }
 
@@ -360,6 +390,9 @@ impl Engine {
         }
         let _ = self.stop_executor.send(true);
         let _ = self.executing.await;
+        if let Some(relaying) = self.relaying {
+            let _ = relaying.await;
+        }
         Ok(())
     }
 }

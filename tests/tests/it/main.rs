@@ -3,6 +3,7 @@
 mod again;
 mod bad_input;
 mod boards;
+mod bus;
 mod cancelled_worktrees;
 mod checkpoints;
 mod children;

@@ -16,7 +16,7 @@ pub(crate) async fn worker(
     server: &str,
     token: Option<String>,
 ) -> Result<Exit, Failure> {
-    let Options { queues, slots, name, until_idle: _, lease } = options;
+    let Options { queues, slots, name, until_idle: _, lease, bus: _ } = options;
     if slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }

@@ -28,6 +28,9 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     if let Some(slots) = wanted.slots {
         builder = builder.slots(slots);
     }
+    if let Some(bus) = super::broker(wanted.bus.clone())? {
+        builder = builder.bus(bus);
+    }
     if wanted.no_worker {
         builder = builder.without_worker();
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sprag::Engine;
+use sprag::bus::Address;
 use sprag_store::{RunRow, Store, Table};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -16,10 +17,11 @@ pub(crate) struct Options {
     pub(crate) name: Option<String>,
     pub(crate) until_idle: bool,
     pub(crate) lease: Duration,
+    pub(crate) bus: Option<Address>,
 }
 
 pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, Failure> {
-    let Options { queues, slots, name, until_idle, lease } = options;
+    let Options { queues, slots, name, until_idle, lease, bus } = options;
     if slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }
@@ -36,6 +38,9 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
     }
     if let Some(name) = name {
         builder = builder.name(name);
+    }
+    if let Some(bus) = &bus {
+        builder = builder.bus(bus.clone());
     }
     let engine = builder.start().await?;
     eprintln!("worker {} serves {}; Ctrl-C drains and stops", engine.worker_id(), queues.join(", "));
@@ -60,6 +65,9 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
     if figures.creates + figures.create_failures + figures.removes + figures.cleanup_failures > 0 {
         tracing::info!(?figures, "worktrees");
         eprintln!("worktrees: {figures}");
+    }
+    if bus.is_some() {
+        eprintln!("bus: {}", sprag::bus::snapshot());
     }
     Ok(if idle_at_first { Exit::Nothing } else { Exit::Ok })
 }

@@ -14,6 +14,7 @@ mod reclaim;
 mod remote;
 mod retention;
 mod runs;
+mod told;
 mod worker;
 
 pub use boards::*;
@@ -28,4 +29,5 @@ pub use reclaim::*;
 pub use remote::*;
 pub use retention::*;
 pub use runs::*;
+pub use told::*;
 pub use worker::*;

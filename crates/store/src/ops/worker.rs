@@ -196,7 +196,7 @@ pub fn is_waited_for(db: &mut dyn Backend, claimer: &Claimer) -> Result<bool> {
 }
 
 /// Whether this version knows the statuses of the rows that receiving it touches.
-fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+pub(super) fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let read = session
         .get::<RunRow>(id.run)
         .map(drop)

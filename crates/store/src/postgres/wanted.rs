@@ -25,6 +25,8 @@ const CLOCK_AND_ACTOR: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1
      set_config('sprag.actor', 'rows', true)";
 const RUNS_THERE: &str = "SELECT id FROM runs WHERE id = ANY($1)";
 const EXECUTIONS_THERE: &str = "SELECT run, step, attempt FROM executions WHERE run = ANY($1)";
+const TOLD: &str = "status = 'scheduled' AND (run, step, attempt) IN \
+     (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]))";
 const WAITING_COUNTS: &str = "SELECT w.queue, w.pin, (SELECT count(*) FROM (SELECT FROM executions AS e \
      WHERE e.status = 'scheduled' AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin LIMIT w.n + 1) AS s) \
      FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n)";
@@ -35,13 +37,16 @@ pub(super) struct Wanted {
     runs: Vec<RunId>,
     /// By queue and worker (0: anyone), how much is wanted.
     claims: BTreeMap<(Arc<str>, Id), usize>,
+    /// Executions that messages told of.
+    told: Vec<ExecutionId>,
 }
 
 impl Wanted {
     pub(super) fn by<'j>(jobs: impl Iterator<Item = &'j About>) -> Wanted {
-        let (mut runs, mut claims) = (BTreeSet::new(), BTreeMap::new());
+        let (mut runs, mut claims, mut told) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         for about in jobs {
             runs.extend(about.runs.iter().copied());
+            told.extend(about.told);
             let Some((claimer, limit)) = &about.claim else { continue };
             for queue in &claimer.queues {
                 let anyones = (!claimer.reserved_only).then_some(0);
@@ -51,7 +56,13 @@ impl Wanted {
                 }
             }
         }
-        Wanted { runs: runs.into_iter().collect(), claims }
+        Wanted { runs: runs.into_iter().collect(), claims, told: told.into_iter().collect() }
+    }
+
+    /// The runs, steps and attempts of what messages told of, as parameters.
+    fn told_columns<'a>(&self) -> [Cell<'a>; 3] {
+        let column = |of: fn(&ExecutionId) -> i64| Cell::from(self.told.iter().map(of).collect::<Vec<i64>>());
+        [column(|id| id.run.to_i64()), column(|id| id.step.into()), column(|id| id.attempt.into())]
     }
 
     /// The queues, the workers and the numbers, as parameters.
@@ -86,6 +97,7 @@ impl<'w> Tx<'w> {
     ) -> Result<Tx<'w>, Fault> {
         let ids: Vec<i64> = wanted.runs.iter().map(|run| run.to_i64()).collect();
         let (runs_sql, waiting_sql) = (held::<RunRow>("id = ANY($1) ORDER BY id"), waiting_sql());
+        let told_sql = held::<ExecutionRow>(TOLD);
         let mut asks = vec![Ask::plain("BEGIN"), Ask::plain(CLOCK_AND_ACTOR)];
         asks.extend(locks.map(wait_for));
         let first = asks.len();
@@ -97,6 +109,9 @@ impl<'w> Tx<'w> {
             asks.push(Ask { sql: &waiting_sql, params: wanted.claim_columns() });
             asks.push(Ask { sql: WAITING_COUNTS, params: wanted.claim_columns() });
         }
+        if !wanted.told.is_empty() {
+            asks.push(Ask::new(&told_sql, wanted.told_columns()));
+        }
         let mut answers = wire.ask(&asks)?;
         drop(asks);
         let now = shared.clock.told(answers[1][0].get(0));
@@ -107,10 +122,17 @@ impl<'w> Tx<'w> {
         {
             tx.learn_runs(&wanted.runs, &found, &there);
         }
-        if let (Some(found), Some(counts)) = (answers.next(), answers.next()) {
+        if !wanted.claims.is_empty()
+            && let (Some(found), Some(counts)) = (answers.next(), answers.next())
+        {
             tx.learn_waiting(wanted, &found, &counts);
         }
-        tx.read_around(&wanted.runs)?;
+        // One that is not among them is over, or another's: it is looked for by its key.
+        let told: Vec<ExecutionRow> =
+            answers.next().iter().flatten().filter_map(|row| ExecutionRow::read(row).ok()).collect();
+        let ids: Vec<ExecutionId> = told.iter().map(|row| row.id).collect();
+        told.into_iter().for_each(|row| tx.state.executions.learn(row.id, Some(row), true));
+        tx.read_around(&wanted.runs, &ids)?;
         Ok(tx)
     }
 
@@ -145,15 +167,15 @@ impl<'w> Tx<'w> {
 
     /// Reads everything about the small ones of these runs, and the runs and steps of what may be received. Whoever
     /// is about a run mostly tells of it, and needs the journal's head.
-    fn read_around(&mut self, runs: &[RunId]) -> Result<(), Fault> {
+    fn read_around(&mut self, runs: &[RunId], told: &[ExecutionId]) -> Result<(), Fault> {
         let is_small = |run: &RunId| {
             let known = self.state.runs.known.get(run).and_then(|known| known.row.as_ref());
             known.is_some_and(|row| row.steps <= SMALL_RUN)
         };
         let small: Vec<RunId> = runs.iter().copied().filter(is_small).collect();
         let ids: Vec<i64> = small.iter().map(|run| run.to_i64()).collect();
-        let free: BTreeSet<ExecutionId> =
-            self.state.waiting.values().flat_map(|waiting| waiting.free.iter().copied()).collect();
+        let free = self.state.waiting.values().flat_map(|waiting| waiting.free.iter());
+        let free: BTreeSet<ExecutionId> = free.chain(told).copied().collect();
         let steps_sql = format!("{} WHERE run = ANY($1)", StepRow::SELECT);
         let live_sql = held::<ExecutionRow>(
             "run = ANY($1) AND status IN ('requested', 'scheduling', 'scheduled', 'running')",

@@ -18,3 +18,4 @@ mod processes;
 mod retention;
 mod service;
 mod tidy;
+mod told;
