@@ -31,7 +31,7 @@ mod worker;
 use clap::CommandFactory;
 use sprag_pipeline::Diagnostics;
 
-use crate::args::{Answer, Args, Command};
+use crate::args::{Answer, Args, Command, WorkerCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, line};
@@ -74,9 +74,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
         }
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
-        Command::Worker { queues, slots, name, until_idle, lease, server, token } => {
+        Command::Worker { command: Some(WorkerCommand::Ls), .. } => worker::ls(&context),
+        Command::Worker { command: None, queues, labels, slots, name, until_idle, lease, server, token } => {
             let lease = worker::lease(&lease)?;
-            let options = worker::Options { queues, slots, name, until_idle, lease };
+            let options = worker::Options { queues, labels, slots, name, until_idle, lease };
             match server {
                 Some(server) => elsewhere::worker(&context, options, &server, token).await,
                 None => worker::worker(&context, options).await,
