@@ -318,12 +318,20 @@ scope `work` (sprag token new NAME --scope work), unless the server wants none.
 
 Examples:
   sprag worker --slots 4
+  sprag worker --label gpu --label linux
+  sprag worker ls
   SPRAG_STORE=postgres://sprag@db.example/sprag sprag worker
   SPRAG_TOKEN=... sprag worker --server http://build.example:7717 --queue gpu")]
+    #[command(args_conflicts_with_subcommands = true)]
     Worker {
+        #[command(subcommand)]
+        command: Option<WorkerCommand>,
         /// A queue to serve; repeat it for more
         #[arg(long = "queue", value_name = "NAME", default_value = "default")]
         queues: Vec<String>,
+        /// What it has that steps may ask for with `labels`; repeat it for more
+        #[arg(long = "label", value_name = "NAME")]
+        labels: Vec<String>,
         /// How many steps to work on at once
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
@@ -457,6 +465,9 @@ pub(crate) struct Serve {
     /// A queue to serve; repeat it for more
     #[arg(long = "queue", value_name = "NAME", default_value = "default")]
     pub(crate) queues: Vec<String>,
+    /// What it has that steps may ask for with `labels`; repeat it for more
+    #[arg(long = "label", value_name = "NAME")]
+    pub(crate) labels: Vec<String>,
     /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
     #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
     pub(crate) bus: Option<String>,
@@ -557,6 +568,13 @@ a dot and the body. A running `sprag serve` sends them, in order and at least on
         /// Its number
         id: String,
     },
+}
+
+/// What can be done with workers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkerCommand {
+    /// List the workers that are there: what they serve, what they have, what they do
+    Ls,
 }
 
 /// What can be done with queues.

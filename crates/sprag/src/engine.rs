@@ -63,6 +63,7 @@ pub struct Builder {
     supervisor: Option<PathBuf>,
     name: String,
     queues: Vec<Arc<str>>,
+    labels: Vec<Arc<str>>,
     slots: usize,
     lease: Duration,
     grace: Duration,
@@ -112,6 +113,12 @@ impl Builder {
     /// The queues to serve; `default` if none is named.
     pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<Arc<str>>>) -> Self {
         self.queues = queues.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// What the worker has that steps may ask for.
+    pub fn labels(mut self, labels: impl IntoIterator<Item = impl Into<Arc<str>>>) -> Self {
+        self.labels = labels.into_iter().map(Into::into).collect();
         self
     }
 
@@ -172,6 +179,7 @@ impl Builder {
             id,
             name: self.name,
             queues: if self.queues.is_empty() { vec![DEFAULT_QUEUE.into()] } else { self.queues },
+            labels: self.labels,
             only: self.attached_to,
             slots: self.slots,
             lease: self.lease,
@@ -269,6 +277,7 @@ impl Engine {
             supervisor: None,
             name: format!("worker-{}", std::process::id()),
             queues: Vec::new(),
+            labels: Vec::new(),
             slots: std::thread::available_parallelism().map_or(4, usize::from).max(2) * 4,
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(10),

@@ -126,6 +126,7 @@ async fn register(store: &Store, process: String) -> Claimer {
         name: "by hand".into(),
         process: process.into(),
         queues: "default".into(),
+        labels: "".into(),
         slots: 1,
         lease_ms: 60_000,
     };

@@ -32,7 +32,7 @@ use clap::CommandFactory;
 use sprag::bus::{Address, NotAnAddress};
 use sprag_pipeline::Diagnostics;
 
-use crate::args::{Answer, Args, Command};
+use crate::args::{Answer, Args, Command, WorkerCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, line};
@@ -75,9 +75,21 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
         }
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
-        Command::Worker { queues, slots, name, until_idle, lease, bus, server, token } => {
-            let lease = worker::lease(&lease)?;
-            let options = worker::Options { queues, slots, name, until_idle, lease, bus: broker(bus)? };
+        Command::Worker { command: Some(WorkerCommand::Ls), .. } => worker::ls(&context),
+        Command::Worker {
+            command: None,
+            queues,
+            labels,
+            slots,
+            name,
+            until_idle,
+            lease,
+            bus,
+            server,
+            token,
+        } => {
+            let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
+            let options = worker::Options { queues, labels, slots, name, until_idle, lease, bus };
             match server {
                 Some(server) => elsewhere::worker(&context, options, &server, token).await,
                 None => worker::worker(&context, options).await,

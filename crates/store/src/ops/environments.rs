@@ -7,7 +7,6 @@ use sprag_lifecycle::{
     Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus, mutant,
 };
 
-use crate::backend::Backend;
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, WorkerRow};
@@ -107,27 +106,6 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
         row.details = Arc::clone(&wanted.details);
     })?;
     Ok(Provide::Make(session.get::<EnvironmentRow>(row.id)?.unwrap_or(row)))
-}
-
-/// Whether a run has files on another host than this worker's: its further steps are for that host.
-pub(super) fn works_elsewhere(session: &mut Session<'_>, worker: Id, run: RunId) -> Result<bool> {
-    let Some(row) = session.get::<RunRow>(run)? else { return Ok(false) };
-    let Some(worker) = session.get::<WorkerRow>(worker)? else { return Ok(false) };
-    has_files_elsewhere(session.db(), &worker, &row)
-}
-
-/// The same, for whoever has both rows.
-pub fn has_files_elsewhere(db: &mut dyn Backend, worker: &WorkerRow, run: &RunRow) -> Result<bool> {
-    let plan = db.plan(run.plan)?;
-    let of = match plan.is_some_and(|plan| plan.environment.is_some()) {
-        true => Some(run.id),
-        false => environment_of(&run.context),
-    };
-    let Some(of) = of else { return Ok(false) };
-    let rows = db.environments_of(of)?;
-    let here = worker.process.split('/').next().unwrap_or_default();
-    Ok(!here.is_empty()
-        && rows.iter().any(|row| row.status() != EnvironmentStatus::Destroyed && *row.host != *here))
 }
 
 /// The run whose environment a run works in, if that is another one's.

@@ -3,7 +3,7 @@
 use sprag_lifecycle::ExecutionStatus;
 
 use super::worker::is_readable;
-use super::{Assignment, Claimer, Lease, receive, works_elsewhere};
+use super::{Assignment, Claimer, Lease, is_for, receive};
 use crate::error::{Error, Result};
 use crate::rows::{ExecutionRow, Row};
 use crate::session::Session;
@@ -38,7 +38,7 @@ pub fn receive_told(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -
         None if claimer.reserved_only => return Ok(Told::NotHere),
         _ => {}
     }
-    if !claimer.queues.contains(&row.queue) || works_elsewhere(session, claimer.worker, told.execution.run)? {
+    if !claimer.queues.contains(&row.queue) || !is_for(session, claimer.worker, told.execution)? {
         return Ok(Told::NotHere);
     }
     Ok(match receive(session, claimer, told)? {
