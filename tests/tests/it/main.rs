@@ -18,6 +18,7 @@ mod gates;
 mod graph;
 mod init;
 mod kill;
+mod labels;
 mod landing;
 mod language;
 mod library;

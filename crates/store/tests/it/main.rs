@@ -10,6 +10,7 @@ mod fan_out;
 mod found;
 mod group_commit;
 mod kills;
+mod labels;
 mod outside;
 mod postgres;
 mod postgres_faults;
