@@ -11,6 +11,7 @@
 mod board;
 mod claims;
 mod clock;
+mod disk;
 mod engine;
 mod fanout;
 mod files;

@@ -1,8 +1,7 @@
 //! W4: worktrees made at once, cold and from a warm pool, against as many `git worktree add` one after the other.
 //!
-//! Nothing is deleted before all figures of a repository are taken: after a large deletion making a file was seen to
-//! take several times as long (ext4 with `discard`). Who begins changes from round to round. Each figure is told
-//! when it is taken, because deleting in the end may take longer than all of it.
+//! Every round has a new file system, and nothing is deleted in it before its figures are taken: see [`Disk`]. Who begins
+//! changes from round to round. Each figure is told when it is taken.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +15,7 @@ use tempfile::TempDir;
 
 use crate::board::{Board, key, percentile};
 use crate::clock::Stopwatch;
+use crate::disk::Disk;
 use crate::{Effort, Result, files};
 
 /// A repository's size: what it is called, how many files it has, how long they are on average, and how many
@@ -25,6 +25,15 @@ struct Size {
     files: usize,
     bytes: usize,
     at_once: &'static [usize],
+}
+
+impl Size {
+    /// What a round writes at most: all worktrees of both systems, in blocks, and as much again for everything else.
+    fn disk_bytes(&self) -> u64 {
+        let worktree = self.files * (self.bytes * 2).next_multiple_of(4096);
+        let worktrees = 2 * self.at_once.iter().sum::<usize>();
+        (2 * worktree * (worktrees + 3)) as u64 + (1 << 30)
+    }
 }
 
 const GIT: &str = "git, serial";
@@ -52,20 +61,27 @@ fn sizes(effort: Effort) -> Vec<Size> {
 /// Makes the repositories and measures on each.
 pub(crate) fn measure(effort: Effort) -> Result<Board> {
     let mut board = Board::default();
+    let mut is_own = true;
     for size in sizes(effort) {
-        let mut place = Place::make(&size)?;
+        let source = source(&size)?;
         for round in 0..effort.rounds {
+            let mut place = Place::make(source.path(), &size)?;
+            is_own &= place.disk.is_own();
             for &at_once in size.at_once {
                 place.measure(&size, at_once, round % 2 == 0, &mut board)?;
             }
             board.add(key(size.name, COLD, 1, "us/lock p99"), place.lock_p99_us()?);
+            board.add(key(size.name, "sprag, remove", 1, "us/lock hold"), place.remove_all()?);
         }
-        board.add(key(size.name, "sprag, remove", 1, "us/lock hold"), place.remove_all()?);
         for &at_once in size.at_once {
             for system in [COLD, POOL] {
                 board.compare(&key(size.name, system, at_once, UNIT), key(size.name, GIT, at_once, UNIT));
             }
         }
+    }
+    if !is_own {
+        board
+            .note("no file system of its own could be mounted: what others delete may slow either side down");
     }
     let Metrics { lock_wait, lock_hold, pool_hits, .. } = snapshot();
     board.note(format!(
@@ -80,33 +96,45 @@ pub(crate) fn measure(effort: Effort) -> Result<Board> {
 
 /// Two equal repositories, so that what one system registers does not slow the other down.
 struct Place {
-    folder: TempDir,
-    theirs: PathBuf,
-    worktrees: Worktrees,
     /// All that were made, and how many names were given.
     made: Vec<Worktree>,
     names: usize,
+    worktrees: Worktrees,
+    theirs: PathBuf,
+    disk: Disk,
+}
+
+/// A repository to be cloned.
+fn source(size: &Size) -> Result<TempDir> {
+    let folder = files::scratch()?;
+    let path = folder.path();
+    git(path, &["init", "--quiet", "--initial-branch=main"])?;
+    // It would go on in the background while others are measured.
+    git(path, &["config", "gc.auto", "0"])?;
+    git(path, &["config", "maintenance.auto", "false"])?;
+    write_files(path, size)?;
+    git(path, &["add", "--all"])?;
+    let name = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"];
+    git(path, &[&name[..], &["commit", "--quiet", "-mx"]].concat())?;
+    git(path, &["gc", "--quiet"])?;
+    Ok(folder)
 }
 
 impl Place {
-    fn make(size: &Size) -> Result<Place> {
-        let folder = files::scratch()?;
-        let theirs = folder.path().join("theirs");
-        std::fs::create_dir(&theirs)?;
-        git(&theirs, &["init", "--quiet", "--initial-branch=main"])?;
-        // It would go on in the background while others are measured.
-        git(&theirs, &["config", "gc.auto", "0"])?;
-        git(&theirs, &["config", "maintenance.auto", "false"])?;
-        write_files(&theirs, size)?;
-        git(&theirs, &["add", "--all"])?;
-        let name = ["-c", "user.name=Bench", "-c", "user.email=bench@example.com"];
-        git(&theirs, &[&name[..], &["commit", "--quiet", "-mx"]].concat())?;
-        git(&theirs, &["gc", "--quiet"])?;
-        git(folder.path(), &["clone", "--quiet", "--no-hardlinks", "theirs", "ours"])?;
+    fn make(source: &Path, size: &Size) -> Result<Place> {
+        let disk = Disk::make(size.disk_bytes())?;
+        let source = source.to_str().ok_or("the folder's name is not UTF-8")?;
+        for name in ["theirs", "ours"] {
+            let quietly = ["--config", "gc.auto=0", "--config", "maintenance.auto=false"];
+            git(
+                disk.path(),
+                &[&["clone", "--quiet", "--no-hardlinks"], &quietly[..], &[source, name]].concat(),
+            )?;
+        }
         let settings = Settings { pool_size: 50, ..Settings::default() };
-        let repository = Repository::discover(&folder.path().join("ours"))?;
-        let worktrees = Worktrees::open(repository, &folder.path().join("data"), settings)?;
-        Ok(Place { folder, theirs, worktrees, made: Vec::new(), names: 0 })
+        let repository = Repository::discover(&disk.path().join("ours"))?;
+        let worktrees = Worktrees::open(repository, &disk.path().join("data"), settings)?;
+        Ok(Place { made: Vec::new(), names: 0, worktrees, theirs: disk.path().join("theirs"), disk })
     }
 
     fn measure(&mut self, size: &Size, at_once: usize, git_first: bool, board: &mut Board) -> Result<()> {
@@ -157,7 +185,7 @@ impl Place {
         let names: Vec<String> = (0..count).map(|_| self.next_name()).collect();
         let watch = Stopwatch::start();
         for name in &names {
-            let path = self.folder.path().join(name);
+            let path = self.disk.path().join(name);
             let path = path.to_str().ok_or("the folder's name is not UTF-8")?;
             git(&self.theirs, &["worktree", "add", "--quiet", "-b", name, path])?;
         }

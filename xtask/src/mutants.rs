@@ -14,6 +14,8 @@ use crate::layers::{CAUGHT_BY, Layer, SEARCHED};
 
 /// A test that has not seen a fault by then does not see it.
 const PATIENCE: Duration = Duration::from_secs(240);
+/// What `timeout` ends with if it had to end the program.
+const TIMED_OUT: i32 = 124;
 
 /// One fault, and one who saw it.
 pub struct Caught {
@@ -109,13 +111,14 @@ pub fn programs<'a>(root: &Path, chosen: impl IntoIterator<Item = &'a str>) -> R
 }
 
 /// How long it took a layer to fail with this fault on; none if it passes.
-#[expect(clippy::disallowed_methods, reason = "it waits for another program, with a deadline")]
 fn sees(binaries: &Programs, layer: &Layer, number: &str) -> Result<Option<Duration>, String> {
     let program = binaries
         .get(&(layer.package.to_owned(), layer.binary.to_owned()))
         .ok_or_else(|| format!("there is no test {layer}"))?;
     let since = Instant::now();
-    let mut child = Command::new(program)
+    let status = Command::new("timeout")
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(program)
         .args(layer.tests.split_whitespace())
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace"))
         .env("SPRAG_MUTANT", number)
@@ -123,19 +126,14 @@ fn sees(binaries: &Programs, layer: &Layer, number: &str) -> Result<Option<Durat
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .spawn()
+        .status()
         .map_err(|error| format!("{}: {error}", program.display()))?;
-    loop {
-        match child.try_wait().map_err(|error| error.to_string())? {
-            Some(status) if status.success() => return Ok(None),
-            Some(_) => return Ok(Some(since.elapsed())),
-            None if since.elapsed() > PATIENCE => {
-                let _ = child.kill();
-                let _ = child.wait();
-                println!("{number}  {layer} does not end");
-                return Ok(None);
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
+    match status.code() {
+        Some(0) => Ok(None),
+        Some(TIMED_OUT) => {
+            println!("{number}  {layer} does not end");
+            Ok(None)
         }
+        _ => Ok(Some(since.elapsed())),
     }
 }

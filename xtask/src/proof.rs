@@ -8,20 +8,20 @@ use std::process::{Command, Stdio};
 
 use crate::mutants::{self, Caught, Programs};
 
-/// A command that explores something.
+/// What of a crate explores something: test programs, and the tests of them that are run (empty for all).
 struct Layer {
     package: &'static str,
-    tests: &'static [&'static str],
+    tests: &'static [(&'static str, &'static str)],
 }
 
 const LAYERS: &[Layer] = &[
-    Layer { package: "sim", tests: &["models"] },
-    Layer { package: "sim", tests: &["graphs"] },
-    Layer { package: "sim", tests: &["simulation"] },
-    Layer { package: "sim", tests: &["linearizable", "schedules"] },
-    Layer { package: "store", tests: &["equality", "power_loss", "kills"] },
-    Layer { package: "pipeline", tests: &["corpus"] },
-    Layer { package: "server", tests: &["corpus"] },
+    Layer { package: "sim", tests: &[("models", "")] },
+    Layer { package: "sim", tests: &[("graphs", "")] },
+    Layer { package: "sim", tests: &[("simulation", "")] },
+    Layer { package: "sim", tests: &[("linearizable", ""), ("schedules", "")] },
+    Layer { package: "store", tests: &[("it", "equality:: power_loss:: kills::")] },
+    Layer { package: "pipeline", tests: &[("it", "corpus::")] },
+    Layer { package: "server", tests: &[("it", "corpus::")] },
 ];
 
 /// Runs all layers and writes the page's figures anew; with `--figures` without the table of faults, which takes a build of
@@ -57,8 +57,10 @@ pub fn write(root: &Path, args: &[&str]) -> Result<(), String> {
 }
 
 fn command_line(layer: &Layer) -> String {
-    let tests: String = layer.tests.iter().map(|test| format!(" --test {test}")).collect();
-    format!("cargo test -p sprag-{}{tests}", layer.package)
+    let programs: String = layer.tests.iter().map(|(program, _)| format!(" --test {program}")).collect();
+    let chosen: String = layer.tests.iter().map(|(_, tests)| *tests).collect();
+    let chosen = if chosen.is_empty() { chosen } else { format!(" -- {chosen}") };
+    format!("cargo test -p sprag-{}{programs}{chosen}", layer.package)
 }
 
 /// What a layer says of itself: what it is, and how much.
@@ -69,12 +71,15 @@ fn run(
     nightly: bool,
 ) -> Result<Vec<(String, String)>, String> {
     let mut found = Vec::new();
-    for test in layer.tests {
+    for (name, tests) in layer.tests {
         let program = programs
-            .get(&(layer.package.to_owned(), (*test).to_owned()))
-            .ok_or_else(|| format!("{} has no test {test}", layer.package))?;
+            .get(&(layer.package.to_owned(), (*name).to_owned()))
+            .ok_or_else(|| format!("{} has no test {name}", layer.package))?;
         let mut command = Command::new(program);
-        command.args(["--nocapture", "--test-threads=1"]).stderr(Stdio::inherit());
+        command
+            .args(tests.split(' ').filter(|chosen| !chosen.is_empty()))
+            .args(["--nocapture", "--test-threads=1"])
+            .stderr(Stdio::inherit());
         command.current_dir(root.join("crates").join(layer.package));
         if nightly {
             command.env("SPRAG_NIGHTLY", "1");

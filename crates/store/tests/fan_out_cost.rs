@@ -3,6 +3,7 @@
 //!
 //! Measured in the process's own time on the processor, so that a busy machine or disk changes nothing.
 
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

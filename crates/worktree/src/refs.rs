@@ -4,6 +4,7 @@
 use crate::{
     error::{Attempt, Error, Kind},
     repository::Repository,
+    salvage::NOT_IN_REFS,
 };
 
 /// What a ref of ours is for.
@@ -58,7 +59,7 @@ impl Repository {
     /// Whether a branch, a tag or a remote branch holds all of what was saved.
     pub fn is_merged_salvage(&self, saved: &RunRef) -> Result<bool, Error> {
         let look = || -> Result<bool, Kind> {
-            let git = self.git("rev-list").args(["--max-count=1", &saved.object, "--not"]);
+            let git = self.git("rev-list").args(["--max-count=1", &saved.object]).args(NOT_IN_REFS);
             Ok(git.args(["--branches", "--tags", "--remotes"]).line()?.is_empty())
         };
         look().attempt(|| format!("look for {} in the branches", saved.name))

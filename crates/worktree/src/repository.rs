@@ -187,7 +187,7 @@ impl Repository {
     }
 
     fn is_empty(&self) -> Result<bool, Kind> {
-        Ok(self.git("rev-list").args(["--all", "--max-count=1"]).line()?.is_empty())
+        Ok(self.git("rev-list").args(["--ignore-missing", "--all", "--max-count=1"]).line()?.is_empty())
     }
 }
 

@@ -11,6 +11,10 @@ use crate::{
     snapshot,
 };
 
+/// For `rev-list`, after the commit it is asked about: refs follow that may hold it. Git gives up with "bad object" at a
+/// ref that somebody deletes while it looks; such a ref holds nothing. It must still give up if the commit is missing,
+/// so this comes after it.
+pub(crate) const NOT_IN_REFS: [&str; 2] = ["--not", "--ignore-missing"];
 /// Several worktrees of one run may leave something.
 const MOST_OF_A_RUN: u32 = 1000;
 
@@ -91,7 +95,7 @@ pub(crate) fn is_reachable(
     commit: &str,
     except: Option<&str>,
 ) -> Result<bool, Kind> {
-    let mut git = repository.git("rev-list").args(["--max-count=1", commit, "--not"]);
+    let mut git = repository.git("rev-list").args(["--max-count=1", commit]).args(NOT_IN_REFS);
     if let Some(branch) = except {
         git = git.arg(format!("--exclude=refs/heads/{}", escape_glob(branch)));
     }

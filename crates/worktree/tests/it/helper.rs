@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use sprag_worktree::{BranchPolicy, Cancel, LandOptions, Worktree, Worktrees};
+use sprag_worktree::{BranchFate, BranchPolicy, Cancel, LandOptions, Worktree, Worktrees};
 
 use crate::common::*;
 
@@ -182,6 +182,7 @@ fn create_and_remove() {
         assert!(is_clean(worktree.path()));
         let removed = remove(&worktrees, worktree);
         assert!(removed.leftovers.is_empty(), "{removed:?}");
+        assert_eq!(removed.branch, BranchFate::Deleted, "{removed:?}");
     }
 }
 

@@ -162,7 +162,7 @@ fn wt06_the_same_path_has_one_winner_whose_files_are_intact() {
 #[test]
 fn w03_create_and_remove_from_processes_are_serialised() {
     let place = Place::new(10);
-    let rounds = if is_nightly() { 200 } else { 6 };
+    let rounds = if is_nightly() { 200 } else { 20 };
     let helpers: Vec<_> = (0..8)
         .map(|process| {
             let mut command = helper::command(&place, "create-and-remove");

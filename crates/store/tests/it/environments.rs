@@ -1,8 +1,6 @@
 //! Environments through the store's operations: who makes one, who removes it, and whose word comes too late.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};
 use sprag_store::ops::{Created, Lost, NewWorker, Provide, Wanted};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, Store};

@@ -1,10 +1,8 @@
 //! What a server keeps: tokens, hooks and counts, the same on every store.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use sprag_lifecycle::ExecutionStatus;
 use sprag_store::{Delivery, HookRow, QueueRow, Row, Store, TokenRow};
 

@@ -1,12 +1,10 @@
 //! Operations that wait share a commit, and nothing else: one that fails, fails alone.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use sprag_lifecycle::{Plan, RunId};
 use sprag_store::ops::{self, Created};
 use sprag_store::{Error, Result, Session, Store};
@@ -94,7 +92,7 @@ fn one_failing_operation_in_a_batch_fails_alone() {
         let plan = look(&store, |db| db.plan(ops::plan_hash(&plan_of(n))));
         assert!(plan.is_none(), "and nothing that it wrote before it failed");
     }
-    common::check::check(&store, 0);
+    crate::common::check::check(&store, 0);
 }
 
 /// What an undone operation has seen is forgotten: its plan is not in the file.

@@ -1,8 +1,6 @@
 //! What every store does alike: one suite, run on memory and on SQLite.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sprag_lifecycle::{
     Actor, Backoff, EnvironmentEvent, ExecutionPredicate, ExecutionStatus, OnFail, Policy, RunId, RunStatus,
     ThreadEvent, Word,

@@ -4,8 +4,6 @@
 //! may be found after each operation: what was synced is there, of the rest any part. Each such disk is
 //! opened by the store as it ships, looked at, and worked on to the end.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod crash;
 mod vfs;
 
@@ -13,8 +11,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use common::check::check;
-use common::*;
+use crate::common::check::check;
+use crate::common::*;
 use crash::{Image, LOSSES, Medium};
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, Policy, RunId};
 use sprag_store::ops::{Created, Ending, Lease, NewRun};

@@ -1,11 +1,9 @@
 //! The same random histories on memory, SQLite and PostgreSQL leave the same traces.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::language::Plain;
-use common::*;
+use crate::common::language::Plain;
+use crate::common::*;
 use serde_json::json;
 use sprag_lifecycle::{
     Backoff, Condition, OnFail, Plan, PlanStep, Policy, RunId, RunStatus, Spread, StepNo, Word, WorkKind,

@@ -1,10 +1,8 @@
 //! Boards: tasks that are added while the run goes on, on every store.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use sprag_lifecycle::{Backoff, Growth, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind};
 use sprag_store::ops::{
     Added, Assignment, Claimer, Created, Ending, NewBoard, NewTask, NewWorker, TaskMoved,

@@ -1,17 +1,15 @@
 //! Files, disks and clocks that are not as they should be: typed errors that name the file and the
 //! remedy, and nothing lost.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use common::check::check;
-use common::child::{self, Part};
-use common::*;
+use crate::common::check::check;
+use crate::common::child::{self, Part};
+use crate::common::*;
 use rusqlite::Connection;
 use sprag_lifecycle::RunId;
 use sprag_store::{Clock, Entropy, Error, FILE_NAME, Manual, SCHEMA_VERSION, SqliteOptions, Store, System};
@@ -284,7 +282,9 @@ fn an_older_empty_file_is_migrated() {
 fn processes_that_open_a_new_file_at_once_all_succeed() {
     for _ in 0..10 {
         let folder = tempfile::tempdir().unwrap();
-        child::start_together(6, "open", folder.path()).into_iter().for_each(|child| drop(child.end()));
+        child::start_together(6, "bad_input::open", folder.path())
+            .into_iter()
+            .for_each(|child| drop(child.end()));
         let store = Store::open(folder.path()).unwrap();
         assert_eq!(look(&store, |db| db.live_runs(None, 100)).len(), 6);
         check(&store, 0);

@@ -1,6 +1,6 @@
 //! What the store's tests share: plans, stores of every kind, and the common moves.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(dead_code, reason = "a program that shares it uses its own part")]
 
 pub mod check;
 pub mod child;

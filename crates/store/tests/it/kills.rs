@@ -1,13 +1,11 @@
 //! Processes that are killed (SIGKILL) while they write: what was answered is there, the rest is whole
 //! or absent.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::check::check;
-use common::child::{self, Child, Part, say};
-use common::*;
+use crate::common::check::check;
+use crate::common::child::{self, Child, Part, say};
+use crate::common::*;
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, Policy, RunId};
 use sprag_store::ops::Claimer;
 use sprag_store::{ExecutionRow, Row, RunRow, SCHEMA_VERSION, Store, Table, mix};
@@ -70,8 +68,9 @@ fn c05_a_claim_that_a_kill_cut_short_is_durable_or_never_happened() {
     drop(store);
     let (mut tried, mut got) = (BTreeSet::new(), BTreeMap::new());
     for round in 0..ROUNDS {
-        let pair: Vec<Child> =
-            [2 * round + 1, 2 * round + 2].map(|worker| Child::start("claim", folder.path(), worker)).into();
+        let pair: Vec<Child> = [2 * round + 1, 2 * round + 2]
+            .map(|worker| Child::start("kills::claim", folder.path(), worker))
+            .into();
         for (child, worker) in pair.into_iter().zip(1u64..) {
             let enough = 1 + mix(round as u64 * 2 + worker) % (2 * MOST_CLAIMS);
             let mut said: Vec<String> = (0..enough).filter_map(|_| child.line()).collect();
@@ -166,7 +165,7 @@ fn killed_writers_lose_nothing_acknowledged_and_leave_nothing_half_done() {
     let folder = tempfile::tempdir().unwrap();
     let (mut checked, mut answers) = (0, 0);
     for round in 0..ROUNDS {
-        let pair = [1, 2].map(|n| Child::start("work", folder.path(), (2 * round + n) as i64));
+        let pair = [1, 2].map(|n| Child::start("kills::work", folder.path(), (2 * round + n) as i64));
         let mut said = Vec::new();
         for (child, n) in pair.into_iter().zip(0..) {
             let enough = 1 + mix(round * 2 + n) % MOST_ANSWERS;
@@ -189,7 +188,7 @@ fn a_kill_in_the_middle_of_the_first_opening_is_harmless() {
     let mut cut_short = 0;
     for round in 0..ROUNDS {
         let folder = tempfile::tempdir().unwrap();
-        let pair = [1, 2].map(|n| Child::start("open", folder.path(), n));
+        let pair = [1, 2].map(|n| Child::start("kills::open", folder.path(), n));
         for child in &pair {
             child.expect("opening");
         }

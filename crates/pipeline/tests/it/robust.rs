@@ -5,9 +5,9 @@ use std::fmt::Write;
 use sprag_pipeline::parse;
 
 const SEEDS: [&str; 3] = [
-    include_str!("data/every_key.yaml"),
-    include_str!("../../../examples/hello.yaml"),
-    include_str!("../../../examples/cleanup.yaml"),
+    include_str!("../data/every_key.yaml"),
+    include_str!("../../../../examples/hello.yaml"),
+    include_str!("../../../../examples/cleanup.yaml"),
 ];
 const FRAGMENTS: [&str; 30] = [
     "{{",

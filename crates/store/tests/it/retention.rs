@@ -1,11 +1,9 @@
 //! Runs that ended long ago are forgotten, and nothing else is.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::language::Plain;
-use common::*;
+use crate::common::language::Plain;
+use crate::common::*;
 use sprag_lifecycle::{Plan, PlanStep, Policy, RunId, WorkKind};
 use sprag_store::ops::NewRun;
 use sprag_store::{HookRow, RunRow, Store, Table};

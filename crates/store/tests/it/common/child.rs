@@ -1,6 +1,6 @@
 //! Other processes for a test: the test program itself, started again in a role.
 //!
-//! A test file that uses this has a test called `child_role`, which does nothing unless it is a child.
+//! A module that uses this has a test called `child_role`, which does nothing unless it is a child.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -52,10 +52,11 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts this program again in a role.
+    /// Starts this program again in a role, `MODULE::ROLE`.
     pub fn start(role: &str, folder: &Path, given: i64) -> Child {
+        let (module, role) = role.split_once("::").expect("the module that plays it, and the role");
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["child_role", "--exact", "--nocapture", "--test-threads=1"])
+            .args([&format!("{module}::child_role"), "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(FOLDER, folder)
             .env(GIVEN, given.to_string())

@@ -300,7 +300,7 @@ fn a_client_that_disappears_while_waiting_takes_no_task_with_it() {
 /// docs/boards.md: a leader and two workers, each in a terminal of its own, as it is written.
 #[test]
 fn the_page_on_boards_works_as_it_is_written() {
-    const PAGE: &str = include_str!("../../docs/boards.md");
+    const PAGE: &str = include_str!("../../../docs/boards.md");
     let sandbox = Sandbox::new();
     let mut blocks = 0;
     for part in PAGE.split("<!-- terminal ").skip(1) {

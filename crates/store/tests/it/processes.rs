@@ -1,15 +1,13 @@
 //! Separate processes on one SQLite file and on one PostgreSQL database, through the store as everybody uses it.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::check::check;
-use common::child::{self, Child, Part, hear, say, start_together};
-use common::*;
+use crate::common::check::check;
+use crate::common::child::{self, Child, Part, hear, say, start_together};
+use crate::common::*;
 use sprag_lifecycle::{
     Concurrency, ExecutionId, ExecutionStatus, OnConflict, Policy, RunId, RunStatus, StepStatus,
 };
@@ -79,7 +77,7 @@ fn c01_many_processes_claim_each_task_exactly_once() {
         let store = open_shared(place);
         let run = runtime().block_on(create(&store, &roots(tasks)));
         let mut owners: BTreeMap<Lease, Vec<i64>> = BTreeMap::new();
-        for (child, worker) in start_together(processes, "claim_all", place).into_iter().zip(1..) {
+        for (child, worker) in start_together(processes, "processes::claim_all", place).into_iter().zip(1..) {
             for line in child.end() {
                 owners.entry(lease_named(&line)).or_default().push(worker);
             }
@@ -128,7 +126,7 @@ async fn claim_and_finish(store: &Store, worker: i64) {
 
 /// Lets `n` processes finish everything; gives how many executions they finished.
 fn finish_everything(n: i64, folder: &Path) -> usize {
-    let children = start_together(n, "claim_and_finish", folder);
+    let children = start_together(n, "processes::claim_and_finish", folder);
     children.into_iter().map(|child| child.end()[0].parse::<usize>().unwrap()).sum()
 }
 
@@ -275,7 +273,7 @@ fn p04_eight_processes_complete_a_run_once() {
     on_shared_stores(|place| {
         let store = open_shared(place);
         let (runs, since) = runtime().block_on(half_done_runs(&store));
-        start_together(8, "heal", place).into_iter().for_each(|child| drop(child.end()));
+        start_together(8, "processes::heal", place).into_iter().for_each(|child| drop(child.end()));
         expect_one_success_each(&store, &runs, since);
     });
 }
@@ -364,7 +362,9 @@ fn c10_limits_hold_with_eight_schedulers_at_once() {
         let store = open_shared(place);
         let queue = QueueRow { name: NARROW.into(), limit: Some(NARROW_LIMIT), held: false };
         runtime().block_on(store.executor().set_queue(queue)).unwrap();
-        start_together(PROCESSES, "schedule", place).into_iter().for_each(|child| drop(child.end()));
+        start_together(PROCESSES, "processes::schedule", place)
+            .into_iter()
+            .for_each(|child| drop(child.end()));
         let (mut out, mut started) = (BTreeSet::new(), BTreeSet::new());
         let (mut most_out, mut most_started) = (0, 0);
         for entry in journal(&store) {
@@ -409,7 +409,7 @@ fn p17_two_needs_completed_at_once_in_two_processes_ready_the_third_once() {
         const ROUNDS: usize = 200;
         let store = open_shared(place);
         let mut children: Vec<Child> =
-            (1..=2).map(|worker| Child::start("finish_told", place, worker)).collect();
+            (1..=2).map(|worker| Child::start("processes::finish_told", place, worker)).collect();
         let plan = graph(&[&[], &[], &[0, 1]], |_| Policy::default());
         runtime().block_on(async {
             for _ in 0..ROUNDS {
@@ -468,7 +468,7 @@ async fn wait_for_work(store: &Store) {
 fn a_waiting_process_is_woken_by_another_ones_commit_and_costs_nothing() {
     on_shared_stores(|place| {
         let store = open_shared(place);
-        let mut child = Child::start("wait_for_work", place, 1);
+        let mut child = Child::start("processes::wait_for_work", place, 1);
         runtime().block_on(async {
             for round in 0..20 {
                 child.tell("wait");

@@ -1,6 +1,6 @@
 //! What the fuzzer found worth keeping, and bodies that nobody sends in good faith, to every endpoint.
 
-#[path = "../../../fuzz/src/api_exercise.rs"]
+#[path = "../../../../fuzz/src/api_exercise.rs"]
 mod api_exercise;
 
 use api_exercise::Api;

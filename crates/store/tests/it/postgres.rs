@@ -1,11 +1,9 @@
 //! What is PostgreSQL's own: opening it, its journal with many writers, and what it refuses by itself.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::child::{self, Part, say, start_together};
-use common::*;
+use crate::common::child::{self, Part, say, start_together};
+use crate::common::*;
 use sprag_store::{Error, Manual, Store, System};
 use sprag_testkit::Postgres;
 use tokio::task::JoinSet;
@@ -57,7 +55,7 @@ async fn write_runs(store: &Store, worker: i64) {
 fn p10_no_journal_entry_ever_appears_behind_a_reader() {
     let database = Postgres::shared().database();
     let store = Store::open_postgres(&database.url).unwrap();
-    let children = start_together(WRITERS, "write_runs", std::path::Path::new(&database.url));
+    let children = start_together(WRITERS, "postgres::write_runs", std::path::Path::new(&database.url));
     let over = std::thread::scope(|scope| {
         let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (ends, reader) = (Arc::clone(&over), store.clone());
@@ -87,7 +85,7 @@ fn p10_no_journal_entry_ever_appears_behind_a_reader() {
     let ended = seen.iter().filter(|entry| entry.event == "run.succeeded").count();
     assert_eq!(ended, WRITERS as usize * RUNS_EACH);
     println!("{} entries of {WRITERS} processes, read in {looks} looks", seen.len());
-    common::check::check(&store, 0);
+    crate::common::check::check(&store, 0);
 }
 
 #[test]

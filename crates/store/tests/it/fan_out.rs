@@ -1,13 +1,11 @@
 //! Fan-outs, gates and child runs where they meet resumes, reworks and timers: the smallest histories that
 //! random graphs once failed on.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::language::Plain;
-use common::*;
+use crate::common::language::Plain;
+use crate::common::*;
 use serde_json::json;
 use sprag_lifecycle::{
     Condition, ExecutionId, OnFail, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind,

@@ -1,11 +1,9 @@
 //! Work that no worker does, on every store: signals and answers that come early, late or twice.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::language::Plain;
-use common::*;
+use crate::common::language::Plain;
+use crate::common::*;
 use sprag_lifecycle::{Plan, PlanStep, RunId, WorkKind};
 use sprag_store::Store;
 use sprag_store::ops::{Signalled, answer_text};

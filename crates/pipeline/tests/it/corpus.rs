@@ -1,6 +1,6 @@
 //! The fuzzer's corpus, replayed: nothing in it makes the loader panic, and nothing takes long.
 
-#[path = "../../../fuzz/src/exercise.rs"]
+#[path = "../../../../fuzz/src/exercise.rs"]
 mod exercise;
 
 use std::path::Path;

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use sprag_tests::Sandbox;
 
-const PAGE: &str = include_str!("../../docs/pipelines.md");
+const PAGE: &str = include_str!("../../../docs/pipelines.md");
 
 /// An example and what the comments before it say.
 struct Example<'p> {
@@ -136,7 +136,7 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
 /// The blocks of docs/api.md, one after the other in one shell, against a server of this test's.
 #[test]
 fn the_api_page_does_what_it_says() {
-    const API: &str = include_str!("../../docs/api.md");
+    const API: &str = include_str!("../../../docs/api.md");
     let sandbox = Sandbox::new();
     let server = sprag_tests::Server::start(&sandbox, &[]);
     let blocks: Vec<&str> =
@@ -165,7 +165,7 @@ fn the_api_page_does_what_it_says() {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
     // Every code that a problem can have is on the page.
-    let code = include_str!("../../crates/server/src/problem.rs");
+    let code = include_str!("../../../crates/server/src/problem.rs");
     for word in [
         "malformed",
         "invalid",

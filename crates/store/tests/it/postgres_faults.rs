@@ -1,7 +1,5 @@
 //! What goes wrong around PostgreSQL: the server is killed, connections are cut, the answer to a commit is lost.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::check::check;
-use common::*;
+use crate::common::check::check;
+use crate::common::*;
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId};
 use sprag_store::{Clock, Row, Store, System};
 use sprag_testkit::Postgres;

@@ -1,10 +1,8 @@
 //! What the simulation has found, each as a test of its own: seeds come to mean something else, these do not.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use sprag_lifecycle::{
     Concurrency, EnvironmentEvent, OnConflict, Plan, PlanStep, Policy, Surroundings, WorkKind,
 };

@@ -1,0 +1,4 @@
+//! The server's interface, without a socket.
+
+mod corpus;
+mod openapi;

@@ -1,0 +1,20 @@
+//! The store from outside. One program for all: it is built and linked once.
+
+mod bad_input;
+mod boards;
+mod common;
+mod conformance;
+mod environments;
+mod equality;
+mod fan_out;
+mod found;
+mod group_commit;
+mod kills;
+mod outside;
+mod postgres;
+mod postgres_faults;
+mod power_loss;
+mod processes;
+mod retention;
+mod service;
+mod tidy;
