@@ -27,12 +27,39 @@ pub(crate) fn key(workload: &'static str, system: &'static str, in_flight: usize
     Key { workload, system, in_flight, unit }
 }
 
+/// What a ratio should be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Target {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Target {
+    fn is_met(self, ratio: f64) -> bool {
+        match self {
+            Target::AtLeast(least) => ratio >= least,
+            Target::AtMost(most) => ratio <= most,
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::AtLeast(least) => write!(f, "≥{least}"),
+            Target::AtMost(most) => write!(f, "≤{most}"),
+        }
+    }
+}
+
 struct Series {
     key: Key,
     /// One value per round.
     values: Vec<f64>,
     /// What it is set against.
     against: Option<Key>,
+    /// What it should be, if it is a ratio.
+    target: Option<Target>,
 }
 
 /// All figures of a benchmark, in the order in which they were first seen.
@@ -52,6 +79,9 @@ pub(crate) struct Line {
     pub(crate) unit: &'static str,
     pub(crate) ratio_to: Option<String>,
     pub(crate) ratio: Option<f64>,
+    /// What it should be, and whether it is.
+    target: Option<String>,
+    met: Option<bool>,
     #[serde(skip)]
     spread: Option<(f64, f64)>,
 }
@@ -61,7 +91,7 @@ impl Board {
     pub(crate) fn add(&mut self, key: Key, value: f64) {
         match self.series.iter_mut().find(|series| series.key == key) {
             Some(series) => series.values.push(value),
-            None => self.series.push(Series { key, values: vec![value], against: None }),
+            None => self.series.push(Series { key, values: vec![value], against: None, target: None }),
         }
     }
 
@@ -73,11 +103,12 @@ impl Board {
     }
 
     /// Adds a series that is one divided by another, round by round; nothing if either was not measured.
-    pub(crate) fn ratio(&mut self, key: Key, of: &Key, to: &Key) {
+    pub(crate) fn ratio(&mut self, system: &'static str, of: &Key, to: &Key, target: Option<Target>) {
         let values = |key: &Key| self.series.iter().find(|series| series.key == *key).map(|s| &s.values);
-        if let (Some(of), Some(to)) = (values(of), values(to)) {
-            let values = of.iter().zip(to).map(|(of, to)| of / to).collect();
-            self.series.push(Series { key, values, against: None });
+        if let (Some(ours), Some(theirs)) = (values(of), values(to)) {
+            let values = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+            let key = key(of.workload, system, of.in_flight, "times");
+            self.series.push(Series { key, values, against: None, target });
         }
     }
 
@@ -103,15 +134,18 @@ impl Board {
                 }
             });
             let Key { workload, system, in_flight, unit } = series.key;
+            let value = median(&series.values);
             Line {
                 workload,
                 system,
                 in_flight,
-                value: median(&series.values),
+                value,
                 unit,
                 ratio_to,
                 ratio: ratios.as_deref().map(median),
-                spread: ratios.map(|ratios| {
+                target: series.target.map(|target| target.to_string()),
+                met: series.target.map(|target| target.is_met(value)),
+                spread: ratios.or_else(|| (unit == "times").then(|| series.values.clone())).map(|ratios| {
                     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
                     (least, ratios.iter().copied().fold(0.0, f64::max))
                 }),
@@ -147,6 +181,14 @@ fn table(lines: &[Line]) -> String {
         let ratio = match (&line.ratio_to, line.ratio, line.spread) {
             (Some(to), Some(ratio), Some((least, most))) => {
                 format!("{ratio:.2} ({least:.2}–{most:.2}) of\n{:57}{to}", "")
+            }
+            (None, _, Some((least, most))) => {
+                let target = match (&line.target, line.met) {
+                    (Some(target), Some(true)) => format!(" {target} met"),
+                    (Some(target), _) => format!(" {target} MISSED"),
+                    (None, _) => String::new(),
+                };
+                format!("({}–{}){target}", figure(least), figure(most))
             }
             _ => String::new(),
         };
@@ -210,6 +252,27 @@ mod tests {
     }
 
     #[test]
+    fn a_ratio_is_held_against_its_target() {
+        let (ours, theirs) = (key("w", "ours", 8, "x/s"), key("w", "theirs", 8, "x/s"));
+        let mut board = Board::default();
+        board.add(ours.clone(), 30.0);
+        board.add(theirs.clone(), 10.0);
+        for (target, met) in [
+            (Target::AtLeast(3.0), true),
+            (Target::AtLeast(3.1), false),
+            (Target::AtMost(3.0), true),
+            (Target::AtMost(2.9), false),
+        ] {
+            board.ratio("ours/theirs", &ours, &theirs, Some(target));
+            let line = board.lines().pop().expect("a line");
+            assert_eq!((line.value, line.unit, line.met), (3.0, "times", Some(met)), "{target}");
+        }
+        let lines = board.lines().len();
+        board.ratio("ours/nobody", &ours, &key("w", "nobody", 8, "x/s"), None);
+        assert_eq!(board.lines().len(), lines, "who was not measured has no ratio");
+    }
+
+    #[test]
     fn percentiles_are_values_that_occurred() {
         let mut values: Vec<Duration> = (1..=200).rev().map(Duration::from_millis).collect();
         assert_eq!(percentile(&mut values, 50), Duration::from_millis(100));
@@ -224,7 +287,8 @@ mod tests {
             (key("pipelines", "sprag batched", 64, "transitions/s"), key("w", "group commit", 8, "x/s"));
         board.add(ours.clone(), 123_456.0);
         board.add(floor.clone(), 12_345.0);
-        board.compare(&ours, floor);
+        board.compare(&ours, floor.clone());
+        board.ratio("batched/graphile", &ours, &floor, Some(Target::AtLeast(10.5)));
         for line in table(&board.lines()).lines() {
             assert!(line.chars().count() <= 80, "{line}");
         }

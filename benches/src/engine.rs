@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag::{Engine, Plan, RunStatus};
+use sprag::{Engine, Plan, RunStatus, Store};
 
 use crate::Result;
 use crate::board::{Board, key, percentile};
@@ -19,8 +19,12 @@ fn plan() -> Result<Arc<Plan>> {
     Ok(Arc::new(pipeline.plan(&Default::default())?))
 }
 
-async fn engine(folder: &Path, slots: usize) -> Result<Engine> {
-    let engine = Engine::builder(folder).handler("noop", |_| async { Ok(serde_json::Value::Null) });
+/// On the store, or on a file in the folder.
+async fn engine(folder: &Path, store: Option<Store>, slots: usize) -> Result<Engine> {
+    let mut engine = Engine::builder(folder).handler("noop", |_| async { Ok(serde_json::Value::Null) });
+    if let Some(store) = store {
+        engine = engine.store(store);
+    }
     Ok(engine.slots(slots).start().await?)
 }
 
@@ -33,32 +37,43 @@ async fn whole_run(engine: &Engine, plan: &Arc<Plan>) -> Result<Duration> {
     }
 }
 
-/// W1 with so many runs in flight.
-pub(crate) async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs: usize) -> Result<()> {
-    let data = tempfile::tempdir_in(folder)?;
-    let engine = Arc::new(engine(data.path(), in_flight).await?);
+/// Whole runs, so many in flight: how many there were, and how long all of them took.
+pub(crate) async fn drive(
+    folder: &Path,
+    store: Option<Store>,
+    in_flight: usize,
+    runs: usize,
+) -> Result<(usize, Duration)> {
+    let engine = Arc::new(engine(folder, store, in_flight).await?);
     let plan = plan()?;
     let watch = Stopwatch::start();
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..in_flight {
         let (engine, plan) = (Arc::clone(&engine), Arc::clone(&plan));
         callers.spawn(async move {
-            let mut took = Vec::new();
-            for _ in 0..runs / in_flight {
-                took.push(whole_run(&engine, &plan).await.map_err(|error| error.to_string())?);
+            let runs = runs / in_flight;
+            for _ in 0..runs {
+                whole_run(&engine, &plan).await.map_err(|error| error.to_string())?;
             }
-            Ok::<_, String>(took)
+            Ok::<_, String>(runs)
         });
     }
-    let mut took = Vec::new();
+    let mut runs = 0;
     while let Some(done) = callers.join_next().await {
-        took.extend(done??);
+        runs += done??;
     }
     let elapsed = watch.elapsed();
     if let Some(engine) = Arc::into_inner(engine) {
         engine.shutdown().await?;
     }
-    let written = Written::read(data.path())?.check(took.len(), STEPS)?;
+    Ok((runs, elapsed))
+}
+
+/// W1 with so many runs in flight.
+pub(crate) async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs: usize) -> Result<()> {
+    let data = tempfile::tempdir_in(folder)?;
+    let (runs, elapsed) = drive(data.path(), None, in_flight, runs).await?;
+    let written = Written::read(data.path())?.check(runs, STEPS)?;
     board.add(
         key("W1", "sprag library", in_flight, "steps/s"),
         written.completed as f64 / elapsed.as_secs_f64(),
@@ -69,7 +84,7 @@ pub(crate) async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs:
 /// W3: one run at a time, hot through the library, cold through the program.
 pub(crate) async fn w3(board: &mut Board, folder: &Path, runs: usize) -> Result<()> {
     let data = tempfile::tempdir_in(folder)?;
-    let engine = engine(data.path(), 1).await?;
+    let engine = engine(data.path(), None, 1).await?;
     let plan = plan()?;
     let mut took = Vec::new();
     for _ in 0..=runs {
@@ -80,29 +95,35 @@ pub(crate) async fn w3(board: &mut Board, folder: &Path, runs: usize) -> Result<
     cold(board, folder, runs.min(20))
 }
 
-/// The program from its start to its end: one step that does nothing, beyond the command's own time.
+/// The program from its start to its end: one step, and five, that do nothing, beyond the commands' own time.
 fn cold(board: &mut Board, folder: &Path, runs: usize) -> Result<()> {
     let program = std::env::current_exe()?.with_file_name("sprag");
     if !program.exists() {
         board.note("W3 cold is not measured: build the program first (cargo build --release -p sprag-cli)");
         return Ok(());
     }
-    let data = tempfile::tempdir_in(folder)?;
-    let file = data.path().join("one.yaml");
-    std::fs::write(&file, "steps:\n  - { id: one, run: [\"true\"] }\n")?;
-    let (mut took, mut bare) = (Vec::new(), Vec::new());
-    for _ in 0..runs {
-        let watch = Stopwatch::start();
-        Command::new("true").status()?;
-        bare.push(watch.elapsed());
-        let watch = Stopwatch::start();
-        let answer = Command::new(&program).args(["run", "--data"]).arg(data.path()).arg(&file).output()?;
-        if !answer.status.success() {
-            return Err(String::from_utf8_lossy(&answer.stderr).into_owned().into());
+    for (system, steps) in [("sprag run 1, cold", 1), ("sprag run, cold", STEPS)] {
+        let data = tempfile::tempdir_in(folder)?;
+        let file = data.path().join("noop.yaml");
+        let lines: String = (0..steps).map(|no| format!("  - {{ id: s{no}, run: [\"true\"] }}\n")).collect();
+        std::fs::write(&file, format!("steps:\n{lines}"))?;
+        let (mut took, mut bare) = (Vec::new(), Vec::new());
+        for _ in 0..runs {
+            let watch = Stopwatch::start();
+            for _ in 0..steps {
+                Command::new("true").status()?;
+            }
+            bare.push(watch.elapsed());
+            let watch = Stopwatch::start();
+            let answer =
+                Command::new(&program).args(["run", "--data"]).arg(data.path()).arg(&file).output()?;
+            if !answer.status.success() {
+                return Err(String::from_utf8_lossy(&answer.stderr).into_owned().into());
+            }
+            took.push(watch.elapsed());
         }
-        took.push(watch.elapsed());
+        let beyond = percentile(&mut took, 50).saturating_sub(percentile(&mut bare, 50));
+        board.add(key("W3", system, 1, "ms"), beyond.as_secs_f64() * 1e3);
     }
-    let beyond = percentile(&mut took, 50).saturating_sub(percentile(&mut bare, 50));
-    board.add(key("W3", "sprag run, cold, beyond its command", 1, "ms"), beyond.as_secs_f64() * 1e3);
     Ok(())
 }

@@ -13,9 +13,9 @@ use sprag_lifecycle::{Plan, PlanStep, Spread, StepNo};
 use sprag_store::{Language, Prepared, Store};
 
 use crate::board::{Board, key};
+use crate::claims::drain_in_batches;
 use crate::clock::Stopwatch;
 use crate::load::Written;
-use crate::pipelines::drain_in_batches;
 use crate::{Effort, Result, files};
 
 const WORKLOAD: &str = "fanout";

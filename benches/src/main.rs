@@ -9,6 +9,7 @@
 //! Disks change their minds from one minute to the next, so only figures of the same round are compared.
 
 mod board;
+mod claims;
 mod clock;
 mod disk;
 mod engine;
@@ -21,6 +22,7 @@ mod peer;
 mod pipelines;
 mod plot;
 mod postgres;
+mod rivals;
 mod serve;
 mod store;
 mod worktrees;
@@ -56,9 +58,9 @@ enum What {
     Store,
     /// What a transition costs with a million finished runs in the file.
     Growth,
-    /// W1 to W3: pipelines, claims, latency; with apalis-sqlite as a peer.
+    /// W1 to W3: pipelines, claims, latency; with apalis, DBOS, graphile-worker and Restate as peers.
     Pipelines,
-    /// W1 to W3 on PostgreSQL, and W6: the same with several processes.
+    /// W1 to W3 on PostgreSQL with its peers, and W6: the same with several processes.
     Postgres,
     /// W4: worktrees made at once, against `git worktree add`.
     Worktrees,

@@ -1,100 +1,195 @@
-//! apalis-sqlite as a process of its own: asked and answered in lines of JSON.
+//! A peer as a process of its own: built or installed beside this program, asked and answered in lines of JSON.
 //!
-//! It lives in its own workspace, for its driver and ours cannot be linked into one program.
+//! Each lives in its own workspace or package (`benches/peers/`): their drivers and ours cannot be linked into one
+//! program, and Sprag should not be built with what only they need.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::clock::Stopwatch;
 
-/// What the peer is asked to do.
+/// What a peer is asked to do.
 #[derive(Serialize)]
 pub(crate) struct Request<'a> {
-    /// `chained`: each task enqueues its successor; `drain`: enqueued first, then worked off.
-    pub(crate) workload: &'static str,
-    /// Where its file goes.
-    pub(crate) folder: &'a Path,
-    /// How many chains, or tasks.
+    pub(crate) workload: Workload,
+    /// Where its data go: a folder, or the URL of a database that is its own.
+    pub(crate) place: &'a str,
+    /// How many pipelines, or tasks.
     pub(crate) tasks: usize,
-    /// How many tasks a chain has.
+    /// How many steps a pipeline has.
     pub(crate) steps: usize,
     /// How many are worked on at once.
     pub(crate) in_flight: usize,
+    /// In its batched setting, if it has one.
+    pub(crate) batched: bool,
+}
+
+#[derive(Serialize, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Workload {
+    /// Steps one after the other, so many pipelines at once.
+    Pipelines,
+    /// Everything is enqueued, then worked off.
+    Claims,
+    /// Pipelines one after the other, each timed.
+    Latency,
 }
 
 /// What came of it.
 #[derive(Deserialize)]
 pub(crate) struct Answer {
     elapsed_s: f64,
-    /// Rows of its table that are done.
+    /// What half of the pipelines need at most.
+    #[serde(default)]
+    pub(crate) p50_ms: f64,
+    /// Rows of its tables that are done.
     done: usize,
+    /// How many of them the time is of, where it is not all.
+    timed: Option<usize>,
     /// Tasks that were handed to a worker twice.
     pub(crate) duplicates: usize,
     error: Option<String>,
 }
 
 impl Answer {
-    /// Tasks per second, if its rows say that all were done.
-    pub(crate) fn per_second(&self, tasks: usize) -> Result<f64> {
-        if let Some(error) = &self.error {
-            return Err(format!("apalis: {error}").into());
+    /// Refuses an answer that its rows do not bear out.
+    fn check(self, request: &Request<'_>) -> Result<Self> {
+        let expected = request.tasks * request.steps;
+        match &self.error {
+            Some(error) => Err(error.as_str().into()),
+            None if self.done != expected => {
+                Err(format!("it was given {expected} tasks, its tables have {} done", self.done).into())
+            }
+            None => Ok(self),
         }
-        if self.done != tasks {
-            return Err(format!("apalis was given {tasks} tasks, its table has {} done", self.done).into());
-        }
-        Ok(tasks as f64 / self.elapsed_s)
+    }
+
+    /// Tasks per second.
+    pub(crate) fn per_second(&self) -> f64 {
+        self.timed.unwrap_or(self.done) as f64 / self.elapsed_s
     }
 }
 
-/// The peer's process; it ends when its input does.
-pub(crate) struct Apalis {
+/// How a peer is started.
+struct Program {
+    file: PathBuf,
+    /// What an interpreter is given to run.
+    script: Option<PathBuf>,
+}
+
+/// A peer's process; it ends when its input does.
+pub(crate) struct Peer {
+    program: Program,
+    process: Process,
+}
+
+struct Process {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Apalis {
-    /// Builds and starts it.
-    pub(crate) fn start() -> Result<Self> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/apalis");
-        let target = target_folder()?;
-        let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-            .args(["build", "--release", "--quiet", "--locked", "--target-dir"])
-            .arg(&target)
-            .current_dir(&source)
-            .status()?;
-        if !built.success() {
-            return Err("it could not be built".into());
-        }
-        let mut child = Command::new(target.join("release/apalis-peer"))
+impl Peer {
+    /// Builds or installs the one in this folder of `benches/peers`, and starts it.
+    pub(crate) fn start(folder: &str) -> Result<Self> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(folder);
+        let program = match source.join("Cargo.toml").exists() {
+            true => build(&source, folder)?,
+            false => install(&source, folder)?,
+        };
+        let process = Process::start(&program)?;
+        Ok(Peer { program, process })
+    }
+
+    /// Asks, and waits for the answer.
+    pub(crate) fn ask(&mut self, request: &Request<'_>) -> Result<Answer> {
+        self.process.ask(request)?.check(request)
+    }
+
+    /// How long one pipeline takes, from the start of a process for it alone to its answer.
+    pub(crate) fn cold(&self, request: &Request<'_>) -> Result<Duration> {
+        let watch = Stopwatch::start();
+        let answer = Process::start(&self.program)?.ask(request)?;
+        let took = watch.elapsed();
+        answer.check(request)?;
+        Ok(took)
+    }
+}
+
+impl Process {
+    fn start(program: &Program) -> Result<Self> {
+        let mut child = Command::new(&program.file)
+            .args(&program.script)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let input = child.stdin.take();
         let output = child.stdout.take().ok_or("it has no output")?;
-        Ok(Apalis { child, input, output: BufReader::new(output) })
+        Ok(Process { child, input, output: BufReader::new(output) })
     }
 
-    /// Asks, and waits for the answer.
-    pub(crate) fn ask(&mut self, request: &Request<'_>) -> Result<Answer> {
-        let input = self.input.as_mut().ok_or("apalis was started without input")?;
+    fn ask(&mut self, request: &Request<'_>) -> Result<Answer> {
+        let input = self.input.as_mut().ok_or("it was started without input")?;
         writeln!(input, "{}", serde_json::to_string(request)?)?;
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
-            return Err("apalis ended before it answered".into());
+            return Err("it ended before it answered".into());
         }
         Ok(serde_json::from_str(&line)?)
     }
 }
 
-impl Drop for Apalis {
+impl Drop for Process {
     fn drop(&mut self) {
         drop(self.input.take());
         let _ = self.child.wait();
     }
+}
+
+/// A peer in Rust.
+fn build(source: &Path, name: &str) -> Result<Program> {
+    let target = target_folder()?;
+    let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "--release", "--quiet", "--locked", "--target-dir"])
+        .arg(&target)
+        .current_dir(source)
+        .status()?;
+    if !built.success() {
+        return Err("it could not be built".into());
+    }
+    Ok(Program { file: target.join(format!("release/{name}-peer")), script: None })
+}
+
+/// A peer for Node: copied to the target folder and installed there, so that nothing comes into the source tree.
+fn install(source: &Path, name: &str) -> Result<Program> {
+    const LOCK: &str = "package-lock.json";
+    let folder = target_folder()?.join(name);
+    std::fs::create_dir_all(&folder)?;
+    for file in std::fs::read_dir(source)? {
+        let file = file?;
+        std::fs::copy(file.path(), folder.join(file.file_name()))?;
+    }
+    // Written last: half an installation is done again.
+    let installed = folder.join("node_modules/installed");
+    let wanted = std::fs::read(folder.join(LOCK))?;
+    if std::fs::read(&installed).ok().as_deref() != Some(&wanted) {
+        let done = Command::new("npm")
+            .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"])
+            .current_dir(&folder)
+            .stdout(Stdio::null())
+            .status()
+            .map_err(|error| format!("npm: {error}"))?;
+        if !done.success() {
+            return Err("it could not be installed".into());
+        }
+        std::fs::write(&installed, wanted)?;
+    }
+    Ok(Program { file: "node".into(), script: Some(folder.join("peer.js")) })
 }
 
 /// Beside this program's own: `TARGET/release/sprag-benches` and `TARGET/peers`.

@@ -1,26 +1,18 @@
-//! W1 pipelines, W2 claims and W3 latency, with the floors and the peer in the same rounds.
+//! W1 pipelines, W2 claims and W3 latency, with the floors and the peers in the same rounds.
 
-use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_lifecycle::ExecutionId;
 use sprag_store::Store;
-use sprag_store::ops::{self, Lease};
+use sprag_testkit::Postgres;
 
-use crate::board::{Board, Key, key, median, percentile};
-use crate::clock::Stopwatch;
-use crate::load::{STEPS, Until, Written, claimer, sequence, well, whole_run, whole_runs};
-use crate::peer::{Apalis, Request};
-use crate::{Effort, Result, engine, files, floors};
+use crate::board::Target::{AtLeast, AtMost};
+use crate::board::{Board, key, median, percentile};
+use crate::claims::{BATCH, WORKERS, drain};
+use crate::load::{STEPS, Until, Written, sequence, whole_run, whole_runs};
+use crate::rivals::{APALIS, DBOS, GRAPHILE, RESTATE, Rivals};
+use crate::{Effort, Result, engine, files, floors, postgres};
 
-/// Whoever drains the queue in W2.
-pub(crate) const WORKERS: usize = 8;
-/// How many tasks a batched claim asks for.
-pub(crate) const BATCH: usize = 100;
-/// How many enqueue at once before a drain is timed.
-const ENQUEUERS: usize = 64;
 /// Floor and store take turns so often in a round: a disk's mood may change within a second.
 const SLICES: u32 = 4;
 /// W3's bound: six commits and a half, and what the program itself may take.
@@ -37,7 +29,7 @@ struct Amounts {
     single_runs: usize,
 }
 
-/// Measures floors, store and peer by turns.
+/// Measures floors, store and peers by turns.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     let amounts = effort.pick(
         Amounts {
@@ -54,28 +46,20 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
         },
     );
     let mut board = Board::default();
-    let mut apalis = match Apalis::start() {
-        Ok(peer) => Some(peer),
-        Err(error) => {
-            board.note(format!("apalis-sqlite is not measured: {error}"));
-            None
-        }
-    };
+    let server = Postgres::start(postgres::SETTINGS);
+    let mut rivals = Rivals::start(&mut board, &server, &[&APALIS, &DBOS, &GRAPHILE, &RESTATE]);
     for _ in 0..effort.rounds {
         let folder = files::scratch()?;
         for (in_flight, runs) in amounts.runs {
             w1(&mut board, folder.path(), in_flight, runs, amounts.floor).await?;
             engine::w1(&mut board, folder.path(), in_flight, runs as usize).await?;
-            if let Some(peer) = &mut apalis {
-                w1_peer(&mut board, peer, folder.path(), in_flight, runs / 4)?;
-            }
+            rivals.w1(&mut board, in_flight, runs as usize);
         }
         w2(&mut board, folder.path(), amounts.tasks).await?;
-        if let Some(peer) = &mut apalis {
-            w2_peer(&mut board, peer, folder.path(), amounts.tasks / 4)?;
-        }
+        rivals.w2(&mut board, amounts.tasks);
         w3(&mut board, folder.path(), amounts.single_runs, amounts.floor).await?;
         engine::w3(&mut board, folder.path(), amounts.single_runs).await?;
+        rivals.w3(&mut board, amounts.single_runs);
     }
     compare(&mut board, amounts);
     Ok(board)
@@ -91,18 +75,33 @@ fn compare(board: &mut Board, amounts: Amounts) {
     let ms = |system| key("W3", system, 1, "ms");
     board.compare(&ms("sprag"), ms("6.5 syncs + 2 ms"));
     board.compare(&ms("sprag library"), ms("6.5 syncs + 2 ms"));
-    let ratio = |board: &mut Board, name: &'static str, ours: Key, theirs: Key| {
-        board.ratio(key(ours.workload, name, ours.in_flight, "times"), &ours, &theirs);
-    };
     let [(few, _), (many, _)] = amounts.runs;
-    ratio(board, "sprag/sprag at 8", steps("sprag", many), steps("sprag", few));
+    board.ratio("sprag/sprag at 8", &steps("sprag", many), &steps("sprag", few), Some(AtLeast(2.0)));
     for (in_flight, _) in amounts.runs {
-        ratio(board, "sprag/apalis", steps("sprag", in_flight), steps("apalis FULL", in_flight));
-        ratio(board, "library/apalis", steps("sprag library", in_flight), steps("apalis FULL", in_flight));
+        // The targets are for eight at once.
+        let target = |least| (in_flight == few).then_some(AtLeast(least));
+        for (system, ratios) in [
+            ("sprag", ["sprag/apalis", "sprag/DBOS", "sprag/graphile", "sprag/Restate"]),
+            ("sprag library", ["library/apalis", "library/DBOS", "library/graphile", "library/Restate"]),
+        ] {
+            let [apalis, dbos, graphile, restate] = ratios;
+            let ours = steps(system, in_flight);
+            board.ratio(apalis, &ours, &steps("apalis FULL", in_flight), None);
+            board.ratio(dbos, &ours, &steps("DBOS", in_flight), target(5.0));
+            board.ratio(graphile, &ours, &steps("graphile", in_flight), None);
+            board.ratio(restate, &ours, &steps("Restate", in_flight), target(10.0));
+        }
     }
     let tasks = |system| key("W2", system, WORKERS, "tasks/s");
-    ratio(board, "sprag/apalis", tasks("sprag"), tasks("apalis FULL"));
-    ratio(board, "batched/apalis", tasks("sprag batched"), tasks("apalis FULL"));
+    board.ratio("sprag/apalis", &tasks("sprag"), &tasks("apalis FULL"), None);
+    board.ratio("batched/apalis", &tasks("sprag batched"), &tasks("apalis FULL"), None);
+    board.ratio("sprag/DBOS", &tasks("sprag"), &tasks("DBOS"), None);
+    board.ratio("sprag/Restate", &tasks("sprag"), &tasks("Restate"), None);
+    board.ratio("sprag/graphile", &tasks("sprag"), &tasks("graphile"), Some(AtLeast(5.0)));
+    board.ratio("batched/graphile", &tasks("sprag batched"), &tasks("graphile batched"), Some(AtLeast(1.5)));
+    board.ratio("library/DBOS", &ms("sprag library"), &ms("DBOS"), None);
+    board.ratio("library/Restate", &ms("sprag library"), &ms("Restate"), None);
+    board.ratio("cold/DBOS cold", &ms("sprag run, cold"), &ms("DBOS cold"), Some(AtMost(0.5)));
 }
 
 async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs: i64, time: Duration) -> Result<()> {
@@ -125,114 +124,15 @@ async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs: i64, time:
     Ok(())
 }
 
-fn w1_peer(board: &mut Board, peer: &mut Apalis, folder: &Path, in_flight: usize, runs: i64) -> Result<()> {
-    let data = tempfile::tempdir_in(folder)?;
-    let answer = peer.ask(&Request {
-        workload: "chained",
-        folder: data.path(),
-        tasks: runs as usize,
-        steps: STEPS,
-        in_flight,
-    })?;
-    board.add(key("W1", "apalis FULL", in_flight, "steps/s"), answer.per_second(runs as usize * STEPS)?);
-    Ok(())
-}
-
 async fn w2(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
     for (system, batch) in [("sprag", 1), ("sprag batched", BATCH)] {
         let data = tempfile::tempdir_in(folder)?;
         let store = Store::open(data.path())?;
-        enqueue(&store, tasks).await?;
-        let watch = Stopwatch::start();
-        let workers: Vec<_> = (1..=WORKERS as i64)
-            .map(|worker| {
-                let store = store.clone();
-                tokio::spawn(async move {
-                    match batch {
-                        1 => drain_one_by_one(&store, worker).await,
-                        _ => drain_in_batches(&store, worker, batch).await,
-                    }
-                })
-            })
-            .collect();
-        let mut received = Vec::new();
-        for worker in workers {
-            received.extend(worker.await??);
-        }
-        let elapsed = watch.elapsed();
+        let elapsed = drain(&store, tasks, batch).await?;
         drop(store);
-        let distinct: BTreeSet<ExecutionId> = received.iter().copied().collect();
-        if received.len() != tasks || distinct.len() != tasks {
-            let (got, apart) = (received.len(), distinct.len());
-            return Err(format!("{tasks} tasks were received {got} times, {apart} of them distinct").into());
-        }
         Written::read(data.path())?.check(tasks, 1)?;
         board.add(key("W2", system, WORKERS, "tasks/s"), tasks as f64 / elapsed.as_secs_f64());
-        board.add(key("W2", system, WORKERS, "duplicates"), (received.len() - distinct.len()) as f64);
     }
-    Ok(())
-}
-
-/// Makes runs of one step, for anybody to take.
-pub(crate) async fn enqueue(store: &Store, tasks: usize) -> Result<()> {
-    let plan = sequence(1)?;
-    let makers: Vec<_> = (0..ENQUEUERS)
-        .map(|maker| {
-            let (store, plan) = (store.clone(), Arc::clone(&plan));
-            tokio::spawn(async move {
-                for _ in (maker..tasks).step_by(ENQUEUERS) {
-                    store.person().create_run(store.person().new_run(Arc::clone(&plan))).await?;
-                }
-                Result::Ok(())
-            })
-        })
-        .collect();
-    for maker in makers {
-        maker.await??;
-    }
-    Ok(())
-}
-
-/// Each claim and each end is on disk before the next is asked for.
-pub(crate) async fn drain_one_by_one(store: &Store, worker: i64) -> Result<Vec<ExecutionId>> {
-    let mut received = Vec::new();
-    while let Some(task) = store.claims().claim(claimer(worker), 1).await?.pop() {
-        received.push(task.lease.execution);
-        store.worker(task.lease).finish(well(), None).await?.outcome.require_applied()?;
-    }
-    Ok(received)
-}
-
-/// A batch is claimed at once, and its ends are reported at once.
-pub(crate) async fn drain_in_batches(store: &Store, worker: i64, batch: usize) -> Result<Vec<ExecutionId>> {
-    let mut received = Vec::new();
-    loop {
-        let tasks = store.claims().claim(claimer(worker), batch).await?;
-        if tasks.is_empty() {
-            return Ok(received);
-        }
-        received.extend(tasks.iter().map(|task| task.lease.execution));
-        let leases: Vec<Lease> = tasks.iter().map(|task| task.lease).collect();
-        let ends = store
-            .write(move |session| {
-                leases
-                    .iter()
-                    .map(|lease| ops::finish(session, *lease, &well(), None))
-                    .collect::<sprag_store::Result<Vec<_>>>()
-            })
-            .await?;
-        for end in ends {
-            end.outcome.require_applied()?;
-        }
-    }
-}
-
-fn w2_peer(board: &mut Board, peer: &mut Apalis, folder: &Path, tasks: usize) -> Result<()> {
-    let data = tempfile::tempdir_in(folder)?;
-    let request = Request { workload: "drain", folder: data.path(), tasks, steps: 1, in_flight: WORKERS };
-    let answer = peer.ask(&request)?;
-    board.add(key("W2", "apalis FULL", WORKERS, "tasks/s"), answer.per_second(tasks)?);
-    board.add(key("W2", "apalis FULL", WORKERS, "duplicates"), answer.duplicates as f64);
     Ok(())
 }
 

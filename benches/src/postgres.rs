@@ -1,51 +1,74 @@
-//! W1 and W2 on PostgreSQL, sync on, with its own floor (single-row updates by as many clients) in the same rounds; and
-//! W6: the same with several worker processes.
+//! W1 to W3 on PostgreSQL, sync on, with its own floor (single-row updates by as many clients) and the peers in the same
+//! rounds; and W6: the same with several worker processes.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_lifecycle::ExecutionId;
 use sprag_store::Store;
-use sprag_store::ops::{self, Lease};
 use sprag_testkit::{Database, Postgres};
 
+use crate::board::Target::{AtLeast, AtMost};
 use crate::board::{Board, key, percentile};
+use crate::claims::{BATCH, WORKERS, drain};
 use crate::clock::Stopwatch;
-use crate::load::{STEPS, Until, claimer, sequence, well, whole_run, whole_runs};
-use crate::pipelines::{BATCH, WORKERS, drain_one_by_one, enqueue};
-use crate::{Effort, Result};
+use crate::load::{STEPS, Until, sequence, whole_run, whole_runs};
+use crate::rivals::{DBOS, GRAPHILE, RESTATE, Rivals};
+use crate::{Effort, Result, engine, files};
 
+/// What the server has beside `fsync` and `synchronous_commit`: a checkpoint in one figure and not in the next would
+/// tell of nothing.
+pub(crate) const SETTINGS: &[&str] = &["max_wal_size = 4GB"];
 /// The environment variable that makes this program one of W6's workers: the URL of the database.
 const WORKER: &str = "SPRAG_BENCH_WORKER";
 /// Callers in each of W6's processes.
 const CALLERS: usize = 16;
 
-/// Measures floor and store by turns.
+/// Measures floor, store and peers by turns.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     if let Ok(url) = std::env::var(WORKER) {
         return be_a_worker(&url).await;
     }
     let (time, runs, tasks, single) = effort.pick((1, [1000, 4000], 10_000, 100), (1, [200, 800], 1_000, 30));
     let mut board = Board::default();
-    let server = Postgres::start(&["max_wal_size = 4GB"]);
+    let server = Postgres::start(SETTINGS);
+    let mut rivals = Rivals::start(&mut board, &server, &[&DBOS, &GRAPHILE, &RESTATE]);
     for _ in 0..effort.rounds {
         for (in_flight, runs) in [(8, runs[0]), (64, runs[1])] {
             board
                 .add(key("W1", "update", in_flight, "updates/s"), server.updates_per_second(in_flight, time));
             w1(&mut board, &server, in_flight, runs).await?;
+            w1_library(&mut board, &server, in_flight, runs as usize).await?;
+            rivals.w1(&mut board, in_flight, runs as usize);
         }
         w2(&mut board, &server, tasks).await?;
+        rivals.w2(&mut board, tasks);
         w3(&mut board, &server, single).await?;
+        rivals.w3(&mut board, single);
         for workers in [1, 2, 4] {
             w6(&mut board, &server, workers, effort.pick(Duration::from_secs(4), Duration::from_secs(2)))?;
         }
     }
-    for in_flight in [8, 64] {
-        let steps = key("W1", "sprag PostgreSQL", in_flight, "steps/s");
-        board.compare(&steps, key("W1", "update", in_flight, "updates/s"));
-    }
+    compare(&mut board);
     Ok(board)
+}
+
+/// What is set against what, and what it should be.
+fn compare(board: &mut Board) {
+    for (in_flight, times_dbos) in [(8, 1.5), (64, 4.0)] {
+        let steps = |system| key("W1", system, in_flight, "steps/s");
+        board.compare(&steps("sprag"), key("W1", "update", in_flight, "updates/s"));
+        board.compare(&steps("sprag library"), key("W1", "update", in_flight, "updates/s"));
+        board.ratio("sprag/DBOS", &steps("sprag"), &steps("DBOS"), Some(AtLeast(times_dbos)));
+        board.ratio("library/DBOS", &steps("sprag library"), &steps("DBOS"), Some(AtLeast(times_dbos)));
+        board.ratio("sprag/graphile", &steps("sprag"), &steps("graphile"), None);
+        board.ratio("sprag/Restate", &steps("sprag"), &steps("Restate"), None);
+    }
+    let tasks = |system| key("W2", system, WORKERS, "tasks/s");
+    board.ratio("sprag/graphile", &tasks("sprag"), &tasks("graphile"), Some(AtLeast(2.0)));
+    board.ratio("batched/graphile", &tasks("sprag batched"), &tasks("graphile batched"), Some(AtLeast(1.5)));
+    board.ratio("sprag/DBOS", &tasks("sprag"), &tasks("DBOS"), None);
+    let ms = |system| key("W3", system, 1, "ms");
+    board.ratio("sprag/DBOS", &ms("sprag"), &ms("DBOS"), Some(AtMost(0.7)));
 }
 
 /// Refuses a database that does not hold `runs` finished runs of `steps` steps and nothing else.
@@ -72,7 +95,7 @@ async fn w1(board: &mut Board, server: &Postgres, in_flight: usize, runs: i64) -
     drop(store);
     check(server, &database, runs as usize, STEPS)?;
     let steps = done.runs.len() * STEPS;
-    let system = "sprag PostgreSQL";
+    let system = "sprag";
     board.add(key("W1", system, in_flight, "steps/s"), steps as f64 / done.elapsed.as_secs_f64());
     let mut ms = |percent| percentile(&mut done.runs, percent).as_secs_f64() * 1e3;
     board.add(key("W1", system, in_flight, "ms run p50"), ms(50));
@@ -80,63 +103,27 @@ async fn w1(board: &mut Board, server: &Postgres, in_flight: usize, runs: i64) -
     Ok(())
 }
 
+/// W1 through the library's own engine and handlers.
+async fn w1_library(board: &mut Board, server: &Postgres, in_flight: usize, runs: usize) -> Result<()> {
+    let (database, folder) = (server.database(), files::scratch()?);
+    let store = sprag::open_postgres(&database.tcp_url)?;
+    let (runs, elapsed) = engine::drive(folder.path(), Some(store), in_flight, runs).await?;
+    check(server, &database, runs, STEPS)?;
+    let steps_per_second = (runs * STEPS) as f64 / elapsed.as_secs_f64();
+    board.add(key("W1", "sprag library", in_flight, "steps/s"), steps_per_second);
+    Ok(())
+}
+
 async fn w2(board: &mut Board, server: &Postgres, tasks: usize) -> Result<()> {
-    for (system, batch) in [("sprag PostgreSQL", 1), ("sprag PostgreSQL batched", BATCH)] {
+    for (system, batch) in [("sprag", 1), ("sprag batched", BATCH)] {
         let database = server.database();
         let store = Store::open_postgres(&database.tcp_url)?;
-        enqueue(&store, tasks).await?;
-        let watch = Stopwatch::start();
-        let workers: Vec<_> = (1..=WORKERS as i64)
-            .map(|worker| {
-                let store = store.clone();
-                tokio::spawn(async move {
-                    match batch {
-                        1 => drain_one_by_one(&store, worker).await,
-                        _ => drain_in_batches(&store, worker, batch).await,
-                    }
-                })
-            })
-            .collect();
-        let mut received = Vec::new();
-        for worker in workers {
-            received.extend(worker.await??);
-        }
-        let elapsed = watch.elapsed();
+        let elapsed = drain(&store, tasks, batch).await?;
         drop(store);
-        let distinct: BTreeSet<ExecutionId> = received.iter().copied().collect();
-        if received.len() != tasks || distinct.len() != tasks {
-            let (got, apart) = (received.len(), distinct.len());
-            return Err(format!("{tasks} tasks were received {got} times, {apart} of them distinct").into());
-        }
         check(server, &database, tasks, 1)?;
         board.add(key("W2", system, WORKERS, "tasks/s"), tasks as f64 / elapsed.as_secs_f64());
     }
     Ok(())
-}
-
-/// A batch is claimed at once, and its ends are reported at once.
-async fn drain_in_batches(store: &Store, worker: i64, batch: usize) -> Result<Vec<ExecutionId>> {
-    let mut received = Vec::new();
-    loop {
-        let tasks = store.claims().claim(claimer(worker), batch).await?;
-        if tasks.is_empty() {
-            return Ok(received);
-        }
-        received.extend(tasks.iter().map(|task| task.lease.execution));
-        let leases: Vec<Lease> = tasks.iter().map(|task| task.lease).collect();
-        let runs = leases.iter().map(|lease| lease.execution.run).collect();
-        let ends = store
-            .write_on(runs, move |session| {
-                leases
-                    .iter()
-                    .map(|lease| ops::finish(session, *lease, &well(), None))
-                    .collect::<sprag_store::Result<Vec<_>>>()
-            })
-            .await?;
-        for end in ends {
-            end.outcome.require_applied()?;
-        }
-    }
 }
 
 async fn w3(board: &mut Board, server: &Postgres, runs: usize) -> Result<()> {
@@ -151,7 +138,7 @@ async fn w3(board: &mut Board, server: &Postgres, runs: usize) -> Result<()> {
     took.remove(0);
     drop(store);
     check(server, &database, runs + 1, STEPS)?;
-    board.add(key("W3", "sprag PostgreSQL", 1, "ms"), percentile(&mut took, 50).as_secs_f64() * 1e3);
+    board.add(key("W3", "sprag", 1, "ms"), percentile(&mut took, 50).as_secs_f64() * 1e3);
     Ok(())
 }
 
@@ -219,6 +206,6 @@ fn w6(board: &mut Board, server: &Postgres, workers: usize, time: Duration) -> R
         child.wait()?;
     }
     check(server, &database, runs, STEPS)?;
-    board.add(key("W6", "sprag PostgreSQL", workers, "steps/s"), rate);
+    board.add(key("W6", "sprag", workers, "steps/s"), rate);
     Ok(())
 }

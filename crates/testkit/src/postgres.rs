@@ -185,6 +185,21 @@ impl Postgres {
         }
     }
 
+    /// A whole database of this server's that nobody else uses, for programs that make their own schemas: its name, and
+    /// its URL through loopback.
+    pub fn whole_database(&self) -> (String, String) {
+        let nth = self.schemas.fetch_add(1, Ordering::Relaxed);
+        let name = format!("d{}_{nth}", std::process::id());
+        self.sql(&format!("CREATE DATABASE {name}"));
+        let url = format!("postgres://sprag:hush@127.0.0.1:{}/{name}", self.port);
+        (name, url)
+    }
+
+    /// Takes such a database away, whoever is still connected to it.
+    pub fn drop_database(&self, name: &str) {
+        self.sql(&format!("DROP DATABASE {name} WITH (FORCE)"));
+    }
+
     /// What it does at best: single-row updates by so many clients, each a commit, in a second.
     pub fn updates_per_second(&self, clients: usize, seconds: u32) -> f64 {
         let table = "CREATE SCHEMA IF NOT EXISTS floor; CREATE TABLE IF NOT EXISTS floor.counters \

@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[derive(Deserialize)]
 struct Request {
     workload: Workload,
-    folder: PathBuf,
+    /// The folder for its file.
+    place: PathBuf,
     tasks: usize,
     steps: usize,
     in_flight: usize,
@@ -35,9 +36,9 @@ struct Request {
 #[serde(rename_all = "lowercase")]
 enum Workload {
     /// Each task enqueues its successor; so many chains at once.
-    Chained,
+    Pipelines,
     /// Everything is enqueued, then worked off.
-    Drain,
+    Claims,
 }
 
 #[derive(Serialize, Default)]
@@ -138,7 +139,7 @@ async fn done(pool: &SqlitePool) -> Result<usize, Failure> {
 }
 
 async fn answer(request: &Request) -> Result<Answer, Failure> {
-    let pool = durable_pool(&request.folder, 10).await?;
+    let pool = durable_pool(&request.place, 10).await?;
     let config = Config::default().queue(QUEUE).batch_size(request.in_flight.max(10));
     let storage = SqliteStorage::<Step>::new(&pool).with_config(config);
     let (bell, rung) = mpsc::unbounded();
@@ -150,10 +151,10 @@ async fn answer(request: &Request) -> Result<Answer, Failure> {
         chains: request.tasks,
         steps: request.steps,
     };
-    let at_first = if request.workload == Workload::Drain { request.tasks } else { request.in_flight };
+    let at_first = if request.workload == Workload::Claims { request.tasks } else { request.in_flight };
     let first: Vec<Step> = (0..at_first).map_while(|_| shared.next_chain()).collect();
     let mut watch = Instant::now();
-    if request.workload == Workload::Drain {
+    if request.workload == Workload::Claims {
         for some in first.chunks(500) {
             storage.clone().push_bulk(some.to_vec()).await?;
         }

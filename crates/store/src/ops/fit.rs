@@ -49,8 +49,12 @@ pub(super) fn has_labels(session: &mut Session<'_>, worker: Id, id: ExecutionId)
 /// Whether a run has files on another host than this worker's: its further steps are for that host.
 pub(super) fn works_elsewhere(session: &mut Session<'_>, worker: Id, run: RunId) -> Result<bool> {
     let Some(row) = session.get::<RunRow>(run)? else { return Ok(false) };
-    let Some(worker) = session.get::<WorkerRow>(worker)? else { return Ok(false) };
-    Ok(is_elsewhere(&hosts_of_files(session.db(), &row)?, &worker))
+    let hosts = hosts_of_files(session.db(), &row)?;
+    // Most runs have no files, and then nobody need look at the worker.
+    if hosts.is_empty() {
+        return Ok(false);
+    }
+    Ok(session.get::<WorkerRow>(worker)?.is_some_and(|worker| is_elsewhere(&hosts, &worker)))
 }
 
 /// The hosts that a run has files on.
