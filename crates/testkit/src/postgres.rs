@@ -44,6 +44,16 @@ if [ -n "$pg" ]; then kill -INT "$pg"; wait "$pg"; fi
 rm -rf "$DIR"
 "#;
 
+/// An authority, and a certificate that it has signed for the loopback address.
+const CERTIFICATES: &str = r#"
+set -e
+openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=A test's authority" -keyout ca.key -out ca.crt
+openssl req -newkey rsa:2048 -nodes -subj /CN=sprag -keyout server.key -out server.csr
+echo subjectAltName=IP:127.0.0.1 > server.ext
+openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile server.ext -out server.crt
+chmod 600 server.key
+"#;
+
 /// A server.
 pub struct Postgres {
     folder: PathBuf,
@@ -78,6 +88,31 @@ impl Postgres {
     ///
     /// If there is no PostgreSQL here, or it does not start: a test cannot go on without it.
     pub fn start(settings: &[&str]) -> Postgres {
+        Postgres::prepared(settings, |_, _| {})
+    }
+
+    /// Starts a server that speaks TLS, with a certificate for 127.0.0.1 that is signed by [`Postgres::authority`].
+    ///
+    /// # Panics
+    ///
+    /// If there is no PostgreSQL or no openssl here.
+    pub fn start_encrypted() -> Postgres {
+        let settings = ["ssl = on", "ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'"];
+        Postgres::prepared(&settings, |as_user, data| {
+            let shell =
+                as_words(as_user, Path::new("sh")).args(["-c", CERTIFICATES]).current_dir(data).output();
+            let told = shell.expect("a shell");
+            assert!(told.status.success(), "openssl: {}", String::from_utf8_lossy(&told.stderr));
+        })
+    }
+
+    /// The certificate of whoever signed that of a server that speaks TLS.
+    pub fn authority(&self) -> PathBuf {
+        self.folder.join("data/ca.crt")
+    }
+
+    /// Starts a server with these settings, in a data folder that `prepare` has put something into.
+    fn prepared(settings: &[&str], prepare: impl FnOnce(&[String], &Path)) -> Postgres {
         let bin = find_programs();
         let folder = tempfile::Builder::new().prefix("sprag-pg-").tempdir().expect("a folder").keep();
         let as_user = own(&folder);
@@ -89,6 +124,7 @@ impl Postgres {
             .arg(&password)
             .arg("-D")
             .arg(folder.join("data")));
+        prepare(&as_user, &folder.join("data"));
         let port = free_port();
         let mut conf = format!(
             "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{}'\n\

@@ -1,5 +1,6 @@
 //! What goes wrong with PostgreSQL: what it means to the writer, and to a person.
 
+use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
 
 use super::place::Place;
@@ -99,6 +100,10 @@ impl Fault {
         let path = place.path();
         let Some(code) = self.code() else {
             let reason = match action {
+                "opening" if place.config().get_ssl_mode() == SslMode::Require => format!(
+                    "{self}: is a PostgreSQL server with ssl = on running there, whose certificate names this host \
+                     and is signed by an authority that is trusted (sslrootcert=FILE in the URL)?"
+                ),
                 "opening" => {
                     format!("{self}: is a PostgreSQL server running there, and does it take connections?")
                 }

@@ -29,6 +29,7 @@ mod rows;
 mod sentences;
 mod service;
 mod state;
+mod tls;
 mod tx;
 mod wanted;
 mod wire;
@@ -123,12 +124,6 @@ impl Postgres {
     pub(crate) fn open(url: &str, clock: Option<Arc<dyn Clock>>, entropy: Arc<dyn Entropy>) -> Result<Self> {
         let place = Place::parse(url)?;
         let path = place.path();
-        if place.wants_tls() {
-            let reason = "sslmode=require: this sprag speaks no TLS to PostgreSQL; connect through a local \
-                          proxy that does (stunnel, pgbouncer), or over a private network with sslmode=disable"
-                .into();
-            return Err(Error::Open { path, reason });
-        }
         let shared = Arc::new(Shared {
             place,
             clock: DatabaseClock::new(clock),

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
-use tokio_postgres::{Client, Connection, NoTls, Socket};
+use tokio_postgres::{Client, Connection, Socket};
 
 use super::cells::Cell;
 use super::fault::Fault;
 use super::place::Place;
+use super::tls::Encrypted;
 use super::wire::{Ask, Driver, Wire};
 use super::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
 use crate::error::{Error, Result};
@@ -23,11 +24,11 @@ const MIGRATING: i64 = 0x5350_5247;
 /// The oldest PostgreSQL that has everything we use.
 const OLDEST: i64 = 130_000;
 
-type Connected = (Client, Connection<Socket, tokio_postgres::tls::NoTlsStream>);
+type Connected = (Client, Connection<Socket, Encrypted>);
 
 /// Connects; the connection is to be driven by somebody.
 pub(super) async fn connect(place: &Place) -> std::result::Result<Connected, Fault> {
-    let (client, connection) = place.config().connect(NoTls).await?;
+    let (client, connection) = place.config().connect(place.tls()).await?;
     Ok((client, connection))
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
+use super::tls::Tls;
 use crate::error::{Error, Result};
 
 /// How long a connection may take to be made.
@@ -17,18 +18,24 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Clone)]
 pub(super) struct Place {
     config: Config,
+    tls: Tls,
     shown: String,
 }
 
 impl Place {
-    /// Reads a URL (`postgres://user:password@host:port/database?sslmode=…`).
+    /// Reads a URL (`postgres://user:password@host:port/database?sslmode=require&sslrootcert=…`).
     pub(super) fn parse(url: &str) -> Result<Place> {
+        let (url, encryption) = Encryption::asked_for(url);
+        let tls =
+            encryption.tls().map_err(|reason| Error::Open { path: "the PostgreSQL URL".into(), reason })?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why =
                 std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
             // The URL may hold a password: it is not repeated.
             Error::Open { path: "the PostgreSQL URL".into(), reason: why }
         })?;
+        // What is not asked for is not tried: a server that offers it with a certificate that nobody knows is common.
+        config.ssl_mode(if encryption.wanted { SslMode::Require } else { SslMode::Disable });
         if config.get_application_name().is_none() {
             config.application_name("sprag");
         }
@@ -58,16 +65,16 @@ impl Place {
         let user = config.get_user().unwrap_or("?").to_owned();
         let database = config.get_dbname().unwrap_or(&user).to_owned();
         let shown = format!("postgres://{user}@{}/{database}", hosts.join(","));
-        Ok(Place { config, shown })
+        Ok(Place { config, tls, shown })
     }
 
     pub(super) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Whether the URL asks for an encrypted connection.
-    pub(super) fn wants_tls(&self) -> bool {
-        matches!(self.config.get_ssl_mode(), SslMode::Require)
+    /// How its connections are encrypted.
+    pub(super) fn tls(&self) -> Tls {
+        self.tls.clone()
     }
 
     /// Its URL without the password.
@@ -84,19 +91,69 @@ impl Place {
     }
 }
 
+/// What a URL says of encryption.
+#[derive(Debug, PartialEq, Eq)]
+struct Encryption {
+    wanted: bool,
+    /// A file with the authorities to trust.
+    authorities: Option<PathBuf>,
+}
+
+impl Encryption {
+    /// Takes it out of the URL: the library that reads the rest does not know all of it.
+    fn asked_for(url: &str) -> (String, Encryption) {
+        let mut found = Encryption { wanted: false, authorities: None };
+        let Some((before, options)) = url.split_once('?') else { return (url.to_owned(), found) };
+        let mut rest = Vec::new();
+        for option in options.split('&') {
+            match option.split_once('=') {
+                // All of them are the strictest here.
+                Some(("sslmode", "require" | "verify-ca" | "verify-full")) => found.wanted = true,
+                Some(("sslrootcert", file)) => {
+                    let decoded = percent_encoding::percent_decode_str(file).decode_utf8_lossy();
+                    found.authorities = Some(PathBuf::from(&*decoded));
+                }
+                _ => rest.push(option),
+            }
+        }
+        (format!("{before}?{}", rest.join("&")), found)
+    }
+
+    fn tls(&self) -> std::result::Result<Tls, String> {
+        match self.wanted {
+            true => Tls::trusting(self.authorities.as_deref()),
+            false => Ok(Tls::off()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_password_is_never_shown() {
-        let place = Place::parse("postgres://ann:hush@db.example:6000/work?sslmode=require").unwrap();
+        let place = Place::parse("postgres://ann:hush@db.example:6000/work?connect_timeout=3").unwrap();
         assert_eq!(place.path().to_str(), Some("postgres://ann@db.example:6000/work"));
-        assert!(place.wants_tls());
         for bad in ["postgres://ann:hush@host:port/work", "postgres://ann:hush@host/work?colour=hush"] {
             let Err(error) = Place::parse(bad) else { panic!("{bad} is no URL") };
             assert!(!error.to_string().contains("hush@"), "{error}");
         }
         assert!(Place::parse("postgres:///work").is_err(), "no host");
+    }
+
+    #[test]
+    fn encryption_is_asked_for_in_the_url() {
+        let (rest, asked) =
+            Encryption::asked_for("postgres://h/d?a=b&sslmode=verify-full&sslrootcert=%2Fetc%2Fca.pem");
+        assert_eq!(rest, "postgres://h/d?a=b");
+        assert_eq!(asked, Encryption { wanted: true, authorities: Some("/etc/ca.pem".into()) });
+        for plain in ["postgres://h/d", "postgres://h/d?sslmode=disable", "postgres://h/d?sslmode=prefer"] {
+            let (rest, asked) = Encryption::asked_for(plain);
+            assert!(rest == plain && !asked.wanted, "{plain}");
+        }
+        let missing = Place::parse("postgres://ann@h/d?sslmode=require&sslrootcert=/nowhere/ca.pem");
+        let Err(error) = missing else { panic!("there is no such file") };
+        assert!(error.to_string().contains("sslrootcert: /nowhere/ca.pem"), "{error}");
     }
 }

@@ -135,7 +135,7 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
             "GRANT CREATE, USAGE ON SCHEMA public TO ann",
         ),
         (format!("postgres://bob:bob@127.0.0.1:{port}/postgres"), "raise max_connections"),
-        (format!("postgres://sprag:hush@127.0.0.1:{port}/postgres?sslmode=require"), "TLS"),
+        (format!("postgres://sprag:hush@127.0.0.1:{port}/postgres?sslmode=require"), "authority"),
         ("postgres://sprag:hush@127.0.0.1:port/postgres".to_owned(), "cannot open the PostgreSQL URL"),
     ];
     for (url, wanted) in cases {
@@ -143,6 +143,33 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
         let error = error.to_string();
         assert!(error.contains(wanted), "{url}: {error}");
         assert!(!error.contains("hush") && !error.contains("wrong@"), "no password is shown: {error}");
+    }
+}
+
+#[test]
+fn an_encrypted_connection_is_made_to_whom_the_certificate_names_and_to_nobody_else() {
+    let server = Postgres::start_encrypted();
+    let url = format!("{}&sslmode=verify-full", server.database().tcp_url);
+    let trusted = format!("{url}&sslrootcert={}", server.authority().display());
+    let store = Store::open_postgres(&trusted).unwrap();
+    runtime().block_on(async {
+        let run = create(&store, &sequence(2)).await;
+        for _ in 0..2 {
+            finish(&store, &claim(&store, 1).await, well()).await;
+        }
+        assert_eq!(status(&store, run), "completed");
+    });
+    let encrypted = "SELECT count(*) || ' of ' || sum(ssl::int) FROM pg_stat_ssl \
+                     JOIN pg_stat_activity USING (pid) WHERE application_name = 'sprag'";
+    let told = server.sql(encrypted);
+    let (all, with) = told.split_once(" of ").unwrap();
+    assert!(all == with && all != "0", "every connection is encrypted: {told}");
+    let other_name = trusted.replace("127.0.0.1", "localhost");
+    for (refused, why) in [(&url, "UnknownIssuer"), (&other_name, "not valid for name")] {
+        let Err(error) = Store::open_postgres(refused) else { panic!("{refused} was opened") };
+        let error = error.to_string();
+        assert!(error.contains(why) && error.contains("sslrootcert=FILE"), "{error}");
+        assert!(!error.contains("hush"), "{error}");
     }
 }
 
