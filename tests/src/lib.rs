@@ -5,9 +5,11 @@
 //!      └──journal──▶ Journal: replayed, and compared with what `sprag status` says
 //! ```
 
+mod cable;
 mod http;
 mod journal;
 mod machine;
+mod nats;
 mod project;
 mod proxy;
 mod python;
@@ -15,9 +17,11 @@ mod random;
 mod sandbox;
 mod wait;
 
+pub use cable::Cable;
 pub use http::{Answering, Event, Reply, Request, Server, connect};
 pub use journal::{Entry, Journal};
 pub use machine::{carrying, children, command_line, is_running, signal};
+pub use nats::Nats;
 pub use project::{Project, git, nightly, try_git};
 pub use proxy::Proxy;
 pub use python::python;

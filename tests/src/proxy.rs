@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -44,7 +44,12 @@ impl State {
 impl Proxy {
     /// A proxy to this server.
     pub fn to(server: SocketAddr) -> Proxy {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        Proxy::at(Ipv4Addr::LOCALHOST, server)
+    }
+
+    /// A proxy at this address of the machine.
+    pub fn at(address: Ipv4Addr, server: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind((address, 0)).expect("a port");
         let addr = listener.local_addr().expect("an address");
         let state = Arc::new(State { to: Mutex::new(Some(server)), ..State::default() });
         listener.set_nonblocking(true).expect("a socket");

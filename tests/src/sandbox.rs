@@ -292,6 +292,29 @@ impl Started {
         assert!(signal(self.pid(), sent), "{} is there", self.told);
     }
 
+    /// Stops it at a moment when it does not write: one that is stopped in a write keeps everybody else from writing,
+    /// for as long as it is stopped, as SQLite's locks are.
+    pub fn stop_between_writes(&self) {
+        until("it stops between two writes", || {
+            self.signal(Signal::STOP);
+            let stands = !self.has_write_lock();
+            if !stands {
+                self.signal(Signal::CONT);
+            }
+            stands
+        });
+    }
+
+    /// Whether it holds a file's lock for writing.
+    fn has_write_lock(&self) -> bool {
+        let pid = self.pid().to_string();
+        let locks = std::fs::read_to_string("/proc/locks").expect("the kernel tells of locks");
+        locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|words| {
+            // "12: POSIX  ADVISORY  WRITE 32299 fe:00:11633818 120 120"
+            words.get(3) == Some(&"WRITE") && words.get(4) == Some(&pid.as_str())
+        })
+    }
+
     /// Whether it has not ended.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))

@@ -1,12 +1,16 @@
-//! What the tests need of the machine beside Rust: Python, for the programs of others that they drive, and PostgreSQL.
+//! What the tests need of the machine beside Rust: Python, for the programs of others that they drive, PostgreSQL,
+//! and a broker.
 
 use std::process::{Command, Stdio};
+
+use crate::nats;
 
 /// Sees to it that everything is there; installs it on Debian and the like if it is not.
 pub(crate) fn prepare() -> Result<(), String> {
     let wanted = [
         (has_python as fn() -> bool, &["python3", "python3-venv"][..], "Python 3 with venv"),
         (has_postgres, &["postgresql", "postgresql-client"][..], "PostgreSQL 13 or newer"),
+        (nats::is_there, nats::PACKAGES, "nats-server 2.9 or newer"),
     ];
     for (is_there, packages, name) in wanted {
         if is_there() {

@@ -1,9 +1,10 @@
-//! `cargo xtask test|sim|bench|fuzz|mutants|gen|tidy`: the project's own commands.
+//! `cargo xtask test|sim|bench|fuzz|mutants|proof|gen|tidy`: the project's own commands.
 
 mod fuzz;
 mod layers;
 mod machine;
 mod mutants;
+mod nats;
 mod proof;
 mod schemathesis;
 mod tidy;

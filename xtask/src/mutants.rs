@@ -111,6 +111,7 @@ pub fn programs<'a>(root: &Path, chosen: impl IntoIterator<Item = &'a str>) -> R
 }
 
 /// How long it took a layer to fail with this fault on; none if it passes.
+#[expect(clippy::disallowed_methods, reason = "it measures another program")]
 fn sees(binaries: &Programs, layer: &Layer, number: &str) -> Result<Option<Duration>, String> {
     let program = binaries
         .get(&(layer.package.to_owned(), layer.binary.to_owned()))

@@ -106,6 +106,9 @@ Examples:
         /// How long this process may be silent before others take its work, 5s at least
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
+        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+        bus: Option<String>,
     },
     /// List runs, newest first
     Ls {
@@ -315,12 +318,20 @@ scope `work` (sprag token new NAME --scope work), unless the server wants none.
 
 Examples:
   sprag worker --slots 4
+  sprag worker --label gpu --label linux
+  sprag worker ls
   SPRAG_STORE=postgres://sprag@db.example/sprag sprag worker
   SPRAG_TOKEN=... sprag worker --server http://build.example:7717 --queue gpu")]
+    #[command(args_conflicts_with_subcommands = true)]
     Worker {
+        #[command(subcommand)]
+        command: Option<WorkerCommand>,
         /// A queue to serve; repeat it for more
         #[arg(long = "queue", value_name = "NAME", default_value = "default")]
         queues: Vec<String>,
+        /// What it has that steps may ask for with `labels`; repeat it for more
+        #[arg(long = "label", value_name = "NAME")]
+        labels: Vec<String>,
         /// How many steps to work on at once
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
@@ -333,6 +344,9 @@ Examples:
         /// How long this process may be silent before others take its work, 5s at least
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
+        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+        bus: Option<String>,
         /// Work for a server elsewhere instead of the data on this machine: http://HOST:PORT
         #[arg(long, value_name = "URL", conflicts_with = "until_idle")]
         server: Option<String>,
@@ -416,8 +430,12 @@ Examples:
         /// Only this one: run, step, execution, environment, thread, gate, worker, enforcement
         entity: Option<String>,
     },
-    /// Check the data directory, the database and this machine
-    Doctor,
+    /// Check the data directory, the database, the broker and this machine
+    Doctor {
+        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+        bus: Option<String>,
+    },
     /// Print a completion script for a shell
     Completion {
         /// The shell
@@ -447,6 +465,12 @@ pub(crate) struct Serve {
     /// A queue to serve; repeat it for more
     #[arg(long = "queue", value_name = "NAME", default_value = "default")]
     pub(crate) queues: Vec<String>,
+    /// What it has that steps may ask for with `labels`; repeat it for more
+    #[arg(long = "label", value_name = "NAME")]
+    pub(crate) labels: Vec<String>,
+    /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+    #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
+    pub(crate) bus: Option<String>,
     /// How many steps to work on at once
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<usize>,
@@ -544,6 +568,13 @@ a dot and the body. A running `sprag serve` sends them, in order and at least on
         /// Its number
         id: String,
     },
+}
+
+/// What can be done with workers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkerCommand {
+    /// List the workers that are there: what they serve, what they have, what they do
+    Ls,
 }
 
 /// What can be done with queues.

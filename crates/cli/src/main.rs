@@ -43,7 +43,8 @@ fn log_to_stderr(args: &args::Args) {
     };
     let level = ["error", "info", "debug"][usize::from(args.verbose.max(least).min(2))];
     let filter = tracing_subscriber::EnvFilter::try_from_env("SPRAG_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+        // What its broker does is told by the relay, once, and not at every attempt to reach it.
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(format!("{level},async_nats=off")));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,8 +1,8 @@
 //! One sweep: everything whose time has come, each in a transaction of its own.
 
 use sprag_lifecycle::{ExecutionId, RunId};
-use sprag_store::ops::{Lease, Lost, has_files_elsewhere};
-use sprag_store::{Backend, ExecutionRow, Id, Result, RunRow, Table, WorkerRow};
+use sprag_store::ops::{Lease, Lost, could_take};
+use sprag_store::{ExecutionRow, Id, Result, RunRow, Table, WorkerRow};
 
 use crate::Executor;
 
@@ -133,12 +133,8 @@ impl Executor {
             if row.published_ms + bound_ms > now_ms {
                 return Ok(false);
             }
-            let run = Table::<RunRow>::load(db, execution.run)?;
             for worker in db.workers()? {
-                let serves =
-                    row.pin == Some(worker.id) || worker.queues.split(',').any(|queue| *queue == *row.queue);
-                // One on another host than the run's files is not there for it.
-                if serves && run.as_ref().map_or(Ok(true), |run| is_there_for(db, &worker, run))? {
+                if could_take(db, &worker, &row)? {
                     return Ok(false);
                 }
             }
@@ -179,10 +175,6 @@ impl Executor {
             Ok(gone)
         })
     }
-}
-
-fn is_there_for(db: &mut dyn Backend, worker: &WorkerRow, run: &RunRow) -> Result<bool> {
-    Ok(!has_files_elsewhere(db, worker, run)?)
 }
 
 /// What came of one item of a sweep: one that cannot be read or written must not hold up the others.

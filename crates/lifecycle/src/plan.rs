@@ -45,6 +45,9 @@ pub struct PlanStep {
     pub policy: Policy,
     /// Where its executions wait for a worker.
     pub queue: String,
+    /// What a worker must have to be given it: it has all of these labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
     /// Higher is claimed first.
     #[serde(default)]
     pub priority: i32,
@@ -75,6 +78,7 @@ impl PlanStep {
             needs,
             policy: Policy::default(),
             queue: "default".into(),
+            labels: Vec::new(),
             priority: 0,
             spec: String::new(),
             work: WorkKind::default(),

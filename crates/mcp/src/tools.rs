@@ -155,6 +155,7 @@ async fn worker_register(agents: &Agents, given: Register) -> Done {
         name: given.name.as_str().into(),
         process: "".into(),
         queues: queues.join(",").into(),
+        labels: "".into(),
         slots: 1,
         lease_ms: 30 * 60 * 1000,
     };

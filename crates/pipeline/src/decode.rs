@@ -109,6 +109,8 @@ fn step<'n>(
         needs: graph.needs[no].clone(),
         policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
         queue: queue.and_then(Node::text).unwrap_or(default_queue).to_owned(),
+        // Whoever comes for a task, and whoever answers a question, has no labels.
+        labels: if is_worked(node) { texts(common.get(node, "labels")) } else { Vec::new() },
         own_environment: node.get("environment").is_some(),
         priority: common.get(node, "priority").and_then(Node::integer).unwrap_or(0) as i32,
         spec,
@@ -159,6 +161,11 @@ impl<'n> Common<'n> {
 /// Other work than a command has no directory and no variables, those of the pipeline included.
 fn is_process(step: &Node) -> bool {
     step.get("run").is_some() || step.get("land").is_some()
+}
+
+/// Work that a worker of ours is given.
+fn is_worked(step: &Node) -> bool {
+    is_process(step) || step.get("call").is_some()
 }
 
 pub(crate) fn duration_ms(node: &Node) -> Option<u64> {

@@ -16,11 +16,11 @@ use crate::yaml::{MapKey, Node, Yaml, quoted};
 #[rustfmt::skip]
 const IN_VAIN: &[(&str, &[&str])] = &[
     ("call",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
-    ("task",     &["shell", "dir", "env", "secrets", "outputs", "check", "timeout"]),
-    ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
-    ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "priority", "at_most_once", "timeout"]),
+    ("task",     &["shell", "dir", "env", "secrets", "outputs", "check", "timeout", "labels"]),
+    ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout"]),
+    ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout"]),
     ("land",     &["outputs", "check", "dir"]),
-    ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "at_most_once"]),
+    ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "at_most_once"]),
 ];
 
 /// The keys of `retry` that mean nothing to a kind: only a command has an exit code, and another child run is

@@ -92,6 +92,7 @@ pub(crate) static STEP: Record = Record {
         key("shell",        SHELL,                                       "What runs the command text: a shell's name, or a program and its arguments."),
         key("secrets", List(&Text(Rule::Variable), 1),            "Secrets that the step sees as variables, masked in its logs."),
         key("queue",        Text(Rule::Name),                            "The queue in which the step waits for a worker."),
+        key("labels",       List(&Text(Rule::Name), 1),                  "What a worker must have to be given the step: all of these."),
         key("priority",     PRIORITY,                                    "Higher is claimed first; 0 if left out."),
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs are settled."),
         key("at_most_once", Boolean,                                     "Never started again by itself when its worker is lost."),
@@ -121,6 +122,7 @@ pub(crate) static DEFAULTS: Record = Record {
         key("dir",      Text(Rule::Filled),   "The working directory."),
         key("shell",    SHELL,                "What runs command texts."),
         key("queue",    Text(Rule::Name),     "The queue in which steps wait for a worker."),
+        key("labels",   List(&Text(Rule::Name), 1), "What a worker must have to be given a step; a step's own `labels` replace them."),
         key("priority", PRIORITY,             "Higher is claimed first."),
     ],
 };

@@ -43,6 +43,8 @@ pub struct Step {
     pub policy: Policy,
     /// Where its executions wait for a worker.
     pub queue: String,
+    /// What a worker must have to be given it.
+    pub labels: Vec<String>,
     /// Higher is claimed first.
     pub priority: i32,
     /// It works in an environment of its own.
@@ -138,6 +140,7 @@ impl Pipeline {
         let mut planned = PlanStep::new(step.id.clone(), step.needs.clone());
         planned.policy = step.policy.clone();
         planned.queue = step.queue.clone();
+        planned.labels = step.labels.clone();
         planned.priority = step.priority;
         planned.work = match &step.spec.kind {
             Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Land { .. } => {

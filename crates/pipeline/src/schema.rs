@@ -55,6 +55,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a step",        "dir",         r#"["crates/cli"]"#),
     ("a step",        "shell",       r#"["bash", ["python3", "-c"]]"#),
     ("a step",        "secrets",     r#"[["DEPLOY_TOKEN"]]"#),
+    ("a step",        "labels",      r#"[["gpu", "linux"]]"#),
     ("a step",        "task",        r#"[{ "prompt": "Review the change", "queue": "reviewers" }]"#),
     ("a step",        "gate",        r#"[{ "ask": "Release it?", "choices": ["yes", "no"], "timeout": "24h" }]"#),
     ("a step",        "wait",        r#"["5m", { "until": "2030-01-31T08:00:00Z" }, { "signal": "deployed" }]"#),

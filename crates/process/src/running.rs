@@ -22,9 +22,10 @@ use crate::{
     sys,
 };
 
-/// The environment variables that hold what a worker shows its server or its database.
+/// The environment variables that hold what a worker shows its server, its database or its broker.
 const WORKER_TOKEN: &str = "SPRAG_TOKEN";
 const WORKER_STORE: &str = "SPRAG_STORE";
+const WORKER_BUS: &str = "SPRAG_BUS";
 /// Beyond the grace, for the kernel to end what was killed.
 const ORPHANS_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -55,9 +56,10 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
         .args([SUPERVISE, &order.label])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // What a worker shows its server or its database is not for the commands it runs.
+        // What a worker shows its server, its database or its broker is not for the commands it runs.
         .env_remove(WORKER_TOKEN)
         .env_remove(WORKER_STORE)
+        .env_remove(WORKER_BUS)
         // The terminal's Ctrl-C is for the worker, which knows whether to drain or to cancel.
         .process_group(0)
         .spawn()

@@ -31,6 +31,8 @@ pub struct Options {
     pub name: String,
     /// The queues it serves.
     pub queues: Vec<Arc<str>>,
+    /// What it has that steps may ask for.
+    pub labels: Vec<Arc<str>>,
     /// How much it takes at once.
     pub slots: usize,
     /// How long it may be silent.
@@ -65,7 +67,7 @@ impl Abandoner {
 impl Elsewhere {
     /// Presents itself to the server, however long that takes to be there, and begins to work.
     pub async fn start(options: Options) -> Result<Elsewhere, Error> {
-        let Options { server, token, name, queues, slots, lease, data, supervisor } = options;
+        let Options { server, token, name, queues, labels, slots, lease, data, supervisor } = options;
         std::fs::create_dir_all(&data)
             .map_err(|error| Error::Local(format!("cannot make {}: {error}", data.display())))?;
         let client = Client::new(server, token.as_deref())?;
@@ -74,7 +76,7 @@ impl Elsewhere {
         let commands = Commands::new(files.clone(), supervisor, GRACE).in_environments(environments);
         let inner = Handlers::default().with_commands(commands);
         let runner = Arc::new(Streaming { inner, client: client.clone(), files });
-        let config = Config { id, name, queues, only: None, slots, lease };
+        let config = Config { id, name, queues, labels, only: None, slots, lease };
         let process = sprag_process::current().map_err(|error| Error::Local(error.to_string()))?.to_string();
         let desk = Remote::new(client.clone());
         let mut backoff = Backoff::default();

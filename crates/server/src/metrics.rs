@@ -128,6 +128,7 @@ impl Metrics {
         let mut text = String::new();
         prometheus_client::encoding::text::encode_registry(&mut text, &inner.registry)?;
         prometheus_client::encoding::text::encode_registry(&mut text, &of_worktrees())?;
+        prometheus_client::encoding::text::encode_registry(&mut text, &of_bus())?;
         prometheus_client::encoding::text::encode_eof(&mut text)?;
         Ok(text)
     }
@@ -173,6 +174,23 @@ fn of_worktrees() -> Registry {
     total("worktrees_not_made", "Attempts that failed and were rolled back", now.create_failures);
     total("worktrees_removed", "Worktrees removed", now.removes);
     total("worktree_cleanup_failures", "Things that could not be deleted, each time", now.cleanup_failures);
+    registry
+}
+
+/// What this process has told a broker, and was told by it.
+fn of_bus() -> Registry {
+    let mut registry = Registry::with_prefix("sprag_bus");
+    let mut total = |name: &str, help: &str, value: u64| {
+        let counter: Counter = Counter::default();
+        counter.inc_by(value);
+        registry.register(name, help, counter);
+    };
+    let now = sprag::bus::snapshot();
+    total("published", "Messages that the broker has confirmed", now.published);
+    total("received", "Hand-offs by message", now.received);
+    total("stale", "Messages of hand-offs that were over", now.stale);
+    total("passed_on", "Messages given back for another worker", now.passed_on);
+    total("strange", "Messages that could not be read", now.strange);
     registry
 }
 

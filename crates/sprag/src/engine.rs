@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use sprag_bus::{Address, Bus, BusDesk, Relay};
 use sprag_executor::{Effect, Executor, Hosts};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::{Diagnostics, Pipeline};
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::{Created, NewRun};
-use sprag_store::{DEFAULT_QUEUE, Id, Reach, Row, RunRow, Store, Table, Topic};
+use sprag_store::{DEFAULT_QUEUE, Id, JournalEntry, Reach, Row, RunRow, Store, Table, Topic};
 use sprag_worker::{Call, CallError, Commands, Files, Handlers, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::environments::{Environments, RemoveEnvironments};
 use crate::events::Events;
+use crate::known::Names;
 use crate::tidy::RemoveLocks;
 
 /// What can go wrong in an engine.
@@ -38,6 +40,9 @@ pub enum Error {
     /// This process cannot be identified.
     #[error("cannot tell who this process is: {0}")]
     Process(#[from] std::io::Error),
+    /// The broker's address makes no sense.
+    #[error(transparent)]
+    Bus(#[from] sprag_bus::Trouble),
 }
 
 /// Looks at processes of this host.
@@ -58,12 +63,14 @@ pub struct Builder {
     supervisor: Option<PathBuf>,
     name: String,
     queues: Vec<Arc<str>>,
+    labels: Vec<Arc<str>>,
     slots: usize,
     lease: Duration,
     grace: Duration,
     attached_to: Option<RunId>,
     id: Option<Id>,
     works: bool,
+    bus: Option<Address>,
 }
 
 impl Builder {
@@ -109,6 +116,12 @@ impl Builder {
         self
     }
 
+    /// What the worker has that steps may ask for.
+    pub fn labels(mut self, labels: impl IntoIterator<Item = impl Into<Arc<str>>>) -> Self {
+        self.labels = labels.into_iter().map(Into::into).collect();
+        self
+    }
+
     /// How many steps to work on at once.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
@@ -140,6 +153,13 @@ impl Builder {
         self
     }
 
+    /// Has a broker tell workers of what there is to do, and others of what happens. Without it, or while it is out of
+    /// reach, everything goes on as it does otherwise.
+    pub fn bus(mut self, address: Address) -> Self {
+        self.bus = Some(address);
+        self
+    }
+
     /// Opens the store and begins to work.
     pub async fn start(self) -> Result<Engine, Error> {
         let store = match self.store {
@@ -159,14 +179,20 @@ impl Builder {
             id,
             name: self.name,
             queues: if self.queues.is_empty() { vec![DEFAULT_QUEUE.into()] } else { self.queues },
+            labels: self.labels,
             only: self.attached_to,
             slots: self.slots,
             lease: self.lease,
         };
+        let bus = match &self.bus {
+            Some(address) => Some(Bus::connect(address).await?),
+            None => None,
+        };
+        let desk = BusDesk::new(store.clone(), bus.clone(), self.attached_to.is_some());
         let environments = Environments::new(store.clone(), &self.data, id);
         let process = sprag_process::current()?.to_string();
         let worker = match self.works {
-            true => Some(Worker::register(store.clone(), config, Arc::new(handlers), &process).await?),
+            true => Some(Worker::register(desk, config, Arc::new(handlers), &process).await?),
             false => None,
         };
         let executor = sprag_executor::Config { only: self.attached_to, ..sprag_executor::Config::default() };
@@ -179,11 +205,21 @@ impl Builder {
         let working =
             worker.clone().map(|worker| tokio::spawn(async move { worker.run(worker_stops).await }));
         let executing = tokio::spawn(executor.run(executor_stops.clone()));
+        let relaying = bus.map(|bus| tokio::spawn(relay(&store, bus, id).run(executor_stops.clone())));
         if self.attached_to.is_none() {
             tokio::spawn(look_after(environments, executor_stops));
         }
-        Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing })
+        Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing, relaying })
     }
+}
+
+/// Tells a broker of what happens, in the words that programs see everywhere.
+fn relay(store: &Store, bus: Bus, id: Id) -> Relay {
+    let mut names = Names::new(store);
+    let write_out = move |entry: &JournalEntry| {
+        Ok(serde_json::to_value(names.view(entry)?).expect("an entry is plain data"))
+    };
+    Relay::new(store.clone(), bus, id, Box::new(write_out))
 }
 
 /// Tries again to remove what could not be removed, until told to stop.
@@ -198,7 +234,7 @@ async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>)
 }
 
 /// Ends all work of an engine at once; others may take it over.
-pub struct Abandoner(Option<Worker>);
+pub struct Abandoner(Option<Worker<BusDesk>>);
 
 impl Abandoner {
     /// Ends it.
@@ -222,11 +258,12 @@ pub struct Engine {
     store: Store,
     files: Files,
     id: Id,
-    worker: Option<Worker>,
+    worker: Option<Worker<BusDesk>>,
     stop_worker: watch::Sender<bool>,
     stop_executor: watch::Sender<bool>,
     working: Option<JoinHandle<sprag_store::Result<()>>>,
     executing: JoinHandle<()>,
+    relaying: Option<JoinHandle<()>>,
 }
 
 impl Engine {
@@ -240,12 +277,14 @@ impl Engine {
             supervisor: None,
             name: format!("worker-{}", std::process::id()),
             queues: Vec::new(),
+            labels: Vec::new(),
             slots: std::thread::available_parallelism().map_or(4, usize::from).max(2) * 4,
             lease: Duration::from_secs(30),
             grace: Duration::from_secs(10),
             attached_to: None,
             id: None,
             works: true,
+            bus: None,
         }
     }
 
@@ -360,6 +399,9 @@ impl Engine {
         }
         let _ = self.stop_executor.send(true);
         let _ = self.executing.await;
+        if let Some(relaying) = self.relaying {
+            let _ = relaying.await;
+        }
         Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! Why a run waits: for each unsettled step what it waits for, since when, until when, and who has it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{
     EnvironmentStatus, ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind,
 };
+use sprag_store::ops::hosts_of_files;
 use sprag_store::{
     ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, StepRow, Store, WorkerRow, is_task, step_name,
 };
@@ -95,6 +97,7 @@ pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
     })?;
     let gates = store.read(|db| db.open_gates(id))?;
     let place_made = being_made(store, id)?;
+    let hosts = store.read(|db| hosts_of_files(db, &known.run))?;
     let task_needs = task_needs(store, known, &steps)?;
     let view = View {
         known,
@@ -104,6 +107,7 @@ pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
         gates: &gates,
         place: place_made.as_deref(),
         task_needs: &task_needs,
+        hosts: &hosts,
         now: store.now(),
     };
     let unsettled =
@@ -159,6 +163,8 @@ struct View<'v> {
     place: Option<&'v str>,
     /// What the waiting tasks of a board need.
     task_needs: &'v BTreeMap<StepNo, Vec<StepNo>>,
+    /// Where the run's files are.
+    hosts: &'v [Arc<str>],
     now: Now,
 }
 
@@ -308,7 +314,6 @@ impl View<'_> {
             ExecutionStatus::Scheduled => {
                 waiting.since_ms = Some(self.wall(row.published_ms));
                 waiting.owner = format!("queue {:?}", row.queue);
-                let serves = |worker: &&WorkerRow| worker.queues.split(',').any(|queue| *queue == *row.queue);
                 waiting.waits_for = match row.pin {
                     Some(pin) => match self.worker(Some(pin)) {
                         Some(worker) => format!("a free slot of {worker}, which started the run"),
@@ -319,19 +324,7 @@ impl View<'_> {
                             )
                         }
                     },
-                    None => match self.workers.iter().filter(serves).count() {
-                        0 if self.is_task(row.id.step) => {
-                            format!("somebody who claims it: sprag task claim --queue {}", row.queue)
-                        }
-                        0 => {
-                            format!("a worker: none serves queue {0:?} (sprag worker --queue {0})", row.queue)
-                        }
-                        n => format!(
-                            "a free slot; {n} worker{} serve{} it",
-                            plural(n),
-                            if n == 1 { "s" } else { "" }
-                        ),
-                    },
+                    None => self.worker_for(row),
                 };
             }
             _ => {
@@ -343,6 +336,43 @@ impl View<'_> {
                 } else {
                     format!("attempt {} to end (the lease lasts as long as it is renewed)", row.id.attempt)
                 };
+            }
+        }
+    }
+}
+
+impl View<'_> {
+    /// What an execution that anybody may take waits for: which worker, and why none of those who are there.
+    fn worker_for(&self, row: &ExecutionRow) -> String {
+        let queue = &row.queue;
+        let serving: Vec<&WorkerRow> = self.workers.iter().filter(|worker| worker.serves(queue)).collect();
+        if serving.is_empty() {
+            return match self.is_task(row.id.step) {
+                true => format!("somebody who claims it: sprag task claim --queue {queue}"),
+                false => format!("a worker: none serves queue {queue:?} (sprag worker --queue {queue})"),
+            };
+        }
+        let step = self.steps.iter().find(|step| step.no == row.id.step);
+        let labels = step.map_or(&[][..], |step| &self.known.plan.step(step.node()).labels);
+        let able: Vec<&WorkerRow> = serving.iter().copied().filter(|worker| worker.has_all(labels)).collect();
+        if able.is_empty() {
+            let (n, wanted) = (serving.len(), labels.join(", "));
+            let options: String = labels.iter().map(|label| format!(" --label {label}")).collect();
+            return format!(
+                "a worker with {wanted}: none of the {n} that serve{} queue {queue:?} has (sprag worker --queue {queue}{options})",
+                if n == 1 { "s" } else { "" }
+            );
+        }
+        let is_there = |worker: &&WorkerRow| self.hosts.iter().all(|host| **host == *worker.host());
+        match (able.iter().copied().filter(is_there).count(), self.hosts.first()) {
+            (0, Some(host)) => {
+                format!(
+                    "a worker on {host}, where the run's files are: {} would do, but not from elsewhere",
+                    able.len()
+                )
+            }
+            (n, _) => {
+                format!("a free slot; {n} worker{} serve{} it", plural(n), if n == 1 { "s" } else { "" })
             }
         }
     }

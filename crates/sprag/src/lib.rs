@@ -66,6 +66,7 @@ pub use explain::{Explained, RefusedView, Unsettled, explain, gate_text};
 pub use known::{Known, Names, find_run};
 pub use language::PipelineLanguage;
 pub use queues::change_queue;
+pub use sprag_bus as bus;
 pub use sprag_executor::{Effect, EffectFuture};
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
 pub use sprag_pipeline::{Diagnostics, Loaded, Pipeline};

@@ -195,6 +195,10 @@ views! {
         pub status: &'static str,
         /// The queues it serves.
         pub queues: Vec<String>,
+        /// What it has that steps may ask for.
+        pub labels: Vec<String>,
+        /// The host it is on.
+        pub host: String,
         /// How much it takes at once.
         pub slots: u32,
         /// Until when it may be silent.
@@ -387,12 +391,14 @@ impl GateView {
 impl WorkerView {
     /// A worker.
     pub fn of(worker: &WorkerRow, now: Now) -> Self {
-        let queues = worker.queues.split(',').filter(|queue| !queue.is_empty());
+        let list = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         WorkerView {
             id: worker.id.to_string(),
             name: worker.name.to_string(),
             status: worker.status().as_str(),
-            queues: queues.map(str::to_owned).collect(),
+            queues: list(&worker.queues),
+            labels: list(&worker.labels),
+            host: worker.host().to_owned(),
             slots: worker.slots,
             heartbeat_until: rfc3339(wall_ms(now, worker.heartbeat_until_ms)),
             created_at: rfc3339(worker.created_ms),
@@ -421,7 +427,7 @@ pub fn queues(
             scheduled: count.map_or(0, |count| count.scheduled),
             running: count.map_or(0, |count| count.running),
             oldest_ms: count.and_then(|count| count.oldest_ms).map(|at| (now.steady_ms - at).max(0)),
-            workers: workers.iter().filter(|worker| worker.queues.split(',').any(|one| one == name)).count(),
+            workers: workers.iter().filter(|worker| worker.serves(name)).count(),
         }
     };
     names.into_iter().map(view).collect()

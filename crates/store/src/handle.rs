@@ -17,7 +17,7 @@ use crate::machine::{self, Machine, Surroundings};
 use crate::memory::{Tables, Tongue};
 use crate::ops::{
     self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal, Signalled,
-    ThreadIntent,
+    ThreadIntent, Told,
 };
 use crate::outcome::Outcome;
 use crate::postgres::Postgres;
@@ -175,7 +175,7 @@ impl Store {
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        self.submit(About { runs, claim: None }, operation).await
+        self.submit(About { runs, ..About::default() }, operation).await
     }
 
     async fn submit<T, F>(&self, about: About, operation: F) -> Result<T>
@@ -511,15 +511,27 @@ impl Claims<'_> {
     }
 
     /// Receives up to `limit` executions.
+    ///
+    /// In a file that processes share, whoever writes keeps all others from writing, and whatever one does wakes all:
+    /// those for whom there is nothing only look.
     pub async fn claim(self, claimer: Claimer, limit: usize) -> Result<Vec<Assignment>> {
-        let about = About { runs: Vec::new(), claim: Some((claimer.clone(), limit)) };
+        if matches!(*self.0.inner, Inner::Sqlite(_)) && !self.0.read(|db| ops::is_waited_for(db, &claimer))? {
+            return Ok(Vec::new());
+        }
+        let about = About { claim: Some((claimer.clone(), limit)), ..About::default() };
         self.0.submit(about, move |session| ops::claim(session, &claimer, limit)).await
     }
 
     /// Receives one execution for an agent or a person that is known by its name.
     pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
-        let about = About { runs: Vec::new(), claim: Some((claimer.clone(), 1)) };
+        let about = About { claim: Some((claimer.clone(), 1)), ..About::default() };
         self.0.submit(about, move |session| ops::claim_as(session, &worker, &claimer)).await
+    }
+
+    /// Receives one execution that a message told of, if it is still meant and this worker may have it.
+    pub async fn receive_told(self, claimer: Claimer, told: Lease) -> Result<Told> {
+        let about = About { told: Some(told.execution), ..About::default() };
+        self.0.submit(about, move |session| ops::receive_told(session, &claimer, told)).await
     }
 
     /// Receives one execution that a message told of.

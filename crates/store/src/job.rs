@@ -1,6 +1,6 @@
 //! An operation on its way to a database's writer.
 
-use sprag_lifecycle::RunId;
+use sprag_lifecycle::{ExecutionId, RunId};
 
 use crate::error::Result;
 use crate::ops::Claimer;
@@ -13,6 +13,8 @@ pub(crate) struct About {
     pub(crate) runs: Vec<RunId>,
     /// What it wants to receive, and how much of it.
     pub(crate) claim: Option<(Claimer, usize)>,
+    /// The one execution that it wants to receive, because a message told of it.
+    pub(crate) told: Option<ExecutionId>,
 }
 
 /// An operation that waits to be written, and whoever waits for its answer.

@@ -56,6 +56,35 @@ pub struct HookRow {
     pub created_ms: i64,
 }
 
+impl HookRow {
+    /// The number of the one row that is no hook: where the relay to a broker stands in the journal. It is kept like a
+    /// hook because it is one in all but its way of telling.
+    pub const RELAY: Id = 1;
+
+    /// Whether it stands for the relay to a broker.
+    pub fn is_relay(&self) -> bool {
+        self.id == Self::RELAY
+    }
+
+    /// Where the relay to a broker begins.
+    pub fn relay(url: &Arc<str>, created_ms: i64) -> HookRow {
+        HookRow {
+            id: Self::RELAY,
+            url: Arc::clone(url),
+            secret: "".into(),
+            filter: "{}".into(),
+            cursor: 0,
+            failures: 0,
+            next_try_ms: 0,
+            parked: None,
+            error: None,
+            holder: 0,
+            lease_until_ms: 0,
+            created_ms,
+        }
+    }
+}
+
 /// What came of telling a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {

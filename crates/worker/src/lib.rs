@@ -50,6 +50,8 @@ pub struct Config {
     pub name: String,
     /// The queues it serves.
     pub queues: Vec<Arc<str>>,
+    /// What it has that steps may ask for.
+    pub labels: Vec<Arc<str>>,
     /// Works off this run alone, which is reserved to it: the process that started a run.
     pub only: Option<RunId>,
     /// How much it takes at once.

@@ -187,6 +187,7 @@ impl<D: Desk> Inner<D> {
             process: Arc::clone(&self.process),
             // One that takes only what is reserved to it serves no queue that others could count on.
             queues: if config.only.is_some() { "".into() } else { config.queues.join(",").into() },
+            labels: config.labels.join(",").into(),
             slots: config.slots as u32,
             lease_ms: config.lease.as_millis() as i64,
         };

@@ -223,7 +223,7 @@ fn land_of_a_fenced_off_attempt_does_not_count() {
     let worker = ["worker", "--lease", "5s"];
     let stopped = project.start(worker);
     until("it verifies", || project.sandbox.path("begun").exists());
-    stopped.signal(Signal::STOP);
+    stopped.stop_between_writes();
     let successor = project.start(worker);
     // The successor has the step, and has fenced off the one before.
     let fence = format!("refs/sprag/fence/{run}-s1");

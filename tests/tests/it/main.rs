@@ -3,6 +3,7 @@
 mod again;
 mod bad_input;
 mod boards;
+mod bus;
 mod cancelled_worktrees;
 mod checkpoints;
 mod children;
@@ -17,6 +18,7 @@ mod gates;
 mod graph;
 mod init;
 mod kill;
+mod labels;
 mod landing;
 mod language;
 mod library;

@@ -126,6 +126,7 @@ async fn register(store: &Store, process: String) -> Claimer {
         name: "by hand".into(),
         process: process.into(),
         queues: "default".into(),
+        labels: "".into(),
         slots: 1,
         lease_ms: 60_000,
     };
@@ -411,7 +412,7 @@ fn o13_a_stopped_worker_finds_its_tree_ended_and_its_result_refused() {
     let step = sandbox.pid_in("pid");
     let second = sandbox.start(["worker", "--lease", "5s"]);
     until("the second is there", || second.stderr().contains("serves"));
-    first.signal(Signal::STOP);
+    first.stop_between_writes();
     sandbox.ends_as(&run, "completed");
     assert!(!is_running(step), "by the supervisor: the worker could not");
     assert_eq!(sandbox.lines("ran"), ["1", "2"], "the second attempt found the first one's process gone");

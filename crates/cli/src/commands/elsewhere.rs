@@ -16,7 +16,8 @@ pub(crate) async fn worker(
     server: &str,
     token: Option<String>,
 ) -> Result<Exit, Failure> {
-    let Options { queues, slots, name, until_idle: _, lease } = options;
+    let Options { queues, labels, slots, name, until_idle: _, lease, bus: _ } = options;
+    super::worker::check_labels(&labels)?;
     if slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }
@@ -27,6 +28,7 @@ pub(crate) async fn worker(
         token: token.filter(|token| !token.trim().is_empty()),
         name: name.unwrap_or_else(|| format!("worker-{}", std::process::id())),
         queues: queues.iter().map(|queue| queue.as_str().into()).collect(),
+        labels: labels.iter().map(|label| label.as_str().into()).collect(),
         slots: slots
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(4, usize::from).max(2) * 4),
         lease,

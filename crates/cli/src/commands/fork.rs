@@ -2,7 +2,7 @@
 
 use sprag_store::ops::Created;
 
-use super::run::{Attached, detached, name_taken};
+use super::run::{Attached, Means, detached, name_taken};
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::show::Style;
@@ -23,7 +23,7 @@ pub(crate) async fn fork(
             Created::NameTaken => Err(name_taken()),
         };
     }
-    let attached = Attached::begin(context, &store, new.id, (None, None)).await?;
+    let attached = Attached::begin(context, &store, new.id, Means::default()).await?;
     new.pin = Some(attached.id);
     match store.person().fork_run(source, step, new).await {
         Ok(Created::New(run)) => {

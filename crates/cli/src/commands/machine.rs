@@ -1,6 +1,7 @@
 //! `sprag lifecycle` and `sprag doctor`: how things are meant to be, and how they are.
 
 use serde_json::json;
+use sprag::bus::{Address, Lack, examine};
 use sprag_store::Row;
 
 use crate::context::{Context, this_program};
@@ -32,7 +33,7 @@ struct Check {
     told: String,
 }
 
-pub(crate) async fn doctor(context: &Context) -> Result<Exit, Failure> {
+pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<Exit, Failure> {
     let mut checks = Vec::new();
     let store = match context.store() {
         Ok(store) => {
@@ -69,6 +70,9 @@ pub(crate) async fn doctor(context: &Context) -> Result<Exit, Failure> {
     }
     checks.push(space(context));
     checks.push(supervisor(context).await);
+    if let Some(bus) = bus {
+        checks.extend(broker(bus).await);
+    }
     let healthy = checks.iter().all(|check| check.ok);
     if context.json {
         let list: Vec<_> = checks
@@ -83,6 +87,48 @@ pub(crate) async fn doctor(context: &Context) -> Result<Exit, Failure> {
         }
     }
     Ok(if healthy { Exit::Ok } else { Exit::Error })
+}
+
+/// The broker: which one, whether it keeps messages, and what it has of ours.
+async fn broker(address: &Address) -> Vec<Check> {
+    let examined = match examine(address).await {
+        Ok(examined) => examined,
+        Err(trouble) => {
+            return vec![Check { name: "bus", ok: false, told: format!("{address}: {trouble}") }];
+        }
+    };
+    let too_old = matches!(examined.streams, Err(Lack::TooOld));
+    let old = if too_old { ": 2.9 or newer is needed" } else { "" };
+    let told = format!("{address} is nats-server {}{old}", examined.version);
+    let mut checks = vec![Check { name: "bus", ok: !too_old, told }];
+    let lacking = match &examined.streams {
+        Ok(_) | Err(Lack::TooOld) => None,
+        Err(Lack::Off(why)) => Some(format!(
+            "JetStream is not there: {why}; start the server with -js, or enable it for the account"
+        )),
+        Err(Lack::Refused(why)) => {
+            Some(format!("this user may not do what is needed: {why}; docs/bus.md lists what it needs"))
+        }
+        Err(Lack::Mute(why)) => Some(format!("it does not answer as it should: {why}")),
+    };
+    checks.extend(lacking.map(|told| Check { name: "bus", ok: false, told }));
+    let Ok(streams) = examined.streams else { return checks };
+    checks.push(Check { name: "bus", ok: true, told: "JetStream is there".to_owned() });
+    for stream in streams {
+        let told = match stream.there {
+            None => format!("stream {} is not made yet", stream.name),
+            Some(there) => format!(
+                "stream {}: replicas {}, {} messages in {} KiB, {} consumers",
+                stream.name,
+                there.replicas,
+                there.messages,
+                there.bytes / 1024,
+                there.consumers
+            ),
+        };
+        checks.push(Check { name: "bus", ok: true, told });
+    }
+    checks
 }
 
 fn space(context: &Context) -> Check {

@@ -29,9 +29,10 @@ mod wait;
 mod worker;
 
 use clap::CommandFactory;
+use sprag::bus::{Address, NotAnAddress};
 use sprag_pipeline::Diagnostics;
 
-use crate::args::{Answer, Args, Command};
+use crate::args::{Answer, Args, Command, WorkerCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, line};
@@ -40,9 +41,9 @@ use crate::show::{Style, line};
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
     match args.command {
-        Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease } => {
+        Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease, bus } => {
             let lease = worker::lease(&lease)?;
-            let options = run::Options { dry, detach, idempotency_key, slots, lease };
+            let options = run::Options { dry, detach, idempotency_key, slots, lease, bus: broker(bus)? };
             let given = inputs::Given { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &file, given, options).await
         }
@@ -74,9 +75,21 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
         }
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
-        Command::Worker { queues, slots, name, until_idle, lease, server, token } => {
-            let lease = worker::lease(&lease)?;
-            let options = worker::Options { queues, slots, name, until_idle, lease };
+        Command::Worker { command: Some(WorkerCommand::Ls), .. } => worker::ls(&context),
+        Command::Worker {
+            command: None,
+            queues,
+            labels,
+            slots,
+            name,
+            until_idle,
+            lease,
+            bus,
+            server,
+            token,
+        } => {
+            let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
+            let options = worker::Options { queues, labels, slots, name, until_idle, lease, bus };
             match server {
                 Some(server) => elsewhere::worker(&context, options, &server, token).await,
                 None => worker::worker(&context, options).await,
@@ -98,7 +111,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             Ok(Exit::Ok)
         }
         Command::Lifecycle { entity } => machine::lifecycle(entity.as_deref()),
-        Command::Doctor => machine::doctor(&context).await,
+        Command::Doctor { bus } => machine::doctor(&context, broker(bus)?.as_ref()).await,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "sprag", &mut std::io::stdout());
             Ok(Exit::Ok)
@@ -127,4 +140,11 @@ fn gate_answer<'a>(
 pub(crate) fn drawn(problems: &Diagnostics) -> Failure {
     let message = problems.render(Style::stderr().coloured());
     Failure { exit: Exit::Usage, message, next: None, drawn: true }
+}
+
+/// A broker's address. It is not read with the other arguments: who is told of a wrong one would see its password.
+fn broker(bus: Option<String>) -> Result<Option<Address>, Failure> {
+    let read =
+        |url: String| url.parse().map_err(|error: NotAnAddress| Failure::usage(format!("--bus: {error}")));
+    bus.filter(|url| !url.is_empty()).map(read).transpose()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use sprag::bus::Address;
 use sprag::{Engine, is_attended, take_from_the_dead, works};
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
 use sprag_store::ops::Created;
@@ -25,6 +26,7 @@ pub(crate) struct Options {
     pub(crate) idempotency_key: Option<String>,
     pub(crate) slots: Option<usize>,
     pub(crate) lease: Duration,
+    pub(crate) bus: Option<Address>,
 }
 
 pub(crate) async fn start(
@@ -60,7 +62,7 @@ pub(crate) async fn start(
             Created::NameTaken => Err(name_taken()),
         };
     }
-    let attached = Attached::begin(context, &store, new.id, (options.slots, Some(options.lease))).await?;
+    let attached = Attached::begin(context, &store, new.id, Means::from(&options)).await?;
     new.pin = Some(attached.id);
     let expected = new.id;
     match store.person().create_run(new).await? {
@@ -104,6 +106,20 @@ pub(crate) fn detached(context: &Context, store: &Store, run: RunId) -> Result<E
     Ok(Exit::Ok)
 }
 
+/// With what a run is worked off, where that was said.
+#[derive(Default)]
+pub(crate) struct Means {
+    slots: Option<usize>,
+    lease: Option<Duration>,
+    bus: Option<Address>,
+}
+
+impl From<&Options> for Means {
+    fn from(options: &Options) -> Self {
+        Means { slots: options.slots, lease: Some(options.lease), bus: options.bus.clone() }
+    }
+}
+
 /// This process's worker, which works off one run alone.
 pub(crate) struct Attached {
     engine: Engine,
@@ -115,7 +131,7 @@ impl Attached {
         context: &Context,
         store: &Store,
         run: RunId,
-        (slots, lease): (Option<usize>, Option<Duration>),
+        means: Means,
     ) -> Result<Self, Failure> {
         let _ = sprag_process::become_subreaper();
         let id = store.new_id();
@@ -124,11 +140,14 @@ impl Attached {
             .commands(this_program()?)
             .name(format!("run-{run}"))
             .attached_to(run, id);
-        if let Some(slots) = slots {
+        if let Some(slots) = means.slots {
             builder = builder.slots(slots);
         }
-        if let Some(lease) = lease {
+        if let Some(lease) = means.lease {
             builder = builder.lease(lease);
+        }
+        if let Some(bus) = means.bus {
+            builder = builder.bus(bus);
         }
         Ok(Attached { engine: builder.start().await?, id })
     }
@@ -255,7 +274,7 @@ pub(crate) async fn go_on(
         return Ok(Exit::Ok);
     }
     take_from_the_dead(store, &row).await?;
-    let attached = Attached::begin(context, store, run, (None, None)).await?;
+    let attached = Attached::begin(context, store, run, Means::default()).await?;
     store.executor().pin_run(run, Some(attached.id)).await?;
     attached.see_through(context, store, run, Some(since)).await
 }
@@ -278,7 +297,8 @@ async fn again(
         take_from_the_dead(store, &known.run).await?;
     }
     let since = store.read(|db| db.last_seq())?;
-    let attached = if detach { None } else { Some(Attached::begin(context, store, id, (None, None)).await?) };
+    let attached =
+        if detach { None } else { Some(Attached::begin(context, store, id, Means::default()).await?) };
     let pin = attached.as_ref().map(|attached| attached.id);
     let done = sprag::again(store, known, to, pin).await;
     match attached {

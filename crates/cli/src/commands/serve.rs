@@ -15,6 +15,7 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     if wanted.slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }
+    super::worker::check_labels(&wanted.labels)?;
     let options = options(&wanted)?;
     raise_open_files();
     let _ = sprag_process::become_subreaper();
@@ -24,9 +25,13 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         .commands(this_program()?)
         .name(format!("serve-{}", std::process::id()))
         .lease(lease(&wanted.lease)?)
-        .queues(wanted.queues.iter().map(String::as_str));
+        .queues(wanted.queues.iter().map(String::as_str))
+        .labels(wanted.labels.iter().map(String::as_str));
     if let Some(slots) = wanted.slots {
         builder = builder.slots(slots);
+    }
+    if let Some(bus) = super::broker(wanted.bus.clone())? {
+        builder = builder.bus(bus);
     }
     if wanted.no_worker {
         builder = builder.without_worker();

@@ -2,24 +2,31 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use sprag::Engine;
+use sprag::bus::Address;
+use sprag::view::WorkerView;
 use sprag_store::{RunRow, Store, Table};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
+use crate::show::{line, plain, table};
 
 /// How a worker is to behave.
 pub(crate) struct Options {
     pub(crate) queues: Vec<String>,
+    pub(crate) labels: Vec<String>,
     pub(crate) slots: Option<usize>,
     pub(crate) name: Option<String>,
     pub(crate) until_idle: bool,
     pub(crate) lease: Duration,
+    pub(crate) bus: Option<Address>,
 }
 
 pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, Failure> {
-    let Options { queues, slots, name, until_idle, lease } = options;
+    let Options { queues, labels, slots, name, until_idle, lease, bus } = options;
+    check_labels(&labels)?;
     if slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }
@@ -30,12 +37,16 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         .store(store.clone())
         .commands(this_program()?)
         .lease(lease)
-        .queues(queues.iter().map(String::as_str));
+        .queues(queues.iter().map(String::as_str))
+        .labels(labels.iter().map(String::as_str));
     if let Some(slots) = slots {
         builder = builder.slots(slots);
     }
     if let Some(name) = name {
         builder = builder.name(name);
+    }
+    if let Some(bus) = &bus {
+        builder = builder.bus(bus.clone());
     }
     let engine = builder.start().await?;
     eprintln!("worker {} serves {}; Ctrl-C drains and stops", engine.worker_id(), queues.join(", "));
@@ -61,7 +72,54 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         tracing::info!(?figures, "worktrees");
         eprintln!("worktrees: {figures}");
     }
+    if bus.is_some() {
+        eprintln!("bus: {}", sprag::bus::snapshot());
+    }
     Ok(if idle_at_first { Exit::Nothing } else { Exit::Ok })
+}
+
+/// Labels as a pipeline can name them.
+pub(crate) fn check_labels(labels: &[String]) -> Result<(), Failure> {
+    let is_name = |label: &&String| {
+        label.len() <= 64
+            && label.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+    };
+    match labels.iter().find(|label| !is_name(label)) {
+        Some(label) => Err(Failure::usage(format!("--label {label:?} cannot be asked for by a step"))
+            .next("write 1 to 64 letters, digits, `-`, `_` and `.`, a letter or digit first")),
+        None => Ok(()),
+    }
+}
+
+/// `sprag worker ls`: who is there.
+pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
+    let store = context.store()?;
+    let (workers, now) = (store.read(|db| db.workers())?, store.now());
+    let views: Vec<WorkerView> = workers.iter().map(|worker| WorkerView::of(worker, now)).collect();
+    if context.json {
+        line(&json!(views).to_string());
+        return Ok(Exit::Ok);
+    }
+    if views.is_empty() {
+        line("no worker is there: start one with `sprag worker`");
+        return Ok(Exit::Nothing);
+    }
+    let mut rows = Vec::new();
+    for (worker, view) in workers.iter().zip(&views) {
+        let busy = store.read(|db| db.held_by(worker.id))?.len();
+        let or_none = |list: &[String]| if list.is_empty() { "-".to_owned() } else { plain(&list.join(",")) };
+        rows.push(vec![
+            plain(&view.name),
+            view.status.to_owned(),
+            format!("{busy}/{}", view.slots),
+            or_none(&view.queues),
+            or_none(&view.labels),
+            plain(&view.host),
+        ]);
+    }
+    table(context.style, &["WORKER", "STATUS", "BUSY", "QUEUES", "LABELS", "HOST"], &rows);
+    Ok(Exit::Ok)
 }
 
 /// A lease as it was written: long enough for its heartbeats to come in time.

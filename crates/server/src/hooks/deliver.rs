@@ -36,7 +36,7 @@ pub(crate) async fn deliver(app: App) {
         tasks.retain(|_, task| !task.is_finished());
         match app.read(|db| db.hooks()).await {
             Ok(hooks) => {
-                for hook in hooks.iter().filter(|hook| hook.parked.is_none()) {
+                for hook in hooks.iter().filter(|hook| hook.parked.is_none() && !hook.is_relay()) {
                     tasks.entry(hook.id).or_insert_with(|| tokio::spawn(follow(app.clone(), hook.id)));
                 }
             }

@@ -288,6 +288,7 @@ impl World {
             name: "keeper".into(),
             process: "host/1".into(),
             queues: "".into(),
+            labels: "".into(),
             slots: 1,
             lease_ms: 10,
         };

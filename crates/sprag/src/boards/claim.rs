@@ -205,6 +205,7 @@ async fn claim_while(
         name: wanted.name.as_str().into(),
         process: "".into(),
         queues: queues.join(",").into(),
+        labels: "".into(),
         slots: 1,
         lease_ms: wanted.lease.as_millis() as i64,
     };

@@ -26,10 +26,17 @@ pub struct NewWorker {
     pub process: Arc<str>,
     /// The queues it serves, separated by commas.
     pub queues: Arc<str>,
+    /// What it has that steps may ask for, separated by commas.
+    #[serde(default = "nothing", skip_serializing_if = "str::is_empty")]
+    pub labels: Arc<str>,
     /// How much it takes at once.
     pub slots: u32,
     /// How long it may be silent.
     pub lease_ms: i64,
+}
+
+fn nothing() -> Arc<str> {
+    "".into()
 }
 
 /// Registers a worker, new or come back.
@@ -44,6 +51,7 @@ pub fn register_worker(session: &mut Session<'_>, new: &NewWorker) -> Result<Out
             name: Arc::clone(&new.name),
             process: Arc::clone(&new.process),
             queues: Arc::clone(&new.queues),
+            labels: Arc::clone(&new.labels),
             slots: new.slots,
             heartbeat_until_ms: until,
             created_ms: now.wall_ms,

@@ -7,7 +7,6 @@ use sprag_lifecycle::{
     Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus, mutant,
 };
 
-use crate::backend::Backend;
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, WorkerRow};
@@ -107,36 +106,6 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
         row.details = Arc::clone(&wanted.details);
     })?;
     Ok(Provide::Make(session.get::<EnvironmentRow>(row.id)?.unwrap_or(row)))
-}
-
-/// Whether a run has files on another host than this worker's: its further steps are for that host.
-pub(super) fn works_elsewhere(session: &mut Session<'_>, worker: Id, run: RunId) -> Result<bool> {
-    let Some(row) = session.get::<RunRow>(run)? else { return Ok(false) };
-    // Most runs have no files, and then nobody need look at the worker.
-    let Some(of) = files_of(session.db(), &row)? else { return Ok(false) };
-    let Some(worker) = session.get::<WorkerRow>(worker)? else { return Ok(false) };
-    are_elsewhere(session.db(), &worker, of)
-}
-
-/// The same, for whoever has both rows.
-pub fn has_files_elsewhere(db: &mut dyn Backend, worker: &WorkerRow, run: &RunRow) -> Result<bool> {
-    files_of(db, run)?.map_or(Ok(false), |of| are_elsewhere(db, worker, of))
-}
-
-/// The run whose environment a run works in, if it works in one.
-fn files_of(db: &mut dyn Backend, run: &RunRow) -> Result<Option<RunId>> {
-    let plan = db.plan(run.plan)?;
-    Ok(match plan.is_some_and(|plan| plan.environment.is_some()) {
-        true => Some(run.id),
-        false => environment_of(&run.context),
-    })
-}
-
-fn are_elsewhere(db: &mut dyn Backend, worker: &WorkerRow, of: RunId) -> Result<bool> {
-    let rows = db.environments_of(of)?;
-    let here = worker.process.split('/').next().unwrap_or_default();
-    Ok(!here.is_empty()
-        && rows.iter().any(|row| row.status() != EnvironmentStatus::Destroyed && *row.host != *here))
 }
 
 /// The run whose environment a run works in, if that is another one's.

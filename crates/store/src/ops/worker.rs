@@ -8,7 +8,7 @@ use sprag_lifecycle::{
     WorkerStatus, advance, mutant,
 };
 
-use crate::backend::Candidate;
+use crate::backend::{Backend, Candidate};
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
@@ -172,7 +172,7 @@ fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Res
         let mut readable = Vec::with_capacity(limit);
         for candidate in found {
             if is_readable(session, candidate.execution)?
-                && !super::works_elsewhere(session, claimer.worker, candidate.execution.run)?
+                && super::is_for(session, claimer.worker, candidate.execution)?
             {
                 readable.push(candidate);
             }
@@ -184,8 +184,19 @@ fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Res
     }
 }
 
+/// Whether something waits that this worker might receive.
+pub fn is_waited_for(db: &mut dyn Backend, claimer: &Claimer) -> Result<bool> {
+    let pins = (!claimer.reserved_only).then_some(0).into_iter().chain([claimer.worker]);
+    for (queue, pin) in claimer.queues.iter().flat_map(|queue| pins.clone().map(move |pin| (queue, pin))) {
+        if !db.claimable(queue, pin, 1)?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Whether this version knows the statuses of the rows that receiving it touches.
-fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
+pub(super) fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let read = session
         .get::<RunRow>(id.run)
         .map(drop)
@@ -318,7 +329,7 @@ pub fn finish(
 
 /// Receives what this very operation has handed over, if it is for this worker.
 fn receive_next(session: &mut Session<'_>, claimer: &Claimer, last: Lease) -> Result<Option<Assignment>> {
-    let found = session
+    let mut found: Vec<_> = session
         .seen::<ExecutionRow>()
         .filter(|row| {
             row.id.run == last.execution.run
@@ -326,10 +337,15 @@ fn receive_next(session: &mut Session<'_>, claimer: &Claimer, last: Lease) -> Re
                 && row.pin.is_none_or(|pin| pin == claimer.worker)
                 && claimer.queues.contains(&row.queue)
         })
-        .max_by_key(|row| (row.priority, std::cmp::Reverse(row.id)))
-        .map(|row| Lease { execution: row.id, fence: row.fence });
-    let Some(told) = found else { return Ok(None) };
-    Ok(receive(session, claimer, told)?.ok())
+        .map(|row| (std::cmp::Reverse(row.priority), row.id, row.fence))
+        .collect();
+    found.sort_unstable();
+    for (_, execution, fence) in found {
+        if super::has_labels(session, claimer.worker, execution)? {
+            return Ok(receive(session, claimer, Lease { execution, fence })?.ok());
+        }
+    }
+    Ok(None)
 }
 
 /// What became of a lease.

@@ -73,6 +73,9 @@ fn run_in(tx: &mut Tx<'_>, job: &mut dyn Job, alone: bool) -> std::result::Resul
     if let Some(run) = job.about().runs.iter().find(|run| tx.state.contended.contains(run)) {
         return Ok(Fate::Busy(Lock::Run(run.to_i64())));
     }
+    if let Some(told) = job.about().told {
+        tx.glimpse(told.run);
+    }
     let done = run_job(tx, job);
     if let Some(fault) = tx.fault.take() {
         return Err(Failure::Fault(fault));

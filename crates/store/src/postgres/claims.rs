@@ -112,15 +112,18 @@ impl Tx<'_> {
         }
         free.sort_unstable();
         free.truncate(limit);
-        for candidate in &free {
-            let run = candidate.execution.run;
-            if self.state.runs.get(run).is_none() {
-                let row = self.state.glimpses.get(&run).cloned()?;
-                self.state.runs.learn(run, Some(row), false);
-                self.state.glimpsed.push(run);
-            }
+        free.iter().all(|candidate| self.glimpse(candidate.execution.run)).then_some(free)
+    }
+
+    /// Lets the present job know a run that somebody else holds, if it was seen when the transaction began.
+    pub(super) fn glimpse(&mut self, run: RunId) -> bool {
+        if self.state.runs.get(run).is_some() {
+            return true;
         }
-        Some(free)
+        let Some(row) = self.state.glimpses.get(&run).cloned() else { return false };
+        self.state.runs.learn(run, Some(row), false);
+        self.state.glimpsed.push(run);
+        true
     }
 }
 

@@ -195,13 +195,13 @@ impl Stored for GateRow {
 #[rustfmt::skip]
 impl Stored for WorkerRow {
     const SELECT: &'static str =
-        "SELECT id, status, version, queues, heartbeat_until_ms, name, process, slots, created_ms FROM \
-         workers";
+        "SELECT id, status, version, queues, heartbeat_until_ms, name, process, slots, created_ms, labels \
+         FROM workers";
     const KEY: &'static str = "id = $1";
     const INSERT: &'static str =
         "INSERT INTO workers (id, status, version, queues, heartbeat_until_ms, name, process, slots, \
-         created_ms) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], \
-         $5::bigint[], $6::text[], $7::text[], $8::bigint[], $9::bigint[])";
+         created_ms, labels) SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[], $4::text[], \
+         $5::bigint[], $6::text[], $7::text[], $8::bigint[], $9::bigint[], $10::text[])";
     const UPDATE: &'static str =
         "WITH done AS (UPDATE workers AS t SET status = n.status, version = n.version, queues = \
          n.queues, heartbeat_until_ms = n.heartbeat_until_ms FROM unnest($1::bigint[], $2::text[], \
@@ -222,7 +222,10 @@ impl Stored for WorkerRow {
     }
 
     fn fixed(&self) -> Vec<Cell<'_>> {
-        vec![(&*self.name).into(), (&*self.process).into(), self.slots.into(), self.created_ms.into()]
+        vec![
+            (&*self.name).into(), (&*self.process).into(), self.slots.into(), self.created_ms.into(),
+            (&*self.labels).into(),
+        ]
     }
 
     fn read(columns: &Columns) -> Result<Self> {
@@ -238,6 +241,7 @@ impl Stored for WorkerRow {
             process: r.text()?,
             slots: r.int()?,
             created_ms: r.int()?,
+            labels: r.text()?,
         })
     }
 }

@@ -26,6 +26,8 @@ const CLOCK_AND_ACTOR: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1
 const RUNS_THERE: &str = "SELECT id FROM runs WHERE id = ANY($1)";
 /// Of the runs that are asked for, those that are read as a whole.
 const SMALL: &str = "SELECT id FROM runs WHERE id = ANY($1) AND steps <= 64";
+const TOLD: &str = "status = 'scheduled' AND (run, step, attempt) IN \
+     (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]))";
 const WAITING_COUNTS: &str = "SELECT w.queue, w.pin, (SELECT count(*) FROM (SELECT FROM executions AS e \
      WHERE e.status = 'scheduled' AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin LIMIT w.n + 1) AS s) \
      FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n)";
@@ -36,13 +38,16 @@ pub(super) struct Wanted {
     runs: Vec<RunId>,
     /// By queue and worker (0: anyone), how much is wanted.
     claims: BTreeMap<(Arc<str>, Id), usize>,
+    /// Executions that messages told of.
+    told: Vec<ExecutionId>,
 }
 
 impl Wanted {
     pub(super) fn by<'j>(jobs: impl Iterator<Item = &'j About>) -> Wanted {
-        let (mut runs, mut claims) = (BTreeSet::new(), BTreeMap::new());
+        let (mut runs, mut claims, mut told) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         for about in jobs {
             runs.extend(about.runs.iter().copied());
+            told.extend(about.told);
             let Some((claimer, limit)) = &about.claim else { continue };
             for queue in &claimer.queues {
                 let anyones = (!claimer.reserved_only).then_some(0);
@@ -52,7 +57,13 @@ impl Wanted {
                 }
             }
         }
-        Wanted { runs: runs.into_iter().collect(), claims }
+        Wanted { runs: runs.into_iter().collect(), claims, told: told.into_iter().collect() }
+    }
+
+    /// The runs, steps and attempts of what messages told of, as parameters.
+    fn told_columns<'a>(&self) -> [Cell<'a>; 3] {
+        let column = |of: fn(&ExecutionId) -> i64| Cell::from(self.told.iter().map(of).collect::<Vec<i64>>());
+        [column(|id| id.run.to_i64()), column(|id| id.step.into()), column(|id| id.attempt.into())]
     }
 
     /// The queues, the workers and the numbers, as parameters.
@@ -128,6 +139,7 @@ impl<'w> Tx<'w> {
         let ids: Vec<i64> = wanted.runs.iter().map(|run| run.to_i64()).collect();
         let (runs_sql, waiting_sql) = (held::<RunRow>("id = ANY($1) ORDER BY id"), waiting_sql());
         let whole = Whole::of(ids.clone());
+        let told_sql = held::<ExecutionRow>(TOLD);
         let mut asks = vec![Ask::plain("BEGIN"), Ask::plain(CLOCK_AND_ACTOR)];
         asks.extend(locks.map(wait_for));
         let first = asks.len();
@@ -139,8 +151,13 @@ impl<'w> Tx<'w> {
         if !wanted.claims.is_empty() {
             asks.push(Ask { sql: &waiting_sql, params: wanted.claim_columns() });
             asks.push(Ask { sql: WAITING_COUNTS, params: wanted.claim_columns() });
-        } else if !wanted.runs.is_empty() {
-            // Whoever is about a run mostly tells of it. With a claim there is more to read before the head is taken.
+        }
+        if !wanted.told.is_empty() {
+            asks.push(Ask::new(&told_sql, wanted.told_columns()));
+        }
+        // Whoever is about a run mostly tells of it. Who receives something has more to read before it takes the head.
+        let receives = !wanted.claims.is_empty() || !wanted.told.is_empty();
+        if !receives && !wanted.runs.is_empty() {
             asks.extend([Ask::plain(QUEUES), Ask::plain(HEAD)]);
         }
         let mut answers = wire.ask(&asks)?;
@@ -154,17 +171,26 @@ impl<'w> Tx<'w> {
             tx.learn_whole(&wanted.runs, &answers[2..]);
             answers = rest;
         }
-        match answers.as_slice() {
-            [found, counts] if !wanted.claims.is_empty() => {
-                tx.learn_waiting(wanted, found, counts);
-                tx.read_around(!wanted.runs.is_empty())?;
+        let mut answers = answers.into_iter();
+        let mut two = || Some((answers.next()?, answers.next()?));
+        if !receives {
+            if let Some((queues, head)) = two() {
+                tx.learn_queues(&queues);
+                tx.learn_head(&head);
             }
-            [queues, head] => {
-                tx.learn_queues(queues);
-                tx.learn_head(head);
-            }
-            _ => {}
+            return Ok(tx);
         }
+        if !wanted.claims.is_empty()
+            && let Some((found, counts)) = two()
+        {
+            tx.learn_waiting(wanted, &found, &counts);
+        }
+        // One that is not among them is over, or another's: it is looked for by its key.
+        let told: Vec<ExecutionRow> =
+            answers.next().iter().flatten().filter_map(|row| ExecutionRow::read(row).ok()).collect();
+        let ids: Vec<ExecutionId> = told.iter().map(|row| row.id).collect();
+        told.into_iter().for_each(|row| tx.state.executions.learn(row.id, Some(row), true));
+        tx.read_around(!wanted.runs.is_empty(), &ids)?;
         Ok(tx)
     }
 
@@ -221,9 +247,9 @@ impl<'w> Tx<'w> {
     }
 
     /// Reads the runs and steps of what may be received, and takes the journal's head if there is something to tell.
-    fn read_around(&mut self, about_runs: bool) -> Result<(), Fault> {
-        let free: BTreeSet<ExecutionId> =
-            self.state.waiting.values().flat_map(|waiting| waiting.free.iter().copied()).collect();
+    fn read_around(&mut self, about_runs: bool, told: &[ExecutionId]) -> Result<(), Fault> {
+        let free = self.state.waiting.values().flat_map(|waiting| waiting.free.iter());
+        let free: BTreeSet<ExecutionId> = free.chain(told).copied().collect();
         if !about_runs && free.is_empty() {
             return Ok(());
         }

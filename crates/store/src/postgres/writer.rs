@@ -163,7 +163,7 @@ impl Writer {
         let looks: Vec<RunId> = self.later.keys().copied().take(LATER_BOUND).collect();
         for run in looks {
             let steps: Vec<StepNo> = self.later.remove(&run).unwrap_or_default().into_iter().collect();
-            let about = About { runs: vec![run], claim: None };
+            let about = About { runs: vec![run], ..About::default() };
             let look = Look { run, steps: steps.clone(), about };
             first.push(Work { look: Some((run, steps)), ..Work::new(Box::new(look)) });
         }

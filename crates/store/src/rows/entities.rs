@@ -249,12 +249,31 @@ pub struct WorkerRow {
     pub process: Arc<str>,
     /// The queues it serves, separated by commas.
     pub queues: Arc<str>,
+    /// What it has that steps may ask for, separated by commas.
+    pub labels: Arc<str>,
     /// How much it takes at once.
     pub slots: u32,
     /// Until when it may be silent (steady).
     pub heartbeat_until_ms: i64,
     /// When it first appeared.
     pub created_ms: i64,
+}
+
+impl WorkerRow {
+    /// Whether it takes what waits in this queue.
+    pub fn serves(&self, queue: &str) -> bool {
+        self.queues.split(',').any(|served| served == queue)
+    }
+
+    /// Whether it has all that a step asks for.
+    pub fn has_all(&self, labels: &[String]) -> bool {
+        labels.iter().all(|wanted| self.labels.split(',').any(|label| label == wanted))
+    }
+
+    /// The host its process is on.
+    pub fn host(&self) -> &str {
+        self.process.split('/').next().unwrap_or_default()
+    }
 }
 
 /// What is known beside a worker's row.

@@ -458,11 +458,11 @@ impl Stored for GateRow {
 #[rustfmt::skip]
 impl Stored for WorkerRow {
     const LOAD: &'static str =
-        "SELECT id, status, version, name, process, queues, slots, created_ms, heartbeat_until_ms FROM \
-         workers WHERE id = ?1";
+        "SELECT id, status, version, name, process, queues, slots, created_ms, heartbeat_until_ms, labels \
+         FROM workers WHERE id = ?1";
     const INSERT: &'static str =
         "INSERT INTO workers (id, status, version, name, process, queues, slots, created_ms, \
-         heartbeat_until_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+         heartbeat_until_ms, labels) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
     const UPDATE: &'static str =
         "UPDATE workers SET status = ?2, version = ?3, heartbeat_until_ms = ?4, queues = ?5 WHERE id = ?1 \
          AND status = ?6 AND version = ?7";
@@ -474,7 +474,7 @@ impl Stored for WorkerRow {
     fn insert(statement: &mut Statement<'_>, row: &Self) -> SqlResult<usize> {
         statement.execute(params![
             row.id, row.status().as_str(), row.version(), &*row.name, &*row.process, &*row.queues,
-            row.slots, row.created_ms, row.heartbeat_until_ms
+            row.slots, row.created_ms, row.heartbeat_until_ms, &*row.labels
         ])
     }
 
@@ -493,6 +493,7 @@ impl Stored for WorkerRow {
             name: r.get(3)?,
             process: r.get(4)?,
             queues: r.get(5)?,
+            labels: r.get(9)?,
             slots: r.get(6)?,
             heartbeat_until_ms: r.get(8)?,
             created_ms: r.get(7)?,

@@ -389,6 +389,7 @@ fn c05_a_claim_that_is_asked_again_gets_what_it_got() {
             name: "agent".into(),
             process: "".into(),
             queues: "default".into(),
+            labels: "".into(),
             slots: 1,
             lease_ms: 60_000,
         };

@@ -165,7 +165,7 @@ fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
 /// A worker that is there.
 async fn register(store: &Store, id: Id) {
     let (name, process, queues) = ("one".into(), "one".into(), "".into());
-    let new = NewWorker { id, name, process, queues, slots: 1, lease_ms: 1000 };
+    let new = NewWorker { id, name, process, queues, labels: "".into(), slots: 1, lease_ms: 1000 };
     let _ = store.claims().register(new).await.unwrap();
 }
 

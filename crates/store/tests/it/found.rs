@@ -18,6 +18,7 @@ async fn register(store: &Store, id: Id, host: &str) {
         name: "one".into(),
         process: process.into(),
         queues: "default".into(),
+        labels: "".into(),
         slots: 1,
         lease_ms: 1000,
     };

@@ -213,6 +213,7 @@ fn o14_a_commit_whose_answer_was_lost_is_looked_up() {
             name: "w".into(),
             process: "".into(),
             queues: "default".into(),
+            labels: "".into(),
             slots: 1,
             lease_ms: 60_000,
         };

@@ -32,9 +32,11 @@ pub(crate) async fn register(
     Json(mut new): Json<NewWorker>,
 ) -> Answer<Json<wire::Done>> {
     check_lease(new.lease_ms)?;
-    let texts = [(&new.name, 128), (&new.process, 512), (&new.queues, 4_096)];
+    let texts = [(&new.name, 128), (&new.process, 512), (&new.queues, 4_096), (&new.labels, 4_096)];
     if let Some((_, most)) = texts.iter().find(|(text, most)| text.len() > *most) {
-        return Err(Problem::invalid(format!("name, process and queues: one has more than {most} bytes")));
+        return Err(Problem::invalid(format!(
+            "name, process, queues and labels: one has more than {most} bytes"
+        )));
     }
     if new.slots == 0 || new.slots as usize > MOST_HELD {
         return Err(Problem::invalid(format!("slots: between 1 and {MOST_HELD}")));

@@ -98,6 +98,7 @@ pub async fn come_by(place: Arc<Place>, cast: Arc<Cast>) {
             name: "agent".into(),
             process: "".into(),
             queues: TASK_QUEUE.into(),
+            labels: "".into(),
             slots: 1,
             lease_ms: LEASE_MS,
         };

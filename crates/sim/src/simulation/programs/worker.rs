@@ -53,7 +53,8 @@ pub async fn work(
     };
     let runner =
         Arc::new(Supervised { place: Arc::clone(&place), cast: Arc::clone(&cast), keeper: keeper.clone() });
-    let config = Config { id, name, queues, only: only.map(|(run, _)| run), slots, lease };
+    let config =
+        Config { id, name, queues, labels: Vec::new(), only: only.map(|(run, _)| run), slots, lease };
     let worker = loop {
         match Worker::register(
             store.clone(),
