@@ -157,7 +157,11 @@ impl<'w> Tx<'w> {
     }
 
     /// Remembers rows; says whether all of them could be read.
-    pub(super) fn learn_all<R: Kept>(&mut self, rows: &[Columns], held: bool) -> bool {
+    pub(super) fn learn_all<'r, R: Kept>(
+        &mut self,
+        rows: impl IntoIterator<Item = &'r Columns>,
+        held: bool,
+    ) -> bool {
         let mut all = true;
         for row in rows {
             match R::read(row) {
