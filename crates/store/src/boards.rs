@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sprag_lifecycle::{Following, RunId, StepNo, StepStatus};
 
 use crate::error::Result;
-use crate::handle::Person;
 use crate::ops::{self, Added, Created, NewBoard, NewTask, TaskMoved};
+use crate::roles::Person;
 
 /// A board: an open run whose tasks are added while it goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]

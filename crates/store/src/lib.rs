@@ -24,6 +24,7 @@ mod outcome;
 mod outside;
 mod postgres;
 mod retention;
+mod roles;
 mod rows;
 mod run_state;
 mod seams;
@@ -35,13 +36,14 @@ mod wake;
 pub use backend::{Backend, Candidate, QueueRow, Table};
 pub use boards::{BoardRow, Boards, NoteRow};
 pub use error::{Error, Result};
-pub use handle::{Claims, Executor, Holder, Person, Reaper, Store};
+pub use handle::Store;
 pub use language::{Language, Prepared, Wordless};
 pub use machine::{Fate, Machine, Surroundings, Task, Written};
 pub use memory::{REFUSALS_KEPT, Tables};
 pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
 pub use retention::Retention;
+pub use roles::{Claims, Executor, Holder, Person, Reaper};
 pub use rows::{
     EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
     JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow,

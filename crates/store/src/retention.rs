@@ -6,8 +6,8 @@
 use sprag_lifecycle::RunId;
 
 use crate::error::Result;
-use crate::handle::Person;
 use crate::ops;
+use crate::roles::Person;
 
 /// What a database must be able to forget.
 pub trait Retention {

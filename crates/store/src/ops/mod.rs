@@ -1,7 +1,7 @@
 //! The operations: everything that anybody can do to a store, each one transaction.
 //!
 //! They are plain functions over a [`Session`](crate::Session), so that the model checker, the simulation, memory and
-//! SQLite all run exactly this code. Who may call which is a matter of the handles in `handle.rs`.
+//! SQLite all run exactly this code. Who may call which is a matter of the roles in `roles.rs`.
 
 mod boards;
 mod entities;
