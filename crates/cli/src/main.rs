@@ -9,6 +9,7 @@ mod exit;
 mod live;
 mod show;
 mod starter;
+mod sub_args;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
