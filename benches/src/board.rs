@@ -176,11 +176,11 @@ impl Board {
 /// Eighty columns.
 fn table(lines: &[Line]) -> String {
     let mut text =
-        format!("{:<10}{:<17}{:>3} {:>10} {:<14} {}", "workload", "system", "at", "median", "unit", "ratio");
+        format!("{:<10}{:<17}{:>3} {:>9} {:<14} {}", "workload", "system", "at", "median", "unit", "ratio");
     for line in lines {
         let ratio = match (&line.ratio_to, line.ratio, line.spread) {
             (Some(to), Some(ratio), Some((least, most))) => {
-                format!("{ratio:.2} ({least:.2}–{most:.2}) of\n{:57}{to}", "")
+                format!("{ratio:.2} ({least:.2}–{most:.2}) of\n{:56}{to}", "")
             }
             (None, _, Some((least, most))) => {
                 let target = match (&line.target, line.met) {
@@ -194,7 +194,7 @@ fn table(lines: &[Line]) -> String {
         };
         let _ = write!(
             text,
-            "\n{:<10}{:<17}{:>3} {:>10} {:<14} {ratio}",
+            "\n{:<10}{:<17}{:>3} {:>9} {:<14} {ratio}",
             line.workload,
             line.system,
             line.in_flight,
