@@ -291,9 +291,9 @@ impl Store {
         }
     }
 
-    /// Whether processes share it through one file, and take turns at writing.
-    pub(crate) fn shares_a_file(&self) -> bool {
-        matches!(*self.inner, Inner::Sqlite(_))
+    /// Whether it is on this machine: to look costs next to nothing.
+    pub(crate) fn is_here(&self) -> bool {
+        !matches!(*self.inner, Inner::Postgres(_))
     }
 
     /// What an executor may do.
