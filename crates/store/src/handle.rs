@@ -291,11 +291,6 @@ impl Store {
         }
     }
 
-    /// Whether it is on this machine: to look costs next to nothing.
-    pub(crate) fn is_here(&self) -> bool {
-        !matches!(*self.inner, Inner::Postgres(_))
-    }
-
     /// What an executor may do.
     pub fn executor(&self) -> Executor<'_> {
         Executor(self)

@@ -8,7 +8,7 @@ use sprag_lifecycle::{
     WorkerStatus, advance, mutant,
 };
 
-use crate::backend::{Backend, Candidate};
+use crate::backend::Candidate;
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
@@ -182,17 +182,6 @@ fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Res
         }
         wanted += limit - readable.len();
     }
-}
-
-/// Whether something waits that this worker might receive.
-pub fn is_waited_for(db: &mut dyn Backend, claimer: &Claimer) -> Result<bool> {
-    let pins = (!claimer.reserved_only).then_some(0).into_iter().chain([claimer.worker]);
-    for (queue, pin) in claimer.queues.iter().flat_map(|queue| pins.clone().map(move |pin| (queue, pin))) {
-        if !db.claimable(queue, pin, 1)?.is_empty() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// Whether this version knows the statuses of the rows that receiving it touches.
