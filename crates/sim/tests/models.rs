@@ -29,7 +29,7 @@ fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
 
 fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usize, budget: Budget) -> usize {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let model = Pipelines { plan, scripts, workers, budget, quiet_every: quiet_every() };
+    let model = Pipelines { plan, scripts, workers, budget, quiet_every: 8 };
     let stop = stateright::HasDiscoveries::AnyFailures;
     let checker = model.checker().threads(2).finish_when(stop).spawn_bfs().join();
     println!("figure: model, {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
@@ -48,11 +48,6 @@ fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usiz
 /// One more of something in the nightly run.
 fn more() -> u8 {
     u8::from(std::env::var_os("SPRAG_NIGHTLY").is_some())
-}
-
-/// Driving a state to its end costs more than finding it: of millions, every thirty-second is enough for every day.
-fn quiet_every() -> u64 {
-    if more() > 0 { 8 } else { 32 }
 }
 
 /// An exploration uses both cores and some gigabytes: one at a time.
@@ -262,7 +257,7 @@ fn c03_c07_a_board_whose_tasks_need_each_other() {
     let budget =
         boards::Budget { failures: 1, expiries: 1, releases: 1, cancels: 1, retries: 1, ends: more() };
     let tasks = vec![(vec![], false), (vec![1], false), (vec![1, 2], true)];
-    explore_all("board", Boards { tasks, attempts: 2, agents: 2, budget, quiet_every: quiet_every() });
+    explore_all("board", Boards { tasks, attempts: 2, agents: 2, budget, quiet_every: 8 });
 }
 
 #[test]
