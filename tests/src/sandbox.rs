@@ -305,14 +305,19 @@ impl Started {
         });
     }
 
-    /// Whether it holds a file's lock for writing.
+    /// Whether it holds the lock that whoever writes to a SQLite file has: one byte of its shared memory.
     fn has_write_lock(&self) -> bool {
+        const WRITER: &str = "120";
         let pid = self.pid().to_string();
         let locks = std::fs::read_to_string("/proc/locks").expect("the kernel tells of locks");
-        locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).any(|words| {
-            // "12: POSIX  ADVISORY  WRITE 32299 fe:00:11633818 120 120"
-            words.get(3) == Some(&"WRITE") && words.get(4) == Some(&pid.as_str())
-        })
+        // "12: POSIX  ADVISORY  WRITE 32299 fe:00:11633818 120 120"
+        let held = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            [(1, "POSIX"), (3, "WRITE"), (4, &pid), (6, WRITER)]
+                .iter()
+                .all(|(no, word)| words.get(*no) == Some(word))
+        };
+        locks.lines().any(held)
     }
 
     /// Whether it has not ended.
