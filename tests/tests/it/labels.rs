@@ -2,7 +2,7 @@
 
 use sprag_tests::{Sandbox, Signal, until};
 
-const ASKS: &str = "steps:\n  - { id: plain, run: 'echo $SPRAG_STEP >> ran' }\n  - { id: asks, labels: [gpu, linux], run: 'echo $SPRAG_STEP >> ran' }\n";
+const ASKS: &str = "steps:\n  - { id: plain, run: 'echo $SPRAG_STEP_ID >> ran' }\n  - { id: asks, labels: [gpu, linux], run: 'echo $SPRAG_STEP_ID >> ran' }\n";
 
 #[test]
 fn a_step_waits_for_a_worker_that_has_its_labels_and_explain_says_so() {
