@@ -83,6 +83,8 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     runtime: Arc<Runtime>,
     wire: Option<Wire>,
+    /// When the server that it is connected to was started, in microseconds.
+    server: i64,
     later: BTreeMap<RunId, BTreeSet<StepNo>>,
     /// Nobody comes any more: what is left is waited for.
     closing: bool,
@@ -95,8 +97,14 @@ impl Writer {
             .enable_all()
             .build()
             .map_err(|error| Error::Open { path: shared.place.path(), reason: error.to_string() })?;
-        let mut writer =
-            Writer { shared, runtime: Arc::new(runtime), wire: None, later: BTreeMap::new(), closing: false };
+        let mut writer = Writer {
+            shared,
+            runtime: Arc::new(runtime),
+            wire: None,
+            server: 0,
+            later: BTreeMap::new(),
+            closing: false,
+        };
         let told = |fault: Fault| fault.told(&writer.shared.place, "opening");
         let wire = open::connect_here(&writer.shared.place, &writer.runtime).map_err(told)?;
         open::migrate(&wire, &writer.shared.place)?;
@@ -110,6 +118,8 @@ impl Writer {
         // So that the time is known before anything is written.
         let ms = open::number(&wire, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
         self.shared.clock.told(ms);
+        let started = "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
+        self.server = open::number(&wire, started)?;
         self.wire = Some(wire);
         Ok(())
     }
@@ -233,7 +243,10 @@ impl Writer {
         match committing {
             Err(Failure::Lost { xid, done, reason }) => {
                 self.wire = None;
+                let server = self.server;
                 match xid.and_then(|xid| self.fate(xid)) {
+                    // A server that crashed gives numbers again that never reached its disk: another's commit may be meant.
+                    Some(true) if self.server != server => Err(Failure::Unknown(reason)),
                     Some(true) => Ok(*done),
                     Some(false) => Err(Failure::Fault(Fault::Silent)),
                     None => Err(Failure::Unknown(reason)),
