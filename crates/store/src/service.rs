@@ -66,13 +66,13 @@ impl HookRow {
         self.id == Self::RELAY
     }
 
-    /// Where the relay to a broker begins.
-    pub fn relay(url: &Arc<str>, created_ms: i64) -> HookRow {
+    /// One that has been told of nothing yet.
+    pub fn new(id: Id, url: Arc<str>, secret: Arc<str>, filter: Arc<str>, created_ms: i64) -> HookRow {
         HookRow {
-            id: Self::RELAY,
-            url: Arc::clone(url),
-            secret: "".into(),
-            filter: "{}".into(),
+            id,
+            url,
+            secret,
+            filter,
             cursor: 0,
             failures: 0,
             next_try_ms: 0,
@@ -82,6 +82,11 @@ impl HookRow {
             lease_until_ms: 0,
             created_ms,
         }
+    }
+
+    /// Where the relay to a broker begins.
+    pub fn relay(url: &Arc<str>, created_ms: i64) -> HookRow {
+        HookRow::new(Self::RELAY, Arc::clone(url), "".into(), "{}".into(), created_ms)
     }
 }
 

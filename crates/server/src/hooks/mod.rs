@@ -129,21 +129,9 @@ pub async fn add_hook(store: &Store, new: NewHook) -> Result<(HookRow, String), 
     if store.read(|db| db.hooks())?.len() >= MOST {
         return Err(Complaint::new(ComplaintKind::Refused, format!("there are {MOST} hooks already")));
     }
-    let row = HookRow {
-        id: store.new_id(),
-        url: new.url.into(),
-        secret: secret.as_str().into(),
-        filter: serde_json::to_string(&new.filter).unwrap_or_default().into(),
-        cursor: 0,
-        failures: 0,
-        next_try_ms: 0,
-        parked: None,
-        error: None,
-        holder: 0,
-        lease_until_ms: 0,
-        created_ms: store.now().wall_ms,
-    };
-    let id = row.id;
+    let filter = serde_json::to_string(&new.filter).unwrap_or_default();
+    let (id, url, made_ms) = (store.new_id(), new.url.into(), store.now().wall_ms);
+    let row = HookRow::new(id, url, secret.as_str().into(), filter.into(), made_ms);
     store.service().add_hook(row, new.since).await?;
     let kept = store.read(|db| db.hooks())?.into_iter().find(|hook| hook.id == id);
     kept.map(|row| (row, secret)).ok_or_else(|| Complaint::failed("the hook was removed at once"))

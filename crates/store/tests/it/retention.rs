@@ -124,20 +124,7 @@ fn what_a_hook_has_not_been_told_of_stays() {
         complete(&store, run).await;
         work_off_effects(&store).await;
         clock.advance(DAY_MS);
-        let hook = HookRow {
-            id: 1,
-            url: "http://127.0.0.1:1/".into(),
-            secret: "s".into(),
-            filter: "{}".into(),
-            cursor: 0,
-            failures: 0,
-            next_try_ms: 0,
-            parked: None,
-            error: None,
-            holder: 0,
-            lease_until_ms: 0,
-            created_ms: 0,
-        };
+        let hook = HookRow::new(1, "http://127.0.0.1:1/".into(), "s".into(), "{}".into(), 0);
         store.write(move |session| session.db().put_hook(&hook)).await.unwrap();
         let told = store.person().forget_runs(store.now().wall_ms, None, 10).await.unwrap();
         assert_eq!(told.kept, vec![(run, "a hook has not been told of it")]);

@@ -18,20 +18,7 @@ fn token(id: i64, name: &str, hash: &str) -> TokenRow {
 }
 
 fn hook(id: i64) -> HookRow {
-    HookRow {
-        id,
-        url: "http://a/".into(),
-        secret: "s".into(),
-        filter: "{}".into(),
-        cursor: 0,
-        failures: 0,
-        next_try_ms: 0,
-        parked: None,
-        error: None,
-        holder: 0,
-        lease_until_ms: 0,
-        created_ms: 5,
-    }
+    HookRow::new(id, "http://a/".into(), "s".into(), "{}".into(), 5)
 }
 
 fn the_hook(store: &Store) -> HookRow {
