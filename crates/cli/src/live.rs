@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag::{Events, Names, gate_text};
 use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind};
-use sprag_process::LogReader;
 use sprag_store::{ExecutionRow, GateKind, GateRow, Id, JournalEntry, Row, RunRow, StepRow, Store, Table};
 use sprag_worker::Files;
 use tokio::signal::unix::{SignalKind, signal};
@@ -15,81 +14,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::context::Known;
 use crate::exit::Failure;
 use crate::show::{Style, line, plain, span};
+use crate::tails::Tails;
 
 /// How often a terminal is drawn anew and logs are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// How much of a log is read at once.
-const LOG_PIECE_BYTES: usize = 256 * 1024;
-/// How many such pieces are shown before somebody else gets a word in.
-const PIECES_AT_ONCE: usize = 16;
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-
-/// Prints what attempts have printed, each line once.
-pub(crate) struct Tails {
-    files: Files,
-    readers: BTreeMap<ExecutionId, (String, LogReader)>,
-    store: Store,
-    known: Known,
-    width: usize,
-    json: bool,
-    /// Lines begin with the step's name.
-    named: bool,
-}
-
-impl Tails {
-    pub(crate) fn new(store: &Store, files: Files, known: &Known, json: bool, named: bool) -> Self {
-        let width = known.plan.steps.iter().map(|step| step.id.chars().count()).max().unwrap_or(0);
-        let (store, known) = (store.clone(), known.clone());
-        Tails { files, readers: BTreeMap::new(), store, known, width, json, named }
-    }
-
-    /// Prints what is new in an attempt's log, to its end.
-    pub(crate) fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
-        self.print_pieces(id, usize::MAX)
-    }
-
-    /// Prints some of what is new in the log of an attempt that goes on: it may grow faster than it is shown.
-    pub(crate) fn print_some(&mut self, id: ExecutionId) -> Result<(), Failure> {
-        self.print_pieces(id, PIECES_AT_ONCE)
-    }
-
-    fn print_pieces(&mut self, id: ExecutionId, most: usize) -> Result<(), Failure> {
-        let (step, reader) = self.readers.entry(id).or_insert_with(|| {
-            let step = self.known.name_of(&self.store, id.step);
-            let path = self.files.log(id, &step);
-            (step, LogReader::new(path))
-        });
-        for _ in 0..most {
-            let entries = match reader.read(LOG_PIECE_BYTES) {
-                Ok(entries) => entries,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => {
-                    let path = self.files.log(id, step);
-                    return Err(Failure::error(format!("{}: {error}", path.display())));
-                }
-            };
-            if entries.is_empty() {
-                return Ok(());
-            }
-            let style = Style::stdout();
-            let width = self.width.max(step.chars().count());
-            for entry in entries {
-                if self.json {
-                    let told = json!({
-                        "run": id.run, "step": step, "attempt": id.attempt,
-                        "at": entry.at, "stream": entry.stream, "text": entry.text,
-                    });
-                    line(&told.to_string());
-                } else if self.named {
-                    line(&format!("{} {}", style.dim(&format!("{step:>width$} │")), plain(&entry.text)));
-                } else {
-                    line(&plain(&entry.text));
-                }
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Why a step failed, in a few words, from its result.
 pub(crate) fn why_failed(result: &str) -> Option<String> {

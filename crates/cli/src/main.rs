@@ -10,6 +10,7 @@ mod live;
 mod show;
 mod starter;
 mod sub_args;
+mod tails;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -61,7 +61,7 @@ pub use clock::now_ms as boot_ms;
 pub use error::{Error, RefusalKind};
 pub use identity::{Liveness, NotAProcessId, ProcessId, current, is_alive};
 pub use lock::{is_held, remove_if_free};
-pub use log::{LogEntry, LogReader, Stream, remark};
+pub use log::{LogEntry, LogReader, Stream, WholeLines, remark};
 pub use order::{Capture, DEFAULT_GRACE_MS, DEFAULT_LOG_LIMIT_BYTES, LEASE_GRACE_MS, Order, TREE_MARKER};
 pub use orphans::{OrphansEnded, end_orphans};
 pub use report::{Ended, NotStarted, Reason, Started, Usage};

@@ -1,18 +1,20 @@
 //! The log of a command: what it wrote to stdout and stderr, with times, masked, bounded.
 //!
 //! ```text
-//!   bytes of one stream ─▶ Masker ─▶ Lines ─▶ LogWriter ─▶ file ─▶ LogReader
-//!                          `***`     pieces    times, limit
+//!   bytes of one stream ─▶ Masker ─▶ Lines ─▶ LogWriter ─▶ file ─▶ LogReader ─▶ WholeLines
+//!                          `***`     pieces    times, limit                    lines again
 //! ```
 
 mod entry;
 mod lines;
 mod mask;
 mod reader;
+mod whole;
 mod writer;
 
 pub use entry::{LogEntry, Stream};
 pub use reader::LogReader;
+pub use whole::WholeLines;
 
 /// Adds remarks to a log that no supervisor writes to now.
 pub fn remark(log: &std::path::Path, remarks: &[String]) -> std::io::Result<()> {

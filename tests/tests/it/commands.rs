@@ -331,6 +331,26 @@ fn a_detached_run_waits_for_a_worker() {
 }
 
 #[test]
+fn a_line_that_came_in_pieces_is_shown_whole() {
+    let sandbox = Sandbox::new();
+    let slowly = "run: 'printf one; sleep 1; printf two >&2; sleep 1; echo _end; echo _end >&2; printf rest'";
+    sandbox.pipeline("slow", &[("a", slowly)]);
+    let id = sandbox.detach(&sandbox.path("slow.yaml"));
+    let followed = sandbox.start(["logs", "-f", &id, "a"]);
+    let worker = sandbox.start(["worker"]);
+    sandbox.ends_as(&id, "completed");
+    let lines = |shown: &str| {
+        let mut lines: Vec<String> = shown.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(lines(&followed.finish().expect(0).stdout), ["one_end", "rest", "two_end"]);
+    assert_eq!(lines(&sandbox.sprag(["logs", &id, "a"]).expect(0).stdout), ["one_end", "rest", "two_end"]);
+    worker.signal(Signal::TERM);
+    worker.finish().expect(0);
+}
+
+#[test]
 fn logs_and_events_are_followed_from_other_processes() {
     let sandbox = sandbox();
     let script = "run: |\n  echo first\n  until [ -e go ]; do :; done\n  echo last >&2";

@@ -35,7 +35,7 @@ fn a_step_waits_for_a_worker_that_has_its_labels_and_explain_says_so() {
         .iter()
         .map(|worker| (worker["name"].as_str().expect("a name"), worker["labels"].to_string()))
         .collect();
-    assert_eq!(told, [("plain", "[\"linux\"]".to_owned()), ("able", "[\"gpu\",\"linux\"]".to_owned())]);
+    assert_eq!(told, [("able", "[\"gpu\",\"linux\"]".to_owned()), ("plain", "[\"linux\"]".to_owned())]);
     let people = sandbox.sprag(["worker", "ls"]).expect(0).stdout;
     assert!(
         people.contains("gpu,linux") && people.lines().all(|line| line.chars().count() <= 80),

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::live::Tails;
+use crate::tails::Tails;
 
 /// How often files are looked at while they grow.
 const LOOK: Duration = Duration::from_millis(100);

@@ -95,7 +95,8 @@ pub(crate) fn check_labels(labels: &[String]) -> Result<(), Failure> {
 /// `sprag worker ls`: who is there.
 pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
     let store = context.store()?;
-    let (workers, now) = (store.read(|db| db.workers())?, store.now());
+    let (mut workers, now) = (store.read(|db| db.workers())?, store.now());
+    workers.sort_by(|a, b| a.name.cmp(&b.name));
     let views: Vec<WorkerView> = workers.iter().map(|worker| WorkerView::of(worker, now)).collect();
     if context.json {
         line(&json!(views).to_string());
