@@ -14,7 +14,8 @@ use super::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
 use crate::error::{Error, Result};
 
 /// Each takes the schema one version further, in one transaction.
-const MIGRATIONS: &[&str] = &[include_str!("schema.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
 /// The newest schema that this program knows.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 

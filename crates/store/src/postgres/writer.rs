@@ -10,10 +10,11 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 
 use super::attempt::{self, Failure, Fate};
+use super::cells::Cell;
 use super::fault::Fault;
 use super::open;
 use super::state::Lock;
-use super::wire::Wire;
+use super::wire::{Ask, Wire};
 use super::{LOCK_TIMEOUT, Shared};
 use crate::error::{Error, Result};
 use crate::job::{About, Job};
@@ -38,6 +39,8 @@ const RECONNECT_MS: i64 = 15_000;
 const LATER: Duration = Duration::from_millis(5);
 /// Runs looked at afterwards, in one batch.
 const LATER_BOUND: usize = 32;
+/// The first to come after a crash gives the server's new life a number.
+const BEGIN_LIFE: &str = "INSERT INTO life VALUES (true, $1) ON CONFLICT DO NOTHING";
 
 /// A job, what it waits for, and how often it was tried.
 pub(super) struct Work {
@@ -83,8 +86,8 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     runtime: Arc<Runtime>,
     wire: Option<Wire>,
-    /// When the server that it is connected to was started, in microseconds.
-    server: i64,
+    /// Which life of the server it is connected to: another one after each crash.
+    life: i64,
     later: BTreeMap<RunId, BTreeSet<StepNo>>,
     /// Nobody comes any more: what is left is waited for.
     closing: bool,
@@ -101,7 +104,7 @@ impl Writer {
             shared,
             runtime: Arc::new(runtime),
             wire: None,
-            server: 0,
+            life: 0,
             later: BTreeMap::new(),
             closing: false,
         };
@@ -118,8 +121,9 @@ impl Writer {
         // So that the time is known before anything is written.
         let ms = open::number(&wire, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
         self.shared.clock.told(ms);
-        let started = "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
-        self.server = open::number(&wire, started)?;
+        let number = self.shared.entropy.next_u64() as i64;
+        wire.ask(&[Ask::new(BEGIN_LIFE, [Cell::from(number)])])?;
+        self.life = open::number(&wire, "SELECT number FROM life")?;
         self.wire = Some(wire);
         Ok(())
     }
@@ -243,10 +247,10 @@ impl Writer {
         match committing {
             Err(Failure::Lost { xid, done, reason }) => {
                 self.wire = None;
-                let server = self.server;
+                let life = self.life;
                 match xid.and_then(|xid| self.fate(xid)) {
                     // A server that crashed gives numbers again that never reached its disk: another's commit may be meant.
-                    Some(true) if self.server != server => Err(Failure::Unknown(reason)),
+                    Some(true) if self.life != life => Err(Failure::Unknown(reason)),
                     Some(true) => Ok(*done),
                     Some(false) => Err(Failure::Fault(Fault::Silent)),
                     None => Err(Failure::Unknown(reason)),

@@ -206,7 +206,7 @@ fn many_that_start_at_once_make_the_tables_once() {
     let store = Store::open_postgres(&database.url).unwrap();
     runtime().block_on(create(&store, &sequence(1)));
     let health = store.health().unwrap();
-    assert!(health.contains("schema 2") && health.contains("fsync on"), "{health}");
+    assert!(health.contains("schema 3") && health.contains("fsync on"), "{health}");
     assert!(!health.contains("LOOK"), "{health}");
 }
 

@@ -224,3 +224,90 @@ fn o14_a_commit_whose_answer_was_lost_is_looked_up() {
     });
     check(&store, 0);
 }
+
+/// Passes bytes on while it is open; whoever comes when it is shut is sent away.
+struct Gate {
+    port: u16,
+    open: Arc<AtomicBool>,
+}
+
+impl Gate {
+    fn to(server: std::net::SocketAddr) -> Gate {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let open = Arc::new(AtomicBool::new(true));
+        let is_open = Arc::clone(&open);
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if !is_open.load(Ordering::SeqCst) {
+                    continue;
+                }
+                let Ok(server) = TcpStream::connect(server) else { continue };
+                let ends = [(client.try_clone(), server.try_clone()), (Ok(server), Ok(client))];
+                for (from, to) in ends {
+                    let (mut from, mut to) = (from.unwrap(), to.unwrap());
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        Gate { port, open }
+    }
+}
+
+/// One of PostgreSQL's processes dies while it commits; the others are ended, what was not on the disk is undone, and
+/// the numbers of undone transactions are given again to others, which do commit.
+#[test]
+fn o14_the_number_of_a_transaction_that_a_crash_undid_is_not_taken_for_its_commit() {
+    const ROUNDS: u64 = 6;
+    // A commit waits a moment before the disk is asked, and nobody else asks meanwhile.
+    let server = Postgres::start(&["commit_delay = 100000", "commit_siblings = 0", "wal_writer_delay = 10s"]);
+    let database = server.database();
+    let gate = Gate::to(server.address());
+    let url = database.tcp_url.replace(&server.address().port().to_string(), &gate.port.to_string());
+    let store = Store::open_postgres(&format!("{url}&application_name=commits")).unwrap();
+    let runtime = runtime();
+    let mut unknown = 0;
+    for round in 0..ROUNDS {
+        let (run, lease) = runtime.block_on(async {
+            let run = create(&store, &sequence(1)).await;
+            (run, claim(&store, 1).await.lease)
+        });
+        let writes = "SELECT pid FROM pg_stat_activity WHERE application_name = 'commits' AND query = 'COMMIT' LIMIT 1";
+        let pid: i32 = server.sql(writes).parse().unwrap();
+        let ending = runtime.spawn({
+            let store = store.clone();
+            async move { store.worker(lease).finish(well(), None).await }
+        });
+        std::thread::park_timeout(Duration::from_millis(20 + sprag_store::mix(round) % 60));
+        gate.open.store(false, Ordering::SeqCst);
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        // Others take whatever numbers are free now.
+        let mut waits = 0;
+        while server
+            .try_sql("DO $$ BEGIN FOR i IN 1..40 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
+            .is_err()
+        {
+            std::thread::park_timeout(Duration::from_millis(20));
+            waits += 1;
+            assert!(waits < 1_000, "it does not come back: {}", server.log());
+        }
+        gate.open.store(true, Ordering::SeqCst);
+        let told = runtime.block_on(ending).unwrap();
+        let completed = status(&store, run) == "completed";
+        match told {
+            Ok(end) => {
+                assert!(!end.outcome.is_applied() || completed, "acknowledged and lost, in round {round}")
+            }
+            Err(sprag_store::Error::Unknown { .. }) => unknown += 1,
+            Err(other) => panic!("{other}"),
+        }
+        // Whatever became of it, its worker may say so again.
+        let _ = runtime.block_on(store.worker(lease).finish(well(), None));
+    }
+    println!("{unknown} of {ROUNDS} commits remained unknown");
+    check(&store, 0);
+}
