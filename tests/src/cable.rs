@@ -8,6 +8,8 @@ use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use crate::host::through;
+
 /// A cable to a network of its own.
 pub struct Cable {
     name: String,
@@ -53,17 +55,7 @@ impl Cable {
 
     /// The same command, in the network at the other end.
     pub fn beyond(&self, command: &Command) -> Command {
-        let mut beyond = Command::new("ip");
-        beyond.args(["netns", "exec", &self.name]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            match value {
-                Some(value) => beyond.env(name, value),
-                None => beyond.env_remove(name),
-            };
-        }
-        beyond.current_dir(command.get_current_dir().expect("a sandbox's commands have a folder"));
-        beyond.stdin(std::process::Stdio::null());
-        beyond
+        through(&["ip", "netns", "exec", &self.name], command)
     }
 
     /// Pulls the cable: nothing passes, and nobody is told. Or plugs it in again.

@@ -6,6 +6,7 @@
 //! ```
 
 mod cable;
+mod host;
 mod http;
 mod journal;
 mod machine;
@@ -18,6 +19,7 @@ mod sandbox;
 mod wait;
 
 pub use cable::Cable;
+pub use host::Host;
 pub use http::{Answering, Event, Reply, Request, Server, connect};
 pub use journal::{Entry, Journal};
 pub use machine::{carrying, children, command_line, is_running, signal};

@@ -347,6 +347,9 @@ Examples:
         /// How long this process may be silent before others take its work, 5s at least
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
+        /// How long a step waits for a worker before it is handed over again, and a lost host given up
+        #[arg(long, value_name = "TIME", default_value = "5m")]
+        dispatch_deadline: String,
         /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,

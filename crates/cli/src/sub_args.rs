@@ -55,6 +55,9 @@ pub(crate) struct Serve {
     /// How long this process may be silent before others take its work, 5s at least
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) lease: String,
+    /// How long a step waits for a worker before it is handed over again, and a lost host given up
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub(crate) dispatch_deadline: String,
 }
 
 /// When a request must show a token.

@@ -39,7 +39,8 @@ pub struct Config {
     pub only: Option<RunId>,
     /// How long nothing may happen before it looks by itself.
     pub sweep_interval: Duration,
-    /// How long an execution may lie in a queue before it is handed over again.
+    /// How long an execution may lie in a queue before it is handed over again, and before the host that it waits
+    /// for is given up, if nobody works there and the run may go on elsewhere.
     pub dispatch_deadline: Duration,
     /// How long an execution may wait for a queue that no worker serves before its step fails.
     pub unserved_bound: Duration,

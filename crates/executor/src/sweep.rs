@@ -1,7 +1,7 @@
 //! One sweep: everything whose time has come, each in a transaction of its own.
 
 use sprag_lifecycle::{ExecutionId, RunId};
-use sprag_store::ops::{Lease, Lost, could_take};
+use sprag_store::ops::{Lease, Lost, could_take, leavable_environments};
 use sprag_store::{ExecutionRow, Id, Result, RunRow, Table, WorkerRow};
 
 use crate::Executor;
@@ -22,6 +22,8 @@ pub struct Swept {
     pub started: usize,
     /// Workers found to be gone.
     pub workers_lost: usize,
+    /// Environments taken from hosts where nobody works any more.
+    pub hosts_lost: usize,
     /// Effects carried out.
     pub effects: usize,
 }
@@ -109,6 +111,7 @@ impl Executor {
         let before_ms = now_ms - self.config.dispatch_deadline.as_millis() as i64;
         let unclaimed = self.store.read(|db| db.unclaimed_since(before_ms, self.batch(BATCH)))?;
         for execution in unclaimed.into_iter().filter(|execution| self.cares_for(execution.run)) {
+            swept.hosts_lost += done(execution.run, self.leave_lost_hosts(execution, before_ms).await, 0);
             if self.is_hopeless(execution, now_ms)? {
                 let failed = self.store.executor().fail_unserved(execution).await;
                 if done(execution.run, failed, false) {
@@ -123,6 +126,19 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    /// Has a run that waits for a host where nobody works any more go on elsewhere, if a remote has its states.
+    async fn leave_lost_hosts(&self, execution: ExecutionId, since_ms: i64) -> Result<usize> {
+        let mut left = 0;
+        for row in self.store.read(|db| leavable_environments(db, execution.run))? {
+            if self.store.reaper().host_lost(row.id, since_ms).await? {
+                let (run, host, path) = (execution.run, &row.host, &row.path);
+                tracing::warn!(%run, %host, %path, "nobody works on its host any more: it goes on elsewhere");
+                left += 1;
+            }
+        }
+        Ok(left)
     }
 
     /// Whether it has waited for longer than its bound, and nobody is there to wait for.

@@ -223,6 +223,7 @@ pub(crate) static WORKTREE: Record = Record {
                                                         "When it stays after the run; `never` if left out. What is not committed is saved in any case."),
         key("submodules", Boolean,                      "Whether submodules are checked out too."),
         key("sparse",     List(&Text(Rule::Filled), 1), "Folders to which its files are limited."),
+        key("remote",     Text(Rule::Filled),           "A remote that is sent the state after each step: should the host be lost, the run goes on elsewhere from there."),
     ],
 };
 

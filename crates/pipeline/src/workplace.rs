@@ -58,6 +58,9 @@ pub struct WorktreeSpec {
     pub submodules: bool,
     /// Folders to which its files are limited.
     pub sparse: Vec<String>,
+    /// The remote that is sent the state after each step, so that the run can go on where this host is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
 }
 
 impl Default for WorktreeSpec {
@@ -68,6 +71,7 @@ impl Default for WorktreeSpec {
             keep: Keep::Never,
             submodules: false,
             sparse: Vec::new(),
+            remote: None,
         }
     }
 }
@@ -139,6 +143,10 @@ pub(crate) fn decode<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Repor
             if let Some(branch) = worktree.get("branch") {
                 crate::branch::check(branch, report);
             }
+            if let Some(remote) = worktree.get("remote").filter(|node| !is_remote(node)) {
+                let problem = Problem::at(remote.span, "git would not take this for a remote");
+                report.error(problem.expected("a remote's name such as `origin`, or its address"));
+            }
         }
         (_, directory) => {
             uses.add(directory, Place::Workplace);
@@ -188,7 +196,14 @@ fn worktree_spec<'n>(node: &'n Node, uses: &mut Uses<'n>) -> WorktreeSpec {
     };
     spec.submodules = node.get("submodules").and_then(Node::boolean).unwrap_or(false);
     spec.sparse = texts(node.get("sparse"));
+    spec.remote = node.get("remote").and_then(Node::text).map(str::to_owned);
     spec
+}
+
+/// Nothing that git could take for an option, nor what no name or address has in it.
+fn is_remote(node: &Node) -> bool {
+    let text = node.text().unwrap_or_default();
+    !text.starts_with('-') && !text.chars().any(|c| c.is_whitespace() || c.is_control())
 }
 
 fn setup(node: &Node) -> Setup {
@@ -244,6 +259,7 @@ mod tests {
                 "{worktree: {branch: '{{ run.id }}/x.lock'}}",
                 "no branch can be called this: a part of it ends in `.lock`, like git's lock files",
             ),
+            ("{worktree: {remote: --exec=x}}", "git would not take this for a remote"),
             (
                 "{worktree: {branch: HEAD}}",
                 "no branch can be called this: git reads it as the current commit",

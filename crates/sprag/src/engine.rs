@@ -66,6 +66,7 @@ pub struct Builder {
     labels: Vec<Arc<str>>,
     slots: usize,
     lease: Duration,
+    dispatch_deadline: Duration,
     grace: Duration,
     attached_to: Option<RunId>,
     id: Option<Id>,
@@ -134,6 +135,13 @@ impl Builder {
         self
     }
 
+    /// How long a step may wait for a worker before it is handed over again, and a host where nobody works any more
+    /// is given up.
+    pub fn dispatch_deadline(mut self, deadline: Duration) -> Self {
+        self.dispatch_deadline = deadline;
+        self
+    }
+
     /// How long a command has between being asked to end and being killed.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
@@ -195,7 +203,11 @@ impl Builder {
             true => Some(Worker::register(desk, config, Arc::new(handlers), &process).await?),
             false => None,
         };
-        let executor = sprag_executor::Config { only: self.attached_to, ..sprag_executor::Config::default() };
+        let executor = sprag_executor::Config {
+            only: self.attached_to,
+            dispatch_deadline: self.dispatch_deadline,
+            ..sprag_executor::Config::default()
+        };
         let executor = Executor::new(store.clone(), executor, Arc::new(ThisHost))
             .with_effect(Arc::new(RemoveLocks(files.clone())))
             .with_effect(Arc::new(RemoveEnvironments(environments.clone())));
@@ -280,6 +292,7 @@ impl Engine {
             labels: Vec::new(),
             slots: std::thread::available_parallelism().map_or(4, usize::from).max(2) * 4,
             lease: Duration::from_secs(30),
+            dispatch_deadline: sprag_executor::Config::default().dispatch_deadline,
             grace: Duration::from_secs(10),
             attached_to: None,
             id: None,

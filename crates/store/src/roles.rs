@@ -293,7 +293,12 @@ impl Reaper<'_> {
         self.0.write(move |session| ops::worker_lost(session, worker, lost)).await
     }
 
-    /// Reports an event on an environment for a host or a worker that is gone.
+    /// Takes an environment from a host where nobody has worked since then; false if somebody has.
+    pub async fn host_lost(self, environment: Id, since_ms: i64) -> Result<bool> {
+        self.0.write(move |session| ops::host_lost(session, environment, since_ms)).await
+    }
+
+    /// Reports an event on an environment for a worker that is gone.
     pub async fn environment(
         self,
         id: Id,

@@ -90,7 +90,7 @@ impl Commands {
             Ok(()) => {
                 let ended = self.run_in(assignment, spec, Some(&entered.place), &mut control).await;
                 if ended != Ended::Lost {
-                    entered.record(assignment.lease.execution.run, &assignment.name).await;
+                    self.record(assignment, &entered).await;
                 }
                 ended
             }
@@ -137,6 +137,13 @@ impl Commands {
             self.remark(assignment, &[remark]);
         }
         Ok(())
+    }
+
+    /// Records what the step has left.
+    pub(crate) async fn record(&self, assignment: &Assignment, entered: &Entered) {
+        if let Some(remark) = entered.record(assignment.lease.execution.run, &assignment.name).await {
+            self.remark(assignment, &[remark]);
+        }
     }
 
     /// Tells something in a step's log.

@@ -136,15 +136,26 @@ impl Entered {
         }
     }
 
-    /// Records what the step has left.
-    pub(crate) async fn record(&self, run: RunId, step: &str) {
-        let Some(guest) = self.place.guest.clone() else { return };
-        let (of, name) = (run.to_string(), step.to_owned());
-        let recorded = blocking(move || guest.checkpoint(&of, &name, &Cancel::default()).map(drop));
-        if let Err(error) = recorded.await {
-            let path = self.place.dir.display();
-            tracing::warn!(%run, %path, step, %error, "the step's state was not recorded");
-        }
+    /// Records what the step has left, and sends it to the remote that the run is to survive by. Says what a person
+    /// should know.
+    pub(crate) async fn record(&self, run: RunId, step: &str) -> Option<String> {
+        let guest = self.place.guest.clone()?;
+        let (of, name, recorder) = (run.to_string(), step.to_owned(), guest.clone());
+        let recorded = blocking(move || recorder.checkpoint(&of, &name, &Cancel::default())).await;
+        let path = self.place.dir.display();
+        let state = match recorded {
+            Ok(state) => state,
+            Err(error) => {
+                tracing::warn!(%run, %path, step, %error, "the step's state was not recorded");
+                return None;
+            }
+        };
+        let remote = self.place.remote.clone()?;
+        let sent = blocking(move || guest.send(&remote, &state, &Cancel::default())).await;
+        sent.err().map(|error| {
+            tracing::warn!(%run, %path, step, %error, "the step's state was not sent");
+            format!("should this host be lost, the run cannot go on elsewhere with what this step has done: {error}")
+        })
     }
 
     /// The step is over. Whoever leaves last leaves the worktree for the run's next step.

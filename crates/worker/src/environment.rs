@@ -68,6 +68,8 @@ pub(crate) struct Place {
     /// What must be run in it before anything else.
     pub(crate) setup: tokio::sync::Mutex<Option<Setup>>,
     pub(crate) run: RunId,
+    /// The remote that is sent what steps leave.
+    pub(crate) remote: Option<String>,
 }
 
 /// What is to be run in a new worktree before anything else.
@@ -258,14 +260,15 @@ impl Environments {
             std::fs::create_dir_all(&dir)
                 .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
             let (worktree, setup) = (Mutex::default(), None.into());
-            return Ok(Place { dir, env, guest: None, worktree, setup, run: key.0 });
+            return Ok(Place { dir, env, guest: None, worktree, setup, run: key.0, remote: None });
         }
         let found = self.worktree_of(site, stop).await?;
         let dir = found.guest.path().to_owned();
         env.extend(found.guest.environment());
         env.insert("SPRAG_WORKTREE".into(), dir.display().to_string());
         let (worktree, setup) = (Mutex::new(found.worktree), found.setup.into());
-        Ok(Place { dir, env, guest: Some(found.guest), worktree, setup, run: key.0 })
+        let remote = workplace.worktree.as_ref().and_then(|worktree| worktree.remote.clone());
+        Ok(Place { dir, env, guest: Some(found.guest), worktree, setup, run: key.0, remote })
     }
 }
 

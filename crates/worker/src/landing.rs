@@ -52,7 +52,7 @@ impl Commands {
             Err(ended) => ended,
         };
         if ended != Ended::Lost {
-            entered.record(assignment.lease.execution.run, &assignment.name).await;
+            self.record(assignment, &entered).await;
         }
         entered.leave().await;
         ended

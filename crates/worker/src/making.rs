@@ -80,6 +80,7 @@ impl Environments {
                 "base_commit": before["base_commit"],
                 "repository": repository.common_dir(), "branch": format!("{}{suffix}", spec.branch),
                 "base": spec.base, "keep": spec.keep,
+                "remote": spec.remote, "lost_host": before["lost_host"],
                 "caches": workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
             });
             let wanted = Wanted {
@@ -179,7 +180,15 @@ impl Environments {
             Some(full_key(&key, setup))
         });
         let again = was_there.then_some(attempt);
-        let created = self.create(site.lease, self.worktrees(repository), options, again, &stop.cancel).await;
+        let is_moved = details["lost_host"].is_string();
+        let here = match &spec.remote {
+            Some(remote) if is_moved => fetch(repository, remote, &run, &stop.cancel).await,
+            _ => Ok(()),
+        };
+        let created = match here {
+            Ok(()) => self.create(site.lease, self.worktrees(repository), options, again, &stop.cancel).await,
+            Err(why) => Err(why),
+        };
         let finished = self.0.records.last_finished(site.lease, site.key.0).await?;
         let is_shared = site.key.1.is_none();
         let (setup, cancel, repository) =
@@ -189,7 +198,13 @@ impl Environments {
                 let begun = blocking(move || {
                     // It goes on where the run was: a state that somebody chose, or the last one that was recorded.
                     // One that a step has alone begins with that step's own states, when the step does.
-                    let last = finished.iter().find_map(|step| repository.find_checkpoint(&run, step).ok());
+                    let last = match is_moved {
+                        // What is older than the last one would undo what is known to be done.
+                        true => {
+                            finished.first().map(|step| repository.find_checkpoint(&run, step)).transpose()?
+                        }
+                        false => finished.iter().find_map(|step| repository.find_checkpoint(&run, step).ok()),
+                    };
                     let state = repository.chosen_start(&run)?.or(last.filter(|_| attempt > 1));
                     if let Some(state) = state.filter(|_| is_shared) {
                         worktree.begin_with(&state, &cancel)?;
@@ -207,11 +222,12 @@ impl Environments {
             Err(why) => Made::Failed(why.clone()),
         };
         let counts = self.0.records.made(site.lease, row.id, attempt, how).await?;
-        let found = made.map_err(|why| stop.told(why))?;
+        let found = made.map_err(|why| stop.told(not_elsewhere(&details, why)))?;
         if let Some(worktree) = &found.worktree {
             if !was_there {
                 details["base_commit"] = worktree.mark().base.clone().into();
             }
+            details["lost_host"] = Value::Null;
             // One beside its first one has a branch beside the first one.
             details["branch"] = worktree.mark().branch.clone().into();
         }
@@ -259,6 +275,26 @@ impl Environments {
             true => create_with(&worktrees, &options, cancel).await?.map_err(|error| error.to_string()),
             false => Err(error.to_string()),
         }
+    }
+}
+
+/// Fetches what a run that worked on another host has left at a remote.
+async fn fetch(repository: &Repository, remote: &str, run: &str, cancel: &Cancel) -> Result<(), String> {
+    let timeout = Settings::default().git_timeout;
+    let (repository, remote) = (repository.clone(), remote.to_owned());
+    let (run, cancel) = (run.to_owned(), cancel.clone());
+    blocking(move || repository.fetch_checkpoints(&remote, &run, timeout, &cancel)).await
+}
+
+/// Why a run that lost its host cannot go on here.
+fn not_elsewhere(details: &Value, why: String) -> String {
+    match details["lost_host"].as_str() {
+        Some(host) => format!(
+            "the run worked on {host}, which is lost, and cannot go on here: {why}; a worker on {host} could, or \
+             `sprag rewind` to a step whose state {} has",
+            details["remote"].as_str().unwrap_or("a remote")
+        ),
+        None => why,
     }
 }
 

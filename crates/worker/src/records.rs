@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sprag_lifecycle::{EnvironmentEvent, ExecutionStatus, Plan, RunId, RunStatus, StepNo};
+use sprag_lifecycle::{EnvironmentEvent, ExecutionStatus, Plan, RunId, RunStatus, StepNo, WorkKind};
 use sprag_store::ops::{Lease, Provide, Wanted};
 use sprag_store::{Backend, EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, Topic};
 
@@ -254,6 +254,11 @@ pub fn last_finished(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Ve
     let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
     let mut steps = db.steps(run)?;
     steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
+    // Others leave no state: gates, child runs, those that only have items.
+    steps.retain(|step| {
+        let planned = plan.step(step.node());
+        planned.work == WorkKind::Execution && (step.item_of.is_some() || planned.spread.is_none())
+    });
     // What an item with a worktree of its own has left is not the run's.
     steps.retain(|step| step.item_of.is_none() || !plan.step(step.node()).own_environment);
     steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));

@@ -5,7 +5,7 @@ use std::{fs, path::Path, time::Duration};
 use crate::{
     entry::write_head,
     error::{Attempt, Error, Kind},
-    git::Cancel,
+    git::{Cancel, Git},
     mark::Mark,
     name::ref_component,
     repository::Repository,
@@ -123,6 +123,40 @@ impl Repository {
             }
         };
         find().attempt(|| format!("find the checkpoint of run {run} after step {step}"))
+    }
+
+    /// Sends recorded states to a remote, where a repository on another host finds them.
+    pub fn send(
+        &self,
+        remote: &str,
+        states: &[Checkpoint],
+        timeout: Duration,
+        cancel: &Cancel,
+    ) -> Result<(), Error> {
+        let refs = states.iter().map(|state| format!("+{0}:{0}", state.name));
+        let push = self.at_main("push").args(["--quiet", "--no-verify", "--end-of-options", remote]);
+        let sent = push.args(refs).long(timeout, cancel).run().map(|_| ());
+        sent.attempt(|| format!("send what was recorded to {remote}"))
+    }
+
+    /// Fetches the recorded states of a run from a remote.
+    pub fn fetch_checkpoints(
+        &self,
+        remote: &str,
+        run: &str,
+        timeout: Duration,
+        cancel: &Cancel,
+    ) -> Result<(), Error> {
+        let refs = format!("+{0}*:{0}*", runs_prefix(run));
+        let fetch = self.at_main("fetch").args(["--quiet", "--no-tags", "--no-write-fetch-head"]);
+        let fetch = fetch.args(["--end-of-options", remote, &refs]);
+        let fetched = fetch.long(timeout, cancel).run().map(|_| ());
+        fetched.attempt(|| format!("fetch the checkpoints of run {run} from {remote}"))
+    }
+
+    /// Git where a remote that is a path is meant from.
+    fn at_main(&self, command: &'static str) -> Git<'_> {
+        Git::new(self.main_checkout().unwrap_or(self.common_dir()), command)
     }
 
     /// What changed between two states, as a patch: anything that names a commit.

@@ -84,6 +84,11 @@ impl Guest {
         checkpoint::record(&self.repository, &self.mark, self.timeout, run, step, cancel)
     }
 
+    /// Sends a recorded state to a remote.
+    pub fn send(&self, remote: &str, state: &Checkpoint, cancel: &Cancel) -> Result<(), Error> {
+        self.repository.send(remote, std::slice::from_ref(state), self.timeout, cancel)
+    }
+
     /// Comes in, to work in it. Waits while somebody puts files back.
     pub fn come_in(&self, cancel: &Cancel) -> Result<Visit, Error> {
         let come_in = || {

@@ -16,6 +16,7 @@ mod examples;
 mod fan_out;
 mod gates;
 mod graph;
+mod hosts;
 mod init;
 mod kill;
 mod labels;

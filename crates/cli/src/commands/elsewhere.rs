@@ -16,7 +16,7 @@ pub(crate) async fn worker(
     server: &str,
     token: Option<String>,
 ) -> Result<Exit, Failure> {
-    let Options { queues, labels, slots, name, until_idle: _, lease, bus: _ } = options;
+    let Options { queues, labels, slots, name, until_idle: _, lease, deadline: _, bus: _ } = options;
     super::worker::check_labels(&labels)?;
     if slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));

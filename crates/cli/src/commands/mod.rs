@@ -84,12 +84,14 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             name,
             until_idle,
             lease,
+            dispatch_deadline,
             bus,
             server,
             token,
         } => {
             let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
-            let options = worker::Options { queues, labels, slots, name, until_idle, lease, bus };
+            let deadline = worker::dispatch_deadline(&dispatch_deadline)?;
+            let options = worker::Options { queues, labels, slots, name, until_idle, lease, deadline, bus };
             match server {
                 Some(server) => elsewhere::worker(&context, options, &server, token).await,
                 None => worker::worker(&context, options).await,

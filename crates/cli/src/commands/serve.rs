@@ -5,7 +5,7 @@ use sprag_server::{Auth, Options, Server, StartError};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::wait::parse_time;
-use super::worker::{drain, lease};
+use super::worker::{dispatch_deadline, drain, lease};
 use crate::args::{Serve, When};
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
@@ -25,6 +25,7 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         .commands(this_program()?)
         .name(format!("serve-{}", std::process::id()))
         .lease(lease(&wanted.lease)?)
+        .dispatch_deadline(dispatch_deadline(&wanted.dispatch_deadline)?)
         .queues(wanted.queues.iter().map(String::as_str))
         .labels(wanted.labels.iter().map(String::as_str));
     if let Some(slots) = wanted.slots {

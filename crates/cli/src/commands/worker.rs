@@ -21,11 +21,12 @@ pub(crate) struct Options {
     pub(crate) name: Option<String>,
     pub(crate) until_idle: bool,
     pub(crate) lease: Duration,
+    pub(crate) deadline: Duration,
     pub(crate) bus: Option<Address>,
 }
 
 pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, Failure> {
-    let Options { queues, labels, slots, name, until_idle, lease, bus } = options;
+    let Options { queues, labels, slots, name, until_idle, lease, deadline, bus } = options;
     check_labels(&labels)?;
     if slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
@@ -37,6 +38,7 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         .store(store.clone())
         .commands(this_program()?)
         .lease(lease)
+        .dispatch_deadline(deadline)
         .queues(queues.iter().map(String::as_str))
         .labels(labels.iter().map(String::as_str));
     if let Some(slots) = slots {
@@ -125,12 +127,21 @@ pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
 
 /// A lease as it was written: long enough for its heartbeats to come in time.
 pub(crate) fn lease(text: &str) -> Result<Duration, Failure> {
+    at_least_5s("--lease", text)
+}
+
+/// A deadline as it was written: long enough for workers that are there to come.
+pub(crate) fn dispatch_deadline(text: &str) -> Result<Duration, Failure> {
+    at_least_5s("--dispatch-deadline", text)
+}
+
+fn at_least_5s(flag: &str, text: &str) -> Result<Duration, Failure> {
     const SHORTEST: Duration = Duration::from_secs(5);
     let next = "write it like 30s or 2m, at least 5s";
     match sprag_pipeline::parse_duration(text) {
-        Ok(lease) if lease >= SHORTEST => Ok(lease),
-        Ok(_) => Err(Failure::usage(format!("--lease {text} is too short")).next(next)),
-        Err(error) => Err(Failure::usage(format!("--lease {text:?}: {error}")).next(next)),
+        Ok(time) if time >= SHORTEST => Ok(time),
+        Ok(_) => Err(Failure::usage(format!("{flag} {text} is too short")).next(next)),
+        Err(error) => Err(Failure::usage(format!("{flag} {text:?}: {error}")).next(next)),
     }
 }
 

@@ -7,6 +7,7 @@ use sprag_lifecycle::{
     Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus, mutant,
 };
 
+use crate::backend::{Backend, Table};
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, WorkerRow};
@@ -122,6 +123,53 @@ pub fn environment_of(context: &str) -> Option<RunId> {
 pub(super) fn is_gone(session: &mut Session<'_>, worker: Option<Id>) -> Result<bool> {
     let Some(worker) = worker else { return Ok(true) };
     Ok(session.get::<WorkerRow>(worker)?.is_none_or(|row| row.status() == WorkerStatus::Offline))
+}
+
+/// The environments that a run works in, on hosts that it may leave: a remote has its states.
+pub fn leavable_environments(db: &mut dyn Backend, run: RunId) -> Result<Vec<EnvironmentRow>> {
+    let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
+    let of = environment_of(&row.context).unwrap_or(run);
+    let mut rows = db.environments_of(of)?;
+    rows.retain(|row| {
+        row.status() != EnvironmentStatus::Destroyed
+            && !row.host.is_empty()
+            && details_of(row)["remote"].is_string()
+    });
+    Ok(rows)
+}
+
+fn details_of(row: &EnvironmentRow) -> serde_json::Value {
+    serde_json::from_str(&row.details).unwrap_or_default()
+}
+
+/// Takes an environment from a host where nobody has worked since then: it is made anew wherever the run goes on.
+/// False if somebody is there, or was there since.
+pub fn host_lost(session: &mut Session<'_>, id: Id, since_ms: i64) -> Result<bool> {
+    let Some(row) = session.get::<EnvironmentRow>(id)? else { return Ok(false) };
+    let was_there = |worker: &WorkerRow| worker.heartbeat_until_ms > since_ms;
+    let owner = row.owner.map(|owner| session.get::<WorkerRow>(owner)).transpose()?.flatten();
+    let somebody = session.db().workers()?.iter().any(|worker| *worker.host() == *row.host);
+    if row.host.is_empty() || somebody || owner.is_some_and(|owner| was_there(&owner)) {
+        return Ok(false);
+    }
+    let reason = format!("its host {} was lost", row.host);
+    // One that is in error is nobody's to lose: it is only made elsewhere.
+    if row.status() != EnvironmentStatus::Error {
+        let given = EnvironmentGiven { host_lease_lapsed: true, ..EnvironmentGiven::default() };
+        let event = EnvironmentEvent::HostLost;
+        if !environment_event(session, id, event, Actor::Reaper, &given)?.is_applied() {
+            return Ok(false);
+        }
+    }
+    let mut details = details_of(&row);
+    details["lost_host"] = (*row.host).into();
+    session.note::<EnvironmentRow>(id, |row| {
+        row.host = "".into();
+        row.owner = None;
+        row.reason = Some(reason.into());
+        row.details = details.to_string().into();
+    })?;
+    Ok(true)
 }
 
 /// Notes what is known of an environment by now.

@@ -67,7 +67,8 @@ pub fn hosts_of_files(db: &mut dyn Backend, run: &RunRow) -> Result<Vec<Arc<str>
     let Some(of) = of else { return Ok(Vec::new()) };
     let there =
         db.environments_of(of)?.into_iter().filter(|row| row.status() != EnvironmentStatus::Destroyed);
-    Ok(there.map(|row| row.host).collect())
+    // One whose host was lost is nowhere.
+    Ok(there.map(|row| row.host).filter(|host| !host.is_empty()).collect())
 }
 
 /// A worker that does not say where it is may be anywhere.
