@@ -9,8 +9,10 @@
 //! a commit; if one of them fails half-way, all are run again in savepoints, and it alone is undone.
 
 mod boards;
+mod journal;
 mod memo;
 mod open;
+mod queries;
 mod retention;
 mod rows;
 mod service;

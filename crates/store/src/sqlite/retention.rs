@@ -3,7 +3,8 @@
 use rusqlite::params;
 use sprag_lifecycle::RunId;
 
-use super::tx::{SqliteTx, run_id};
+use super::queries::run_id;
+use super::tx::SqliteTx;
 use crate::error::Result;
 use crate::retention::Retention;
 
