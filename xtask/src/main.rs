@@ -83,8 +83,8 @@ fn test(args: &[&str]) -> Result<(), String> {
     let doc = ["doc", "--quiet", "--no-deps", "--document-private-items"];
     cargo(doc.into_iter().chain(["--workspace", "--exclude", "sprag-cli"]), &env)?;
     cargo(doc.into_iter().chain(["-p", "sprag-cli"]), &env)?;
-    // The end-to-end tests start the program itself.
-    cargo(["build", "--quiet", "-p", "sprag-cli"], &env)?;
+    // The end-to-end tests start the program itself. All at once, so that nothing is built for one and again for others.
+    cargo(["build", "--quiet", "--workspace", "--bins", "--tests"], &env)?;
     cargo(["test", "--quiet", "--workspace"], &env)?;
     mutants::check(&root(), &[])?;
     if args == ["--nightly"] {

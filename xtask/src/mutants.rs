@@ -6,12 +6,16 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sprag_lifecycle::mutants::LIST;
 
 use crate::layers::{CAUGHT_BY, Layer, SEARCHED};
 
+/// How many faults are looked for at once.
+const AT_ONCE: usize = 2;
 /// A test that has not seen a fault by then does not see it.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// What `timeout` ends with if it had to end the program.
@@ -38,40 +42,66 @@ pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
         return Err(format!("there is no fault {unknown:?}: they are M01 to M{}", LIST.len()));
     }
     let binaries = build(root)?;
-    let mut caught = Vec::new();
-    let mut survived = Vec::new();
-    for (number, _, fault) in LIST.iter().filter(|(number, ..)| wanted.is_empty() || wanted.contains(number))
-    {
-        let known = CAUGHT_BY.iter().filter(|(of, _)| of == number).map(|(_, layer)| layer);
-        let layers: Vec<&Layer> = if search { SEARCHED.iter().collect() } else { known.collect() };
-        let mut seen = Vec::new();
-        let mut overlooked = layers.is_empty();
-        for layer in layers {
-            match sees(&binaries, layer, number)? {
-                Some(took) => {
-                    println!("{number}  {layer}, {:.1} s: {fault}", took.as_secs_f64());
-                    seen.push(Caught { number, fault, layer: *layer, took });
-                    if search {
-                        break;
-                    }
-                }
-                None if search => {}
-                None => {
-                    println!("{number}  {layer} DOES NOT SEE IT: {fault}");
-                    overlooked = true;
-                }
-            }
+    let faults: Vec<(&'static str, &'static str)> = LIST
+        .iter()
+        .filter(|(number, ..)| wanted.is_empty() || wanted.contains(number))
+        .map(|(number, _, fault)| (*number, *fault))
+        .collect();
+    // Half of the layers wait for a disk or for each other's processes: two at once.
+    let (next, seen) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || -> Result<(), String> {
+        while let Some((number, fault)) = faults.get(next.fetch_add(1, Ordering::SeqCst)).copied() {
+            let caught = look_for(&binaries, number, fault, search)?;
+            seen.lock().unwrap_or_else(PoisonError::into_inner).insert(number, caught);
         }
-        if overlooked || seen.is_empty() {
-            println!("{number}  SURVIVES: {fault}");
-            survived.push(*number);
-        }
-        caught.extend(seen);
-    }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let hands: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let done = hands.into_iter().map(|hand| hand.join().unwrap_or_else(|_| Err("a thread panicked".into())));
+        done.collect::<Result<Vec<()>, String>>()
+    })?;
+    let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let survived: Vec<&str> =
+        seen.iter().filter(|(_, caught)| caught.is_none()).map(|(number, _)| *number).collect();
     match survived.is_empty() {
-        true => Ok(caught),
+        true => Ok(seen.into_values().flatten().flatten().collect()),
         false => Err(format!("nobody saw {}: the proof is blind to it", survived.join(", "))),
     }
+}
+
+/// Who sees this fault; none if somebody overlooks it who should not.
+fn look_for(
+    binaries: &Programs,
+    number: &'static str,
+    fault: &'static str,
+    search: bool,
+) -> Result<Option<Vec<Caught>>, String> {
+    let known = CAUGHT_BY.iter().filter(|(of, _)| *of == number).map(|(_, layer)| layer);
+    let layers: Vec<&Layer> = if search { SEARCHED.iter().collect() } else { known.collect() };
+    let mut seen = Vec::new();
+    let mut overlooked = layers.is_empty();
+    for layer in layers {
+        match sees(binaries, layer, number)? {
+            Some(took) => {
+                println!("{number}  {layer}, {:.1} s: {fault}", took.as_secs_f64());
+                seen.push(Caught { number, fault, layer: *layer, took });
+                if search {
+                    break;
+                }
+            }
+            None if search => {}
+            None => {
+                println!("{number}  {layer} DOES NOT SEE IT: {fault}");
+                overlooked = true;
+            }
+        }
+    }
+    if overlooked || seen.is_empty() {
+        println!("{number}  SURVIVES: {fault}");
+        return Ok(None);
+    }
+    Ok(Some(seen))
 }
 
 /// The test programs with the faults in them.
