@@ -26,7 +26,9 @@ impl Disk {
         let place = folder.path().join("disk");
         std::fs::create_dir(&place)?;
         let mut disk = Disk { folder, mounted: None };
-        let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-i", "4096"]).arg(&image))
+        // Nothing of it is left to be made while somebody is measured.
+        let whole = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
+        let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-i", "4096"]).args(whole).arg(&image))
             && run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&place));
         if made {
             disk.mounted = Some(place);
@@ -38,6 +40,14 @@ impl Disk {
 
     pub(crate) fn path(&self) -> &Path {
         self.mounted.as_deref().unwrap_or_else(|| self.folder.path())
+    }
+
+    /// Waits until everything that was written is on the disk: who comes next does not pay for it.
+    pub(crate) fn settle(&self) -> Result<()> {
+        match run(&mut Command::new("sync")) {
+            true => Ok(()),
+            false => Err("`sync` failed".into()),
+        }
     }
 
     /// Whether it is a file system of its own.

@@ -1,7 +1,8 @@
 //! W4: worktrees made at once, cold and from a warm pool, against as many `git worktree add` one after the other.
 //!
 //! Every round has a new file system, and nothing is deleted in it before its figures are taken: see [`Disk`]. Who begins
-//! changes from round to round. Each figure is told when it is taken.
+//! changes from round to round, and nobody begins before what was written until then is on the disk. Each figure is told
+//! when it is taken.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -183,6 +184,7 @@ impl Place {
     /// One after the other: git itself fails when they are made at once.
     fn git_adds(&mut self, count: usize) -> Result<Duration> {
         let names: Vec<String> = (0..count).map(|_| self.next_name()).collect();
+        self.disk.settle()?;
         let watch = Stopwatch::start();
         for name in &names {
             let path = self.disk.path().join(name);
@@ -205,6 +207,7 @@ impl Place {
 
     fn create(&mut self, count: usize, use_pool: bool) -> Result<(Duration, Vec<Worktree>)> {
         let names: Vec<String> = (0..count).map(|_| self.next_name()).collect();
+        self.disk.settle()?;
         let watch = Stopwatch::start();
         let made: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = names
