@@ -102,9 +102,9 @@ impl Backend for Tx<'_> {
     }
 
     fn put_outbox(&mut self, row: &OutboxRow) -> Result<()> {
-        self.state.extra(
+        self.state.extra_row(
             "INSERT INTO outbox (kind, run, payload, attempts, not_before_ms, error) \
-             VALUES ($1, $2, $3, $4, $5, $6)",
+             SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::text[])",
             vec![
                 (&*row.kind).into(),
                 row.run.to_i64().into(),

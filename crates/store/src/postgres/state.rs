@@ -136,8 +136,10 @@ fn over_rows<'a>(sql: &'a str, rows: impl Iterator<Item = Vec<Cell<'a>>>) -> Ask
 
 /// A statement of a table without statuses.
 pub(super) struct Extra {
-    pub(super) sql: &'static str,
-    pub(super) cells: Vec<Cell<'static>>,
+    sql: &'static str,
+    cells: Vec<Cell<'static>>,
+    /// It is written over `unnest`: neighbours with the same words are one statement.
+    over_rows: bool,
 }
 
 /// What waited in a queue, and nobody else was taking.
@@ -221,7 +223,17 @@ impl State {
     }
 
     pub(super) fn extra(&mut self, sql: &'static str, cells: Vec<Cell<'_>>) {
-        self.staged_extras.push(Extra { sql, cells: cells.into_iter().map(Cell::into_owned).collect() });
+        self.stage_extra(sql, cells, false);
+    }
+
+    /// The same for a statement that adds any number of rows, of which this is one.
+    pub(super) fn extra_row(&mut self, sql: &'static str, cells: Vec<Cell<'_>>) {
+        self.stage_extra(sql, cells, true);
+    }
+
+    fn stage_extra(&mut self, sql: &'static str, cells: Vec<Cell<'_>>, over_rows: bool) {
+        let cells = cells.into_iter().map(Cell::into_owned).collect();
+        self.staged_extras.push(Extra { sql, cells, over_rows });
     }
 
     /// Forgets what the next job could not decide by.
@@ -293,8 +305,14 @@ impl State {
         self.workers.asks(&BTreeMap::new(), &mut asks);
         self.enforcements.asks(&BTreeMap::new(), &mut asks);
         sentences.asks(&self.journal, &mut asks);
-        for extra in self.extras.iter().chain(&self.staged_extras) {
-            asks.push(Ask::new(extra.sql, extra.cells.iter().cloned()));
+        for extras in [&self.extras, &self.staged_extras] {
+            for alike in extras.chunk_by(|one, next| one.over_rows && one.sql == next.sql) {
+                let rows = alike.iter().map(|extra| extra.cells.clone());
+                match &alike[0] {
+                    Extra { sql, over_rows: true, .. } => asks.push(over_rows(sql, rows)),
+                    Extra { sql, cells, .. } => asks.push(Ask::new(sql, cells.iter().cloned())),
+                }
+            }
         }
         if let (Some(_), Some(head)) = (self.journal.last(), self.head) {
             asks.push(Ask::new("UPDATE journal_head SET seq = $1", [Cell::from(head)]));

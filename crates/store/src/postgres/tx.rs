@@ -157,7 +157,11 @@ impl<'w> Tx<'w> {
     }
 
     /// Remembers rows; says whether all of them could be read.
-    pub(super) fn learn_all<R: Kept>(&mut self, rows: &[Columns], held: bool) -> bool {
+    pub(super) fn learn_all<'r, R: Kept>(
+        &mut self,
+        rows: impl IntoIterator<Item = &'r Columns>,
+        held: bool,
+    ) -> bool {
         let mut all = true;
         for row in rows {
             match R::read(row) {
@@ -183,18 +187,33 @@ impl<'w> Tx<'w> {
 
     /// Sends what waits, then these; their answers. A failure is the transaction's.
     pub(super) fn ask(&mut self, asks: Vec<Ask<'_>>, action: &'static str) -> Result<Vec<Vec<Columns>>> {
+        let waits = !self.state.is_clean();
+        self.send(waits, asks, action)
+    }
+
+    /// Sends these, and leaves what waits to wait: it is about other rows. So the jobs before this one share their
+    /// statements with those behind it.
+    fn ask_beside(&mut self, asks: Vec<Ask<'_>>, action: &'static str) -> Result<Vec<Vec<Columns>>> {
+        self.send(false, asks, action)
+    }
+
+    fn send(
+        &mut self,
+        waiting_too: bool,
+        asks: Vec<Ask<'_>>,
+        action: &'static str,
+    ) -> Result<Vec<Vec<Columns>>> {
         if let Some(fault) = &self.fault {
             return Err(fault.told(&self.shared.place, action));
         }
-        let mut all =
-            if self.state.is_clean() { Vec::new() } else { self.state.asks(&self.shared.sentences) };
+        let mut all = if waiting_too { self.state.asks(&self.shared.sentences) } else { Vec::new() };
         let waiting = all.len();
         all.extend(asks);
         let answers = self.wire.ask(&all);
         drop(all);
         match answers {
             Ok(mut answers) => {
-                if waiting > 0 {
+                if waiting_too {
                     self.state.sent(&self.shared.sentences);
                 }
                 Ok(answers.split_off(waiting))
@@ -261,16 +280,16 @@ impl<'w> Tx<'w> {
         }
     }
 
-    /// Fetches a row that is not known yet.
+    /// Fetches a row that is not known yet: so nothing that waits to be sent is about it.
     fn fetch<R: Kept>(&mut self, key: R::Key) -> Result<Option<R>> {
         let plain_sql = format!("{} WHERE {}", R::SELECT, R::KEY);
         if !self.writes || R::covered_by(key).is_some() {
-            let answers = self.ask(vec![Ask::new(&plain_sql, R::keys(key))], "reading")?;
+            let answers = self.ask_beside(vec![Ask::new(&plain_sql, R::keys(key))], "reading")?;
             return answers[0].first().map(R::read).transpose();
         }
         let held_sql = held::<R>(R::KEY);
         let asks = vec![Ask::new(&held_sql, R::keys(key)), Ask::new(&plain_sql, R::keys(key))];
-        let answers = self.ask(asks, "reading")?;
+        let answers = self.ask_beside(asks, "reading")?;
         match (answers[0].first(), answers[1].first()) {
             (Some(row), _) => R::read(row).map(Some),
             (None, None) => Ok(None),

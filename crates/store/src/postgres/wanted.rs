@@ -16,7 +16,7 @@ use super::wire::{Ask, Wire};
 use crate::job::About;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
 
-/// A run with more steps than this is not read as a whole.
+/// A run with more steps than this is not read as a whole; `SMALL` says the same.
 const SMALL_RUN: u32 = 64;
 /// No more is fetched of one queue for all who claim from it.
 const MOST_WAITING: usize = 1_000;
@@ -24,7 +24,8 @@ const MOST_WAITING: usize = 1_000;
 const CLOCK_AND_ACTOR: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
      set_config('sprag.actor', 'rows', true)";
 const RUNS_THERE: &str = "SELECT id FROM runs WHERE id = ANY($1)";
-const EXECUTIONS_THERE: &str = "SELECT run, step, attempt FROM executions WHERE run = ANY($1)";
+/// Of the runs that are asked for, those that are read as a whole.
+const SMALL: &str = "SELECT id FROM runs WHERE id = ANY($1) AND steps <= 64";
 const TOLD: &str = "status = 'scheduled' AND (run, step, attempt) IN \
      (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]))";
 const WAITING_COUNTS: &str = "SELECT w.queue, w.pin, (SELECT count(*) FROM (SELECT FROM executions AS e \
@@ -74,17 +75,57 @@ impl Wanted {
     }
 }
 
+/// The columns of executions.
+fn execution_columns() -> &'static str {
+    let columns = ExecutionRow::SELECT.strip_prefix("SELECT ").and_then(|rest| rest.split_once(" FROM "));
+    columns.map_or("*", |(columns, _)| columns)
+}
+
 /// The statement that holds what waits for each of several workers in each of several queues.
 fn waiting_sql() -> String {
-    let columns = ExecutionRow::SELECT.strip_prefix("SELECT ").and_then(|rest| rest.split_once(" FROM "));
-    let columns = columns.map_or("*", |(columns, _)| columns);
     format!(
         "SELECT found.* FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n) \
-         CROSS JOIN LATERAL (SELECT {columns} FROM executions AS e WHERE e.status = 'scheduled' \
+         CROSS JOIN LATERAL (SELECT {} FROM executions AS e WHERE e.status = 'scheduled' \
          AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin \
          ORDER BY e.priority DESC, e.published_ms, e.run, e.step, e.attempt LIMIT w.n \
-         FOR UPDATE SKIP LOCKED) AS found"
+         FOR UPDATE SKIP LOCKED) AS found",
+        execution_columns()
     )
+}
+
+/// The statements that read small runs as a whole, after those that are free were held: their steps, their live
+/// executions, and which executions there are. Nothing is held of a run that somebody else holds.
+struct Whole {
+    ids: Vec<i64>,
+    steps_sql: String,
+    live_sql: String,
+    there_sql: String,
+}
+
+impl Whole {
+    fn of(ids: Vec<i64>) -> Whole {
+        Whole {
+            ids,
+            steps_sql: format!("{} WHERE run = ANY(ARRAY({SMALL}))", StepRow::SELECT),
+            live_sql: format!(
+                "SELECT found.* FROM ({SMALL} FOR UPDATE SKIP LOCKED) AS r \
+                 CROSS JOIN LATERAL (SELECT {} FROM executions AS e WHERE e.run = r.id \
+                 AND e.status IN ('requested', 'scheduling', 'scheduled', 'running') \
+                 FOR UPDATE SKIP LOCKED) AS found",
+                execution_columns()
+            ),
+            there_sql: format!("SELECT run, step, attempt FROM executions WHERE run = ANY(ARRAY({SMALL}))"),
+        }
+    }
+
+    /// None, or three.
+    fn asks(&self) -> Vec<Ask<'_>> {
+        let ask = |sql| Ask::new(sql, [Cell::from(self.ids.clone())]);
+        match self.ids.is_empty() {
+            true => Vec::new(),
+            false => vec![ask(&self.steps_sql), ask(&self.live_sql), ask(&self.there_sql)],
+        }
+    }
 }
 
 impl<'w> Tx<'w> {
@@ -97,6 +138,7 @@ impl<'w> Tx<'w> {
     ) -> Result<Tx<'w>, Fault> {
         let ids: Vec<i64> = wanted.runs.iter().map(|run| run.to_i64()).collect();
         let (runs_sql, waiting_sql) = (held::<RunRow>("id = ANY($1) ORDER BY id"), waiting_sql());
+        let whole = Whole::of(ids.clone());
         let told_sql = held::<ExecutionRow>(TOLD);
         let mut asks = vec![Ask::plain("BEGIN"), Ask::plain(CLOCK_AND_ACTOR)];
         asks.extend(locks.map(wait_for));
@@ -104,6 +146,7 @@ impl<'w> Tx<'w> {
         if !ids.is_empty() {
             asks.push(Ask::new(&runs_sql, [Cell::from(ids.clone())]));
             asks.push(Ask::new(RUNS_THERE, [Cell::from(ids)]));
+            asks.extend(whole.asks());
         }
         if !wanted.claims.is_empty() {
             asks.push(Ask { sql: &waiting_sql, params: wanted.claim_columns() });
@@ -112,18 +155,33 @@ impl<'w> Tx<'w> {
         if !wanted.told.is_empty() {
             asks.push(Ask::new(&told_sql, wanted.told_columns()));
         }
+        // Whoever is about a run mostly tells of it. Who receives something has more to read before it takes the head.
+        let receives = !wanted.claims.is_empty() || !wanted.told.is_empty();
+        if !receives && !wanted.runs.is_empty() {
+            asks.extend([Ask::plain(QUEUES), Ask::plain(HEAD)]);
+        }
         let mut answers = wire.ask(&asks)?;
         drop(asks);
         let now = shared.clock.told(answers[1][0].get(0));
         let mut tx = Tx { wire, shared, now, writes: true, state: State::default(), fault: None };
-        let mut answers = answers.split_off(first).into_iter();
-        if !wanted.runs.is_empty()
-            && let (Some(found), Some(there)) = (answers.next(), answers.next())
-        {
-            tx.learn_runs(&wanted.runs, &found, &there);
+        let mut answers = answers.split_off(first);
+        if !wanted.runs.is_empty() {
+            let rest = answers.split_off(5);
+            tx.learn_runs(&wanted.runs, &answers[0], &answers[1]);
+            tx.learn_whole(&wanted.runs, &answers[2..]);
+            answers = rest;
+        }
+        let mut answers = answers.into_iter();
+        let mut two = || Some((answers.next()?, answers.next()?));
+        if !receives {
+            if let Some((queues, head)) = two() {
+                tx.learn_queues(&queues);
+                tx.learn_head(&head);
+            }
+            return Ok(tx);
         }
         if !wanted.claims.is_empty()
-            && let (Some(found), Some(counts)) = (answers.next(), answers.next())
+            && let Some((found, counts)) = two()
         {
             tx.learn_waiting(wanted, &found, &counts);
         }
@@ -132,7 +190,7 @@ impl<'w> Tx<'w> {
             answers.next().iter().flatten().filter_map(|row| ExecutionRow::read(row).ok()).collect();
         let ids: Vec<ExecutionId> = told.iter().map(|row| row.id).collect();
         told.into_iter().for_each(|row| tx.state.executions.learn(row.id, Some(row), true));
-        tx.read_around(&wanted.runs, &ids)?;
+        tx.read_around(!wanted.runs.is_empty(), &ids)?;
         Ok(tx)
     }
 
@@ -165,57 +223,44 @@ impl<'w> Tx<'w> {
         }
     }
 
-    /// Reads everything about the small ones of these runs, and the runs and steps of what may be received. Whoever
-    /// is about a run mostly tells of it, and needs the journal's head.
-    fn read_around(&mut self, runs: &[RunId], told: &[ExecutionId]) -> Result<(), Fault> {
+    /// Remembers what was read of the runs that are held and small.
+    fn learn_whole(&mut self, runs: &[RunId], answers: &[Vec<Columns>]) {
+        let [steps, live, there] = answers else { return };
         let is_small = |run: &RunId| {
             let known = self.state.runs.known.get(run).and_then(|known| known.row.as_ref());
             known.is_some_and(|row| row.steps <= SMALL_RUN)
         };
-        let small: Vec<RunId> = runs.iter().copied().filter(is_small).collect();
-        let ids: Vec<i64> = small.iter().map(|run| run.to_i64()).collect();
+        let small: BTreeSet<RunId> = runs.iter().copied().filter(is_small).collect();
+        // Of a run that somebody else holds nothing can be decided by.
+        let of_small = |row: &&Columns| small.contains(&RunId::from_i64(row.get(0)));
+        let whole = self.learn_all::<StepRow>(steps.iter().filter(of_small), true);
+        self.learn_all::<ExecutionRow>(live.iter().filter(of_small), true);
+        // A row that cannot be read is looked for by its key, and told of.
+        if whole {
+            self.state.whole.extend(small.iter().map(|run| (*run, BTreeSet::new())));
+        }
+        for row in there {
+            if let Some(of) = self.state.whole.get_mut(&RunId::from_i64(row.get(0))) {
+                of.insert((row.get::<_, i64>(1) as u32, row.get::<_, i64>(2) as u32));
+            }
+        }
+    }
+
+    /// Reads the runs and steps of what may be received, and takes the journal's head if there is something to tell.
+    fn read_around(&mut self, about_runs: bool, told: &[ExecutionId]) -> Result<(), Fault> {
         let free = self.state.waiting.values().flat_map(|waiting| waiting.free.iter());
         let free: BTreeSet<ExecutionId> = free.chain(told).copied().collect();
-        let steps_sql = format!("{} WHERE run = ANY($1)", StepRow::SELECT);
-        let live_sql = held::<ExecutionRow>(
-            "run = ANY($1) AND status IN ('requested', 'scheduling', 'scheduled', 'running')",
-        );
-        let around = super::claims::Around::of(&self.state, &free);
-        let mut asks = Vec::new();
-        if !runs.is_empty() || !free.is_empty() {
-            asks.extend([Ask::plain(QUEUES), Ask::plain(HEAD)]);
-        }
-        let of_small = asks.len();
-        if !ids.is_empty() {
-            asks.push(Ask::new(&steps_sql, [Cell::from(ids.clone())]));
-            asks.push(Ask::new(&live_sql, [Cell::from(ids.clone())]));
-            asks.push(Ask::new(EXECUTIONS_THERE, [Cell::from(ids.clone())]));
-        }
-        let of_around = asks.len();
-        asks.extend(around.asks());
-        if asks.is_empty() {
+        if !about_runs && free.is_empty() {
             return Ok(());
         }
+        let around = super::claims::Around::of(&self.state, &free);
+        let mut asks = vec![Ask::plain(QUEUES), Ask::plain(HEAD)];
+        asks.extend(around.asks());
         let answers = self.wire.ask(&asks)?;
         drop(asks);
-        if of_small > 0 {
-            self.learn_queues(&answers[0]);
-            self.learn_head(&answers[1]);
-        }
-        if let [steps, live, there] = &answers[of_small..of_around] {
-            let whole = self.learn_all::<StepRow>(steps, true);
-            self.learn_all::<ExecutionRow>(live, true);
-            // A row that cannot be read is looked for by its key, and told of.
-            if whole {
-                self.state.whole.extend(small.into_iter().map(|run| (run, BTreeSet::new())));
-            }
-            for row in there {
-                if let Some(of) = self.state.whole.get_mut(&RunId::from_i64(row.get(0))) {
-                    of.insert((row.get::<_, i64>(1) as u32, row.get::<_, i64>(2) as u32));
-                }
-            }
-        }
-        if let [held, plain, steps] = &answers[of_around..] {
+        self.learn_queues(&answers[0]);
+        self.learn_head(&answers[1]);
+        if let [held, plain, steps] = &answers[2..] {
             self.learn_all::<RunRow>(held, true);
             self.learn_all::<StepRow>(steps, true);
             for row in plain.iter().filter_map(|row| RunRow::read(row).ok()) {
