@@ -58,7 +58,8 @@ pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
     };
     std::thread::scope(|scope| {
         let hands: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        let done = hands.into_iter().map(|hand| hand.join().unwrap_or_else(|_| Err("a thread panicked".into())));
+        let done =
+            hands.into_iter().map(|hand| hand.join().unwrap_or_else(|_| Err("a thread panicked".into())));
         done.collect::<Result<Vec<()>, String>>()
     })?;
     let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -127,7 +127,12 @@ impl SqliteTx<'_> {
     }
 
     /// The entries after one, of one run or of all, in order.
-    pub(super) fn read_journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
+    pub(super) fn read_journal(
+        &mut self,
+        since: u64,
+        run: Option<RunId>,
+        limit: usize,
+    ) -> Result<Vec<JournalEntry>> {
         // A run's entries lie between its first and, once it has ended, its last.
         let (from, to) = match run {
             None => (seq_of(since), i64::MAX),

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, Row as Columns, params};
-use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo, Word, mutant};
+use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word, mutant};
 
-use super::memo::PLANS_KEPT;
+use super::memo::{PLANS_KEPT, intern};
 use super::tx::SqliteTx;
 use crate::backend::{Backend, Candidate, QueueRow};
 use crate::error::{Error, Result};
 use crate::language::{Language, Wordless};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, RunRow, StepRow, TimerRow, WorkerRow,
+    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, StepRow,
+    TimerRow, WorkerRow,
 };
 use crate::seams::Now;
 

@@ -5,21 +5,16 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use rusqlite::{Connection, OptionalExtension, Row as Columns, params};
-use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word, mutant};
+use rusqlite::{Connection, Row as Columns};
 
-use super::memo::{JOURNAL_ROWS, Memo, PLANS_KEPT, Sentence, append_sql, intern};
+use super::memo::Memo;
 use super::rows::{ReadError, Stored};
 use super::{SqliteClock, translate};
-use crate::backend::{Backend, Candidate, QueueRow, Table};
-use crate::error::{Error, Result};
-use crate::language::{Language, Wordless};
-use crate::memory::REFUSALS_KEPT;
-use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, Status,
-    StepRow, TimerRow, WorkerRow,
-};
-use crate::seams::{Entropy, Now};
+use crate::backend::Table;
+use crate::error::Result;
+use crate::language::Language;
+use crate::rows::Status;
+use crate::seams::Entropy;
 
 /// A connection, and what it remembers.
 pub(super) struct SqliteTx<'c> {
