@@ -68,7 +68,8 @@ fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I, env: &[(&str, &str
 }
 
 fn test(args: &[&str]) -> Result<(), String> {
-    let mut env = vec![("RUST_BACKTRACE", "0")];
+    // Nothing that is built here is changed and built again: what would make that quick is not kept.
+    let mut env = vec![("RUST_BACKTRACE", "0"), ("CARGO_INCREMENTAL", "0")];
     match args {
         [] => {}
         ["--nightly"] => env.push(("SPRAG_NIGHTLY", "1")),
