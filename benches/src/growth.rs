@@ -53,6 +53,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
         let bytes = std::fs::metadata(file.folder.path().join(FILE_NAME))?.len();
         board.note(format!("{}: a file of {} MB", file.system, bytes / 1_000_000));
     }
+    crate::growth_postgres::measure(effort, &mut board).await?;
     Ok(board)
 }
 

@@ -1,4 +1,5 @@
-//! `store`, `growth`, `pipelines`, `postgres`, `worktrees`, `fanout` and `serve`: how fast Sprag is, in ratios taken within one round.
+//! `store`, `growth`, `pipelines`, `postgres`, `worktrees`, `fanout`, `serve` and `handoff`: how fast Sprag is, in ratios
+//! taken within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -17,6 +18,8 @@ mod fanout;
 mod files;
 mod floors;
 mod growth;
+mod growth_postgres;
+mod handoff;
 mod load;
 mod peer;
 mod pipelines;
@@ -68,6 +71,8 @@ enum What {
     Fanout,
     /// W2 through HTTP, and the server's memory.
     Serve,
+    /// From a step's end to the next one's begin in another process.
+    Handoff,
 }
 
 /// How much is measured.
@@ -99,6 +104,7 @@ fn main() -> ExitCode {
         What::Worktrees => ("worktrees", worktrees::measure(effort)),
         What::Fanout => ("fanout", runtime.block_on(fanout::measure(effort))),
         What::Serve => ("serve", runtime.block_on(serve::measure(effort))),
+        What::Handoff => ("handoff", runtime.block_on(handoff::measure(effort))),
     };
     match measured.and_then(|board| board.publish(name, &arguments.out)) {
         Ok(()) => ExitCode::SUCCESS,

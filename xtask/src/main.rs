@@ -110,7 +110,7 @@ fn bench(args: &[&str]) -> Result<(), String> {
     if !args.is_empty() {
         return cargo(run.into_iter().chain(args.iter().copied()), &[]);
     }
-    for workload in ["store", "pipelines", "postgres", "growth", "worktrees", "fanout", "serve"] {
+    for workload in ["store", "pipelines", "postgres", "growth", "worktrees", "fanout", "serve", "handoff"] {
         cargo(run.into_iter().chain([workload]), &[])?;
     }
     Ok(())

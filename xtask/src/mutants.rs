@@ -118,7 +118,7 @@ pub type Programs = BTreeMap<(String, String), PathBuf>;
 pub fn programs<'a>(root: &Path, chosen: impl IntoIterator<Item = &'a str>) -> Result<Programs, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["test", "--quiet", "--no-run", "--message-format=json"]).args(chosen);
-    command.current_dir(root).stderr(Stdio::inherit());
+    command.current_dir(root).env("CARGO_INCREMENTAL", "0").stderr(Stdio::inherit());
     eprintln!("── {command:?}");
     let built = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if !built.status.success() {

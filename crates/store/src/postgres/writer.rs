@@ -10,7 +10,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::Receiver;
 
 use super::attempt::{self, Failure, Fate};
-use super::cells::Cell;
 use super::fault::Fault;
 use super::open;
 use super::state::Lock;
@@ -40,7 +39,8 @@ const LATER: Duration = Duration::from_millis(5);
 /// Runs looked at afterwards, in one batch.
 const LATER_BOUND: usize = 32;
 /// The first to come after a crash gives the server's new life a number.
-const BEGIN_LIFE: &str = "INSERT INTO life VALUES (true, $1) ON CONFLICT DO NOTHING";
+const BEGIN_LIFE: &str = "INSERT INTO life VALUES (true, hashtextextended(gen_random_uuid()::text, 0)) \
+     ON CONFLICT DO NOTHING";
 
 /// A job, what it waits for, and how often it was tried.
 pub(super) struct Work {
@@ -121,8 +121,7 @@ impl Writer {
         // So that the time is known before anything is written.
         let ms = open::number(&wire, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
         self.shared.clock.told(ms);
-        let number = self.shared.entropy.next_u64() as i64;
-        wire.ask(&[Ask::new(BEGIN_LIFE, [Cell::from(number)])])?;
+        wire.ask(&[Ask::plain(BEGIN_LIFE)])?;
         self.life = open::number(&wire, "SELECT number FROM life")?;
         self.wire = Some(wire);
         Ok(())

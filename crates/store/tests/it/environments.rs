@@ -47,6 +47,36 @@ async fn end(store: &Store) {
 }
 
 #[test]
+fn one_whose_host_was_lost_is_made_elsewhere_and_what_comes_late_from_there_changes_nothing() {
+    on_every_store(|store, _| async move {
+        let worker = NewWorker {
+            id: MAKER,
+            name: "maker".into(),
+            process: "here/1".into(),
+            queues: "default".into(),
+            labels: "".into(),
+            slots: 1,
+            lease_ms: 60_000,
+        };
+        let _ = store.claims().register(worker).await.unwrap();
+        let run = ready(&store).await;
+        let lost = async |since_ms: i64| store.reaper().host_lost(1, since_ms).await.unwrap();
+        assert!(!lost(i64::MAX).await, "somebody works there");
+        let _ = store.reaper().worker_lost(MAKER, Lost::ProcessGone).await.unwrap();
+        assert!(!lost(0).await, "somebody worked there since");
+        assert!(lost(i64::MAX).await);
+        assert_eq!((word(&store, run).as_str(), &*row(&store, run).host), ("error", ""));
+        assert!(!lost(i64::MAX).await, "once");
+        let elsewhere = Wanted { host: "there".into(), ..wanted(run, REMOVER) };
+        let made = store.claims().provide_environment(elsewhere, false).await.unwrap();
+        assert!(matches!(&made, Provide::Make(row) if row.provision_attempt == 2 && &*row.host == "there"));
+        assert!(!report(&store, E::ProvisionFailed, 1).await, "the first attempt is over");
+        assert!(report(&store, E::ProvisionSucceeded, 2).await);
+        assert_eq!(told(&store, "host.lost", run, None), 1);
+    });
+}
+
+#[test]
 fn l10_a_provision_that_succeeds_too_late_revives_nothing() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;

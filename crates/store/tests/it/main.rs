@@ -2,8 +2,10 @@
 
 mod bad_input;
 mod boards;
+mod claims;
 mod common;
 mod conformance;
+mod contracts;
 mod environments;
 mod equality;
 mod fan_out;

@@ -160,6 +160,14 @@ pub fn journal(store: &Store) -> Vec<JournalEntry> {
     look(store, |db| db.journal(0, None, 1_000_000))
 }
 
+/// How often something happened to a run, or to one of its steps.
+pub fn told(store: &Store, event: &str, run: RunId, step: Option<StepNo>) -> usize {
+    let of = |entry: &&JournalEntry| {
+        entry.event == event && entry.place.run == Some(run) && (step.is_none() || entry.place.step == step)
+    };
+    journal(store).iter().filter(of).count()
+}
+
 /// The journal, a line each.
 pub fn story(store: &Store) -> Vec<String> {
     journal(store)

@@ -1,0 +1,239 @@
+//! What every store promises of a single event: applied once and told, or refused, and why.
+
+use crate::common::*;
+use sprag_lifecycle::{Actor, EnvironmentEvent, RunId, ThreadEvent};
+use sprag_store::ops::{self, Lease, Provide, ThreadIntent, Wanted};
+use sprag_store::{EnvironmentGiven, Error, NotApplied, Outcome, Row, RunRow, Table, ThreadGiven, ThreadRow};
+
+#[test]
+fn l04_an_unknown_id_is_not_found() {
+    on_every_store(|store, _| async move {
+        let nobody = RunId::from_i64(4711);
+        assert_eq!(store.person().cancel_run(nobody).await.unwrap(), Outcome::NotFound);
+        let lease =
+            Lease { execution: sprag_lifecycle::ExecutionId { run: nobody, step: 0, attempt: 1 }, fence: 1 };
+        assert_eq!(store.worker(lease).finish(well(), None).await.unwrap().outcome, Outcome::NotFound);
+        assert_eq!(store.person().answer_gate(1, "{}".into()).await.unwrap(), Outcome::NotFound);
+    });
+}
+
+#[test]
+fn l04_a_write_between_load_and_cas_is_a_conflict_and_the_others_value_stands() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        let tried = store
+            .write(move |session| {
+                let outcome = ops::cancel_run(session, run)?;
+                // Somebody else writes the same row behind this session's back.
+                let mut other = Table::<RunRow>::load(session.db(), run)?.expect("it is there");
+                let was = (other.status(), other.version());
+                other.priority += 1;
+                Row::touch(&mut other, sprag_store::testing::writer_token());
+                assert!(Table::<RunRow>::update(session.db(), &other, was)?);
+                Ok(outcome)
+            })
+            .await;
+        assert!(matches!(tried, Err(Error::Conflict { entity: "run", .. })), "{tried:?}");
+        assert_eq!(status(&store, run), "running");
+        assert!(
+            store.person().cancel_run(run).await.unwrap().is_applied(),
+            "the next look finds it as it is"
+        );
+    });
+}
+
+/// Lets wake-ups that are still on their way arrive: a commit may ring twice, here and by its bell.
+async fn settle(watching: &sprag_store::Subscription) {
+    for _ in 0..4 {
+        watching.wait(std::time::Duration::from_millis(30)).await;
+    }
+}
+
+#[test]
+fn l05_a_refused_event_leaves_the_row_as_it_was() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        let held = claim(&store, 1).await;
+        let row = |store: &sprag_store::Store| {
+            look(store, |db| Ok((db.executions(run)?, db.steps(run)?, db.last_seq()?)))
+        };
+        let before = row(&store);
+        let watching = store.subscribe(vec![sprag_store::Topic::Run(run), sprag_store::Topic::Journal]);
+        settle(&watching).await;
+        for _ in 0..3 {
+            assert!(
+                !store
+                    .worker(Lease { fence: 99, ..held.lease })
+                    .finish(well(), None)
+                    .await
+                    .unwrap()
+                    .outcome
+                    .is_applied()
+            );
+            assert!(!store.reaper().expire(held.lease).await.unwrap().is_applied());
+        }
+        assert_eq!(row(&store), before);
+        let waited = tokio::time::timeout(
+            std::time::Duration::from_millis(50),
+            watching.wait(std::time::Duration::from_secs(9)),
+        )
+        .await;
+        assert!(waited.is_err(), "nobody is notified");
+        let kept = look(&store, |db| db.refusals(run));
+        assert_eq!(kept.len(), 6);
+        assert!(kept.iter().all(|r| !r.detail.is_empty() && r.place.run == Some(run)), "{kept:?}");
+    });
+}
+
+#[test]
+fn l05_refusals_are_bounded() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        for _ in 0..50 {
+            assert!(!store.person().resume_run(run, None).await.unwrap().is_applied());
+        }
+        assert_eq!(look(&store, |db| db.refusals(run)).len(), sprag_store::REFUSALS_KEPT);
+    });
+}
+
+#[test]
+fn l06_an_applied_event_notifies_once_and_only_after_the_commit() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        let watching = store.subscribe(vec![sprag_store::Topic::Run(run)]);
+        settle(&watching).await;
+        let failed = store
+            .write(move |session| {
+                let _ = ops::cancel_run(session, run)?;
+                Err::<(), _>(Error::Refused("the caller's transaction fails".into()))
+            })
+            .await;
+        assert!(failed.is_err());
+        let quiet = tokio::time::timeout(
+            std::time::Duration::from_millis(50),
+            watching.wait(std::time::Duration::from_secs(9)),
+        )
+        .await;
+        assert!(quiet.is_err(), "an undone change notifies nobody");
+        assert_eq!(status(&store, run), "running");
+        let _ = store.person().cancel_run(run).await.unwrap();
+        tokio::time::timeout(
+            std::time::Duration::from_secs(5),
+            watching.wait(std::time::Duration::from_secs(9)),
+        )
+        .await
+        .expect("told");
+    });
+}
+
+#[test]
+fn l07_a_refusal_is_a_typed_4xx() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        let refused = store.person().resume_run(run, None).await.unwrap().require_applied().unwrap_err();
+        assert_eq!(refused, NotApplied::Illegal { entity: "run", status: "running", wrong_actor: false });
+        assert_eq!(refused.http_status(), 409);
+        let missing =
+            store.person().cancel_run(RunId::from_i64(1)).await.unwrap().require_applied().unwrap_err();
+        assert_eq!(missing.http_status(), 404);
+    });
+}
+
+/// Reports an event on a thread, as whoever may.
+async fn thread(store: &sprag_store::Store, id: i64, event: ThreadEvent, who: Actor, turn: u32) -> bool {
+    let given = ThreadGiven { turn, runtime: 1 };
+    store.write(move |session| ops::thread_event(session, id, event, who, &given)).await.unwrap().is_applied()
+}
+
+fn thread_row(store: &sprag_store::Store, id: i64) -> ThreadRow {
+    look(store, |db| Table::<ThreadRow>::load(db, id)).unwrap()
+}
+
+#[test]
+fn l09_l11_l12_threads_refuse_what_comes_late() {
+    on_every_store(|store, _| async move {
+        store.executor().create_thread(1, None).await.unwrap();
+        assert!(thread(&store, 1, ThreadEvent::TurnStarted, Actor::Worker, 1).await);
+        assert!(store.person().thread_intent(1, ThreadIntent::Stop).await.unwrap());
+        assert!(
+            !thread(&store, 1, ThreadEvent::StartSucceeded, Actor::Worker, 1).await,
+            "a stop is in flight"
+        );
+        assert!(thread(&store, 1, ThreadEvent::StopCompleted, Actor::Worker, 1).await);
+        let settled = thread_row(&store, 1);
+        let seq = look(&store, |db| db.last_seq());
+        assert!(!thread(&store, 1, ThreadEvent::StopCompleted, Actor::Worker, 1).await, "once");
+        assert!(!thread(&store, 1, ThreadEvent::TurnCompleted, Actor::Worker, 1).await, "redelivered");
+        assert!(!thread(&store, 1, ThreadEvent::TurnStarted, Actor::Worker, 1).await, "a late start");
+        assert_eq!((thread_row(&store, 1), look(&store, |db| db.last_seq())), (settled, seq));
+    });
+}
+
+#[test]
+fn l15_l16_a_batch_of_interruptions_skips_the_stale_and_repeats_nothing() {
+    on_every_store(|store, _| async move {
+        for id in 1..=3 {
+            store.executor().create_thread(id, None).await.unwrap();
+            assert!(thread(&store, id, ThreadEvent::TurnStarted, Actor::Worker, 1).await);
+        }
+        assert!(thread(&store, 2, ThreadEvent::TurnCompleted, Actor::Worker, 1).await);
+        let interrupt = || {
+            store.write(|session| {
+                let given = ThreadGiven { turn: 1, runtime: 1 };
+                (1..=3)
+                    .map(|id| {
+                        Ok(ops::thread_event(
+                            session,
+                            id,
+                            ThreadEvent::TurnInterrupted,
+                            Actor::Reaper,
+                            &given,
+                        )?
+                        .is_applied())
+                    })
+                    .collect::<sprag_store::Result<Vec<bool>>>()
+            })
+        };
+        assert_eq!(interrupt().await.unwrap(), [true, false, true]);
+        let seq = look(&store, |db| db.last_seq());
+        assert_eq!(interrupt().await.unwrap(), [false, false, false]);
+        assert_eq!(look(&store, |db| db.last_seq()), seq);
+    });
+}
+
+#[test]
+fn environments_refuse_stale_attempts_and_live_users() {
+    on_every_store(|store, _| async move {
+        let given = |attempt| EnvironmentGiven { attempt, path_present: true, ..EnvironmentGiven::default() };
+        let run = create(&store, &sequence(1)).await;
+        let (host, path, details) = ("here".into(), "/w".into(), "{}".into());
+        let wanted = Wanted { id: 1, run, scope: None, host, worker: 7, managed: true, path, details };
+        let made = store.claims().provide_environment(wanted, false).await.unwrap();
+        assert!(matches!(made, Provide::Make(_)));
+        let event = |event, who, attempt| {
+            let store = store.clone();
+            async move {
+                store
+                    .write(move |s| ops::environment_event(s, 1, event, who, &given(attempt)))
+                    .await
+                    .unwrap()
+                    .is_applied()
+            }
+        };
+        assert!(!event(EnvironmentEvent::ProvisionSucceeded, Actor::Worker, 7).await, "a stale attempt");
+        assert!(event(EnvironmentEvent::ProvisionSucceeded, Actor::Worker, 1).await);
+        assert!(store.person().request_cleanup(1).await.unwrap());
+        let used = EnvironmentGiven { live_users: 1, ..given(0) };
+        let refused = store
+            .write(move |s| {
+                ops::environment_event(s, 1, EnvironmentEvent::DestroyDispatched, Actor::Worker, &used)
+            })
+            .await
+            .unwrap();
+        assert!(!refused.is_applied(), "somebody uses it");
+        assert!(event(EnvironmentEvent::DestroyDispatched, Actor::Worker, 0).await);
+        assert!(event(EnvironmentEvent::DestroyFailed, Actor::Worker, 1).await);
+        assert!(event(EnvironmentEvent::ProvisionRequested, Actor::Executor, 0).await);
+        assert!(!event(EnvironmentEvent::DestroySucceeded, Actor::Worker, 1).await, "revived meanwhile");
+    });
+}
