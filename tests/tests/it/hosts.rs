@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use sprag_testkit::Postgres;
-use sprag_tests::{Host, Sandbox, Started, git, until};
+use sprag_tests::{Host, Sandbox, Signal, Started, git, until};
 
 const WORKER: &[&str] = &["worker", "--lease", "5s", "--dispatch-deadline", "5s"];
 
@@ -77,6 +77,13 @@ impl Machines {
     }
 }
 
+fn stop<const N: usize>(workers: [Started; N]) {
+    for worker in workers {
+        worker.signal(Signal::TERM);
+        worker.finish().expect(0);
+    }
+}
+
 #[test]
 fn a_run_goes_on_elsewhere_from_what_a_remote_has() {
     let Some(machines) = Machines::new() else { return };
@@ -98,10 +105,7 @@ fn a_run_goes_on_elsewhere_from_what_a_remote_has() {
     let gc = machines.east.command(["env", "gc"]);
     machines.east.sandbox.start_command(gc).finish().expect(0);
     assert!(!kept(), "and has not any more");
-    for worker in [east, west] {
-        worker.signal(sprag_tests::Signal::TERM);
-        worker.finish().expect(0);
-    }
+    stop([east, west]);
 }
 
 #[test]
@@ -119,10 +123,7 @@ fn a_run_that_no_remote_knows_waits_for_its_host() {
     let east = machines.east.start(WORKER);
     machines.client.ends_as(&run, "completed");
     assert_eq!(machines.client.lines("out"), ["east", "east", "east", "1", "2", "one"]);
-    for worker in [east, west] {
-        worker.signal(sprag_tests::Signal::TERM);
-        worker.finish().expect(0);
-    }
+    stop([east, west]);
 }
 
 #[test]
@@ -139,6 +140,5 @@ fn a_run_whose_state_never_reached_the_remote_is_not_begun_anew_without_it() {
     let told = machines.client.sprag(["status", &run]).expect(0).stdout;
     let shown = machines.client.step(&run, "second").to_string();
     assert!(shown.contains("which is lost") || told.contains("which is lost"), "{told}\n{shown}");
-    west.signal(sprag_tests::Signal::TERM);
-    west.finish().expect(0);
+    stop([west]);
 }

@@ -5,6 +5,12 @@ use sprag_lifecycle::{Backoff, Policy, RunId, RunStatus, Word};
 use sprag_store::ops::{self, Created, Lease, Renewal};
 use sprag_store::{Error, QueueRow, StepRow, Table};
 
+/// The runs of what a worker is given, in order.
+async fn claimed(store: &sprag_store::Store, most: usize) -> Vec<RunId> {
+    let given = store.claims().claim(claimer(1), most).await.unwrap();
+    given.iter().map(|assignment| assignment.lease.execution.run).collect()
+}
+
 #[test]
 fn c02_c03_claims_follow_needs_then_priority_then_age() {
     on_every_store(|store, clock| async move {
@@ -15,14 +21,7 @@ fn c02_c03_claims_follow_needs_then_priority_then_age() {
         let Created::New(high) = store.person().create_run(new).await.unwrap() else { panic!() };
         clock.advance(5);
         let late = create(&store, &sequence(1)).await;
-        let order: Vec<RunId> = store
-            .claims()
-            .claim(claimer(1), 10)
-            .await
-            .unwrap()
-            .iter()
-            .map(|assignment| assignment.lease.execution.run)
-            .collect();
+        let order = claimed(&store, 10).await;
         assert_eq!(order, [high, low, late], "the second step of the first run waits for its need");
         assert!(store.claims().claim(claimer(2), 10).await.unwrap().is_empty(), "a clean none, at once");
     });
@@ -210,14 +209,7 @@ fn c03_a_second_hand_over_keeps_its_place_in_line() {
         let waiting = look(&store, |db| db.unclaimed_since(i64::MAX, 1));
         assert_eq!(waiting[0].run, first);
         assert!(store.executor().redispatch(waiting[0]).await.unwrap());
-        let order: Vec<RunId> = store
-            .claims()
-            .claim(claimer(1), 2)
-            .await
-            .unwrap()
-            .iter()
-            .map(|got| got.lease.execution.run)
-            .collect();
+        let order = claimed(&store, 2).await;
         assert_eq!(order, [first, second]);
     });
 }
