@@ -5,6 +5,7 @@ use std::fs;
 use crate::{
     entry,
     error::{Attempt, Error, Kind},
+    loose,
     mark::Mark,
     repository::Repository,
     salvage::is_reachable,
@@ -42,6 +43,9 @@ pub enum BranchFate {
 pub(crate) fn make(repository: &Repository, branch: &str, mark: &Mark) -> Result<(), Kind> {
     let name = format!("refs/heads/{branch}");
     let message = format!("{MADE_FOR}{}{OF_RUN}{}", mark.id, mark.run);
+    if loose::make(repository, branch, &mark.base, &message) {
+        return Ok(());
+    }
     let args = ["-m", &message, "--create-reflog", &name, &mark.base, repository.null_oid()];
     let output = repository.git("update-ref").args(args).output()?;
     if output.status.success() {

@@ -15,9 +15,11 @@ use crate::{
 /// network must not stop every run of this process.
 const PATIENCE_MS: u64 = 5_000;
 
-/// How many checkouts go on at once for each core. Making a file waits for the disk far longer than for a core: ten
-/// threads that make files were four times as fast as one, on two cores.
-const PLACES_PER_CORE: usize = 8;
+/// How many checkouts go on at once for each core: while one waits for the disk, another has the core.
+const PLACES_PER_CORE: usize = 2;
+/// How many write files for a checkout that is alone. Several checkouts have cores enough to do between them, and one
+/// writer each.
+const WRITERS_ALONE: &str = "4";
 
 /// How many checkouts go on at once in this process.
 struct Places {
@@ -34,7 +36,19 @@ static PLACES: Places =
     Places { line: Mutex::new(Line { busy: 0, last_freed_ms: 0 }), freed: Condvar::new() };
 
 /// A place among the checkouts that go on at once.
-struct Place;
+struct Place {
+    /// Nobody else had one when it was taken.
+    alone: bool,
+}
+
+impl Place {
+    /// Writing files waits for the disk more than for a core, so that more writers than cores pay; not for a few
+    /// files, where starting them takes longer than the writing.
+    fn in_parallel<'a>(&self, git: Git<'a>) -> Git<'a> {
+        let writers = if self.alone { WRITERS_ALONE } else { "1" };
+        git.setting("checkout.workers", writers).setting("checkout.thresholdForParallelism", "500")
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -58,24 +72,24 @@ fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
         line = PLACES.freed.wait_timeout(line, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
     }
     line.busy += 1;
-    Ok(Place)
+    Ok(Place { alone: line.busy == 1 })
 }
 
 impl Worktree {
     /// All files of its HEAD, into a folder that has none.
     pub(crate) fn check_out(&self, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
-        let _place = take_place(cancel)?;
+        let place = take_place(cancel)?;
         let fill = self.git("read-tree").args(["-m", "-u", "HEAD"]);
-        self.fill(in_parallel(fill), cancel)
+        self.fill(place.in_parallel(fill), cancel)
     }
 
     /// From whatever state it is in to that of its HEAD. Files that git does not know stay.
     pub(crate) fn switch_to_head(&self, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
-        let _place = take_place(cancel)?;
+        let place = take_place(cancel)?;
         let switch = self.git("read-tree").args(["--reset", "-u", "HEAD"]);
-        self.fill(in_parallel(switch), cancel)
+        self.fill(place.in_parallel(switch), cancel)
     }
 
     /// Git does not always say that the disk is full when it is.
@@ -142,12 +156,6 @@ impl Worktree {
         std::fs::create_dir_all(&info).map_err(Kind::io("make", &info))?;
         write_whole(&info.join("sparse-checkout"), cone(&self.mark.sparse).as_bytes())
     }
-}
-
-/// Writing files waits for the disk more than for a core, so that more writers than cores pay; not for a few
-/// files, where starting them takes longer than the writing.
-fn in_parallel(git: Git<'_>) -> Git<'_> {
-    git.setting("checkout.workers", "4").setting("checkout.thresholdForParallelism", "500")
 }
 
 /// The patterns by which git limits a checkout to folders, and to the files beside them.

@@ -32,6 +32,7 @@ mod include;
 mod land;
 mod line;
 mod lock;
+mod loose;
 mod mark;
 mod metrics;
 mod name;

@@ -1,6 +1,6 @@
 //! Names of branches, folders and runs, however odd.
 
-use sprag_worktree::{Branch, Cancel, Kind};
+use sprag_worktree::{Branch, BranchPolicy, Cancel, Kind};
 
 use crate::common::*;
 
@@ -63,5 +63,102 @@ fn wt33_a_branch_beside_one_of_its_folders_is_a_clear_conflict() {
     let error = create(&worktrees, "r2", "other").expect_err("in the way");
     assert!(matches!(&error.kind, Kind::BranchConflict { existing, .. } if existing == "other/x"), "{error}");
     place.git(&["branch", "-D", "feature", "other/x"]);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn wt33_packed_branches_are_in_the_way_as_loose_ones_are() {
+    let place = Place::new(3);
+    let worktrees = place.worktrees();
+    for branch in ["taken", "folder", "below/x"] {
+        place.git(&["branch", branch]);
+    }
+    place.git(&["pack-refs", "--all"]);
+    let error = create(&worktrees, "r1", "taken").expect_err("it is there");
+    assert!(matches!(&error.kind, Kind::BranchExists { branch } if branch == "taken"), "{error}");
+    for (branch, in_the_way) in [("folder/x", "folder"), ("below", "below/x")] {
+        let error = create(&worktrees, "r2", branch).expect_err("in the way");
+        assert!(
+            matches!(&error.kind, Kind::BranchConflict { existing, .. } if existing == in_the_way),
+            "{error}"
+        );
+    }
+    place.git(&["branch", "-D", "taken", "folder", "below/x"]);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_branch_is_git_s_own_in_every_respect() {
+    let place = Place::new(3);
+    let worktrees = place.worktrees();
+    // What a branch of this name has left is not this one's.
+    let log = place.repo().join(".git/logs/refs/heads/team/x");
+    std::fs::create_dir_all(log.parent().expect("a folder")).expect("a folder");
+    std::fs::write(&log, "left over\n").expect("a file");
+    let made = create(&worktrees, "r1", "team/x").expect("a worktree");
+    let tip = place.git(&["rev-parse", "refs/heads/team/x"]);
+    assert_eq!(tip, place.git(&["rev-parse", "main"]));
+    let told = place.git(&["reflog", "show", "--format=%H %gs", "team/x"]);
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(
+        told.starts_with(tip.trim()) && told.contains("sprag: made for") && told.contains("r1"),
+        "{told}"
+    );
+    place.git(&["fsck", "--strict", "--no-progress"]);
+    place.git(&["pack-refs", "--all", "--prune"]);
+    assert_eq!(place.git(&["rev-parse", "refs/heads/team/x"]), tip);
+    worktrees.remove(made, BranchPolicy::Delete, &Cancel::default()).expect("removed");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_hook_on_refs_has_its_say() {
+    let place = Place::new(3);
+    let worktrees = place.worktrees();
+    let hook = place.repo().join(".git/hooks/reference-transaction");
+    std::fs::create_dir_all(hook.parent().expect("a folder")).expect("a folder");
+    script(&hook, "! grep -q refs/heads/refused");
+    create(&worktrees, "r1", "refused").expect_err("the hook refuses it");
+    let made = create(&worktrees, "r2", "welcome").expect("a worktree");
+    worktrees.remove(made, BranchPolicy::Delete, &Cancel::default()).expect("removed");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_branch_that_git_makes_at_the_same_moment_is_made_once() {
+    const ROUNDS: usize = 60;
+    let place = Place::new(3);
+    let worktrees = place.worktrees();
+    let (mut ours, mut theirs) = (0, 0);
+    for round in 0..ROUNDS {
+        let name = format!("race/{round}");
+        let (made, git) = std::thread::scope(|scope| {
+            let git = scope.spawn(|| {
+                let branch = ["branch", "--quiet", &name, "main"];
+                std::process::Command::new("git")
+                    .args(branch)
+                    .current_dir(place.repo())
+                    .output()
+                    .expect("git")
+            });
+            // Sometimes the one, sometimes the other is first.
+            std::thread::park_timeout(std::time::Duration::from_micros(600 * (round as u64 % 16)));
+            let made = create(&worktrees, &format!("r{round}"), &name);
+            (made, git.join().expect("git").status.success())
+        });
+        assert_ne!(made.is_ok(), git, "{name} was made by both, or by nobody: {made:?}");
+        match made {
+            Ok(worktree) => {
+                ours += 1;
+                worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default()).expect("removed");
+            }
+            Err(error) => {
+                theirs += 1;
+                assert!(matches!(&error.kind, Kind::BranchExists { .. }), "{error}");
+                place.git(&["branch", "-D", &name]);
+            }
+        }
+    }
+    println!("{ours} by us, {theirs} by git");
     place.assert_nothing_left();
 }
