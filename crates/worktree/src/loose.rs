@@ -66,8 +66,8 @@ fn try_make(repository: &Repository, branch: &str, commit: &str, message: &str) 
     if path.symlink_metadata().is_ok() || is_packed(common, branch)? {
         return Ok(false);
     }
+    // Not synced, as git does not either: a branch that a power cut takes has nothing on it yet.
     file.write_all(format!("{commit}\n").as_bytes())?;
-    file.sync_all()?;
     write_log(&common.join("logs/refs/heads").join(branch), repository, commit, message)?;
     fs::rename(&lock.path, &path)?;
     lock.held = false;
