@@ -55,7 +55,7 @@ pub(crate) async fn measure(effort: Effort, board: &mut Board) -> Result<()> {
     }
     for Filled { database, system, .. } in &all {
         let size = format!(
-            "SELECT sum(pg_total_relation_size(oid)) / 1000000 FROM pg_class \
+            "SELECT round(sum(pg_total_relation_size(oid)) / 1000000) FROM pg_class \
              WHERE relnamespace = '{}'::regnamespace AND relkind = 'r'",
             database.schema
         );
