@@ -125,8 +125,9 @@ impl Environments {
         let told = |error: sprag_store::Error| error.to_string();
         sprag_worker::bury(&self.store, row.owner).await;
         let path = PathBuf::from(&*row.path);
-        // One that could not be removed may have been moved aside.
-        let present = !row.path.is_empty() && (path.exists() || row.status() == EnvironmentStatus::Error);
+        // One that could not be removed may have been moved aside. One whose host was lost is nowhere.
+        let somewhere = !row.path.is_empty() && !row.host.is_empty();
+        let present = somewhere && (path.exists() || row.status() == EnvironmentStatus::Error);
         let attempt =
             self.store.claims().dispatch_destroy(row.id, self.worker, present).await.map_err(told)?;
         let Some(attempt) = attempt else {
@@ -204,7 +205,10 @@ impl Environments {
                 let _ = self.store.reaper().environment(row.id, event, given).await.map_err(told)?;
             }
         }
-        for row in self.due_on(&sprag_worker::host())? {
+        let mut due = self.due_on(&sprag_worker::host())?;
+        // What was lost with its host is nowhere, and anybody's to forget.
+        due.extend(self.due_on("")?);
+        for row in due {
             if self.remove(&row, Then::Pool).await.is_ok() {
                 done += 1;
             }

@@ -142,3 +142,18 @@ fn a_run_whose_state_never_reached_the_remote_is_not_begun_anew_without_it() {
     assert!(shown.contains("which is lost") || told.contains("which is lost"), "{told}\n{shown}");
     stop([west]);
 }
+
+#[test]
+fn what_was_lost_with_its_host_is_not_listed_for_ever() {
+    let Some(machines) = Machines::new() else { return };
+    let run = machines.begin("{ base: main, remote: origin }");
+    machines.lose_the_east();
+    until("its host is given up", || machines.client.journal(Some(&run)).events("host.lost") == 1);
+    machines.client.sprag(["cancel", &run]).expect(0);
+    machines.client.ends_as(&run, "cancelled");
+    let west = machines.west.start(WORKER);
+    until("nothing is left of it", || {
+        machines.client.json(["env", "ls", "--json"]).as_array().is_some_and(Vec::is_empty)
+    });
+    stop([west]);
+}
