@@ -91,10 +91,12 @@ fn is_packed(common: &Path, branch: &str) -> io::Result<bool> {
     Ok(names.into_iter().any(in_the_way))
 }
 
-/// The log of a ref that is new: what another one of its name has left is not its own.
+/// The log of a ref that is new: what another one of its name has left is not its own. An entry is a line, whatever
+/// a run is called.
 fn write_log(path: &Path, repository: &Repository, commit: &str, message: &str) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     let (null, seconds) = (repository.null_oid(), clock::unix_ms() / 1000);
-    let line = format!("{null} {commit} {WHO} {seconds} +0000\t{message}\n");
+    let message: Vec<&str> = message.split_whitespace().collect();
+    let line = format!("{null} {commit} {WHO} {seconds} +0000\t{}\n", message.join(" "));
     File::create(path)?.write_all(line.as_bytes())
 }

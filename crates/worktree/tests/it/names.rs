@@ -18,6 +18,11 @@ fn wt32_odd_names_of_folders_and_runs_work() {
             .create(&options, &Cancel::default())
             .unwrap_or_else(|error| panic!("{path:?}: {error}"));
         assert!(is_clean(worktree.path()), "{path:?}");
+        let log = place.git(&["reflog", "show", "--format=%gs", &format!("b{number}")]);
+        let told: Vec<&str> = log.lines().collect();
+        assert!(matches!(&told[..], [made] if made.starts_with("sprag: made for")), "{path:?}: {log}");
+        let raw = std::fs::read_to_string(place.common().join(format!("logs/refs/heads/b{number}")));
+        assert_eq!(raw.expect("a reflog").lines().count(), 1, "{path:?}");
         std::fs::write(worktree.path().join("new"), "x").expect("a file");
         let checkpoint = worktree.checkpoint(path, path, &Cancel::default()).expect("recorded");
         assert_eq!(worktrees.repository().checkpoints(path).expect("listed"), [checkpoint]);
