@@ -1,0 +1,252 @@
+//! A held run as the walk sees it.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{
+    Actor, ExecutionEvent, ExecutionId, ExecutionStatus, Following, Items, Needs, OnFail, Plan, RunEvent,
+    RunNow, RunState, StepEvent, StepMove, StepNo, StepNow, StepStatus, Tally, Work, WorkKind,
+};
+
+use super::{HeldRun, decided, report_run};
+use crate::error::{Error, Result};
+use crate::names;
+use crate::rows::{ExecutionRow, Row, RunRow, StepRow};
+
+impl RunState for HeldRun<'_, '_> {
+    type Error = Error;
+
+    fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&self.plan)
+    }
+
+    fn run(&self) -> RunNow {
+        let row = self.session.peek_run(self.id).expect("the run's row is held");
+        RunNow { status: row.status(), open: row.open, tally: row.tally, reworking: row.reworking }
+    }
+
+    fn step(&mut self, no: StepNo) -> Result<StepNow> {
+        let row = self.step_row(no)?;
+        let work = match row.status() {
+            StepStatus::Pending | StepStatus::Running => self.work(&row)?,
+            _ => Work::None,
+        };
+        Ok(StepNow {
+            node: row.node(),
+            item_of: row.item_of,
+            items: row.items.map(|list| list.items),
+            status: row.status(),
+            attempt: row.attempt,
+            tries: row.tries,
+            losses: row.losses,
+            reworks: row.reworks,
+            needs: row.needs,
+            skipped_by_when: row.skipped_by_when,
+            rework_pending: row.rework_pending,
+            work,
+        })
+    }
+
+    fn unsettled(&mut self) -> Result<Vec<StepNo>> {
+        let mut all: std::collections::BTreeSet<StepNo> =
+            self.session.db().unsettled(self.id)?.into_iter().collect();
+        let id = self.id;
+        for step in self.session.seen::<StepRow>().filter(|step| step.run == id) {
+            if step.status().is_settled() && !step.rework_pending {
+                all.remove(&step.no);
+            } else {
+                all.insert(step.no);
+            }
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    fn wanted(&mut self, no: StepNo) -> Result<bool> {
+        let step = self.step_row(no)?;
+        if !self.has_condition(&step) {
+            return Ok(true);
+        }
+        // One that has no answer is no reason to skip the step: it is started, and fails with the same words.
+        Ok(self.ask(&step, |language, planned, names| language.wanted(planned, names))?.unwrap_or(true))
+    }
+
+    fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>> {
+        let rows = self.session.item_rows(self.id, of)?;
+        Ok(rows.iter().filter(|row| !unsettled || !row.status().is_settled()).map(|row| row.no).collect())
+    }
+
+    fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>> {
+        self.session.waiting_items(self.id, of, limit as usize)
+    }
+
+    fn followers(&mut self, item: StepNo) -> Result<Vec<Following>> {
+        self.session.db().task_followers(self.id, item)
+    }
+
+    fn followed(&mut self, item: StepNo) -> Result<Vec<Following>> {
+        self.session.db().task_needs(self.id, item)
+    }
+
+    fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<()> {
+        let step = self.step_row(no)?;
+        let facts = self.step_facts(no, &step, to)?;
+        let feedback = match to {
+            StepMove::Reworked { by } if matches!(self.plan.step(by).policy.on_fail, OnFail::Rework { step, .. } if step == no) =>
+            {
+                let by = self.step_row(by)?;
+                names::failure(self.session, &self.plan, &by)?
+            }
+            StepMove::Retried { lost: false } => names::failure(self.session, &self.plan, &step)?,
+            StepMove::Reopened if step.status() == StepStatus::Failed => {
+                names::failure(self.session, &self.plan, &step)?
+            }
+            _ => None,
+        };
+        let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
+        if keeps_child && step.status() == StepStatus::Running {
+            // What bounded the child run ends with the attempt.
+            self.session.clear_timer(ExecutionId { run: self.id, step: no, attempt: step.attempt });
+        }
+        let outcome = self.session.apply::<StepRow>(
+            (self.id, no),
+            to.event(),
+            Actor::Advance,
+            &facts,
+            |row, now| match to {
+                StepMove::Ready => {}
+                StepMove::Started => row.started_ms = Some(now.wall_ms),
+                StepMove::Succeeded | StepMove::Cancelled => row.ended_ms = Some(now.wall_ms),
+                StepMove::Skipped { by_when } => {
+                    row.skipped_by_when = by_when;
+                    row.ended_ms = Some(now.wall_ms);
+                }
+                StepMove::Retried { lost } => {
+                    row.attempt += 1;
+                    row.started_ms = None;
+                    row.work = None;
+                    row.feedback = feedback.or(row.feedback.take());
+                    if lost {
+                        row.losses += 1;
+                    } else {
+                        row.tries += 1;
+                        row.losses = 0;
+                    }
+                }
+                StepMove::Failed { rework } => {
+                    row.rework_pending = rework;
+                    row.reworks += u32::from(rework);
+                    row.ended_ms = Some(now.wall_ms);
+                }
+                StepMove::Reworked { .. } | StepMove::Reset { .. } | StepMove::Reopened => {
+                    let keep = matches!(to, StepMove::Reset { keep: true });
+                    row.attempt += 1;
+                    row.work = row.work.filter(|_| keep && keeps_child);
+                    row.items = row.items.filter(|_| keep);
+                    row.tries = 0;
+                    row.losses = 0;
+                    row.skipped_by_when = false;
+                    row.rework_pending = false;
+                    row.started_ms = None;
+                    row.ended_ms = None;
+                    if to.event() == StepEvent::Reworked {
+                        row.round += 1;
+                        row.feedback = feedback.or(row.feedback.take());
+                    } else if to == StepMove::Reopened {
+                        row.feedback = feedback.or(row.feedback.take());
+                    } else {
+                        row.reworks = 0;
+                    }
+                }
+            },
+        )?;
+        decided(outcome.is_applied(), || {
+            format!("{} of step {no} of run {}: {outcome:?}", to.event(), self.id)
+        })
+    }
+
+    fn set_needs(&mut self, no: StepNo, needs: Needs) -> Result<()> {
+        self.session.note::<StepRow>((self.id, no), |row| row.needs = needs)
+    }
+
+    fn start_work(&mut self, no: StepNo) -> Result<()> {
+        let step = self.step_row(no)?;
+        let plan = Arc::clone(&self.plan);
+        let planned = plan.step(step.node());
+        // A condition that had no answer: the step fails with the reason.
+        if self.has_condition(&step)
+            && let Err(why) = self.ask(&step, |language, planned, names| language.wanted(planned, names))?
+        {
+            return self.fail_to_start(&step, &why);
+        }
+        if planned.spread.is_some() && step.item_of.is_none() {
+            return self.list_items(&step);
+        }
+        match planned.work {
+            WorkKind::Execution | WorkKind::Task => {
+                let id = self.create_execution(&step)?;
+                self.schedule(id).map(drop)
+            }
+            WorkKind::Gate | WorkKind::Wait | WorkKind::Child => self.start_outside(&step),
+        }
+    }
+
+    fn add_item(&mut self, of: StepNo) -> Result<StepNo> {
+        let no = self.row()?.steps;
+        let mut row = StepRow::new(self.id, no, Needs::default());
+        row.item_of = Some(of);
+        let parent = self.step_row(of)?;
+        row.item = parent.items.map(|list| list.items.created);
+        // What sent the fan-out back is for each of its items.
+        row.feedback = parent.feedback;
+        self.session.create(row, "step.added", Actor::Advance);
+        self.session.note::<RunRow>(self.id, |row| row.steps += 1)?;
+        Ok(no)
+    }
+
+    fn set_items(&mut self, of: StepNo, items: Items) -> Result<()> {
+        self.session.note::<StepRow>((self.id, of), |row| {
+            if let Some(list) = &mut row.items {
+                list.items = items;
+            }
+        })
+    }
+
+    fn end_work(&mut self, no: StepNo) -> Result<()> {
+        let step = self.step_row(no)?;
+        if let Some(list) = step.items {
+            return self.set_items(no, Items { ending: true, ..list.items });
+        }
+        let Some(row) = self.execution(&step)? else { return self.end_outside(&step) };
+        match row.status() {
+            ExecutionStatus::Running => {
+                self.session.note::<ExecutionRow>(row.id, |row| row.cancel_requested = true)?;
+            }
+            ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled => {
+                if row.status() == ExecutionStatus::Scheduled {
+                    self.revoke(row.id)?;
+                }
+                self.session.clear_timer(row.id);
+                self.executor_event(row.id, ExecutionEvent::Cancelled)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn move_run(&mut self, event: RunEvent) -> Result<()> {
+        let run = self.row()?;
+        let outcome = report_run(self.session, &run, event, Actor::Advance)?;
+        decided(outcome.is_applied(), || format!("{event} of run {}: {outcome:?}", self.id))
+    }
+
+    fn set_tally(&mut self, tally: Tally) -> Result<()> {
+        self.session.note::<RunRow>(self.id, |row| row.tally = tally)
+    }
+
+    fn set_reworking(&mut self, by: Option<StepNo>) -> Result<()> {
+        self.session.note::<RunRow>(self.id, |row| row.reworking = by)
+    }
+
+    fn drop_rework(&mut self, no: StepNo) -> Result<()> {
+        self.session.note::<StepRow>((self.id, no), |row| row.rework_pending = false)
+    }
+}
