@@ -11,6 +11,14 @@ async fn claimed(store: &sprag_store::Store, most: usize) -> Vec<RunId> {
     given.iter().map(|assignment| assignment.lease.execution.run).collect()
 }
 
+/// One step; of such runs one goes on at a time.
+fn in_a_group_of_one() -> std::sync::Arc<sprag_lifecycle::Plan> {
+    let mut plan = (*sequence(1)).clone();
+    let (group, on_conflict) = ("g".into(), Default::default());
+    plan.concurrency = Some(sprag_lifecycle::Concurrency { group, limit: 1, on_conflict });
+    std::sync::Arc::new(plan)
+}
+
 #[test]
 fn c02_c03_claims_follow_needs_then_priority_then_age() {
     on_every_store(|store, clock| async move {
@@ -86,13 +94,7 @@ fn c10_a_queue_and_a_group_hold_their_limits() {
         let _ = store.person().cancel_run(run).await.unwrap();
         store.executor().set_queue(QueueRow { limit: None, ..queue }).await.unwrap();
 
-        let mut plan = (*sequence(1)).clone();
-        plan.concurrency = Some(sprag_lifecycle::Concurrency {
-            group: "g".into(),
-            limit: 1,
-            on_conflict: Default::default(),
-        });
-        let plan = std::sync::Arc::new(plan);
+        let plan = in_a_group_of_one();
         let (first, second) = (create(&store, &plan).await, create(&store, &plan).await);
         assert_eq!((status(&store, first), status(&store, second)), ("running".into(), "queued".into()));
         assert_eq!(store.executor().fill_group("g".into(), vec![]).await.unwrap(), None);
@@ -178,13 +180,7 @@ fn c10_a_full_queue_is_asked_without_writing_anything() {
 #[test]
 fn c10_a_resume_waits_for_a_place_in_its_group() {
     on_every_store(|store, _| async move {
-        let mut plan = (*sequence(1)).clone();
-        plan.concurrency = Some(sprag_lifecycle::Concurrency {
-            group: "g".into(),
-            limit: 1,
-            on_conflict: Default::default(),
-        });
-        let plan = std::sync::Arc::new(plan);
+        let plan = in_a_group_of_one();
         let failed = create(&store, &plan).await;
         let held = claim(&store, 1).await;
         let _ = finish(&store, &held, badly()).await;
