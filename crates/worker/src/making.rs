@@ -180,9 +180,12 @@ impl Environments {
             Some(full_key(&key, setup))
         });
         let again = was_there.then_some(attempt);
-        let is_moved = details["lost_host"].is_string();
-        let here = match &spec.remote {
-            Some(remote) if is_moved => fetch(repository, remote, &run, &stop.cancel).await,
+        let lost_host = details["lost_host"].as_str().map(str::to_owned);
+        let here = match (&spec.remote, &lost_host) {
+            // A host that has come back has its own states, and nobody newer ones.
+            (Some(remote), Some(lost)) if *lost != host() => {
+                fetch(repository, remote, &run, &stop.cancel).await
+            }
             _ => Ok(()),
         };
         let created = match here {
@@ -198,14 +201,13 @@ impl Environments {
                 let begun = blocking(move || {
                     // It goes on where the run was: a state that somebody chose, or the last one that was recorded.
                     // One that a step has alone begins with that step's own states, when the step does.
-                    let last = match is_moved {
+                    let mut states = finished.iter().map(|step| repository.find_checkpoint(&run, step));
+                    let state = match (repository.chosen_start(&run)?, &lost_host) {
+                        (Some(chosen), _) => Some(chosen),
                         // What is older than the last one would undo what is known to be done.
-                        true => {
-                            finished.first().map(|step| repository.find_checkpoint(&run, step)).transpose()?
-                        }
-                        false => finished.iter().find_map(|step| repository.find_checkpoint(&run, step).ok()),
+                        (None, Some(_)) => states.next().transpose()?,
+                        (None, None) => states.find_map(Result::ok).filter(|_| attempt > 1),
                     };
-                    let state = repository.chosen_start(&run)?.or(last.filter(|_| attempt > 1));
                     if let Some(state) = state.filter(|_| is_shared) {
                         worktree.begin_with(&state, &cancel)?;
                         repository.forget_start(&run)?;
@@ -290,9 +292,8 @@ async fn fetch(repository: &Repository, remote: &str, run: &str, cancel: &Cancel
 fn not_elsewhere(details: &Value, why: String) -> String {
     match details["lost_host"].as_str() {
         Some(host) => format!(
-            "the run worked on {host}, which is lost, and cannot go on here: {why}; a worker on {host} could, or \
-             `sprag rewind` to a step whose state {} has",
-            details["remote"].as_str().unwrap_or("a remote")
+            "the run worked on {host}, which is lost, and cannot go on here: {why}; start a worker on {host} and \
+             `sprag resume`"
         ),
         None => why,
     }

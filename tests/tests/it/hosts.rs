@@ -141,6 +141,13 @@ fn a_run_whose_state_never_reached_the_remote_is_not_begun_anew_without_it() {
     let shown = machines.client.step(&run, "second").to_string();
     assert!(shown.contains("which is lost") || told.contains("which is lost"), "{told}\n{shown}");
     stop([west]);
+    // As it says: its host comes back, and has what the run has done.
+    let east = machines.east.start(WORKER);
+    machines.client.write("out.go", "");
+    machines.client.sprag(["resume", "--detach", &run]).expect(0);
+    machines.client.ends_as(&run, "completed");
+    assert_eq!(machines.client.lines("out"), ["east", "east", "east", "1", "2", "one"]);
+    stop([east]);
 }
 
 #[test]

@@ -138,6 +138,11 @@ pub fn leavable_environments(db: &mut dyn Backend, run: RunId) -> Result<Vec<Env
     Ok(rows)
 }
 
+/// Whether a run's files are nowhere: their host was lost, and nobody has made them anew since.
+pub(super) fn is_nowhere(row: &EnvironmentRow) -> bool {
+    row.status() == EnvironmentStatus::Error && details_of(row)["lost_host"].is_string()
+}
+
 fn details_of(row: &EnvironmentRow) -> serde_json::Value {
     serde_json::from_str(&row.details).unwrap_or_default()
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sprag_lifecycle::{EnvironmentStatus, ExecutionId, RunId};
 
 use super::environment_of;
+use super::environments::is_nowhere;
 use crate::backend::{Backend, Table};
 use crate::error::Result;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
@@ -65,10 +66,9 @@ pub fn hosts_of_files(db: &mut dyn Backend, run: &RunRow) -> Result<Vec<Arc<str>
         false => environment_of(&run.context),
     };
     let Some(of) = of else { return Ok(Vec::new()) };
-    let there =
-        db.environments_of(of)?.into_iter().filter(|row| row.status() != EnvironmentStatus::Destroyed);
-    // One whose host was lost is nowhere.
-    Ok(there.map(|row| row.host).filter(|host| !host.is_empty()).collect())
+    let mut there = db.environments_of(of)?;
+    there.retain(|row| row.status() != EnvironmentStatus::Destroyed && !is_nowhere(row));
+    Ok(there.into_iter().map(|row| row.host).collect())
 }
 
 /// A worker that does not say where it is may be anywhere.
