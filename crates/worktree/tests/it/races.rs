@@ -61,7 +61,8 @@ fn wt02_foreign_commands_never_see_a_partial_entry() {
     let place = Place::new(30);
     let mut failures = Vec::new();
     let mut rounds = 0;
-    beside(&place, None, || {
+    // Slow enough that there is something to look at, however busy the machine is.
+    beside(&place, Some("delay:branch-made:20"), || {
         for args in [&["worktree", "list", "--porcelain"][..], &["log", "--all", "-1"], &["branch", "--list"]]
         {
             let output = git_output(&place.repo(), args);
