@@ -171,6 +171,7 @@ fn of_worktrees() -> Registry {
     total("repository_lock_timeouts", "Waits that ended at their deadline", now.lock_timeouts);
     total("worktrees_made", "Worktrees made or taken from the pool", now.creates);
     total("worktrees_from_pool", "Worktrees taken from the pool", now.pool_hits);
+    total("worktrees_copied", "Worktrees filled with what git had checked out for another", now.copies);
     total("worktrees_not_made", "Attempts that failed and were rolled back", now.create_failures);
     total("worktrees_removed", "Worktrees removed", now.removes);
     total("worktree_cleanup_failures", "Things that could not be deleted, each time", now.cleanup_failures);

@@ -1,10 +1,11 @@
 //! The line before a repository's lock, in very many orders in which its threads can run: it serves one at a time, in the
-//! order of coming, and nobody waits for ever, whoever gives up meanwhile.
+//! order of coming, and nobody waits for ever, whoever gives up meanwhile. And checkouts that are wanted at once: what one
+//! offers is taken by others, held no longer than anybody wants it, and nobody waits for ever for it.
 //!
-//! The file is the one that ships; only its mutex and condition variable are those of a scheduler that chooses
+//! The files are those that ship; only their mutexes and condition variables are those of a scheduler that chooses
 //! which thread runs next.
 
-/// The scheduler's primitives, by the names that the line asks for.
+/// The scheduler's primitives, by the names that they ask for.
 mod sync {
     pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
     pub use shuttle::thread::ThreadId;
@@ -17,6 +18,8 @@ mod sync {
 
 #[path = "../../worktree/src/line.rs"]
 mod line;
+#[path = "../../worktree/src/wish.rs"]
+mod wish;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +28,7 @@ use std::time::Duration;
 use line::{Line, NotServed};
 use shuttle::sync::Mutex;
 use shuttle::thread;
+use wish::Wishes;
 
 fn schedules() -> usize {
     if std::env::var_os("SPRAG_NIGHTLY").is_some() { 10_000_000 } else { 50_000 }
@@ -62,6 +66,37 @@ fn come_and_go() {
     let served = *served.lock().unwrap();
     assert!((4..=6).contains(&served), "{served} were served");
     assert_eq!(line.len(), 0, "nobody is left in the line");
+}
+
+/// Two threads for each of two things, each wanted twice. The second thing cannot be made for others.
+fn wish_and_take() {
+    let wishes = Arc::new(Wishes::<usize, usize>::default());
+    let offers: Arc<[AtomicUsize; 2]> = Arc::default();
+    let threads: Vec<_> = (0..4)
+        .map(|who| {
+            let (wishes, offers) = (Arc::clone(&wishes), Arc::clone(&offers));
+            thread::spawn(move || {
+                let thing = who % 2;
+                for _ in 0..2 {
+                    let mut wish = wishes.wish(thing);
+                    thread::yield_now();
+                    match wish.begin() {
+                        Some(made) => assert_eq!((thing, *made), (0, 7), "what was offered for it"),
+                        None => wish.offer(|| {
+                            assert_eq!(offers[thing].fetch_add(1, Ordering::SeqCst), 0, "one is enough");
+                            thread::yield_now();
+                            assert_eq!(offers[thing].fetch_sub(1, Ordering::SeqCst), 1, "one is enough");
+                            (thing == 0).then_some(7)
+                        }),
+                    }
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(wishes.len(), 0, "nothing is held that nobody wants");
 }
 
 /// Who stood in line before another is served before it.
@@ -114,4 +149,12 @@ fn wt36_the_line_serves_one_at_a_time_in_schedules_with_few_changes() {
     shuttle::check_pct(come_and_go, schedules(), CHANGES);
     shuttle::check_pct(first_come_first_served, schedules() / 2, CHANGES);
     println!("figure: schedules: {} with at most {CHANGES} changes", schedules() + schedules() / 2);
+}
+
+#[test]
+fn what_is_wanted_at_once_is_offered_once_and_not_held_for_ever() {
+    const CHANGES: usize = 3;
+    shuttle::check_random(wish_and_take, schedules() / 2);
+    shuttle::check_pct(wish_and_take, schedules() / 2, CHANGES);
+    println!("figure: schedules of wishes: {}", schedules());
 }

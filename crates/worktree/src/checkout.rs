@@ -1,6 +1,7 @@
 //! Filling a worktree with its files: some at once, each in a process group of its own.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Condvar, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::{
@@ -8,6 +9,9 @@ use crate::{
     error::Kind,
     git::{Cancel, Git},
     mark::write_whole,
+    metrics::{COUNTERS, count},
+    original::Original,
+    wish::{Wish, Wishes},
     worktrees::Worktree,
 };
 
@@ -34,6 +38,9 @@ struct Line {
 
 static PLACES: Places =
     Places { line: Mutex::new(Line { busy: 0, last_freed_ms: 0 }), freed: Condvar::new() };
+
+/// Checkouts of one commit that are wanted at once, by repository and commit.
+static CHECKOUTS: LazyLock<Wishes<(PathBuf, String), Original>> = LazyLock::new(Wishes::default);
 
 /// A place among the checkouts that go on at once.
 struct Place {
@@ -62,7 +69,10 @@ impl Drop for Place {
 /// Waits for a place.
 fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
     const LOOK_EVERY: Duration = Duration::from_millis(50);
-    let places = PLACES_PER_CORE * std::thread::available_parallelism().map_or(1, usize::from);
+    // Asking reads a dozen files.
+    static CORES: OnceLock<usize> = OnceLock::new();
+    let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let places = PLACES_PER_CORE * cores;
     let began_ms = clock::now_ms();
     let mut line = PLACES.line.lock().unwrap_or_else(PoisonError::into_inner);
     while line.busy >= places && clock::now_ms() < began_ms.max(line.last_freed_ms) + PATIENCE_MS {
@@ -76,12 +86,37 @@ fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
 }
 
 impl Worktree {
-    /// All files of its HEAD, into a folder that has none.
-    pub(crate) fn check_out(&self, cancel: &Cancel) -> Result<(), Kind> {
+    /// All files of its HEAD, into a folder that has none. If that is a commit which nobody moves it away from, others may
+    /// want the same at the same time.
+    pub(crate) fn check_out(&self, is_at_base: bool, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
+        let is_shared = is_at_base && self.mark.sparse.is_empty();
+        let key = || (self.repository.common_dir().to_owned(), self.mark.base.clone());
+        let mut wish = is_shared.then(|| CHECKOUTS.wish(key()));
         let place = take_place(cancel)?;
+        let index = self.entry().join("index");
+        if let Some(original) = wish.as_mut().and_then(Wish::begin) {
+            count(&COUNTERS.copies);
+            return original.write(self.path(), &index, self.go_on(cancel));
+        }
         let fill = self.git("read-tree").args(["-m", "-u", "HEAD"]);
-        self.fill(place.in_parallel(fill), cancel)
+        self.fill(place.in_parallel(fill), cancel)?;
+        if let Some(wish) = wish {
+            wish.offer(|| Original::read(self.path(), &index));
+        }
+        Ok(())
+    }
+
+    /// Until it is cancelled, or as late as git would be ended.
+    fn go_on<'a>(&self, cancel: &'a Cancel) -> impl Fn() -> Result<(), Kind> + 'a {
+        let (timeout, give_up_at_ms) = (self.timeout, clock::now_ms() + self.timeout.as_millis() as u64);
+        move || match cancel.is_cancelled() {
+            true => Err(Kind::Cancelled),
+            false if clock::now_ms() >= give_up_at_ms => {
+                Err(Kind::TimedOut { command: "checkout".to_owned(), after: timeout })
+            }
+            false => Ok(()),
+        }
     }
 
     /// From whatever state it is in to that of its HEAD. Files that git does not know stay.
@@ -189,5 +224,20 @@ mod tests {
     fn a_cone_holds_the_files_beside_its_folders() {
         let folders = ["a/b".to_owned(), "c/".to_owned()];
         assert_eq!(cone(&folders), "/*\n!/*/\n/a/\n!/a/*/\n/a/b/\n/c/\n");
+    }
+
+    #[test]
+    fn what_one_has_is_read_only_for_those_who_wait_and_held_only_for_those_who_want_it() {
+        let wishes = Wishes::<u8, u8>::default();
+        let mut alone = wishes.wish(1);
+        assert_eq!(alone.begin(), None);
+        alone.offer(|| unreachable!("nobody waits for it"));
+        let mut second = wishes.wish(1);
+        alone.offer(|| Some(7));
+        let mut third = wishes.wish(1);
+        assert_eq!((second.begin().as_deref(), third.begin().as_deref()), (Some(&7), Some(&7)));
+        drop((alone, second, third));
+        assert_eq!(wishes.len(), 0);
+        assert_eq!(wishes.wish(1).begin(), None);
     }
 }

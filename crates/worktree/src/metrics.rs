@@ -80,6 +80,8 @@ pub struct Metrics {
     pub create_failures: u64,
     /// Worktrees taken from the pool.
     pub pool_hits: u64,
+    /// Worktrees filled with what git had checked out for another one at the same time.
+    pub copies: u64,
     /// Worktrees removed.
     pub removes: u64,
     /// Worktrees of dead runs reclaimed.
@@ -95,6 +97,7 @@ pub(crate) struct Counters {
     pub(crate) creates: AtomicU64,
     pub(crate) create_failures: AtomicU64,
     pub(crate) pool_hits: AtomicU64,
+    pub(crate) copies: AtomicU64,
     pub(crate) removes: AtomicU64,
     pub(crate) recovered: AtomicU64,
     pub(crate) cleanup_failures: AtomicU64,
@@ -107,6 +110,7 @@ pub(crate) static COUNTERS: Counters = Counters {
     creates: AtomicU64::new(0),
     create_failures: AtomicU64::new(0),
     pool_hits: AtomicU64::new(0),
+    copies: AtomicU64::new(0),
     removes: AtomicU64::new(0),
     recovered: AtomicU64::new(0),
     cleanup_failures: AtomicU64::new(0),
@@ -127,6 +131,7 @@ pub fn snapshot() -> Metrics {
         creates: COUNTERS.creates.load(Relaxed),
         create_failures: COUNTERS.create_failures.load(Relaxed),
         pool_hits: COUNTERS.pool_hits.load(Relaxed),
+        copies: COUNTERS.copies.load(Relaxed),
         removes: COUNTERS.removes.load(Relaxed),
         recovered: COUNTERS.recovered.load(Relaxed),
         cleanup_failures: COUNTERS.cleanup_failures.load(Relaxed),
@@ -139,11 +144,12 @@ impl std::fmt::Display for Metrics {
         let ms = |us: u64| us as f64 / 1000.0;
         write!(
             f,
-            "{} made ({} from the pool, {} failed), {} removed, {} taken back from dead runs, {} clean-ups failed; \
+            "{} made ({} from the pool, {} like another, {} failed), {} removed, {} taken back from dead runs, {} clean-ups failed; \
              repository lock: {} times, waited {:.1} ms in all (longest {:.1} ms), held {:.1} ms (longest {:.1} ms), \
              {} timed out",
             self.creates,
             self.pool_hits,
+            self.copies,
             self.create_failures,
             self.removes,
             self.recovered,

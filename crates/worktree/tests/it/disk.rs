@@ -11,13 +11,13 @@ use sprag_worktree::{Error, Kind};
 use crate::common::*;
 
 /// A small file system of its own, unmounted in the end.
-struct Disk {
+pub struct Disk {
     path: PathBuf,
 }
 
 impl Disk {
     /// None, and why, where mounting is not allowed.
-    fn mount(path: &Path, size: &str) -> Option<Disk> {
+    pub fn mount(path: &Path, size: &str) -> Option<Disk> {
         fs::create_dir_all(path).expect("a folder");
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "sprag-test"]).arg(path);
@@ -42,12 +42,12 @@ impl Drop for Disk {
     }
 }
 
-fn is_full(error: &Error) -> bool {
+pub fn is_full(error: &Error) -> bool {
     let said = error.to_string();
     said.contains("No space left") && said.contains("free some space")
 }
 
-fn big_repository(repo: &Path) {
+pub fn big_repository(repo: &Path) {
     init(repo, 0);
     for number in 0..8_u32 {
         // No two blocks alike, so that nothing is compressed.

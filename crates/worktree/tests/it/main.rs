@@ -1,5 +1,6 @@
 //! Worktrees with real git, real processes and real kills. Numbers are those of the statements they prove.
 
+mod alike;
 mod common;
 mod crash;
 mod disk;

@@ -1,0 +1,290 @@
+//! Many worktrees of one commit at once: git fills the first, the others are filled with what it made, and nobody can tell
+//! them apart.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    sync::Barrier,
+};
+
+use sprag_worktree::{Cancel, Error, Kind, Worktree, Worktrees, snapshot};
+
+use crate::{common::*, disk, helper};
+
+const AT_ONCE: usize = 16;
+
+/// One thread each, all beginning together.
+fn at_once(worktrees: &Worktrees, cancel: impl Fn(usize) -> Cancel + Sync) -> Vec<Result<Worktree, Error>> {
+    let start = Barrier::new(AT_ONCE);
+    std::thread::scope(|scope| {
+        let one = |number: usize| {
+            start.wait();
+            let name = format!("run{number}");
+            worktrees.create(&options(&name, &name), &cancel(number))
+        };
+        let threads: Vec<_> = (0..AT_ONCE).map(|number| scope.spawn(move || one(number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+fn all_at_once(worktrees: &Worktrees) -> Vec<Worktree> {
+    let made = at_once(worktrees, |_| Cancel::default()).into_iter();
+    made.map(|made| made.expect("a worktree")).collect()
+}
+
+fn remove_all(worktrees: &Worktrees, made: Vec<Worktree>) {
+    for worktree in made {
+        remove(worktrees, worktree);
+    }
+}
+
+/// What each path is, whose it is, and what is in it.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(folder).expect("inside").to_owned();
+            let there = path.symlink_metadata().expect("there");
+            let bytes = match there.file_type() {
+                kind if kind.is_symlink() => {
+                    fs::read_link(&path).expect("a link").into_os_string().into_encoded_bytes()
+                }
+                kind if kind.is_dir() => {
+                    folders.push(path.clone());
+                    Vec::new()
+                }
+                _ => fs::read(&path).expect("a file"),
+            };
+            if name != Path::new(".git") {
+                found.insert(name, (there.mode(), bytes));
+            }
+        }
+    }
+    found
+}
+
+/// Git sees no difference, and does not even have to look into a file to know.
+fn assert_as_git_made_it(place: &Place, checkout: &Path) {
+    assert_eq!(git(checkout, &["diff-files"]), "", "what the index knows of the files");
+    assert_eq!(git(checkout, &["status", "--porcelain", "--ignored"]), "");
+    assert_eq!(git(checkout, &["write-tree"]), place.git(&["rev-parse", "main^{tree}"]));
+}
+
+/// Whatever a repository may hold.
+fn varied(repo: &Path) {
+    init(repo, 40);
+    let write = |name: &str, bytes: &[u8]| {
+        let path = repo.join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(&path, bytes).expect("a file");
+        path
+    };
+    write("empty", b"");
+    write("a/b", b"b");
+    write("a.c", b"before a/b in the index");
+    write("a/deeper/and/deeper/file", b"x");
+    write("a name with spaces, \u{e4}\u{f6} and\na new line", b"x");
+    write(&format!("{0}/{0}", "long".repeat(60)), b"x");
+    write("dir0/binary", &(0..=255).cycle().take(70_000).collect::<Vec<u8>>());
+    write("windows.bat", b"one\ntwo\n");
+    write("mixed.txt", b"one\r\ntwo\n");
+    write(".gitattributes", b"* -text\n*.bat text eol=crlf\n");
+    let program = write("bin/program", b"#!/bin/sh\n");
+    fs::set_permissions(program, fs::Permissions::from_mode(0o755)).expect("executable");
+    symlink("a/b", repo.join("link")).expect("a link");
+    symlink("../a", repo.join("bin/folder-link")).expect("a link");
+    symlink("nowhere/at/all", repo.join("broken-link")).expect("a link");
+    let commit = git(repo, &["rev-parse", "HEAD"]);
+    git(repo, &["add", "--all"]);
+    git(repo, &["update-index", "--add", "--cacheinfo", &format!("160000,{commit},vendor/sub")]);
+    git(repo, &["commit", "--quiet", "--message=varied"]);
+}
+
+#[test]
+fn w01_worktrees_made_at_once_are_what_git_would_have_made() {
+    let place = Place { folder: tempfile::tempdir().expect("a folder") };
+    varied(&place.repo());
+    let plain = place.path().join("plain");
+    place.git(&["worktree", "add", "--quiet", "--detach", plain.to_str().expect("text"), "main"]);
+    let worktrees = place.worktrees();
+    for _ in 0..3 {
+        let made = all_at_once(&worktrees);
+        for worktree in &made {
+            assert_eq!(contents(worktree.path()), contents(&plain), "{}", worktree.path().display());
+            assert_as_git_made_it(&place, worktree.path());
+        }
+        // Each has its own: what is done in one is not seen in another, and git sees it in the one.
+        let (one, other) = (made[0].path(), made[AT_ONCE - 1].path());
+        fs::write(one.join("a/b"), "B").expect("a file");
+        fs::write(other.join("a.c"), "Before a/b in the index").expect("a file");
+        assert_eq!(git(one, &["status", "--porcelain"]), " M a/b");
+        assert_eq!(git(other, &["status", "--porcelain"]), " M a.c");
+        fs::write(one.join("a/b"), "b").expect("a file");
+        fs::write(other.join("a.c"), "before a/b in the index").expect("a file");
+        remove_all(&worktrees, made);
+    }
+}
+
+#[test]
+fn git_checks_out_a_few_and_not_all() {
+    let place = Place::new(300);
+    let mut command = helper::command(&place, "create-many");
+    let trace = place.path().join("trace");
+    command.env("SPRAG_TEST_NAME", "p").env("SPRAG_TEST_THREADS", "40").env("GIT_TRACE", &trace);
+    helper::run(command).expect("forty worktrees");
+    let trace = fs::read_to_string(trace).expect("what git did");
+    let checkouts = trace.lines().filter(|line| line.contains("git read-tree")).count();
+    assert!((1..=20).contains(&checkouts), "git checked out {checkouts} of 40");
+}
+
+#[test]
+fn a_filter_is_asked_for_every_worktree() {
+    let place = Place::new(5);
+    let ran = place.path().join("ran");
+    let filter = place.path().join("filter");
+    script(&filter, &format!("echo x >> '{}'; sed s/secret/SECRET/", ran.display()));
+    place.git(&["config", "filter.test.smudge", filter.to_str().expect("text")]);
+    place.git(&["config", "filter.test.clean", "sed s/SECRET/secret/"]);
+    fs::write(place.repo().join(".gitattributes"), "*.secret filter=test\n").expect("a file");
+    fs::write(place.repo().join("one.secret"), "a secret\n").expect("a file");
+    place.git(&["add", "--all"]);
+    place.git(&["commit", "--quiet", "--message=filtered"]);
+    let worktrees = place.worktrees();
+    let made = all_at_once(&worktrees);
+    assert_eq!(fs::read_to_string(&ran).expect("it ran").lines().count(), AT_ONCE);
+    for worktree in &made {
+        let text = fs::read_to_string(worktree.path().join("one.secret")).expect("a file");
+        assert_eq!(text, "a SECRET\n");
+        assert_as_git_made_it(&place, worktree.path());
+    }
+    remove_all(&worktrees, made);
+}
+
+#[test]
+fn whatever_kind_of_index_a_repository_has() {
+    for settings in [
+        &[("index.version", "4")][..],
+        &[("core.splitIndex", "true")],
+        &[("core.untrackedCache", "true")],
+        &[("index.skipHash", "true")],
+        &[("core.sharedRepository", "group")],
+        &[("core.fileMode", "false"), ("core.checkStat", "minimal")],
+        &[("core.symlinks", "false")],
+        &[("core.autocrlf", "true")],
+    ] {
+        let place = Place { folder: tempfile::tempdir().expect("a folder") };
+        varied(&place.repo());
+        for (key, value) in settings {
+            place.git(&["config", key, value]);
+        }
+        let worktrees = place.worktrees();
+        // Git fills one that is alone.
+        let alone = create(&worktrees, "alone", "alone").expect("a worktree");
+        let made = all_at_once(&worktrees);
+        for worktree in &made {
+            assert_eq!(contents(worktree.path()), contents(alone.path()), "{settings:?}");
+            assert_eq!(git(worktree.path(), &["diff-files"]), "", "{settings:?}");
+        }
+        let mode = |run: &str| {
+            fs::metadata(entry_of(&place, run).join("index")).expect("an index").permissions().mode()
+        };
+        assert!((0..AT_ONCE).all(|number| mode(&format!("run{number}")) == mode("alone")), "{settings:?}");
+        remove_all(&worktrees, made);
+    }
+}
+
+#[test]
+fn a_replaced_object_is_checked_out_as_git_does() {
+    let place = Place::new(20);
+    let old = place.git(&["rev-parse", "main:dir0/file7.txt"]);
+    fs::write(place.repo().join("other"), "something else\n").expect("a file");
+    let new = place.git(&["hash-object", "-w", "other"]);
+    fs::remove_file(place.repo().join("other")).expect("ours");
+    place.git(&["replace", &old, &new]);
+    let worktrees = place.worktrees();
+    let made = all_at_once(&worktrees);
+    for worktree in &made {
+        let text = fs::read_to_string(worktree.path().join("dir0/file7.txt")).expect("a file");
+        assert_eq!(text, "something else\n");
+    }
+    remove_all(&worktrees, made);
+}
+
+#[test]
+fn wt09_killed_in_the_middle_of_a_copy_nothing_is_left() {
+    let place = Place::new(600);
+    for _ in 0..3 {
+        let mut command = helper::command(&place, "create-many");
+        command.env("SPRAG_TEST_NAME", "p").env("SPRAG_TEST_THREADS", "30");
+        command.env("SPRAG_WORKTREE_FAULT", "kill:copying");
+        helper::run(command).expect_err("it was killed");
+        let worktrees = place.worktrees();
+        wait_for("git to end with its process", || {
+            recover(&worktrees);
+            children(&place.common().join("worktrees")).is_empty()
+        });
+        recover(&worktrees);
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn wt11_cancelled_in_the_middle_of_a_copy_nothing_is_left() {
+    let place = Place::new(1_500);
+    let worktrees = place.worktrees();
+    for _ in 0..2 {
+        let before = snapshot().copies;
+        let cancels: Vec<Cancel> = (0..AT_ONCE).map(|_| Cancel::default()).collect();
+        let made = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                wait_for("a copy", || snapshot().copies > before);
+                cancels.iter().step_by(2).for_each(Cancel::cancel);
+            });
+            at_once(&worktrees, |number| cancels[number].clone())
+        });
+        let mut cancelled = 0;
+        for (number, made) in made.into_iter().enumerate() {
+            match made {
+                Ok(worktree) => {
+                    assert_as_git_made_it(&place, worktree.path());
+                    remove(&worktrees, worktree);
+                }
+                Err(error) if number % 2 == 0 => {
+                    assert!(matches!(error.kind, Kind::Cancelled), "{error}");
+                    cancelled += 1;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(cancelled > 0, "nobody was cancelled in time");
+        place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn wt13_a_disk_that_is_too_small_for_all_is_told_to_each_and_nothing_is_left() {
+    let place = Place { folder: tempfile::tempdir().expect("a folder") };
+    disk::big_repository(&place.repo());
+    let Some(_disk) = disk::Disk::mount(&place.data(), "6m") else { return };
+    let worktrees = place.worktrees();
+    let mut full = 0;
+    for made in at_once(&worktrees, |_| Cancel::default()) {
+        match made {
+            Ok(worktree) => {
+                assert_as_git_made_it(&place, worktree.path());
+                remove(&worktrees, worktree);
+            }
+            Err(error) => {
+                assert!(disk::is_full(&error), "{error}");
+                full += 1;
+            }
+        }
+    }
+    assert!(full > 0, "sixteen do not fit");
+    place.assert_nothing_left();
+    assert!(is_clean(create(&worktrees, "work", "work").expect("room again").path()));
+}
