@@ -11,3 +11,8 @@ pub mod graphs;
 pub mod linear;
 pub mod model;
 pub mod simulation;
+
+/// A model's states are made by one thread and freed by another, millions of them: the C library's allocator has its
+/// threads wait for each other there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
