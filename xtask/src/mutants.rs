@@ -3,7 +3,7 @@
 //! The tests are built once, with the faults compiled in; a run with `SPRAG_MUTANT=M07` has the seventh of them. A
 //! test that then still passes does not look at what it claims to look at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -105,10 +105,13 @@ fn look_for(
     Ok(Some(seen))
 }
 
-/// The test programs with the faults in them.
+/// The test programs with the faults in them. Of all crates, as the tests are built: what does not depend on the faults is
+/// there already then.
 fn build(root: &Path) -> Result<Programs, String> {
-    let packages = ["sprag-lifecycle", "sprag-store", "sprag-sim"].into_iter().flat_map(|name| ["-p", name]);
-    programs(root, packages.chain(["--features", "sprag-lifecycle/mutants"]))
+    let layers = SEARCHED.iter().chain(CAUGHT_BY.iter().map(|(_, layer)| layer));
+    let tests: BTreeSet<&str> = layers.map(|layer| layer.binary).collect();
+    let tests = tests.into_iter().flat_map(|test| ["--test", test]);
+    programs(root, ["--workspace", "--features", "sprag-lifecycle/mutants"].into_iter().chain(tests))
 }
 
 /// Test programs, by their crate's short name and their own.

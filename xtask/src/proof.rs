@@ -19,7 +19,7 @@ const LAYERS: &[Layer] = &[
     Layer { package: "sim", tests: &[("graphs", "")] },
     Layer { package: "sim", tests: &[("simulation", "")] },
     Layer { package: "sim", tests: &[("linearizable", ""), ("schedules", "")] },
-    Layer { package: "store", tests: &[("it", "equality:: power_loss:: kills::")] },
+    Layer { package: "store", tests: &[("store", "equality:: power_loss:: kills::")] },
     Layer { package: "pipeline", tests: &[("it", "corpus::")] },
     Layer { package: "server", tests: &[("it", "corpus::")] },
 ];
