@@ -8,10 +8,10 @@ use crate::{
     clock,
     error::Kind,
     git::{Cancel, Git},
-    mark::write_whole,
+    mark::{Stamp, write_whole},
     metrics::{COUNTERS, count},
     original::Original,
-    wish::{Wish, Wishes},
+    wish::Wishes,
     worktrees::Worktree,
 };
 
@@ -39,8 +39,11 @@ struct Line {
 static PLACES: Places =
     Places { line: Mutex::new(Line { busy: 0, last_freed_ms: 0 }), freed: Condvar::new() };
 
-/// Checkouts of one commit that are wanted at once, by repository and commit.
-static CHECKOUTS: LazyLock<Wishes<(PathBuf, String), Original>> = LazyLock::new(Wishes::default);
+/// A repository, a commit of it, its settings and its attributes.
+type Likeness = (PathBuf, String, Stamp, Stamp);
+
+/// Checkouts of one commit that are wanted at once.
+static CHECKOUTS: LazyLock<Wishes<Likeness, Original>> = LazyLock::new(Wishes::default);
 
 /// A place among the checkouts that go on at once.
 struct Place {
@@ -86,30 +89,78 @@ fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
 }
 
 impl Worktree {
-    /// All files of its HEAD, into a folder that has none. If that is a commit which nobody moves it away from, others may
-    /// want the same at the same time.
-    pub(crate) fn check_out(&self, is_at_base: bool, cancel: &Cancel) -> Result<(), Kind> {
+    /// All files of its HEAD, into a folder that has none. Others may want the same at the same time: one of them has git do
+    /// it, and the others are copies.
+    pub(crate) fn check_out(&mut self, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
-        let is_shared = is_at_base && self.mark.sparse.is_empty();
-        let key = || (self.repository.common_dir().to_owned(), self.mark.base.clone());
-        let mut wish = is_shared.then(|| CHECKOUTS.wish(key()));
+        let mut wish = self.may_be_like_another().then(|| CHECKOUTS.wish(self.like()));
         let place = take_place(cancel)?;
         let index = self.entry().join("index");
-        if let Some(original) = wish.as_mut().and_then(Wish::begin) {
+        let go_on = self.go_on(cancel);
+        let original = match &mut wish {
+            Some(wish) => wish.begin(&go_on)?.filter(|_| self.is_at_base()),
+            None => None,
+        };
+        if let Some(original) = original {
+            original.write(self.path(), &index, go_on)?;
+            self.is_copy = true;
             count(&COUNTERS.copies);
-            return original.write(self.path(), &index, self.go_on(cancel));
+            return Ok(());
         }
         let fill = self.git("read-tree").args(["-m", "-u", "HEAD"]);
         self.fill(place.in_parallel(fill), cancel)?;
         if let Some(wish) = wish {
-            wish.offer(|| Original::read(self.path(), &index));
+            let fit = || self.is_at_base() && self.git_would_do_the_same_elsewhere().unwrap_or(false);
+            wish.offer(|| fit().then(|| Original::read(self.path(), &index, go_on)).flatten());
         }
         Ok(())
     }
 
+    /// Who is limited to folders has an index of its own kind; a hook on indexes is for git to run.
+    fn may_be_like_another(&self) -> bool {
+        self.mark.sparse.is_empty() && self.repository.hook("post-index-change").is_none()
+    }
+
+    /// What must be equal for two worktrees to have the same files: the repository, its commit, and what it says about files.
+    fn like(&self) -> Likeness {
+        let common = self.repository.common_dir();
+        let attributes = Stamp::of(&common.join("info/attributes"));
+        (common.to_owned(), self.mark.base.clone(), Stamp::of(&common.join("config")), attributes)
+    }
+
+    /// Whether its HEAD is the commit that it began with; not if that is not plain to see.
+    fn is_at_base(&self) -> bool {
+        let tip = match &self.mark.branch {
+            Some(branch) => self.repository.common_dir().join("refs/heads").join(branch),
+            None => self.entry().join("HEAD"),
+        };
+        std::fs::read_to_string(tip).is_ok_and(|tip| tip.trim_end() == self.mark.base)
+    }
+
+    /// Settings may hold for one worktree and not for another, and a filter may do as it likes each time.
+    fn git_would_do_the_same_elsewhere(&self) -> Result<bool, Kind> {
+        let listed = self.git("config").args(["--list", "--name-only", "-z"]).run()?;
+        let settings = listed.fields();
+        if settings.iter().any(|key| key.starts_with("includeif.")) {
+            return Ok(false);
+        }
+        let is_driver = |key: &String| {
+            key.starts_with("filter.") && (key.ends_with(".smudge") || key.ends_with(".process"))
+        };
+        if !settings.iter().any(is_driver) {
+            return Ok(true);
+        }
+        let paths = self.git("ls-files").arg("-z").run()?.stdout;
+        let filters =
+            self.git("check-attr").args(["--cached", "--stdin", "-z", "filter"]).input(paths).run()?;
+        // Path, attribute, value; and again.
+        Ok(filters.fields().chunks(3).all(|three| matches!(three, [_, _, value] if value == "unspecified")))
+    }
+
     /// Until it is cancelled, or as late as git would be ended.
-    fn go_on<'a>(&self, cancel: &'a Cancel) -> impl Fn() -> Result<(), Kind> + 'a {
-        let (timeout, give_up_at_ms) = (self.timeout, clock::now_ms() + self.timeout.as_millis() as u64);
+    fn go_on<'a>(&self, cancel: &'a Cancel) -> impl Fn() -> Result<(), Kind> + Copy + use<'a> {
+        let timeout = self.timeout;
+        let give_up_at_ms = clock::now_ms().saturating_add(timeout.as_millis() as u64);
         move || match cancel.is_cancelled() {
             true => Err(Kind::Cancelled),
             false if clock::now_ms() >= give_up_at_ms => {
@@ -230,14 +281,51 @@ mod tests {
     fn what_one_has_is_read_only_for_those_who_wait_and_held_only_for_those_who_want_it() {
         let wishes = Wishes::<u8, u8>::default();
         let mut alone = wishes.wish(1);
-        assert_eq!(alone.begin(), None);
+        let go_on = || Ok::<_, ()>(());
+        assert_eq!(alone.begin(go_on), Ok(None));
         alone.offer(|| unreachable!("nobody waits for it"));
         let mut second = wishes.wish(1);
         alone.offer(|| Some(7));
         let mut third = wishes.wish(1);
-        assert_eq!((second.begin().as_deref(), third.begin().as_deref()), (Some(&7), Some(&7)));
+        for wish in [&mut second, &mut third] {
+            assert_eq!(wish.begin(go_on).unwrap().as_deref(), Some(&7));
+        }
         drop((alone, second, third));
         assert_eq!(wishes.len(), 0);
-        assert_eq!(wishes.wish(1).begin(), None);
+        assert_eq!(wishes.wish(1).begin(go_on), Ok(None));
+    }
+
+    #[test]
+    fn what_is_taken_very_often_is_made_anew() {
+        let wishes = Wishes::<u8, u8>::default();
+        let go_on = || Ok::<_, ()>(());
+        let held = wishes.wish(1);
+        let first = wishes.wish(1);
+        first.offer(|| Some(7));
+        let taken = (0..1_000).take_while(|_| wishes.wish(1).begin(go_on).unwrap().is_some()).count();
+        assert_eq!(taken, 200);
+        held.offer(|| Some(8));
+        drop(first);
+    }
+
+    #[test]
+    fn who_waits_for_an_offer_can_give_up_and_is_told_if_it_fails() {
+        let wishes = Wishes::<u8, u8>::default();
+        let (first, mut second, mut third) = (wishes.wish(1), wishes.wish(1), wishes.wish(1));
+        let (began, go) = (&std::sync::Barrier::new(2), &std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            let offers = scope.spawn(move || {
+                first.offer(|| {
+                    began.wait();
+                    go.wait();
+                    panic!("a disk that is gone")
+                });
+            });
+            began.wait();
+            assert_eq!(second.begin(|| Err("enough")), Err("enough"));
+            go.wait();
+            assert!(offers.join().is_err());
+            assert_eq!(third.begin(|| Ok::<_, ()>(())), Ok(None));
+        });
     }
 }

@@ -156,7 +156,7 @@ impl Worktrees {
             if worktree.from_pool {
                 worktree.switch_to_head(cancel)?;
             } else {
-                worktree.check_out(!matches!(options.branch, Branch::Existing(_)), cancel)?;
+                worktree.check_out(cancel)?;
             }
             fault::point("checked-out");
             if options.submodules {

@@ -64,7 +64,7 @@ pub use fence::Fence;
 pub use git::Cancel;
 pub use land::{CheckoutFate, LandOptions, Landed, PushFate, Strategy, Verify};
 pub use lock::{DEFAULT_DEADLINE, Held, Holder, SharedLock};
-pub use mark::{Mark, Shared, State};
+pub use mark::{Mark, Shared, Stamp, State};
 pub use metrics::{Metrics, Spread, snapshot};
 pub use name::check_branch;
 pub use owner::OwnerLock;

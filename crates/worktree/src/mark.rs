@@ -72,7 +72,20 @@ pub struct Shared {
     /// The newest stash.
     pub stash: Option<String>,
     /// Size and time of change of the repository's settings.
-    pub config: (u64, i64, i64),
+    pub config: Stamp,
+}
+
+/// A file's size, and when it was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
+pub struct Stamp(u64, i64, i64);
+
+impl Stamp {
+    /// Zero if there is none.
+    pub(crate) fn of(path: &Path) -> Stamp {
+        fs::metadata(path)
+            .map(|found| Stamp(found.len(), found.mtime(), found.mtime_nsec()))
+            .unwrap_or_default()
+    }
 }
 
 impl Mark {
@@ -99,10 +112,7 @@ impl Mark {
 impl Shared {
     pub(crate) fn now(common: &Path) -> Shared {
         let stash = fs::read_to_string(common.join("refs/stash")).ok().map(|text| text.trim().to_owned());
-        let config = fs::metadata(common.join("config"))
-            .map(|found| (found.len(), found.mtime(), found.mtime_nsec()))
-            .unwrap_or_default();
-        Shared { stash, config }
+        Shared { stash, config: Stamp::of(&common.join("config")) }
     }
 
     /// What has changed since, in words.

@@ -6,7 +6,7 @@
 //!
 //! Git inflates each object, asks for its attributes and filters and writes it: two thirds of its time are spent before the
 //! writing. What is read back is what git made; that it is what the objects hold is checked by their hashes. So whatever
-//! differs from them (a filter, another encoding, a replaced object) is left to git, for each worktree anew.
+//! differs from them (another encoding, a replaced object) is left to git, for each worktree anew.
 
 use std::{
     borrow::Cow,
@@ -16,7 +16,7 @@ use std::{
     io::{self, Read, Write},
     ops::Range,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::{
             ffi::OsStrExt,
             fs::{MetadataExt, PermissionsExt},
@@ -29,6 +29,7 @@ use std::{
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, mkdirat, openat, readlinkat, statat, symlinkat};
 
 use crate::{
+    clock,
     error::Kind,
     fault,
     index::{Index, Known, What, is_object},
@@ -37,7 +38,10 @@ use crate::{
 /// What all originals of this process may hold together.
 const MOST_BYTES: usize = 256 << 20;
 
-/// How many files are written between two looks at whether it is still wanted.
+/// What is kept about a file besides its content and its entry in the index.
+const ENTRY_BYTES: usize = 32;
+
+/// How many files are read or written between two looks at whether it is still wanted.
 const LOOK_EVERY: usize = 128;
 
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -71,17 +75,29 @@ pub(crate) struct Original {
 }
 
 impl Original {
-    /// Reads back what git has just checked out and nobody has worked in; none if it is not what the objects hold, or more
-    /// than may be held.
-    pub(crate) fn read(folder: &Path, index: &Path) -> Option<Original> {
+    /// Reads back what git has just checked out and nobody has worked in; none if it is not what the objects hold, if it is
+    /// more than may be held, or if `go_on` says so.
+    pub(crate) fn read(
+        folder: &Path,
+        index: &Path,
+        go_on: impl Fn() -> Result<(), Kind>,
+    ) -> Option<Original> {
         let index_mode = fs::metadata(index).ok()?.mode() & 0o777;
-        let index = Index::parse(fs::read(index).ok()?)?;
+        let bytes = fs::read(index).ok()?;
+        let index_size = bytes.len();
+        let index = Index::parse(bytes)?;
+        if !has_distinct_folders(&index) {
+            return None;
+        }
         let size: usize = index.entries().map(|entry| entry.size()).sum();
-        let room = Room::take(size)?;
+        let room = Room::take(size + index_size + index.entries().len() * ENTRY_BYTES)?;
         let root = open_folder(CWD, folder).ok()?;
         let mut bytes = Vec::with_capacity(size);
         let mut places = Vec::with_capacity(index.entries().len());
-        for entry in index.entries() {
+        for (number, entry) in index.entries().enumerate() {
+            if number % LOOK_EVERY == 0 {
+                go_on().ok()?;
+            }
             let begin = bytes.len();
             let path = OsStr::from_bytes(entry.path());
             let known = match entry.what()? {
@@ -201,7 +217,12 @@ fn write_one(folder: BorrowedFd<'_>, name: &OsStr, what: What, bytes: &[u8]) -> 
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file = File::from(openat(folder, name, flags, mode)?);
             file.write_all(bytes)?;
-            fstat(&file)?
+            let stat = fstat(&file)?;
+            drop(file);
+            if executable {
+                wait_until_runnable(folder, name);
+            }
+            stat
         }
         What::Link => {
             symlinkat(OsStr::from_bytes(bytes), folder, name)?;
@@ -213,6 +234,37 @@ fn write_one(folder: BorrowedFd<'_>, name: &OsStr, what: What, bytes: &[u8]) -> 
         }
     };
     Ok(Known::of(&stat))
+}
+
+/// A process that another thread of ours starts has all our files until it becomes another program; and what somebody may
+/// write to, nobody can run. The kernel grants a lease for reading once nobody may.
+fn wait_until_runnable(folder: BorrowedFd<'_>, name: &OsStr) {
+    const TRIES: u32 = 200;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let Ok(file) = openat(folder, name, flags, Mode::empty()) else { return };
+    for _ in 0..TRIES {
+        // SAFETY: a call with three numbers, one of them a file that is open.
+        let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+        if granted == 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
+            // Closing it gives the lease back. Not all file systems have leases.
+            return;
+        }
+        clock::pause_ms(1);
+    }
+}
+
+/// Whether no two folders have names that some file systems take for one: git puts both into the same.
+fn has_distinct_folders(index: &Index) -> bool {
+    let folders: HashSet<&[u8]> = index
+        .entries()
+        .flat_map(|entry| {
+            let path = entry.path();
+            path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(move |(end, _)| &path[..end])
+        })
+        .collect();
+    let folded: HashSet<String> =
+        folders.iter().map(|folder| String::from_utf8_lossy(folder).to_lowercase()).collect();
+    folded.len() == folders.len()
 }
 
 /// As they are, or with ends of lines that git made out of the object's.

@@ -13,8 +13,12 @@ use std::time::Duration;
 
 use super::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How long is waited for what somebody is about to offer, before one makes one's own.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long is waited for what somebody is about to offer, before one makes one's own: this often, this long at most.
+const LOOKS: usize = 100;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How often one thing is taken before it is made anew: what it was made of may have changed, however busy it is here.
+const MOST_TAKEN: usize = 200;
 
 /// Who wishes for what.
 pub(crate) struct Wishes<K, T> {
@@ -27,6 +31,7 @@ struct Wanted<T> {
     wishes: usize,
     /// Those of them who have not begun.
     waiting: usize,
+    taken: usize,
     found: Found<T>,
 }
 
@@ -54,7 +59,7 @@ impl<K, T> Default for Wishes<K, T> {
 
 impl<K: Ord + Clone, T> Wishes<K, T> {
     pub(crate) fn wish(&self, key: K) -> Wish<'_, K, T> {
-        let nobody = || Wanted { wishes: 0, waiting: 0, found: Found::NotYet };
+        let nobody = || Wanted { wishes: 0, waiting: 0, taken: 0, found: Found::NotYet };
         let mut wanted = self.wanted();
         let entry = wanted.entry(key.clone()).or_insert_with(nobody);
         entry.wishes += 1;
@@ -76,25 +81,33 @@ impl<K: Ord, T> Wishes<K, T> {
 }
 
 impl<K: Ord, T> Wish<'_, K, T> {
-    /// Begins, with what another one made if there is something.
-    pub(crate) fn begin(&mut self) -> Option<Arc<T>> {
+    /// Begins, with what another one made if there is something. `go_on` may end a wait.
+    pub(crate) fn begin<E>(&mut self, go_on: impl Fn() -> Result<(), E>) -> Result<Option<Arc<T>>, E> {
         let mut wanted = self.wishes.wanted();
-        if !std::mem::replace(&mut self.has_begun, true) {
-            wanted.get_mut(&self.key)?.waiting -= 1;
+        if !std::mem::replace(&mut self.has_begun, true)
+            && let Some(entry) = wanted.get_mut(&self.key)
+        {
+            entry.waiting -= 1;
         }
-        loop {
-            match &wanted.get(&self.key)?.found {
-                Found::Here(made) => return Some(Arc::clone(made)),
+        for _ in 0..LOOKS {
+            let Some(entry) = wanted.get_mut(&self.key) else { break };
+            match &entry.found {
+                Found::Here(made) => {
+                    let made = Arc::clone(made);
+                    entry.taken += 1;
+                    if entry.taken % MOST_TAKEN == 0 {
+                        entry.found = Found::NotYet;
+                    }
+                    return Ok(Some(made));
+                }
                 Found::Soon => {}
-                Found::NotYet | Found::Never => return None,
+                Found::NotYet | Found::Never => break,
             }
-            let waited = self.wishes.offered.wait_timeout(wanted, PATIENCE);
-            let (again, time) = waited.unwrap_or_else(PoisonError::into_inner);
-            if time.timed_out() {
-                return None;
-            }
-            wanted = again;
+            go_on()?;
+            let waited = self.wishes.offered.wait_timeout(wanted, LOOK_EVERY);
+            wanted = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        Ok(None)
     }
 
     /// One's own is made: others may have it too, if somebody waits for it and it is fit for that.
@@ -105,11 +118,25 @@ impl<K: Ord, T> Wish<'_, K, T> {
             }
             _ => return,
         }
-        let found = made().map_or(Found::Never, |made| Found::Here(Arc::new(made)));
-        if let Some(entry) = self.wishes.wanted().get_mut(&self.key) {
-            entry.found = found;
+        let mut offer = Offer { wish: self, found: Found::Never };
+        if let Some(made) = made() {
+            offer.found = Found::Here(Arc::new(made));
         }
-        self.wishes.offered.notify_all();
+    }
+}
+
+/// What others are told, also if the making of it panics.
+struct Offer<'a, K: Ord, T> {
+    wish: &'a Wish<'a, K, T>,
+    found: Found<T>,
+}
+
+impl<K: Ord, T> Drop for Offer<'_, K, T> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.wish.wishes.wanted().get_mut(&self.wish.key) {
+            entry.found = std::mem::replace(&mut self.found, Found::Never);
+        }
+        self.wish.wishes.offered.notify_all();
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Worktree {
     pub warnings: Vec<String>,
     /// Whether it came ready from the pool.
     pub from_pool: bool,
+    /// Whether its files were written from those that git had checked out for another one at the same time.
+    pub is_copy: bool,
 }
 
 /// What can be said about a worktree without owning it.
@@ -156,7 +158,7 @@ impl Worktrees {
 
     pub(crate) fn worktree(&self, mark: Mark, owner: OwnerLock) -> Worktree {
         let (repository, timeout) = (self.repository.clone(), self.settings.git_timeout);
-        Worktree { repository, mark, owner, timeout, warnings: Vec::new(), from_pool: false }
+        Worktree { repository, mark, owner, timeout, warnings: Vec::new(), from_pool: false, is_copy: false }
     }
 
     pub(crate) fn trash(&self) -> PathBuf {

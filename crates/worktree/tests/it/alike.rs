@@ -6,25 +6,31 @@ use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
-    sync::Barrier,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use sprag_worktree::{Cancel, Error, Kind, Worktree, Worktrees, snapshot};
 
 use crate::{common::*, disk, helper};
 
-const AT_ONCE: usize = 16;
+/// More than git fills at once, on whatever machine.
+fn many() -> usize {
+    8 * std::thread::available_parallelism().map_or(1, usize::from).max(2)
+}
 
 /// One thread each, all beginning together.
 fn at_once(worktrees: &Worktrees, cancel: impl Fn(usize) -> Cancel + Sync) -> Vec<Result<Worktree, Error>> {
-    let start = Barrier::new(AT_ONCE);
+    let start = Barrier::new(many());
     std::thread::scope(|scope| {
         let one = |number: usize| {
             start.wait();
             let name = format!("run{number}");
             worktrees.create(&options(&name, &name), &cancel(number))
         };
-        let threads: Vec<_> = (0..AT_ONCE).map(|number| scope.spawn(move || one(number))).collect();
+        let threads: Vec<_> = (0..many()).map(|number| scope.spawn(move || one(number))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     })
 }
@@ -32,6 +38,11 @@ fn at_once(worktrees: &Worktrees, cancel: impl Fn(usize) -> Cancel + Sync) -> Ve
 fn all_at_once(worktrees: &Worktrees) -> Vec<Worktree> {
     let made = at_once(worktrees, |_| Cancel::default()).into_iter();
     made.map(|made| made.expect("a worktree")).collect()
+}
+
+/// How many of them git did not fill.
+fn copies(made: &[Worktree]) -> usize {
+    made.iter().filter(|worktree| worktree.is_copy).count()
 }
 
 fn remove_all(worktrees: &Worktrees, made: Vec<Worktree>) {
@@ -113,12 +124,13 @@ fn w01_worktrees_made_at_once_are_what_git_would_have_made() {
     let worktrees = place.worktrees();
     for _ in 0..3 {
         let made = all_at_once(&worktrees);
+        assert!(copies(&made) >= many() / 4, "{} of {} are copies", copies(&made), many());
         for worktree in &made {
             assert_eq!(contents(worktree.path()), contents(&plain), "{}", worktree.path().display());
             assert_as_git_made_it(&place, worktree.path());
         }
         // Each has its own: what is done in one is not seen in another, and git sees it in the one.
-        let (one, other) = (made[0].path(), made[AT_ONCE - 1].path());
+        let (one, other) = (made[0].path(), made[many() - 1].path());
         fs::write(one.join("a/b"), "B").expect("a file");
         fs::write(other.join("a.c"), "Before a/b in the index").expect("a file");
         assert_eq!(git(one, &["status", "--porcelain"]), " M a/b");
@@ -134,11 +146,14 @@ fn git_checks_out_a_few_and_not_all() {
     let place = Place::new(300);
     let mut command = helper::command(&place, "create-many");
     let trace = place.path().join("trace");
-    command.env("SPRAG_TEST_NAME", "p").env("SPRAG_TEST_THREADS", "40").env("GIT_TRACE", &trace);
-    helper::run(command).expect("forty worktrees");
+    command
+        .env("SPRAG_TEST_NAME", "p")
+        .env("SPRAG_TEST_THREADS", (many() * 2).to_string())
+        .env("GIT_TRACE", &trace);
+    helper::run(command).expect("all worktrees");
     let trace = fs::read_to_string(trace).expect("what git did");
     let checkouts = trace.lines().filter(|line| line.contains("git read-tree")).count();
-    assert!((1..=20).contains(&checkouts), "git checked out {checkouts} of 40");
+    assert!((1..=many()).contains(&checkouts), "git checked out {checkouts} of {}", many() * 2);
 }
 
 #[test]
@@ -155,7 +170,7 @@ fn a_filter_is_asked_for_every_worktree() {
     place.git(&["commit", "--quiet", "--message=filtered"]);
     let worktrees = place.worktrees();
     let made = all_at_once(&worktrees);
-    assert_eq!(fs::read_to_string(&ran).expect("it ran").lines().count(), AT_ONCE);
+    assert_eq!(fs::read_to_string(&ran).expect("it ran").lines().count(), many());
     for worktree in &made {
         let text = fs::read_to_string(worktree.path().join("one.secret")).expect("a file");
         assert_eq!(text, "a SECRET\n");
@@ -166,15 +181,15 @@ fn a_filter_is_asked_for_every_worktree() {
 
 #[test]
 fn whatever_kind_of_index_a_repository_has() {
-    for settings in [
-        &[("index.version", "4")][..],
-        &[("core.splitIndex", "true")],
-        &[("core.untrackedCache", "true")],
-        &[("index.skipHash", "true")],
-        &[("core.sharedRepository", "group")],
-        &[("core.fileMode", "false"), ("core.checkStat", "minimal")],
-        &[("core.symlinks", "false")],
-        &[("core.autocrlf", "true")],
+    for (is_copied, settings) in [
+        (false, &[("index.version", "4")][..]),
+        (false, &[("core.splitIndex", "true")]),
+        (false, &[("core.untrackedCache", "true")]),
+        (true, &[("index.skipHash", "true")]),
+        (true, &[("core.sharedRepository", "group")]),
+        (true, &[("core.fileMode", "false"), ("core.checkStat", "minimal")]),
+        (false, &[("core.symlinks", "false")]),
+        (true, &[("core.autocrlf", "true")]),
     ] {
         let place = Place { folder: tempfile::tempdir().expect("a folder") };
         varied(&place.repo());
@@ -185,6 +200,7 @@ fn whatever_kind_of_index_a_repository_has() {
         // Git fills one that is alone.
         let alone = create(&worktrees, "alone", "alone").expect("a worktree");
         let made = all_at_once(&worktrees);
+        assert_eq!(copies(&made) > 0, is_copied, "{settings:?}");
         for worktree in &made {
             assert_eq!(contents(worktree.path()), contents(alone.path()), "{settings:?}");
             assert_eq!(git(worktree.path(), &["diff-files"]), "", "{settings:?}");
@@ -192,7 +208,7 @@ fn whatever_kind_of_index_a_repository_has() {
         let mode = |run: &str| {
             fs::metadata(entry_of(&place, run).join("index")).expect("an index").permissions().mode()
         };
-        assert!((0..AT_ONCE).all(|number| mode(&format!("run{number}")) == mode("alone")), "{settings:?}");
+        assert!((0..many()).all(|number| mode(&format!("run{number}")) == mode("alone")), "{settings:?}");
         remove_all(&worktrees, made);
     }
 }
@@ -211,7 +227,163 @@ fn a_replaced_object_is_checked_out_as_git_does() {
         let text = fs::read_to_string(worktree.path().join("dir0/file7.txt")).expect("a file");
         assert_eq!(text, "something else\n");
     }
+    assert_eq!(copies(&made), 0);
     remove_all(&worktrees, made);
+}
+
+#[test]
+fn a_filter_that_fails_once_has_failed_for_one() {
+    let place = Place::new(5);
+    let ran = place.path().join("ran");
+    let filter = place.path().join("filter");
+    script(&filter, &format!("mkdir '{}' 2>/dev/null && exit 1; tr a-z A-Z", ran.display()));
+    place.git(&["config", "filter.test.smudge", filter.to_str().expect("text")]);
+    place.git(&["config", "filter.test.clean", "tr A-Z a-z"]);
+    fs::write(place.repo().join(".gitattributes"), "*.loud filter=test\n").expect("a file");
+    fs::write(place.repo().join("one.loud"), "hello\n").expect("a file");
+    place.git(&["add", "--all"]);
+    place.git(&["commit", "--quiet", "--message=filtered"]);
+    let worktrees = place.worktrees();
+    let made = all_at_once(&worktrees);
+    let text = |worktree: &Worktree| fs::read_to_string(worktree.path().join("one.loud")).expect("a file");
+    assert_eq!(made.iter().filter(|worktree| text(worktree) == "hello\n").count(), 1);
+    assert_eq!(made.iter().filter(|worktree| text(worktree) == "HELLO\n").count(), many() - 1);
+    remove_all(&worktrees, made);
+}
+
+#[test]
+fn a_filter_that_no_file_has_keeps_nobody_from_copying() {
+    let place = Place::new(100);
+    place.git(&["config", "filter.test.smudge", "false"]);
+    let worktrees = place.worktrees();
+    let made = all_at_once(&worktrees);
+    assert!(copies(&made) > 0);
+    remove_all(&worktrees, made);
+}
+
+#[test]
+fn settings_that_depend_on_the_branch_hold_for_that_branch() {
+    let place = Place::new(20);
+    let windows = place.path().join("windows");
+    fs::write(&windows, "[core]\n\tautocrlf = true\n").expect("a file");
+    place.git(&["config", "includeIf.onbranch:run*[02468].path", windows.to_str().expect("text")]);
+    let worktrees = place.worktrees();
+    let made = all_at_once(&worktrees);
+    for worktree in &made {
+        let text = fs::read_to_string(worktree.path().join("dir0/file7.txt")).expect("a file");
+        let is_even = worktree.path().to_string_lossy().ends_with(['0', '2', '4', '6', '8']);
+        assert_eq!(text, if is_even { "file 7\r\n" } else { "file 7\n" }, "{}", worktree.path().display());
+    }
+    remove_all(&worktrees, made);
+}
+
+#[test]
+fn a_hook_on_indexes_is_run_for_each() {
+    let place = Place::new(20);
+    let ran = place.path().join("ran");
+    script(&place.common().join("hooks/post-index-change"), &format!("echo x >> '{}'", ran.display()));
+    let worktrees = place.worktrees();
+    let made = all_at_once(&worktrees);
+    assert!(fs::read_to_string(&ran).expect("it ran").lines().count() >= many());
+    remove_all(&worktrees, made);
+}
+
+#[test]
+fn folders_that_differ_in_case_alone_are_for_git() {
+    let place = Place::new(5);
+    for folder in ["Case", "case"] {
+        fs::create_dir(place.repo().join(folder)).expect("a folder");
+        fs::write(place.repo().join(folder).join(folder), "x").expect("a file");
+    }
+    place.git(&["add", "--all"]);
+    place.git(&["commit", "--quiet", "--message=case"]);
+    let worktrees = place.worktrees();
+    let made = all_at_once(&worktrees);
+    assert_eq!(copies(&made), 0);
+    made.iter().for_each(|worktree| assert_as_git_made_it(&place, worktree.path()));
+    remove_all(&worktrees, made);
+}
+
+/// Branches that somebody moves before their files are there: their own worktrees have that, and nobody else's.
+#[test]
+fn what_somebody_does_with_one_branch_is_not_seen_in_the_others() {
+    let place = Place::new(300);
+    let base = place.git(&["rev-parse", "main"]);
+    fs::write(place.repo().join("dir0/file7.txt"), "moved\n").expect("a file");
+    place.git(&["commit", "--quiet", "--all", "--message=later"]);
+    let later = place.git(&["rev-parse", "main"]);
+    place.git(&["reset", "--quiet", "--hard", &base]);
+    let hold = place.path().join("hold");
+    fs::write(&hold, "").expect("a file");
+    let mut command = helper::command(&place, "create-many");
+    command.env("SPRAG_TEST_NAME", "p").env("SPRAG_TEST_THREADS", many().to_string());
+    command.env("SPRAG_WORKTREE_FAULT", format!("hold:published:{}", hold.display()));
+    std::thread::scope(|scope| {
+        // Each of them looks whether its files are those of its HEAD.
+        let helper = scope.spawn(move || helper::run(command));
+        wait_for("the branches", || children(&place.common().join("refs/heads/agent")).len() == many());
+        let moves = (0..many()).step_by(2).map(|run| format!("update refs/heads/agent/px{run} {later}\n"));
+        let moved = place.path().join("moves");
+        fs::write(&moved, moves.collect::<String>()).expect("a file");
+        let stdin = fs::File::open(&moved).expect("a file");
+        let mut git = std::process::Command::new("git");
+        let status = git.args(["update-ref", "--stdin"]).current_dir(place.repo()).stdin(stdin).status();
+        assert!(status.expect("git").success());
+        fs::remove_file(&hold).expect("ours");
+        helper.join().expect("no panic").expect("all worktrees");
+    });
+}
+
+/// A process that takes its time between being there and being another program.
+fn start_slowly() {
+    use std::os::unix::process::CommandExt;
+    let mut command = std::process::Command::new("true");
+    // SAFETY: sleeping is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::usleep(5_000);
+            Ok(())
+        });
+    }
+    assert!(command.status().expect("true").success());
+}
+
+/// While other threads start processes, which have every file of ours for a moment.
+#[test]
+fn what_is_executable_can_be_run_at_once() {
+    let place = Place::new(3);
+    script(&place.repo().join("program"), "exit 7");
+    place.git(&["add", "--all"]);
+    place.git(&["commit", "--quiet", "--message=program"]);
+    let worktrees = place.worktrees();
+    for _ in 0..4 {
+        let start = Barrier::new(many());
+        let is_over = AtomicBool::new(false);
+        let made: Vec<Worktree> = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    start_slowly();
+                }
+            });
+            let one = |number: usize| {
+                start.wait();
+                let name = format!("run{number}");
+                let worktree = create(&worktrees, &name, &name).expect("a worktree");
+                let ran = std::process::Command::new(worktree.path().join("program")).status();
+                assert_eq!(ran.expect("it runs").code(), Some(7));
+                worktree
+            };
+            let threads: Vec<_> = (0..many()).map(|number| scope.spawn(move || one(number))).collect();
+            let made: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            made.into_iter().map(|made| made.expect("no panic")).collect()
+        });
+        assert!(copies(&made) > 0);
+        remove_all(&worktrees, made);
+    }
 }
 
 #[test]
@@ -219,7 +391,7 @@ fn wt09_killed_in_the_middle_of_a_copy_nothing_is_left() {
     let place = Place::new(600);
     for _ in 0..3 {
         let mut command = helper::command(&place, "create-many");
-        command.env("SPRAG_TEST_NAME", "p").env("SPRAG_TEST_THREADS", "30");
+        command.env("SPRAG_TEST_NAME", "p").env("SPRAG_TEST_THREADS", (many() * 2).to_string());
         command.env("SPRAG_WORKTREE_FAULT", "kill:copying");
         helper::run(command).expect_err("it was killed");
         let worktrees = place.worktrees();
@@ -238,7 +410,7 @@ fn wt11_cancelled_in_the_middle_of_a_copy_nothing_is_left() {
     let worktrees = place.worktrees();
     for _ in 0..2 {
         let before = snapshot().copies;
-        let cancels: Vec<Cancel> = (0..AT_ONCE).map(|_| Cancel::default()).collect();
+        let cancels: Vec<Cancel> = (0..many()).map(|_| Cancel::default()).collect();
         let made = std::thread::scope(|scope| {
             scope.spawn(|| {
                 wait_for("a copy", || snapshot().copies > before);
@@ -284,7 +456,7 @@ fn wt13_a_disk_that_is_too_small_for_all_is_told_to_each_and_nothing_is_left() {
             }
         }
     }
-    assert!(full > 0, "sixteen do not fit");
+    assert!(full > 0, "so many do not fit");
     place.assert_nothing_left();
     assert!(is_clean(create(&worktrees, "work", "work").expect("room again").path()));
 }
