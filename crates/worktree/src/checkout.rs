@@ -98,7 +98,7 @@ impl Worktree {
         let index = self.entry().join("index");
         let go_on = self.go_on(cancel);
         let original = match &mut wish {
-            Some(wish) => wish.begin(&go_on)?.filter(|_| self.is_at_base()),
+            Some(wish) => wish.begin(go_on)?.filter(|_| self.is_at_base()),
             None => None,
         };
         if let Some(original) = original {
