@@ -156,23 +156,29 @@ fn git_checks_out_a_few_and_not_all() {
     assert!((1..=many()).contains(&checkouts), "git checked out {checkouts} of {}", many() * 2);
 }
 
-#[test]
-fn a_filter_is_asked_for_every_worktree() {
+/// A repository with a file `filtered`, and where its filter leaves what it has to say.
+fn filtered(smudge: impl FnOnce(&str) -> String, clean: &str, text: &str) -> (Place, PathBuf) {
     let place = Place::new(5);
-    let ran = place.path().join("ran");
-    let filter = place.path().join("filter");
-    script(&filter, &format!("echo x >> '{}'; sed s/secret/SECRET/", ran.display()));
+    let (filter, ran) = (place.path().join("filter"), place.path().join("ran"));
+    script(&filter, &smudge(ran.to_str().expect("text")));
     place.git(&["config", "filter.test.smudge", filter.to_str().expect("text")]);
-    place.git(&["config", "filter.test.clean", "sed s/SECRET/secret/"]);
-    fs::write(place.repo().join(".gitattributes"), "*.secret filter=test\n").expect("a file");
-    fs::write(place.repo().join("one.secret"), "a secret\n").expect("a file");
+    place.git(&["config", "filter.test.clean", clean]);
+    fs::write(place.repo().join(".gitattributes"), "filtered filter=test\n").expect("a file");
+    fs::write(place.repo().join("filtered"), text).expect("a file");
     place.git(&["add", "--all"]);
     place.git(&["commit", "--quiet", "--message=filtered"]);
+    (place, ran)
+}
+
+#[test]
+fn a_filter_is_asked_for_every_worktree() {
+    let smudge = |ran: &str| format!("echo x >> '{ran}'; sed s/secret/SECRET/");
+    let (place, ran) = filtered(smudge, "sed s/SECRET/secret/", "a secret\n");
     let worktrees = place.worktrees();
     let made = all_at_once(&worktrees);
     assert_eq!(fs::read_to_string(&ran).expect("it ran").lines().count(), many());
     for worktree in &made {
-        let text = fs::read_to_string(worktree.path().join("one.secret")).expect("a file");
+        let text = fs::read_to_string(worktree.path().join("filtered")).expect("a file");
         assert_eq!(text, "a SECRET\n");
         assert_as_git_made_it(&place, worktree.path());
     }
@@ -233,19 +239,11 @@ fn a_replaced_object_is_checked_out_as_git_does() {
 
 #[test]
 fn a_filter_that_fails_once_has_failed_for_one() {
-    let place = Place::new(5);
-    let ran = place.path().join("ran");
-    let filter = place.path().join("filter");
-    script(&filter, &format!("mkdir '{}' 2>/dev/null && exit 1; tr a-z A-Z", ran.display()));
-    place.git(&["config", "filter.test.smudge", filter.to_str().expect("text")]);
-    place.git(&["config", "filter.test.clean", "tr A-Z a-z"]);
-    fs::write(place.repo().join(".gitattributes"), "*.loud filter=test\n").expect("a file");
-    fs::write(place.repo().join("one.loud"), "hello\n").expect("a file");
-    place.git(&["add", "--all"]);
-    place.git(&["commit", "--quiet", "--message=filtered"]);
+    let smudge = |ran: &str| format!("mkdir '{ran}' 2>/dev/null && exit 1; tr a-z A-Z");
+    let (place, _) = filtered(smudge, "tr A-Z a-z", "hello\n");
     let worktrees = place.worktrees();
     let made = all_at_once(&worktrees);
-    let text = |worktree: &Worktree| fs::read_to_string(worktree.path().join("one.loud")).expect("a file");
+    let text = |worktree: &Worktree| fs::read_to_string(worktree.path().join("filtered")).expect("a file");
     assert_eq!(made.iter().filter(|worktree| text(worktree) == "hello\n").count(), 1);
     assert_eq!(made.iter().filter(|worktree| text(worktree) == "HELLO\n").count(), many() - 1);
     remove_all(&worktrees, made);
