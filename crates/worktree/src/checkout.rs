@@ -300,12 +300,11 @@ mod tests {
         let wishes = Wishes::<u8, u8>::default();
         let go_on = || Ok::<_, ()>(());
         let held = wishes.wish(1);
-        let first = wishes.wish(1);
-        first.offer(|| Some(7));
+        held.offer(|| Some(7));
         let taken = (0..1_000).take_while(|_| wishes.wish(1).begin(go_on).unwrap().is_some()).count();
         assert_eq!(taken, 200);
         held.offer(|| Some(8));
-        drop(first);
+        assert_eq!(wishes.wish(1).begin(go_on).unwrap().as_deref(), Some(&8));
     }
 
     #[test]

@@ -51,6 +51,11 @@ fn remove_all(worktrees: &Worktrees, made: Vec<Worktree>) {
     }
 }
 
+fn commit_all(place: &Place) {
+    place.git(&["add", "--all"]);
+    place.git(&["commit", "--quiet", "--message=more"]);
+}
+
 /// What each path is, whose it is, and what is in it.
 fn contents(folder: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut found = BTreeMap::new();
@@ -165,8 +170,7 @@ fn filtered(smudge: impl FnOnce(&str) -> String, clean: &str, text: &str) -> (Pl
     place.git(&["config", "filter.test.clean", clean]);
     fs::write(place.repo().join(".gitattributes"), "filtered filter=test\n").expect("a file");
     fs::write(place.repo().join("filtered"), text).expect("a file");
-    place.git(&["add", "--all"]);
-    place.git(&["commit", "--quiet", "--message=filtered"]);
+    commit_all(&place);
     (place, ran)
 }
 
@@ -293,8 +297,7 @@ fn folders_that_differ_in_case_alone_are_for_git() {
         fs::create_dir(place.repo().join(folder)).expect("a folder");
         fs::write(place.repo().join(folder).join(folder), "x").expect("a file");
     }
-    place.git(&["add", "--all"]);
-    place.git(&["commit", "--quiet", "--message=case"]);
+    commit_all(&place);
     let worktrees = place.worktrees();
     let made = all_at_once(&worktrees);
     assert_eq!(copies(&made), 0);
@@ -351,8 +354,7 @@ fn start_slowly() {
 fn what_is_executable_can_be_run_at_once() {
     let place = Place::new(3);
     script(&place.repo().join("program"), "exit 7");
-    place.git(&["add", "--all"]);
-    place.git(&["commit", "--quiet", "--message=program"]);
+    commit_all(&place);
     let worktrees = place.worktrees();
     for _ in 0..4 {
         let start = Barrier::new(many());
