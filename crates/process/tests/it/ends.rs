@@ -124,7 +124,7 @@ async fn kill_does_not_wait_for_the_grace() {
 }
 
 #[tokio::test]
-async fn o13_a_lease_that_is_not_renewed_ends_the_tree() {
+async fn o13_i14_a_lease_that_is_not_renewed_ends_the_tree() {
     let bench = Bench::new();
     let mut order = bench.order("sleep 1000");
     order.lease_ms = Some(150);
