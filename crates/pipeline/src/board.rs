@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 use sprag_lifecycle::{Backoff, Growth, Plan, PlanStep, Policy, Spread, WorkKind};
 
-use crate::spec::{FanOut, Kind, Over, StepSpec};
+use crate::spec::{FanOut, FanOutItems, Kind, StepSpec};
 
-/// The id that a board's fan-out has; its tasks are called after it.
+/// The step id of a board's fan-out. Task ids start with it.
 const TASK: &str = "task";
 
-/// A board's plan: tasks wait in `queue`, each may be tried `attempts` times, `delay_ms` apart at first.
+/// Returns a board's plan. Tasks wait in `queue`; each has up to `attempts` attempts, the first retry after `delay_ms`.
 pub fn board_plan(name: &str, queue: &str, attempts: u32, delay_ms: u64) -> Plan {
     let mut spec = StepSpec::new(Kind::Task { prompt: "{{ item.text }}".into(), with: Value::Null });
-    spec.fan_out = Some(FanOut { over: Over::Each(json!([])), max_parallel: None, fail_fast: false });
+    spec.fan_out = Some(FanOut { over: FanOutItems::Each(json!([])), max_parallel: None, fail_fast: false });
     let growth = Growth::Exponential;
     let step = PlanStep {
         queue: queue.into(),

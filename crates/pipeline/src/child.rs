@@ -1,4 +1,4 @@
-//! Child pipelines: found beside their parent when it is loaded, and kept with it from then on.
+//! Child pipelines: loaded from the parent's folder together with the parent, and stored with it from then on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,95 +11,113 @@ use crate::inputs::Input;
 use crate::nearest::nearest;
 use crate::source::{MAX_FILE_BYTES, Source};
 use crate::yaml::{Node, quoted};
-use crate::{Loaded, Pipeline, read};
+use crate::{LoadedPipeline, Pipeline, read};
 
-/// A child of a child of a child: what is deeper is a mistake.
+/// The deepest nesting of child pipelines. Deeper nesting is a mistake.
 const MAX_DEPTH: usize = 16;
 
-/// A pipeline file's text with those of its children, as a run keeps it.
+/// A pipeline file's text together with the texts of its children, as a run stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
     /// The file's name, for messages.
     pub name: String,
-    /// Its text.
+    /// The content of the file.
     pub text: String,
-    /// The files that it names, by the names it has for them.
+    /// The child files that this file refers to, keyed by the path as written in this file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub children: BTreeMap<String, Definition>,
 }
 
 impl Definition {
-    /// The pipeline in it. No file is read.
-    pub fn parse(&self) -> Result<Loaded, Diagnostics> {
+    /// Parses the stored text. Reads no file.
+    pub fn parse(&self) -> Result<LoadedPipeline, Diagnostics> {
         read(
             Report::new(Source::new(&self.name, &self.text))
-                .with_children(Children::Kept(self.children.clone())),
+                .with_children(ChildSource::Stored(self.children.clone())),
         )
     }
 }
 
-/// A child that was loaded, or why it cannot be used.
+/// A loaded child, or the reason why it cannot be used.
 type Load = Result<(Definition, Pipeline), String>;
-/// Children by their whole path.
+/// Loaded children by absolute path.
 type Loads = Arc<Mutex<BTreeMap<PathBuf, Load>>>;
 
-/// Where child pipelines are found.
+/// The source from which child pipelines are loaded.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum Children {
-    /// Nowhere: the parent is no file.
+pub(crate) enum ChildSource {
+    /// None: the parent was not read from a file.
     #[default]
-    Nowhere,
-    /// Beside their parent.
-    Beside {
+    None,
+    /// Files in the parent's folder.
+    Folder {
         /// The parent's folder.
         folder: PathBuf,
-        /// The parent, its parent, and so on.
+        /// The parent, its parent, and so on up to the outermost file.
         above: Vec<PathBuf>,
-        /// Those that were loaded already, for whichever of them: a file that many name is read once.
+        /// The folder that every file must be in, if there is one; its path has no links.
+        within: Option<PathBuf>,
+        /// All files loaded so far, shared by the whole tree, so that each file is read once.
         loaded: Loads,
     },
-    /// With their parent, as a run has kept them.
-    Kept(BTreeMap<String, Definition>),
+    /// Texts that a run has stored together with the parent's.
+    Stored(BTreeMap<String, Definition>),
 }
 
-impl Children {
-    /// Those of the file at `path`.
-    pub(crate) fn of(path: &Path) -> Children {
-        Children::below(path, Vec::new(), Loads::default())
+impl ChildSource {
+    /// Returns the children of the file at `path`.
+    pub(crate) fn of(path: &Path) -> ChildSource {
+        ChildSource::below(path, Vec::new(), None, Loads::default())
     }
 
-    fn below(path: &Path, mut above: Vec<PathBuf>, loaded: Loads) -> Children {
+    /// Returns the children of the file at `path`, as far as they are below a folder.
+    pub(crate) fn within(path: &Path, folder: PathBuf) -> ChildSource {
+        ChildSource::below(path, Vec::new(), Some(folder), Loads::default())
+    }
+
+    fn below(path: &Path, mut above: Vec<PathBuf>, within: Option<PathBuf>, loaded: Loads) -> ChildSource {
         let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         above.push(whole);
-        Children::Beside { folder: path.parent().unwrap_or(Path::new("")).to_owned(), above, loaded }
+        ChildSource::Folder {
+            folder: path.parent().unwrap_or(Path::new("")).to_owned(),
+            above,
+            within,
+            loaded,
+        }
     }
 
-    /// The child's definition and the child itself, or why it cannot be had.
+    /// Returns the child's definition and pipeline, or the reason why it cannot be used.
     fn find(&self, file: &str) -> Load {
         match self {
-            Children::Nowhere => {
-                Err("a child pipeline is found beside its parent's file, and this one has none".into())
+            ChildSource::None => {
+                Err("a child pipeline is loaded from its parent's folder, and this pipeline was not read from a file".into())
             }
-            Children::Kept(kept) => {
-                let definition = kept.get(file).ok_or("it was not kept with its parent")?.clone();
+            ChildSource::Stored(stored) => {
+                let definition = stored.get(file).ok_or("its text was not stored with its parent")?.clone();
                 let pipeline = definition.parse().map_err(|wrong| first_of(&wrong))?.pipeline;
                 Ok((definition, pipeline))
             }
-            Children::Beside { folder, above, loaded } => {
+            ChildSource::Folder { folder, above, within, loaded } => {
                 let path = folder.join(file);
-                let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
+                let whole = path.canonicalize();
+                if let Some(root) = within
+                    && !whole.as_ref().is_ok_and(|whole| is_pipeline_below(whole, root))
+                {
+                    return Err(format!("there is no such .yaml file below {}", root.display()));
+                }
+                let whole = whole.unwrap_or_else(|_| path.clone());
                 if above.contains(&whole) {
-                    return Err("it would run itself again and again".into());
+                    return Err("it contains itself, directly or through another pipeline".into());
                 }
                 if above.len() >= MAX_DEPTH {
-                    return Err(format!("more than {MAX_DEPTH} pipelines inside each other"));
+                    return Err(format!("more than {MAX_DEPTH} levels of child pipelines"));
                 }
                 if let Some(known) = loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&whole) {
                     return known.clone();
                 }
                 let load = || {
                     let source = Source::read(&path).map_err(|wrong| first_of(&wrong))?;
-                    let children = Children::below(&path, above.clone(), Arc::clone(loaded));
+                    let children = ChildSource::below(&path, above.clone(), within.clone(), Arc::clone(loaded));
                     let report = Report::new(source.clone()).with_children(children);
                     let pipeline = read(report).map_err(|wrong| first_of(&wrong))?.pipeline;
                     let definition = Definition {
@@ -120,7 +138,12 @@ impl Children {
     }
 }
 
-/// The first thing that is wrong, with its place.
+/// Returns whether a path without links is that of a pipeline file below a folder.
+pub(crate) fn is_pipeline_below(whole: &Path, folder: &Path) -> bool {
+    whole.starts_with(folder) && whole.extension().is_some_and(|ending| ending == "yaml" || ending == "yml")
+}
+
+/// Returns the first error with its position.
 fn first_of(wrong: &Diagnostics) -> String {
     match wrong.iter().next() {
         Some(first) => match first.line {
@@ -131,12 +154,14 @@ fn first_of(wrong: &Diagnostics) -> String {
     }
 }
 
-/// The child that a step names, if it can be had and is given what it asks for; reported if not.
+/// Returns the child that a step refers to. Reports a child that cannot be loaded, and inputs that do not match.
 pub(crate) fn resolve(file: &Node, inputs: Option<&Node>, report: &mut Report) -> Option<Definition> {
     let name = file.text()?;
     if name.contains("{{") {
-        let problem =
-            Problem::at(file.span, "the file of a child pipeline is known when its parent is loaded");
+        let problem = Problem::at(
+            file.span,
+            "the path of a child pipeline cannot contain templates: the file is loaded with its parent",
+        );
         report.error(problem.expected("a path without templates"));
         return None;
     }
@@ -151,6 +176,7 @@ pub(crate) fn resolve(file: &Node, inputs: Option<&Node>, report: &mut Report) -
         }
     };
     check_inputs(file, inputs, &child.inputs, report);
+    report.child_secrets.extend(child.secrets.iter().cloned());
     Some(definition)
 }
 

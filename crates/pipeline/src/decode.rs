@@ -1,6 +1,6 @@
-//! From a checked tree to a typed pipeline. Goes on after an error, so that all are told at once.
+//! Decodes a checked tree into a typed pipeline. Continues after an error, so that all errors are reported at once.
 //!
-//! The form of every value has been checked and reported before; what has the wrong form is passed over here.
+//! [`Form::check`] has already reported every value of the wrong form; this module skips such values.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::graph::{self, Graph, Named, Vertex};
 use crate::inputs::Input;
 use crate::kinds;
 use crate::language::PIPELINE;
-use crate::names::{self, Place, Scope, StepNames, Uses};
+use crate::names::{self, Scope, StepNames, TemplateRole, Uses};
 use crate::parts;
 use crate::pipeline::{ConcurrencyRule, Pipeline, Step};
 use crate::spec::StepSpec;
@@ -21,13 +21,16 @@ use crate::warnings;
 use crate::workplace;
 use crate::yaml::{Node, Scalar, Yaml};
 
-/// Ten times what has been asked for; the checks of a graph grow faster than the graph.
+/// Ten times the largest known pipeline. The checks of a graph take more than linear time.
 const MAX_STEPS: usize = 10_000;
+/// Limit in bytes on all steps together, each including what it takes from the pipeline: variables, defaults, child
+/// pipelines, secrets.
+const MAX_PLAN_BYTES: usize = 16 << 20;
 const DEFAULT_QUEUE: &str = "default";
-/// Where tasks wait for agents and people, unless they say otherwise.
+/// The default queue of tasks for agents and people.
 const TASKS_QUEUE: &str = "tasks";
 
-/// The pipeline in the tree; none if anything is wrong with it, which is reported.
+/// Decodes the tree into a pipeline. Reports errors and returns `None` if there are any.
 pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
     Form::Record(&PIPELINE).check(root, "a pipeline file", report);
     let name = root.get("name").and_then(Node::text).unwrap_or(default_name);
@@ -37,9 +40,10 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     let mut uses = Uses::default();
     let concurrency = root.get("concurrency").and_then(|node| concurrency(node, &mut uses));
     let workplace = root.get("environment").and_then(|node| workplace::decode(node, &mut uses, report));
-    let common = Common { defaults: root.get("defaults"), env: root.get("env") };
+    let common =
+        Common { defaults: root.get("defaults"), env: root.get("env"), inherit: texts(root.get("inherit")) };
     if let Some(env) = common.env {
-        env.entries().iter().for_each(|(_, value)| uses.add(value, Place::Variable));
+        env.entries().iter().for_each(|(_, value)| uses.add(value, TemplateRole::Variable));
     }
     let written = root.get("steps").map(Node::items).unwrap_or_default();
     if let (Some(steps), true) = (root.get("steps"), written.len() > MAX_STEPS) {
@@ -50,28 +54,54 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     let vertices: Vec<Vertex> = written.iter().map(vertex).collect();
     let graph = graph::resolve(&vertices, report);
     let mut steps = Vec::with_capacity(written.len());
+    let mut plan_bytes = 0;
     for (no, node) in written.iter().enumerate() {
         uses.step = Some(no);
-        steps.extend(step(node, &vertices[no], &graph, no, &common, &mut uses, report));
+        let step = step(node, &vertices[no], &graph, no, &common, &mut uses, report);
+        plan_bytes += step.as_ref().map_or(0, Step::bytes);
+        if plan_bytes > MAX_PLAN_BYTES {
+            report.error(too_large(node));
+            return None;
+        }
+        steps.extend(step);
     }
     let known: Vec<StepNames<'_>> =
         written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
     names::check(&uses, &Scope { inputs: &inputs, steps: &known, graph: &graph }, report);
     if !report.has_errors() {
-        warnings::look(root, &vertices, &graph, report);
+        warnings::check(root, &vertices, &graph, report);
     }
+    let secrets_bytes: usize = report.child_secrets.iter().map(String::len).sum();
+    let own_bytes: usize = steps.iter().flat_map(|step| &step.spec.secrets).map(String::len).sum();
+    if let (Some(last), true) =
+        (written.last(), (secrets_bytes + own_bytes).saturating_mul(steps.len()) > MAX_PLAN_BYTES)
+    {
+        report.error(too_large(last));
+    }
+    let own = steps.iter().flat_map(|step| step.spec.secrets.iter().cloned());
+    let secrets = own.chain(std::mem::take(&mut report.child_secrets)).collect();
     let pipeline = Pipeline {
         name: name.to_owned(),
         inputs,
         concurrency,
         workplace,
         steps,
+        secrets,
         source: report.source.clone(),
     };
-    (!report.has_errors()).then_some(pipeline)
+    (!report.has_errors()).then(|| pipeline.with_masks(&[]))
 }
 
-/// The step, if it can be understood.
+fn too_large(step: &Node) -> Problem {
+    let most = MAX_PLAN_BYTES >> 20;
+    let message = format!(
+        "the steps up to here, with the defaults and variables they share, have more than {most} MiB"
+    );
+    Problem::at(step.span, message)
+        .help("move long variables, scripts and prompts to separate files, or split the pipeline")
+}
+
+/// Decodes one step, or returns `None` if it cannot be decoded.
 fn step<'n>(
     node: &'n Node,
     vertex: &Vertex,
@@ -88,6 +118,7 @@ fn step<'n>(
         dir: common.dir(node, uses),
         timeout_ms: timeout(node, common).and_then(duration_ms),
         secrets: texts(node.get("secrets")),
+        inherit: if is_process(node) { common.inherit.clone() } else { Vec::new() },
         when: parts::when(node, uses),
         outputs: parts::outputs(node, uses, report),
         checks: parts::checks(node, common, uses, report),
@@ -97,10 +128,11 @@ fn step<'n>(
         ..StepSpec::new(kind?)
     };
     let is_task = node.get("task").is_some();
-    let queue = match is_task {
-        // What steps share is about commands: a task is not for whoever runs these.
-        true => inner("queue").or_else(|| node.get("queue")),
-        false => common.get(node, "queue"),
+    let queue = if is_task {
+        // The shared defaults are for commands; agents and people who claim tasks use other queues.
+        inner("queue").or_else(|| node.get("queue"))
+    } else {
+        common.get(node, "queue")
     };
     let default_queue = if is_task { TASKS_QUEUE } else { DEFAULT_QUEUE };
     let timeout_ms = spec.timeout_ms;
@@ -109,15 +141,15 @@ fn step<'n>(
         needs: graph.needs[no].clone(),
         policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
         queue: queue.and_then(Node::text).unwrap_or(default_queue).to_owned(),
-        // Whoever comes for a task, and whoever answers a question, has no labels.
-        labels: if is_worked(node) { texts(common.get(node, "labels")) } else { Vec::new() },
+        // Agents and people that claim tasks or answer gates have no labels.
+        labels: if is_for_workers(node) { texts(common.get(node, "labels")) } else { Vec::new() },
         own_environment: node.get("environment").is_some(),
         priority: common.get(node, "priority").and_then(Node::integer).unwrap_or(0) as i32,
         spec,
     })
 }
 
-/// How long a step may take: a question or a wait has a time of its own, and what steps share is not for them.
+/// Returns the timeout that applies to a step. Gates and waits have their own and ignore the shared default.
 fn timeout<'n>(node: &'n Node, common: &Common<'n>) -> Option<&'n Node> {
     match ["gate", "wait"].iter().find_map(|kind| node.get(kind)) {
         Some(outside) => outside.get("timeout"),
@@ -125,21 +157,22 @@ fn timeout<'n>(node: &'n Node, common: &Common<'n>) -> Option<&'n Node> {
     }
 }
 
-/// What steps share.
+/// The defaults and variables that all steps share.
 pub(crate) struct Common<'n> {
     defaults: Option<&'n Node>,
     env: Option<&'n Node>,
+    inherit: Vec<String>,
 }
 
 impl<'n> Common<'n> {
-    /// The step's own value, or the default.
+    /// Returns the step's own value, or the default.
     pub(crate) fn get(&self, step: &'n Node, key: &str) -> Option<&'n Node> {
         step.get(key).or_else(|| self.defaults?.get(key))
     }
 
     fn dir(&self, step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
         let dir = self.get(step, "dir").filter(|_| is_process(step))?;
-        uses.add(dir, Place::Text);
+        uses.add(dir, TemplateRole::Text);
         dir.text().map(str::to_owned)
     }
 
@@ -148,7 +181,7 @@ impl<'n> Common<'n> {
             return BTreeMap::new();
         }
         let own = step.get("env").map(Node::entries).unwrap_or_default();
-        own.iter().for_each(|(_, value)| uses.add(value, Place::Variable));
+        own.iter().for_each(|(_, value)| uses.add(value, TemplateRole::Variable));
         let all = self.env.map(Node::entries).unwrap_or_default().iter().chain(own);
         all.filter_map(|(key, value)| match &value.yaml {
             Yaml::Scalar(Scalar { text, .. }) => Some((key.text.clone(), text.clone())),
@@ -158,13 +191,14 @@ impl<'n> Common<'n> {
     }
 }
 
-/// Other work than a command has no directory and no variables, those of the pipeline included.
+/// Returns whether the step starts a process. Other steps have no directory and no variables, not even those of the
+/// pipeline.
 fn is_process(step: &Node) -> bool {
     step.get("run").is_some() || step.get("land").is_some()
 }
 
-/// Work that a worker of ours is given.
-fn is_worked(step: &Node) -> bool {
+/// Returns whether a Sprag worker executes the step.
+fn is_for_workers(step: &Node) -> bool {
     is_process(step) || step.get("call").is_some()
 }
 
@@ -172,7 +206,7 @@ pub(crate) fn duration_ms(node: &Node) -> Option<u64> {
     node.text().and_then(|text| duration::parse_ms(text).ok())
 }
 
-/// The texts of a list.
+/// Returns the texts in a list of scalars.
 pub(crate) fn texts(list: Option<&Node>) -> Vec<String> {
     let items = list.map(Node::items).unwrap_or_default();
     items.iter().filter_map(Node::text).map(str::to_owned).collect()
@@ -236,7 +270,7 @@ fn policy(step: &Node, defaults: Option<&Node>, rework: Option<u32>, report: &mu
 
 fn concurrency<'n>(node: &'n Node, uses: &mut Uses<'n>) -> Option<ConcurrencyRule> {
     let group = node.get("group").filter(|group| group.text().is_some())?;
-    uses.add(group, Place::Group);
+    uses.add(group, TemplateRole::Group);
     let on_conflict = match node.get("on_conflict").and_then(Node::text) {
         Some("reject") => OnConflict::Reject,
         Some("cancel_older") => OnConflict::CancelOlder,

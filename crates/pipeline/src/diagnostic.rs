@@ -1,4 +1,4 @@
-//! What is wrong with a pipeline file, and where: for people as a picture of the line, for programs as JSON.
+//! Diagnostics about a pipeline file: shown to people with the source line, and to programs as JSON.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,61 +6,61 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
 
-use crate::child::Children;
+use crate::child::ChildSource;
 use crate::source::{Source, Span};
 
-/// A file of nonsense is wrong in ten thousand places; nobody reads past these.
+/// The most diagnostics stored for one file; a broken file can have thousands.
 const MAX_KEPT: usize = 50;
-/// How much of a very long line is shown around the mark, in characters: one line can be the whole file.
+/// The most characters shown of a long line around the marked span, because one line can be the whole file.
 const MAX_SHOWN_CHARS: usize = 240;
 
-/// Whether the file can be used all the same.
+/// Whether a diagnostic prevents the file's use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The file is refused.
+    /// The file cannot be used.
     Error,
-    /// The file is legal, and probably not what was meant.
+    /// The file is legal, but probably not what the author meant.
     Warning,
 }
 
-/// One thing to say about a pipeline file, or about the inputs given to it.
+/// A message about a pipeline file, or about the inputs given to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
-    /// Whether the file can be used all the same.
+    /// Whether the diagnostic prevents the file's use.
     pub severity: Severity,
-    /// The file, as it was named by who asked.
+    /// The file's path as the caller gave it.
     pub file: String,
-    /// The line, from 1; none where no place in the file is to blame.
+    /// The line, from 1; absent if the message concerns no position in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
     /// The column in characters, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
-    /// The line on which the marked stretch ends.
+    /// The line on which the marked span ends, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_line: Option<usize>,
-    /// The column after the marked stretch.
+    /// The column after the end of the marked span, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_column: Option<usize>,
-    /// What is wrong.
+    /// The mistake, in one sentence.
     pub message: String,
-    /// What would have been right.
+    /// The form or values that are accepted here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<String>,
-    /// The valid name that was probably meant.
+    /// The valid name that is most similar to the one in the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nearest: Option<String>,
-    /// What to do about it.
+    /// The correction to make.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
 }
 
-/// All that was found, in the order of the file.
+/// The diagnostics of one file, in the order of their positions.
 #[derive(Debug, Clone, Default)]
 pub struct Diagnostics {
     items: Vec<Diagnostic>,
-    left_out: usize,
+    omitted: usize,
     source: Option<Arc<Source>>,
 }
 
@@ -71,32 +71,32 @@ impl Diagnostics {
         report.finish()
     }
 
-    /// Each of them, in the order of the file.
+    /// Iterates over the stored diagnostics in the order of the file.
     pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.items.iter()
     }
 
-    /// How many are kept.
+    /// Returns the number of stored diagnostics, at most 50.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is nothing to say.
+    /// Returns whether there are no diagnostics.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// How many more were found than are kept.
-    pub fn left_out(&self) -> usize {
-        self.left_out
+    /// Returns how many more diagnostics were found than are stored.
+    pub fn omitted(&self) -> usize {
+        self.omitted
     }
 
-    /// The text for people: each with its line and a mark under the place.
+    /// Renders the diagnostics for people, each with its source line and a mark under the span.
     pub fn render(&self, colour: bool) -> String {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let mut text: Vec<String> = self.items.iter().map(|item| self.picture(item, &renderer)).collect();
-        if self.left_out > 0 {
-            text.push(format!("… and {} more", self.left_out));
+        if self.omitted > 0 {
+            text.push(format!("… and {} more", self.omitted));
         }
         text.join("\n\n")
     }
@@ -119,7 +119,7 @@ impl Diagnostics {
                 if shown.len() == text.len() {
                     title.element(snippet.path(file))
                 } else {
-                    // The renderer would count columns from where the line was cut.
+                    // The renderer would count columns from the start of the cropped line.
                     title.element(Origin::path(format!("{file}:{line}:{column}"))).element(snippet)
                 }
             }
@@ -141,7 +141,7 @@ impl Diagnostics {
     }
 }
 
-/// The part of a line around a mark, and the mark's place in it in bytes.
+/// Returns the part of a line around the marked span, and the span's byte range within it.
 fn crop(line: &str, from: usize, to: Option<usize>) -> (&str, std::ops::Range<usize>) {
     let byte = |column: usize| line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
     let (mark_start, mark_end) = (byte(from), to.map_or(line.len(), byte));
@@ -153,7 +153,7 @@ fn crop(line: &str, from: usize, to: Option<usize>) -> (&str, std::ops::Range<us
     (&line[start..end], mark_start - start..mark_end.clamp(mark_start, end) - start)
 }
 
-/// A file's name as it can be shown on a terminal.
+/// Returns a file name without characters that a terminal would interpret.
 fn printable(name: &str) -> String {
     name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
@@ -181,7 +181,7 @@ impl<'a> IntoIterator for &'a Diagnostics {
     }
 }
 
-/// A diagnostic before its place is counted out in lines and columns.
+/// A diagnostic whose position is still a byte span.
 #[derive(Debug)]
 pub(crate) struct Problem {
     span: Option<Span>,
@@ -216,15 +216,19 @@ impl Problem {
     }
 }
 
-/// Gathers what is found about one source.
+/// Collects the diagnostics about one source.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) source: Arc<Source>,
     found: Vec<(usize, Diagnostic)>,
     errors: usize,
     warnings: usize,
-    left_out: usize,
-    pub(crate) children: Children,
+    omitted: usize,
+    pub(crate) children: ChildSource,
+    /// Secrets used by the child pipelines loaded so far.
+    pub(crate) child_secrets: std::collections::BTreeSet<String>,
+    /// The regular expressions in the schemas that were found so far.
+    pub(crate) patterns: usize,
 }
 
 impl Report {
@@ -234,13 +238,15 @@ impl Report {
             found: Vec::new(),
             errors: 0,
             warnings: 0,
-            left_out: 0,
-            children: Children::default(),
+            omitted: 0,
+            children: ChildSource::default(),
+            child_secrets: Default::default(),
+            patterns: 0,
         }
     }
 
-    /// Finds child pipelines there.
-    pub(crate) fn with_children(self, children: Children) -> Report {
+    /// Sets the source of child pipelines.
+    pub(crate) fn with_children(self, children: ChildSource) -> Report {
         Report { children, ..self }
     }
 
@@ -258,18 +264,18 @@ impl Report {
         self.errors > 0
     }
 
-    /// Whether more would only be counted: no need to look for the nearest name any more.
+    /// Returns whether further diagnostics are only counted, so that searching for similar names is pointless.
     pub(crate) fn is_full(&self) -> bool {
         self.errors >= MAX_KEPT
     }
 
     fn add(&mut self, severity: Severity, count: usize, problem: Problem) {
         if count > MAX_KEPT {
-            self.left_out += 1;
+            self.omitted += 1;
             return;
         }
-        let start = problem.span.map(|span| self.source.place(span.start));
-        let end = problem.span.map(|span| self.source.place(span.end));
+        let start = problem.span.map(|span| self.source.position(span.start));
+        let end = problem.span.map(|span| self.source.position(span.end));
         let diagnostic = Diagnostic {
             severity,
             file: self.source.name.clone(),
@@ -288,6 +294,6 @@ impl Report {
     pub(crate) fn finish(mut self) -> Diagnostics {
         self.found.sort_by_key(|(at, _)| *at);
         let items = self.found.into_iter().map(|(_, diagnostic)| diagnostic).collect();
-        Diagnostics { items, left_out: self.left_out, source: Some(self.source) }
+        Diagnostics { items, omitted: self.omitted, source: Some(self.source) }
     }
 }

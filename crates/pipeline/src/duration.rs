@@ -1,16 +1,16 @@
-//! Spans of time as people write them: `500ms`, `30s`, `1h30m`.
+//! Durations in text form: `500ms`, `30s`, `1h30m`.
 
-/// Each unit and its length, from long to short, the order in which they may follow each other.
+/// Units and their length in milliseconds, in the order in which they may follow each other.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
-/// Ten years: longer is a typing error, and no sum of two overflows.
+/// Ten years. A longer duration is a typing error, and the sum of two never overflows.
 const MAX_MS: u64 = 3650 * 86_400_000;
 
-/// What a duration looks like, for messages.
+/// The expected form, for messages.
 pub(crate) const EXPECTED: &str = "a duration such as 500ms, 30s, 5m, 2h, 1d or 1h30m";
-/// The same as a pattern, for the schema.
+/// The expected form as a regular expression, for the JSON schema.
 pub(crate) const PATTERN: &str = "^(?=.)([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
 
-/// The duration in milliseconds, or why the text is none.
+/// Parses a duration and returns milliseconds, or the reason why the text is not a duration.
 pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     let mut rest = text;
     let mut total_ms = 0u64;
@@ -35,7 +35,7 @@ pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     if text.is_empty() { Err("this is not a duration".into()) } else { Ok(total_ms) }
 }
 
-/// The duration as it would be written.
+/// Formats a duration in the form that [`parse_ms`] reads.
 pub(crate) fn text(mut ms: u64) -> String {
     let mut text = String::new();
     for (name, length) in UNITS {

@@ -1,40 +1,40 @@
-//! The forms that values of a pipeline file may take, and the check of a node against its form.
+//! The forms of values in a pipeline file, and the check of a node against its form.
 //!
-//! The loader and the JSON schema read the same forms, so that neither accepts what the other refuses.
+//! The loader and the JSON schema use the same forms, so that both accept the same files.
 
 use crate::diagnostic::{Problem, Report};
 use crate::duration;
 use crate::nearest::nearest;
 use crate::yaml::{MapKey, Node, Scalar, ScalarKind, Yaml, quoted};
 
-/// What a value must look like.
+/// The form that a value must have.
 #[derive(Debug)]
 pub(crate) enum Form {
-    /// Text that keeps a rule.
+    /// Text that follows a rule.
     Text(Rule),
-    /// A span of time with its unit, at least so many milliseconds.
+    /// A duration with its unit, of at least this many milliseconds.
     Duration(u64),
-    /// A whole number within bounds, both included.
+    /// A whole number between two bounds, both included.
     Integer(i64, i64),
     /// `true` or `false`.
     Boolean,
     /// One of these words.
     Word(&'static [Word]),
-    /// Text, a number or a boolean, taken as it is written.
+    /// Text, a number or a boolean, used as text.
     Scalar,
-    /// Anything, handed on as JSON.
+    /// Any value, passed on as JSON.
     Any,
-    /// A list of at least so many values of one form.
+    /// A list of at least this many values of one form.
     List(&'static Form, usize),
-    /// A map with the keys of a table.
+    /// A map with fixed keys.
     Record(&'static Record),
-    /// A map whose keys the author chooses.
+    /// A map with keys that the author chooses.
     Table(Rule, &'static Form),
-    /// One of several forms, told apart by being a scalar, a list or a map.
+    /// One of several forms, selected by whether the value is a scalar, a list or a map.
     Either(&'static [Form]),
 }
 
-/// A word of the language.
+/// A fixed word that a value may be.
 #[derive(Debug)]
 pub(crate) struct Word {
     pub(crate) name: &'static str,
@@ -43,61 +43,66 @@ pub(crate) struct Word {
 /// A map with fixed keys.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// What it describes, for messages: "a step".
+    /// The thing it describes, for messages: "a step".
     pub(crate) what: &'static str,
     pub(crate) keys: &'static [Key],
 }
 
-/// A key of the language.
+/// A key of a record.
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) form: Form,
-    pub(crate) state: State,
+    pub(crate) support: Support,
     pub(crate) required: bool,
     pub(crate) about: &'static str,
 }
 
-/// Whether a key or word is acted on. What is not acted on is refused, never ignored.
+/// Whether this version acts on a key or word. The loader refuses one that is not supported instead of ignoring it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum State {
-    /// Acted on.
-    Ready,
-    /// A word of the language, no more.
-    Later,
+pub(crate) enum Support {
+    /// This version acts on it.
+    Supported,
+    /// Reserved for a later version.
+    Planned,
 }
 
-/// A rule that text keeps.
+/// A rule for text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Any text that an operating system can pass on, possibly empty.
+    /// Any text without zero bytes, possibly empty.
     Any,
-    /// The same, with at least one character that is not blank.
+    /// Like `Any`, with at least one character that is not blank.
     Filled,
-    /// A step's id.
+    /// The id of a step.
     Id,
-    /// A name of a pipeline, a queue or a handler.
+    /// The name of a pipeline, a queue or a handler.
     Name,
-    /// A name that templates can use.
+    /// A name that templates can refer to.
     Identifier,
-    /// A name of an environment variable.
+    /// The name of an environment variable.
     Variable,
+    /// The name of an inherited variable, or a prefix of such names followed by `*`.
+    Inherited,
 }
 
 impl Rule {
-    /// What the rule asks for, for messages.
+    /// Returns the expected form, for messages.
     pub(crate) fn expected(self) -> &'static str {
         match self {
             Rule::Any => "text",
             Rule::Filled => "text that is not empty",
-            Rule::Id => "1 to 64 letters, digits, `-` and `_`, beginning with a letter or digit",
-            Rule::Name => "1 to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit",
-            Rule::Identifier => "1 to 64 letters, digits and `_`, beginning with a letter",
-            Rule::Variable => "letters, digits and `_`, not beginning with a digit, nor with `SPRAG_`",
+            Rule::Id => "1 to 64 letters, digits, `-` and `_`, starting with a letter or digit",
+            Rule::Name => "1 to 64 letters, digits, `-`, `_` and `.`, starting with a letter or digit",
+            Rule::Identifier => "1 to 64 letters, digits and `_`, starting with a letter",
+            Rule::Variable => "letters, digits and `_`, not starting with a digit or with `SPRAG_`",
+            Rule::Inherited => {
+                "a variable's name, or a prefix and `*`; not SPRAG_TOKEN, SPRAG_STORE or SPRAG_BUS, which no step can see"
+            }
         }
     }
 
-    /// The rule as a pattern, for the schema; none where any text will do.
+    /// Returns the rule as a regular expression for the schema, or `None` if any text is valid.
     pub(crate) fn pattern(self) -> Option<&'static str> {
         match self {
             Rule::Any => None,
@@ -106,6 +111,7 @@ impl Rule {
             Rule::Name => Some("^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"),
             Rule::Identifier => Some("^[A-Za-z][A-Za-z0-9_]{0,63}$"),
             Rule::Variable => Some("^(?!SPRAG_)[A-Za-z_][A-Za-z0-9_]*$"),
+            Rule::Inherited => Some("^(?!SPRAG_(TOKEN|STORE|BUS)$)([A-Za-z_][A-Za-z0-9_]*\\*?|\\*)$"),
         }
     }
 
@@ -121,13 +127,18 @@ impl Rule {
             Rule::Id => word(|c| c.is_ascii_alphanumeric(), "_-"),
             Rule::Name => word(|c| c.is_ascii_alphanumeric(), "._-"),
             Rule::Identifier => word(|c| c.is_ascii_alphabetic(), "_"),
-            Rule::Variable => {
-                !text.starts_with("SPRAG_")
-                    && text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-                    && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+            Rule::Variable => !text.starts_with("SPRAG_") && is_variable(text),
+            Rule::Inherited => {
+                let credential = ["SPRAG_TOKEN", "SPRAG_STORE", "SPRAG_BUS"].contains(&text);
+                !credential && (text == "*" || is_variable(text.strip_suffix('*').unwrap_or(text)))
             }
         }
     }
+}
+
+fn is_variable(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 impl Record {
@@ -137,7 +148,7 @@ impl Record {
 }
 
 impl Form {
-    /// Reports all that is wrong with the node; true if nothing is. `what` names the value in messages.
+    /// Reports all mistakes in the node and returns true if there are none. `what` names the value in messages.
     pub(crate) fn check(&self, node: &Node, what: &str, report: &mut Report) -> bool {
         match self {
             Form::Any => true,
@@ -178,7 +189,7 @@ impl Form {
             },
             Form::List(of, min) => match &node.yaml {
                 Yaml::List(items) if items.len() >= *min => {
-                    // Not `all`: every item is checked, so that every error is told.
+                    // Not `all`: every item is checked, so that every error is reported.
                     items.iter().filter(|item| !of.check(item, what, report)).count() == 0
                 }
                 _ => self.refuse(node, what, report),
@@ -212,7 +223,7 @@ impl Form {
         }
     }
 
-    /// What the form asks for, for messages.
+    /// Returns the expected form, for messages.
     pub(crate) fn expected(&self) -> String {
         match self {
             Form::Any => "a value".into(),
@@ -225,7 +236,8 @@ impl Form {
             Form::List(_, 0) => "a list".into(),
             Form::List(_, min) => format!("a list of at least {min}"),
             Form::Record(record) => {
-                let keys = record.keys.iter().filter(|key| key.state == State::Ready).map(|key| key.name);
+                let keys =
+                    record.keys.iter().filter(|key| key.support == Support::Supported).map(|key| key.name);
                 format!("a map with keys such as {}", keys.take(3).collect::<Vec<_>>().join(", "))
             }
             Form::Table(..) => "a map of names and values".into(),
@@ -233,7 +245,7 @@ impl Form {
         }
     }
 
-    /// Whether a node of this kind is meant for this form, be it right or wrong.
+    /// Returns whether a node of this kind is meant to have this form, valid or not.
     fn fits(&self, node: &Node) -> bool {
         match self {
             Form::List(..) => matches!(node.yaml, Yaml::List(_)),
@@ -258,7 +270,7 @@ impl Form {
         false
     }
 
-    /// Reports a node of the wrong kind; false, for the convenience of callers.
+    /// Reports a node of the wrong kind. Returns false for the convenience of callers.
     fn refuse(&self, node: &Node, what: &str, report: &mut Report) -> bool {
         let found = match (&node.yaml, self) {
             (Yaml::Scalar(scalar), Form::Integer(..)) if node.integer().is_some() => {
@@ -278,12 +290,12 @@ impl Form {
         false
     }
 
-    /// What the author probably meant.
+    /// Suggests a correction, if the author's intention can be guessed.
     fn remedy(&self, node: &Node) -> Option<String> {
         let Yaml::Scalar(scalar) = &node.yaml else { return None };
         match (self, scalar.kind) {
             (Form::Duration(_), ScalarKind::Integer(n)) => {
-                Some(format!("give a unit: `{n}s` for {n} seconds"))
+                Some(format!("add a unit: `{n}s` for {n} seconds"))
             }
             (Form::Boolean, ScalarKind::Text) => match scalar.text.to_lowercase().as_str() {
                 "yes" | "on" | "y" => Some("write `true`".into()),
@@ -311,7 +323,7 @@ fn check_record(
     let mut right = true;
     for (name, value) in entries {
         right &= match record.key(&name.text) {
-            Some(key) if key.state != State::Ready => {
+            Some(key) if key.support != Support::Supported => {
                 let message = format!("`{}` is not supported yet", name.text);
                 report.error(
                     Problem::at(name.span, message).help("remove it: this version would not act on it"),
@@ -320,7 +332,8 @@ fn check_record(
             }
             Some(key) => key.form.check(value, &format!("`{}`", key.name), report),
             None => {
-                let known = || record.keys.iter().filter(|key| key.state == State::Ready).map(|key| key.name);
+                let known =
+                    || record.keys.iter().filter(|key| key.support == Support::Supported).map(|key| key.name);
                 let near = if report.is_full() {
                     None
                 } else {

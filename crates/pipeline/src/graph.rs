@@ -1,49 +1,51 @@
-//! Which step comes before which: names to numbers, and no circles.
+//! The order of steps: resolves the names in `needs` and refuses cycles.
 
 use std::collections::{HashMap, HashSet};
 
 use sprag_lifecycle::StepNo;
-use sprag_lifecycle::graph::{come_before, find_circle};
+use sprag_lifecycle::graph::{come_before, find_cycle};
 
 use crate::diagnostic::{Problem, Report};
 use crate::nearest::nearest;
 use crate::source::Span;
 use crate::yaml::quoted;
 
-/// A name that the author wrote, and where.
+/// A name that the author wrote, with its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) span: Span,
 }
 
-/// A step as the graph sees it.
+/// A step as a node of the graph.
 #[derive(Debug)]
 pub(crate) struct Vertex {
-    /// None where the author's id is unusable, which is reported elsewhere.
+    /// Absent if the author's id is invalid, which is reported elsewhere.
     pub(crate) id: Option<Named>,
-    /// None where the author left `needs` out.
+    /// Absent if the author wrote no `needs`.
     pub(crate) needs: Option<Vec<Named>>,
-    /// The step that a failure goes back to.
+    /// The step that a failure sends the run back to.
     pub(crate) rework: Option<Named>,
 }
 
-/// The resolved graph: for each step its needs, and the step it sends back.
+/// The resolved graph: each step's needs, and the step it sends the run back to.
 #[derive(Debug, Default)]
 pub(crate) struct Graph {
     pub(crate) needs: Vec<Vec<StepNo>>,
     pub(crate) rework: Vec<Option<StepNo>>,
-    /// The needs form a circle, which is reported: nothing comes before anything.
+    /// Whether the needs form a cycle. It is reported, and no step counts as coming before another.
     pub(crate) is_circular: bool,
 }
 
-/// Resolves names and reports unknown ones, duplicates, circles, and rework of unrelated steps.
+/// Resolves names. Reports unknown names, duplicates, cycles, and rework of unrelated steps.
 pub(crate) fn resolve(vertices: &[Vertex], report: &mut Report) -> Graph {
     let mut numbers: HashMap<&str, StepNo> = HashMap::new();
     for (no, id) in vertices.iter().enumerate().filter_map(|(no, vertex)| Some((no, vertex.id.as_ref()?))) {
         if let Some(first) = numbers.get(id.name.as_str()) {
-            let line =
-                vertices[*first as usize].id.as_ref().map_or(0, |id| report.source.place(id.span.start).line);
+            let line = vertices[*first as usize]
+                .id
+                .as_ref()
+                .map_or(0, |id| report.source.position(id.span.start).line);
             let message = format!("two steps have the id {}; the first is on line {line}", quoted(&id.name));
             report.error(Problem::at(id.span, message).help("give one of them another id"));
         } else {
@@ -77,7 +79,7 @@ pub(crate) fn resolve(vertices: &[Vertex], report: &mut Report) -> Graph {
             .rework
             .push(vertex.rework.as_ref().and_then(|to| find(&numbers, to, "reworks", vertices, report)));
     }
-    match find_circle(&graph.needs) {
+    match find_cycle(&graph.needs) {
         Some(circle) => {
             graph.is_circular = true;
             let circle: Vec<usize> = circle.iter().map(|no| *no as usize).collect();
@@ -99,13 +101,13 @@ fn find(
     if found.is_none() {
         let names = vertices.iter().filter_map(|vertex| Some(vertex.id.as_ref()?.name.as_str()));
         let near = if report.is_full() { None } else { nearest(&wanted.name, names) };
-        let message = format!("this step {verb} {}, and there is no such step", quoted(&wanted.name));
+        let message = format!("this step {verb} {}, but there is no such step", quoted(&wanted.name));
         report.error(Problem::at(wanted.span, message).expected("the id of another step").nearest(near));
     }
     found
 }
 
-/// Points at a need that the author wrote: some of the circle may be steps that need the one before them.
+/// Reports a cycle at a need that the author wrote; other edges of the cycle may be implied by the order of steps.
 fn report_circle(circle: &[usize], vertices: &[Vertex], report: &mut Report) {
     const MAX_NAMED: usize = 12;
     let id = |no: usize| vertices[no].id.as_ref().map_or("?", |id| id.name.as_str());
@@ -117,7 +119,7 @@ fn report_circle(circle: &[usize], vertices: &[Vertex], report: &mut Report) {
         let needs = vertices[pair[0]].needs.as_ref()?;
         needs.iter().find(|need| need.name == id(pair[1])).map(|need| need.span)
     });
-    let message = format!("the steps need each other in a circle: {}", names.join(" → "));
+    let message = format!("the steps need each other in a cycle: {}", names.join(" → "));
     let problem = written.map_or_else(|| Problem::nowhere(&message), |span| Problem::at(span, &message));
     let implied = circle.windows(2).any(|pair| vertices[pair[0]].needs.is_none());
     report.error(if implied {

@@ -1,4 +1,4 @@
-//! What a run is given: declared with a type, checked when it is given, completed with defaults.
+//! The inputs of a run: declared with a type, checked when a run is started, completed with defaults.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,22 @@ use crate::yaml::{Node, quoted};
 /// A declared input.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// Its name in templates.
+    /// The name that templates refer to.
     pub name: String,
     /// The type of its values.
     pub kind: InputType,
-    /// Whether a run must be given it.
+    /// Whether every run must set it.
     pub required: bool,
-    /// Its value where none is given.
+    /// The value of a run that does not set it.
     pub default: Option<Value>,
-    /// The only values it may have; empty means any of its type.
+    /// The allowed values; empty if any value of the type is allowed.
     pub allowed: Vec<Value>,
-    /// What it is for.
+    /// The author's description, for people.
     pub description: Option<String>,
     pub(crate) span: Span,
 }
 
-/// The types of inputs.
+/// The type of an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InputType {
@@ -82,7 +82,7 @@ impl InputType {
         }
     }
 
-    /// The value that a text on the command line stands for.
+    /// Parses a text from the command line as a value of this type.
     fn convert(self, text: &str) -> Option<Value> {
         let value = match self {
             InputType::String => Some(Value::String(text.to_owned())),
@@ -96,7 +96,7 @@ impl InputType {
 }
 
 impl Input {
-    /// Reads a declaration whose form has been checked; reports what its parts say against each other.
+    /// Decodes a declaration whose form has been checked. Reports contradictions between its parts.
     pub(crate) fn decode(name: &str, span: Span, node: &Node, report: &mut Report) -> Input {
         let word = node.text().or_else(|| node.get("type").and_then(Node::text));
         let kind = word.and_then(InputType::of).unwrap_or(InputType::String);
@@ -152,7 +152,7 @@ fn list(values: &[Value]) -> String {
 }
 
 impl Pipeline {
-    /// The values that texts from a command line stand for, by the declared types.
+    /// Converts texts from a command line to the declared types.
     pub fn coerce(&self, given: &BTreeMap<String, String>) -> Result<BTreeMap<String, Value>, Diagnostics> {
         let mut report = Report::new(self.source.clone());
         let mut values = BTreeMap::new();
@@ -171,7 +171,7 @@ impl Pipeline {
         if report.has_errors() { Err(report.finish()) } else { Ok(values) }
     }
 
-    /// The inputs of a run: those given, checked, and the defaults of the others.
+    /// Checks the given inputs and adds the defaults of the others.
     pub fn complete(&self, given: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Value>, Diagnostics> {
         let mut report = Report::new(self.source.clone());
         let mut values = BTreeMap::new();

@@ -1,20 +1,20 @@
-//! What a step does: exactly one of the kinds, and nothing beside it that this kind would not act on.
+//! The kinds of step. A step has exactly one kind, and no key that has no effect on that kind.
 
 use serde_json::Value;
 
 use crate::child;
 use crate::decode::{Common, duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
-use crate::form::State;
+use crate::form::Support;
 use crate::language::{KINDS, STEP};
-use crate::names::{Place, Uses};
+use crate::names::{TemplateRole, Uses};
 use crate::render::MAX_TEXT_BYTES;
-use crate::spec::{Kind, Landing, Shell, Wait};
+use crate::spec::{Kind, LandStrategy, Shell, Wait};
 use crate::yaml::{MapKey, Node, Yaml, quoted};
 
-/// The keys that mean nothing to a kind; found on its step, they are refused.
+/// Keys that have no effect on a kind of step; the loader refuses them.
 #[rustfmt::skip]
-const IN_VAIN: &[(&str, &[&str])] = &[
+const UNUSED_KEYS: &[(&str, &[&str])] = &[
     ("call",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
     ("task",     &["shell", "dir", "env", "secrets", "outputs", "check", "timeout", "labels"]),
     ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout"]),
@@ -23,16 +23,16 @@ const IN_VAIN: &[(&str, &[&str])] = &[
     ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "at_most_once"]),
 ];
 
-/// The keys of `retry` that mean nothing to a kind: only a command has an exit code, and another child run is
-/// made at once.
+/// Keys of `retry` that have no effect on a kind of step: only a command has an exit code, and a child run is retried
+/// without a delay.
 #[rustfmt::skip]
-const RETRY_IN_VAIN: &[(&str, &[&str])] = &[
+const UNUSED_RETRY_KEYS: &[(&str, &[&str])] = &[
     ("call",     &["exit_codes"]),
     ("task",     &["exit_codes"]),
     ("pipeline", &["exit_codes", "backoff", "delay", "max_delay", "jitter"]),
 ];
 
-/// The step's kind, if it has exactly one.
+/// Returns the step's kind, if it has exactly one.
 pub(crate) fn kind<'n>(
     step: &'n Node,
     common: &Common<'n>,
@@ -41,22 +41,23 @@ pub(crate) fn kind<'n>(
 ) -> Option<Kind> {
     let mut kinds = step.entries().iter().filter(|(key, _)| KINDS.contains(&key.text.as_str()));
     let Some((key, node)) = kinds.next() else {
-        // An unknown key is probably the kind mistyped, and has been reported.
+        // An unknown key, reported elsewhere, is probably a mistyped kind.
         let only_known = step.entries().iter().all(|(key, _)| STEP.key(&key.text).is_some());
         if only_known && matches!(step.yaml, Yaml::Map(_)) {
-            let ready =
-                KINDS.iter().filter(|kind| STEP.key(kind).is_some_and(|key| key.state == State::Ready));
+            let ready = KINDS
+                .iter()
+                .filter(|kind| STEP.key(kind).is_some_and(|key| key.support == Support::Supported));
             let expected = format!("one of {}", ready.copied().collect::<Vec<_>>().join(", "));
-            report.error(Problem::at(step.span, "this step does nothing").expected(expected));
+            report.error(Problem::at(step.span, "this step has no action").expected(expected));
         }
         return None;
     };
     if let Some((other, _)) = kinds.next() {
-        let message = format!("a step does one thing, and this one has `{}` and `{}`", key.text, other.text);
-        report.error(Problem::at(other.span, message).help("make two steps of it"));
+        let message = format!("a step has one action, and this one has `{}` and `{}`", key.text, other.text);
+        report.error(Problem::at(other.span, message).help("split it into two steps"));
         return None;
     }
-    refuse_what_is_in_vain(step, key, node, report);
+    refuse_unused_keys(step, key, node, report);
     match key.text.as_str() {
         "run" => command(node, common.get(step, "shell"), uses, report),
         "call" => {
@@ -65,12 +66,12 @@ pub(crate) fn kind<'n>(
         }
         "task" => {
             let prompt = node.get("prompt")?;
-            uses.add(prompt, Place::Text);
+            uses.add(prompt, TemplateRole::Text);
             Some(Kind::Task { prompt: prompt.text()?.to_owned(), with: json(node.get("with"), uses) })
         }
         "gate" => {
             let ask = node.get("ask")?;
-            uses.add(ask, Place::Text);
+            uses.add(ask, TemplateRole::Text);
             let choices = match node.get("choices") {
                 None => vec!["yes".into(), "no".into()],
                 choices => texts(choices),
@@ -92,38 +93,38 @@ pub(crate) fn kind<'n>(
     }
 }
 
-fn refuse_what_is_in_vain(step: &Node, kind: &MapKey, node: &Node, report: &mut Report) {
-    let in_vain = match IN_VAIN.iter().find(|(name, _)| *name == kind.text) {
+fn refuse_unused_keys(step: &Node, kind: &MapKey, node: &Node, report: &mut Report) {
+    let in_vain = match UNUSED_KEYS.iter().find(|(name, _)| *name == kind.text) {
         Some((_, keys)) => *keys,
         None if kind.text == "run" && matches!(node.yaml, Yaml::List(_)) => &["shell"],
         None => &[],
     };
     for (found, _) in step.entries().iter().filter(|(found, _)| in_vain.contains(&found.text.as_str())) {
         let kind = if kind.text == "run" { "`run` without a shell" } else { &format!("`{}`", kind.text) };
-        let message = format!("`{}` means nothing to a {kind}", found.text);
+        let message = format!("`{}` has no effect on a {kind}", found.text);
         report.error(Problem::at(found.span, message).help("remove it"));
     }
     let Some((retry, how)) = step.entries().iter().find(|(key, _)| key.text == "retry") else { return };
     let in_vain =
-        RETRY_IN_VAIN.iter().find(|(name, _)| *name == kind.text).map_or(&[][..], |(_, keys)| *keys);
+        UNUSED_RETRY_KEYS.iter().find(|(name, _)| *name == kind.text).map_or(&[][..], |(_, keys)| *keys);
     for (found, _) in how.entries().iter().filter(|(found, _)| in_vain.contains(&found.text.as_str())) {
-        let message = format!("`{}` means nothing to the `retry` of a `{}`", found.text, kind.text);
+        let message = format!("`{}` has no effect in the `retry` of a `{}`", found.text, kind.text);
         report.error(Problem::at(found.span, message).help("remove it"));
     }
     if let "gate" | "wait" = kind.text.as_str() {
-        let message = format!("a `{}` is not tried again: no answer is not a failure", kind.text);
+        let message = format!("a `{}` is not retried: a missing answer is not a failure", kind.text);
         report.warn(Problem::at(retry.span, message).help("remove `retry`"));
     }
 }
 
-/// JSON whose texts may hold templates.
+/// Returns JSON whose texts may contain templates.
 fn json<'n>(node: Option<&'n Node>, uses: &mut Uses<'n>) -> Value {
     let Some(node) = node else { return Value::Null };
-    uses.add(node, Place::Text);
+    uses.add(node, TemplateRole::Text);
     node.json()
 }
 
-/// A command: text for a shell, or a program and its arguments.
+/// Decodes a command: text for a shell, or a program and its arguments.
 pub(crate) fn command<'n>(
     node: &'n Node,
     shell: Option<&'n Node>,
@@ -132,11 +133,11 @@ pub(crate) fn command<'n>(
 ) -> Option<Kind> {
     let longest = node.items().iter().chain([node]).filter_map(Node::text).map(str::len).max().unwrap_or(0);
     if longest > MAX_TEXT_BYTES {
-        let message = format!("a command of {longest} bytes cannot be started: {MAX_TEXT_BYTES} is the most");
+        let message = format!("a command of {longest} bytes is too long: the limit is {MAX_TEXT_BYTES}");
         report.error(Problem::at(node.span, message).help("move it to a script file and run that"));
     }
     let Some(command) = node.text() else {
-        uses.add(node, Place::Argv);
+        uses.add(node, TemplateRole::Argv);
         if node.items().first().and_then(Node::text).is_some_and(|program| program.trim().is_empty()) {
             report.error(Problem::at(node.items()[0].span, "the program's name is empty"));
         }
@@ -147,7 +148,7 @@ pub(crate) fn command<'n>(
         Some((Some(name), _)) => Shell::named(name),
         Some((None, list)) => Shell(texts(Some(list))),
     };
-    uses.add(node, Place::Command(shell.clone()));
+    uses.add(node, TemplateRole::Command(shell.clone()));
     Some(Kind::Run { command: command.to_owned(), shell })
 }
 
@@ -158,9 +159,9 @@ fn land<'n>(
     report: &mut Report,
 ) -> Option<Kind> {
     let into = if node.text().is_some() { node } else { node.get("into")? };
-    uses.add(into, Place::Text);
+    uses.add(into, TemplateRole::Text);
     if let Some(message) = node.get("message") {
-        uses.add(message, Place::Text);
+        uses.add(message, TemplateRole::Text);
     }
     super::branch::check(into, report);
     let push = node.get("push");
@@ -168,9 +169,9 @@ fn land<'n>(
     Some(Kind::Land {
         into: into.text()?.to_owned(),
         strategy: match node.get("strategy").and_then(Node::text) {
-            Some("merge") => Landing::Merge,
-            Some("squash") => Landing::Squash,
-            _ => Landing::Rebase,
+            Some("merge") => LandStrategy::Merge,
+            Some("squash") => LandStrategy::Squash,
+            _ => LandStrategy::Rebase,
         },
         verify: verify.flatten(),
         message: node.get("message").and_then(Node::text).map(str::to_owned),
@@ -188,14 +189,14 @@ fn wait<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<
     let (key, value) = one_of(node, &["for", "until", "signal"], report)?;
     if key != "signal" && node.get("timeout").is_some() {
         report.error(
-            Problem::at(node.span, format!("`timeout` means nothing to a wait with `{key}`"))
+            Problem::at(node.span, format!("`timeout` has no effect on a wait with `{key}`"))
                 .help("remove it"),
         );
     }
     Some(Kind::Wait(match key {
         "for" => Wait::For { ms: duration_ms(value)? },
         "until" => {
-            uses.add(value, Place::Text);
+            uses.add(value, TemplateRole::Text);
             if let Some(wrong) = value.text().filter(|text| !text.contains("{{") && time_ms(text).is_none()) {
                 let message = format!("{} is not a time", quoted(wrong));
                 report
@@ -207,12 +208,12 @@ fn wait<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<
     }))
 }
 
-/// A time as people write it, in milliseconds since 1970.
+/// Parses a time in RFC 3339 and returns it in milliseconds since 1970.
 pub(crate) fn time_ms(text: &str) -> Option<i64> {
     text.trim().parse::<jiff::Timestamp>().ok().map(|time| time.as_millisecond())
 }
 
-/// The one of these keys that a map has; none or several are reported.
+/// Returns the one of these keys that a map has. Reports none or several.
 pub(crate) fn one_of<'n>(
     node: &'n Node,
     keys: &[&'static str],
@@ -224,9 +225,9 @@ pub(crate) fn one_of<'n>(
         (first, _) => {
             if matches!(node.yaml, Yaml::Map(_)) {
                 let message = if first.is_some() {
-                    "only one of these keys can be here"
+                    "only one of these keys is allowed"
                 } else {
-                    "a key is missing here"
+                    "one of these keys is required"
                 };
                 report.error(Problem::at(node.span, message).expected(format!("one of {}", keys.join(", "))));
             }

@@ -1,19 +1,19 @@
-//! The one table of the language: every key that a pipeline file may hold, its form and whether it is acted on.
+//! The table of the language: every key of a pipeline file, its form, and whether this version supports it.
 
 use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
-use crate::form::{Key, Record, Rule, State, Word};
+use crate::form::{Key, Record, Rule, Support, Word};
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
-    Key { name, form, state: State::Ready, required: false, about }
+    Key { name, form, support: Support::Supported, required: false, about }
 }
 
 const fn required(name: &'static str, form: Form, about: &'static str) -> Key {
-    Key { name, form, state: State::Ready, required: true, about }
+    Key { name, form, support: Support::Supported, required: true, about }
 }
 
-/// A key of the language that is not acted on yet: refused with its place.
-const fn later(name: &'static str, about: &'static str) -> Key {
-    Key { name, form: Any, state: State::Later, required: false, about }
+/// Declares a key that is reserved for a later version and refused in a file.
+const fn planned(name: &'static str, about: &'static str) -> Key {
+    Key { name, form: Any, support: Support::Planned, required: false, about }
 }
 
 const fn word(name: &'static str) -> Word {
@@ -44,64 +44,64 @@ pub(crate) static ALL: &[&Record] = &[
 pub(crate) static PIPELINE: Record = Record {
     what: "a pipeline",
     keys: &[
-        key("name",        Text(Rule::Name),                             "The pipeline's name; the file's name without its ending if left out."),
-        key("inputs",      Table(Rule::Identifier, &INPUT_FORM),         "What a run is given: each with a type, and perhaps a default."),
-        key("env",         ENV,                                          "Environment variables of every step."),
-        key("defaults",    Form::Record(&DEFAULTS),                      "What each step has unless it says otherwise."),
-        key("concurrency", Form::Record(&CONCURRENCY),                   "How many runs of a group may be live at once."),
-        key("environment", Form::Record(&ENVIRONMENT),                   "Where a run works, if not where it is started: a worktree of its own, or a directory."),
-        required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it says otherwise."),
-        later("on",          "What starts runs: a schedule, a webhook, a git ref, another run."),
+        key("name",        Text(Rule::Name),                             "The pipeline's name; by default the file's name without its extension."),
+        key("inputs",      Table(Rule::Identifier, &INPUT_FORM),         "The inputs of a run, each with a type and an optional default."),
+        key("env",         ENV,                                          "Environment variables for every step."),
+        key("inherit",     List(&Text(Rule::Inherited), 1),              "Variables that steps inherit from the server's or worker's environment, in addition to the few that all steps inherit; `AWS_*` means all names with this prefix."),
+        key("defaults",    Form::Record(&DEFAULTS),                      "Defaults for every step; a step's own keys override them."),
+        key("concurrency", Form::Record(&CONCURRENCY),                   "A limit on the live runs of a group."),
+        key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
+        required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it has `needs`."),
+        planned("on",          "Triggers of runs: a schedule, a webhook, a git ref, another run."),
     ],
 };
 
-/// A step.
 #[rustfmt::skip]
 pub(crate) static STEP: Record = Record {
     what: "a step",
     keys: &[
-        required("id",      Text(Rule::Id),                              "The step's name in its pipeline."),
+        required("id",      Text(Rule::Id),                              "The step's id, unique in the pipeline."),
         key("run",          Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]),
                                                                          "A command: text for a shell, or a list of a program and its arguments."),
         key("call",         Either(&[Text(Rule::Name), Form::Record(&CALL)]),
                                                                          "A handler that the embedding program registered."),
-        key("task",    Form::Record(&TASK),                       "Work that is claimed from outside, by an agent or a person."),
+        key("task",    Form::Record(&TASK),                       "Work that an agent or a person claims."),
         key("gate",    Form::Record(&GATE),                       "A question to a person."),
         key("wait",    Either(&[TIMEOUT, Form::Record(&WAIT)]),   "A wait for a time or a signal."),
         key("pipeline", Either(&[Text(Rule::Filled), Form::Record(&CHILD)]),
                                                                          "A child run: the path of its pipeline file, and its inputs."),
         key("land",         Either(&[Text(Rule::Filled), Form::Record(&LAND)]),
-                                                                         "Brings the work of the run's worktree onto a branch."),
+                                                                         "Lands the work of the run's worktree on a branch."),
         key("needs",        Either(&[Text(Rule::Id), List(&Text(Rule::Id), 0)]),
-                                                                         "The steps that come before; the one written before it if left out; `[]` for none."),
-        key("when",    Text(Rule::Filled),                        "An expression; the step is skipped where it is false."),
+                                                                         "The steps that must finish first; by default the previous step; `[]` for none."),
+        key("when",    Text(Rule::Filled),                        "An expression; the step is skipped if it is false."),
         key("matrix",  Table(Rule::Identifier, &List(&Any, 1)),   "One step for each combination of these values."),
         key("foreach", Either(&[Text(Rule::Filled), List(&Any, 0)]),
                                                                          "One step for each item of a list, or of a template's value."),
-        key("max_parallel", Integer(1, 100_000),                  "How many items of a fan-out run at once."),
-        key("fail_fast", Boolean,                                 "Whether one failing item ends its siblings."),
-        key("timeout",      TIMEOUT,                                     "The longest that one attempt may take."),
-        key("retry",        Form::Record(&RETRY),                        "How often a failing step is tried, and how long to wait in between."),
+        key("max_parallel", Integer(1, 100_000),                  "The most items of a fan-out that run at once."),
+        key("fail_fast", Boolean,                                 "Whether a failing item stops its siblings."),
+        key("timeout",      TIMEOUT,                                     "The time limit of one attempt."),
+        key("retry",        Form::Record(&RETRY),                        "The attempts of a failing step and the delays between them."),
         key("check",   Either(&[Form::Record(&CHECK), List(&Form::Record(&CHECK), 1)]),
-                                                                         "What must hold after the work for it to count as done."),
+                                                                         "Conditions that must hold after the work for the step to succeed."),
         key("on_fail",      Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&REWORK)]),
-                                                                         "What failure means once the tries are used up."),
-        key("outputs", Table(Rule::Identifier, &OUTPUT_FORM),     "What the step hands on: files, or what it printed."),
+                                                                         "The consequence of failure after the last attempt."),
+        key("outputs", Table(Rule::Identifier, &OUTPUT_FORM),     "The step's outputs: files, or its standard output."),
         key("env",          ENV,                                         "Environment variables, added to those of the pipeline."),
-        key("dir",          Text(Rule::Filled),                          "The working directory, relative to where the run works."),
-        key("shell",        SHELL,                                       "What runs the command text: a shell's name, or a program and its arguments."),
-        key("secrets", List(&Text(Rule::Variable), 1),            "Secrets that the step sees as variables, masked in its logs."),
+        key("dir",          Text(Rule::Filled),                          "The working directory, relative to the run's environment."),
+        key("shell",        SHELL,                                       "The shell that runs the command text: its name, or a program and its arguments."),
+        key("secrets", List(&Text(Rule::Variable), 1),            "Secrets that the step gets as variables; they are masked in its logs."),
         key("queue",        Text(Rule::Name),                            "The queue in which the step waits for a worker."),
-        key("labels",       List(&Text(Rule::Name), 1),                  "What a worker must have to be given the step: all of these."),
-        key("priority",     PRIORITY,                                    "Higher is claimed first; 0 if left out."),
-        key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs are settled."),
-        key("at_most_once", Boolean,                                     "Never started again by itself when its worker is lost."),
-        key("environment",  Form::Word(&[word("own")]),                  "`own`: an environment for this step alone, and for each item of a fan-out."),
-        later("agent", "A turn of a coding agent."),
+        key("labels",       List(&Text(Rule::Name), 1),                  "Labels that a worker must have to claim the step; all are required."),
+        key("priority",     PRIORITY,                                    "Steps with a higher priority are claimed first; 0 by default."),
+        key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs have finished."),
+        key("at_most_once", Boolean,                                     "Is not restarted automatically when its worker is lost."),
+        key("environment",  Form::Word(&[word("own")]),                  "`own`: a separate environment for this step, and for each item of a fan-out."),
+        planned("agent", "A turn of a coding agent."),
     ],
 };
 
-/// The kinds of a step: exactly one of these keys is on each.
+/// The keys that select a step's kind; each step has exactly one.
 pub(crate) const KINDS: &[&str] = &["run", "call", "agent", "task", "gate", "wait", "pipeline", "land"];
 
 const ENV: Form = Table(Rule::Variable, &Scalar);
@@ -112,65 +112,65 @@ const SHELL: Form = Either(&[
     List(&Text(Rule::Filled), 1),
 ]);
 
-/// What each step has unless it says otherwise.
+/// Defaults for every step.
 #[rustfmt::skip]
 pub(crate) static DEFAULTS: Record = Record {
     what: "`defaults`",
     keys: &[
-        key("timeout",  TIMEOUT,              "The longest that one attempt may take."),
-        key("retry",    Form::Record(&RETRY), "How often a failing step is tried; a step's own `retry` replaces it key by key."),
+        key("timeout",  TIMEOUT,              "The time limit of one attempt."),
+        key("retry",    Form::Record(&RETRY), "The attempts of a failing step; a step's own `retry` overrides it key by key."),
         key("dir",      Text(Rule::Filled),   "The working directory."),
-        key("shell",    SHELL,                "What runs command texts."),
+        key("shell",    SHELL,                "The shell that runs command texts."),
         key("queue",    Text(Rule::Name),     "The queue in which steps wait for a worker."),
-        key("labels",   List(&Text(Rule::Name), 1), "What a worker must have to be given a step; a step's own `labels` replace them."),
-        key("priority", PRIORITY,             "Higher is claimed first."),
+        key("labels",   List(&Text(Rule::Name), 1), "Labels that a worker must have to claim a step; a step's own `labels` replace them."),
+        key("priority", PRIORITY,             "Steps with a higher priority are claimed first."),
     ],
 };
 
-/// How often, and how long in between.
+/// The attempts of a step and the delays between them.
 #[rustfmt::skip]
 pub(crate) static RETRY: Record = Record {
     what: "`retry`",
     keys: &[
-        key("attempts",   Integer(1, 1000),                 "How often the work may be tried in all; 1 if left out."),
+        key("attempts",   Integer(1, 1000),                 "The most attempts in all; 1 by default."),
         key("backoff",    Form::Word(&[word("fixed"), word("linear"), word("exponential")]),
-                                                            "How the wait grows: always the same, by one delay each time, or doubled."),
-        key("delay",      Duration(0),                      "The first wait; none if left out."),
-        key("max_delay",  TIMEOUT,                          "No wait is longer."),
-        key("jitter",     Integer(0, 100),                  "Part of each wait, in percent, that is left to chance."),
-        key("from",       Form::Word(&[word("before"), word("here")]), "Where a further try begins in a worktree: `before`, with the files as they were before the step, or `here`, as the last try left them."),
-        key("exit_codes", List(&Integer(1, 255), 1),        "Only these exit codes are worth another try; all if left out."),
+                                                            "The growth of the delay: constant, by one delay each time, or doubled."),
+        key("delay",      Duration(0),                      "The first delay; none by default."),
+        key("max_delay",  TIMEOUT,                          "The longest delay."),
+        key("jitter",     Integer(0, 100),                  "The random part of each delay, in percent."),
+        key("from",       Form::Word(&[word("before"), word("here")]), "The files with which a retry starts in a worktree: `before`, as they were before the step, or `here`, as the last attempt left them."),
+        key("exit_codes", List(&Integer(1, 255), 1),        "The exit codes that are retried; all by default."),
     ],
 };
 
-/// Going back to an earlier step.
+/// A return to an earlier step after a failure.
 #[rustfmt::skip]
 pub(crate) static REWORK: Record = Record {
     what: "`on_fail`",
     keys: &[
-        required("rework", Text(Rule::Id),   "The earlier step that is done again, with all that follows from it."),
-        key("max",         Integer(1, 1000), "How often; once if left out."),
+        required("rework", Text(Rule::Id),   "The earlier step to run again, together with all steps that depend on it."),
+        key("max",         Integer(1, 1000), "The most times; 1 by default."),
     ],
 };
 
-/// A handler and what it is given.
+/// A handler and its arguments.
 #[rustfmt::skip]
 pub(crate) static CALL: Record = Record {
     what: "`call`",
     keys: &[
-        required("handler", Text(Rule::Name), "The name under which the handler was registered."),
-        key("with",         Any,              "What the handler is given, as JSON."),
+        required("handler", Text(Rule::Name), "The name under which the handler is registered."),
+        key("with",         Any,              "The handler's arguments, as JSON."),
     ],
 };
 
-/// Work that is claimed from outside.
+/// Work for an agent or a person to claim.
 #[rustfmt::skip]
 pub(crate) static TASK: Record = Record {
     what: "`task`",
     keys: &[
-        required("prompt", Text(Rule::Filled), "What is to be done."),
-        key("queue",       Text(Rule::Name),   "The queue from which it is claimed."),
-        key("with",        Any,                "More for who claims it, as JSON."),
+        required("prompt", Text(Rule::Filled), "The work to do."),
+        key("queue",       Text(Rule::Name),   "The queue in which it waits."),
+        key("with",        Any,                "Further data for the agent or person that claims it, as JSON."),
     ],
 };
 
@@ -180,8 +180,8 @@ pub(crate) static GATE: Record = Record {
     what: "`gate`",
     keys: &[
         required("ask", Text(Rule::Filled),           "The question."),
-        key("choices",  List(&Text(Rule::Filled), 1), "The answers to choose from: an approval means the first, a rejection the last, unless it names one; `[yes, no]` if left out."),
-        key("timeout",  TIMEOUT,                      "How long to wait for an answer."),
+        key("choices",  List(&Text(Rule::Filled), 1), "The possible answers: an approval means the first and a rejection the last, unless it names one; `[yes, no]` by default."),
+        key("timeout",  TIMEOUT,                      "The longest wait for an answer."),
     ],
 };
 
@@ -190,25 +190,25 @@ pub(crate) static GATE: Record = Record {
 pub(crate) static WAIT: Record = Record {
     what: "`wait`",
     keys: &[
-        key("for",     TIMEOUT,            "How long."),
+        key("for",     TIMEOUT,            "The duration."),
         key("until",   Text(Rule::Filled), "A time such as 2030-01-31T08:00:00Z."),
         key("signal",  Text(Rule::Name),   "The name of a signal."),
-        key("timeout", TIMEOUT,            "How long to wait for the signal."),
+        key("timeout", TIMEOUT,            "The longest wait for the signal."),
     ],
 };
 
-/// Where a run works: exactly one of `worktree` and `directory`.
+/// The environment of a run: exactly one of `worktree` and `directory`.
 #[rustfmt::skip]
 pub(crate) static ENVIRONMENT: Record = Record {
     what: "`environment`",
     keys: &[
-        key("worktree",  Form::Record(&WORKTREE),        "A git worktree of its own, of the repository that the run is started in."),
-        key("directory", Text(Rule::Filled),             "A folder, relative to where the run is started; made if it is not there, never removed."),
-        key("include",   List(&Text(Rule::Filled), 1),   "Files that git ignores and the run needs, copied from the main checkout."),
+        key("worktree",  Form::Record(&WORKTREE),        "A separate git worktree of the repository in which the run is started."),
+        key("directory", Text(Rule::Filled),             "A folder, relative to where the run is started; created if it does not exist, never removed."),
+        key("include",   List(&Text(Rule::Filled), 1),   "Ignored files that the run needs; they are copied from the main checkout."),
         key("setup",     Either(&[Text(Rule::Filled), Form::Record(&SETUP)]),
-                                                         "A command that is run once in a new worktree, and again when the files that it names change."),
-        key("ports",     List(&Text(Rule::Variable), 1), "Ports that the run has for itself, as variables SPRAG_PORT_NAME."),
-        key("env",       ENV,                            "Variables of every command."),
+                                                         "A command that runs once in a new worktree, and again when one of its `files` has changed."),
+        key("ports",     List(&Text(Rule::Variable), 1), "Ports reserved for the run, as variables SPRAG_PORT_NAME."),
+        key("env",       ENV,                            "Environment variables for every command."),
     ],
 };
 
@@ -217,51 +217,54 @@ pub(crate) static ENVIRONMENT: Record = Record {
 pub(crate) static WORKTREE: Record = Record {
     what: "`worktree`",
     keys: &[
-        key("base",       Text(Rule::Filled),           "The branch, tag or commit that it begins with; HEAD if left out."),
-        key("branch",     Text(Rule::Filled),           "The branch that is made for it; `sprag/` and the run's name if left out."),
+        key("base",       Text(Rule::Filled),           "The branch, tag or commit that it starts from; HEAD by default."),
+        key("branch",     Text(Rule::Filled),           "The branch that is created for it; `sprag/` and the run's name by default."),
         key("keep",       Form::Word(&[word("never"), word("on_failure"), word("always")]),
-                                                        "When it stays after the run; `never` if left out. What is not committed is saved in any case."),
+                                                        "Whether the worktree is kept after the run; `never` by default. Uncommitted changes are always saved."),
+        key("dirty",      Form::Word(&[word("ignore"), word("refuse"), word("include")]),
+                                                        "Uncommitted changes of the checkout in which the run is started: `ignore` starts without them, `refuse` does not start, `include` starts with them; `ignore` by default."),
         key("submodules", Boolean,                      "Whether submodules are checked out too."),
-        key("sparse",     List(&Text(Rule::Filled), 1), "Folders to which its files are limited."),
-        key("remote",     Text(Rule::Filled),           "A remote that is sent the state after each step: should the host be lost, the run goes on elsewhere from there."),
+        key("sparse",     List(&Text(Rule::Filled), 1), "The folders to check out; all by default."),
+        key("hooks",      Boolean,                      "Whether git commands of Sprag run the repository's hooks; `true` by default."),
+        key("remote",     Text(Rule::Filled),           "A remote to which the state is pushed after each step, so that another host can continue the run."),
     ],
 };
 
-/// What is run once in a new worktree.
+/// The command that prepares a new worktree.
 #[rustfmt::skip]
 pub(crate) static SETUP: Record = Record {
     what: "`setup`",
     keys: &[
         required("run", Text(Rule::Filled),           "The command."),
-        key("files",    List(&Text(Rule::Filled), 1), "It is run again when one of these files has changed."),
-        key("caches",   List(&Text(Rule::Filled), 1), "Ignored paths that it makes and that stay when the worktree is used again."),
-        key("timeout",  TIMEOUT,                      "The longest that it may take; half an hour if left out."),
+        key("files",    List(&Text(Rule::Filled), 1), "The command runs again when one of these files has changed."),
+        key("caches",   List(&Text(Rule::Filled), 1), "Ignored paths that the command creates and that a reused worktree keeps."),
+        key("timeout",  TIMEOUT,                      "The time limit; 30 minutes by default."),
     ],
 };
 
-/// Bringing work onto a branch.
+/// A landing of the run's work on a branch.
 #[rustfmt::skip]
 pub(crate) static LAND: Record = Record {
     what: "`land`",
     keys: &[
-        required("into", Text(Rule::Filled),  "The branch."),
+        required("into", Text(Rule::Filled),  "The branch to land on."),
         key("strategy",  Form::Word(&[word("rebase"), word("merge"), word("squash")]),
-                                              "How; `rebase` if left out."),
+                                              "The way commits are added; `rebase` by default."),
         key("verify",    Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]),
-                                              "A command that must succeed on the result, before the branch moves."),
-        key("message",   Text(Rule::Filled),  "The message of the commits that it makes."),
+                                              "A command that must succeed on the result before the branch moves."),
+        key("message",   Text(Rule::Filled),  "The message of the commits that it creates."),
         key("push",      Either(&[Text(Rule::Name), Form::Record(&PUSH)]),
-                                              "A remote to push the branch to afterwards."),
+                                              "A remote to push to: the work is put on top of the remote's branch, pushed without force, and only then landed locally."),
     ],
 };
 
-/// Pushing what was landed.
+/// Pushing the landed work to a remote.
 #[rustfmt::skip]
 pub(crate) static PUSH: Record = Record {
     what: "`push`",
     keys: &[
         required("remote", Text(Rule::Name), "The remote."),
-        key("required",    Boolean,          "Whether the step fails when the remote refuses; it is landed here all the same."),
+        key("required",    Boolean,          "Whether the landing requires a successful push; otherwise a failed push is a warning."),
     ],
 };
 
@@ -271,19 +274,19 @@ pub(crate) static CHILD: Record = Record {
     what: "`pipeline`",
     keys: &[
         required("file", Text(Rule::Filled),            "The path of the pipeline file, relative to this one."),
-        key("inputs",    Table(Rule::Identifier, &Any), "What the child run is given."),
+        key("inputs",    Table(Rule::Identifier, &Any), "The inputs of the child run."),
     ],
 };
 
-/// What must hold after the work: exactly one of `run`, `file` and `output`.
+/// A condition that must hold after the work: exactly one of `run`, `file` and `output`.
 #[rustfmt::skip]
 pub(crate) static CHECK: Record = Record {
     what: "`check`",
     keys: &[
         key("run",       Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]), "A command that must succeed."),
-        key("file",      Text(Rule::Filled),     "A file that must be there."),
-        key("not_empty", Boolean,                "Whether the file must hold something."),
-        key("output",    Text(Rule::Identifier), "An output that must fit a JSON schema."),
+        key("file",      Text(Rule::Filled),     "A file that must exist."),
+        key("not_empty", Boolean,                "Whether the file must not be empty."),
+        key("output",    Text(Rule::Identifier), "An output that must match a JSON schema."),
         key("schema",    Any,                    "The JSON schema of the output."),
     ],
 };
@@ -292,26 +295,26 @@ static OUTPUT_FORM: Form = Either(&[Text(Rule::Filled), Form::Record(&OUTPUT)]);
 
 const FORMATS: Form = Form::Word(&[word("text"), word("json")]);
 
-/// What a step hands on: exactly one of `file` and `stdout`.
+/// An output of a step: exactly one of `file` and `stdout`.
 #[rustfmt::skip]
 pub(crate) static OUTPUT: Record = Record {
     what: "an output",
     keys: &[
         key("file",   Text(Rule::Filled), "A file that the step writes."),
-        key("as",     FORMATS,            "How the file is read; as a file to be kept if left out."),
-        key("stdout", FORMATS,            "How what the step printed is read."),
+        key("as",     FORMATS,            "The format of the file's content; by default the file itself is stored."),
+        key("stdout", FORMATS,            "The format of the standard output."),
     ],
 };
 
-/// A limit shared by runs.
+/// A limit shared by several runs.
 #[rustfmt::skip]
 pub(crate) static CONCURRENCY: Record = Record {
     what: "`concurrency`",
     keys: &[
         required("group",  Text(Rule::Filled), "The group's name; runs with the same group share the limit."),
-        key("limit",       Integer(1, 100_000), "How many may be live at once; 1 if left out."),
+        key("limit",       Integer(1, 100_000), "The most live runs; 1 by default."),
         key("on_conflict", Form::Word(&[word("queue"), word("reject"), word("cancel_older")]),
-                                               "What becomes of a run that finds the group full."),
+                                               "The treatment of a run that finds the group full."),
     ],
 };
 
@@ -321,16 +324,16 @@ static INPUT_FORM: Form = Either(&[Form::Word(TYPES), Form::Record(&INPUT)]);
 const TYPES: &[Word] =
     &[word("string"), word("integer"), word("number"), word("boolean"), word("list"), word("object")];
 
-/// What a run is given.
+/// The declaration of an input.
 #[rustfmt::skip]
 pub(crate) static INPUT: Record = Record {
     what: "an input",
     keys: &[
-        key("type",        Form::Word(TYPES), "The type of its values; `string` if left out."),
-        key("required",    Boolean,           "Whether a run must be given it."),
-        key("default",     Any,               "Its value where none is given."),
-        key("enum",        List(&Any, 1),     "The only values it may have."),
-        key("description", Text(Rule::Any),   "What it is for."),
+        key("type",        Form::Word(TYPES), "The type of its values; `string` by default."),
+        key("required",    Boolean,           "Whether every run must set it."),
+        key("default",     Any,               "The value if a run does not set it."),
+        key("enum",        List(&Any, 1),     "The allowed values."),
+        key("description", Text(Rule::Any),   "The purpose of the input."),
     ],
 };
 
@@ -344,7 +347,7 @@ mod tests {
 
     const EVERY_KEY: &str = include_str!("../tests/data/every_key.yaml");
 
-    /// All that a run is made of, as text.
+    /// Returns everything that a run takes from a file, as text.
     fn outcome(file: &Value) -> Option<String> {
         let pipeline = crate::parse_beside_child("p.yaml", &file.to_string()).ok()?.pipeline;
         let plan = pipeline.plan(&BTreeMap::from([("issue".to_owned(), json!(7))])).ok()?;
@@ -357,7 +360,7 @@ mod tests {
         Some(format!("{} {}", serde_json::to_string(&plan).ok()?, inputs.collect::<Vec<_>>().join("\n")))
     }
 
-    /// The file without each of its keys, one at a time.
+    /// Returns the file without each of its keys, one at a time.
     fn without_each_key(json: &Value) -> Vec<(String, Value)> {
         let mut found = Vec::new();
         match json {
@@ -401,19 +404,20 @@ mod tests {
     fn p18_every_other_key_is_refused_with_its_place() {
         let refused = |text: &str, place: (usize, usize), key: &str| {
             let wrong = crate::parse("p.yaml", text).map(|_| ()).unwrap_err();
-            let told = wrong.iter().any(|d| {
+            let reported = wrong.iter().any(|d| {
                 (d.line, d.column) == (Some(place.0), Some(place.1))
                     && d.message == format!("`{key}` is not supported yet")
             });
-            assert!(told, "{wrong}");
+            assert!(reported, "{wrong}");
         };
-        let later = |record: &'static Record| record.keys.iter().filter(|key| key.state != State::Ready);
-        for key in later(&PIPELINE) {
+        let planned =
+            |record: &'static Record| record.keys.iter().filter(|key| key.support != Support::Supported);
+        for key in planned(&PIPELINE) {
             refused(&format!("steps: [{{id: a, run: x}}]\n{}: {{}}\n", key.name), (2, 1), key.name);
         }
-        for key in later(&STEP) {
+        for key in planned(&STEP) {
             refused(&format!("steps:\n  - id: a\n    run: x\n    {}: 1\n", key.name), (4, 5), key.name);
         }
-        assert!(ALL.iter().skip(2).all(|record| later(record).count() == 0));
+        assert!(ALL.iter().skip(2).all(|record| planned(record).count() == 0));
     }
 }

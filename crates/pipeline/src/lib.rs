@@ -1,4 +1,4 @@
-//! Pipeline files: YAML in, a checked graph of typed steps out, and good words about what is wrong.
+//! Pipeline files: reads YAML, checks it and produces a graph of typed steps, with a diagnostic for each mistake.
 //!
 //! ```text
 //!   file ── source ── yaml ── form + language ── decode ── Pipeline ── plan ──▶ lifecycle::Plan
@@ -7,8 +7,8 @@
 //!                     places   JSON schema                                   StepSpec ── render_step ──▶ worker
 //! ```
 //!
-//! Everything that is wrong is gathered into [`Diagnostics`], each with its place in the file. A key that
-//! nothing acts on is refused, never ignored.
+//! The loader collects every mistake into [`Diagnostics`], each with its position in the file. It refuses a key that
+//! has no effect instead of ignoring it.
 
 mod board;
 mod branch;
@@ -16,11 +16,12 @@ mod child;
 mod decode;
 mod diagnostic;
 mod duration;
-mod evaluators;
+mod expression;
 mod fan_out;
 mod form;
 mod graph;
 mod inputs;
+mod json_schema;
 mod kinds;
 mod language;
 mod names;
@@ -44,39 +45,62 @@ pub use board::board_plan;
 pub use branch::branch_problem;
 pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use expression::Budget;
 pub use inputs::{Input, InputType};
+pub use json_schema::{JsonSchema, SchemaError, Violation};
 pub use pipeline::{ConcurrencyRule, Pipeline, Step};
-pub use preview::{preview, spread_text};
-pub use render::{RenderError, render_step, when_holds};
+pub use preview::{fan_out_text, preview};
+pub use render::{RenderError, render_step, render_step_within, when_holds, when_holds_within};
 pub use schema::schema;
-pub use spec::{Check, FanOut, Format, Kind, Landing, Output, Over, Shell, StepSpec, Wait};
-pub use workplace::{Keep, Setup, Workplace, WorktreeSpec};
+pub use spec::{Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, Shell, StepSpec, Wait};
+pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};
 
-use child::Children;
+use child::ChildSource;
 use diagnostic::{Problem, Report};
 use form::Rule;
 use source::Source;
 
-/// A pipeline that can be used, and what is suspicious about it.
+/// A pipeline that passed all checks, with its warnings.
 #[derive(Debug, Clone)]
-pub struct Loaded {
-    /// The pipeline.
+pub struct LoadedPipeline {
+    /// The decoded pipeline.
     pub pipeline: Pipeline,
-    /// What is legal and probably not what was meant.
+    /// Constructs that are legal but probably not what the author meant.
     pub warnings: Diagnostics,
 }
 
-/// The pipeline in the file at `path`.
-pub fn load(path: &Path) -> Result<Loaded, Diagnostics> {
-    read(Report::new(Source::read(path)?).with_children(Children::of(path)))
+/// Loads the pipeline in the regular file at `path`.
+pub fn load(path: &Path) -> Result<LoadedPipeline, Diagnostics> {
+    read(Report::new(Source::read(path)?).with_children(ChildSource::of(path)))
 }
 
-/// The pipeline in a text; `name_for_messages` stands for the file's path. It has no folder, so no children.
-pub fn parse(name_for_messages: &str, source: &str) -> Result<Loaded, Diagnostics> {
+/// Loads the pipeline in the regular file at `path`. It and all files that it names must be `.yaml` files below a folder,
+/// after links are resolved: diagnostics quote a file, and remote callers must not read arbitrary files that way.
+pub fn load_within(path: &Path, folder: &Path) -> Result<LoadedPipeline, Diagnostics> {
+    let refuse = |why: String| {
+        let problem = Problem::nowhere(why).help("give the path of a pipeline file in the project");
+        Diagnostics::without_source(&path.display().to_string(), problem)
+    };
+    let root = folder.canonicalize().map_err(|error| refuse(format!("{}: {error}", folder.display())))?;
+    if !path.canonicalize().is_ok_and(|whole| child::is_pipeline_below(&whole, &root)) {
+        return Err(refuse(format!("there is no such .yaml file below {}", root.display())));
+    }
+    read(Report::new(Source::read(path)?).with_children(ChildSource::within(path, root)))
+}
+
+/// Loads the pipeline at a path that a person named: a regular file, or a pipe such as `/dev/stdin`, which is read to
+/// its end.
+pub fn load_stream(path: &Path) -> Result<LoadedPipeline, Diagnostics> {
+    read(Report::new(Source::read_stream(path)?).with_children(ChildSource::of(path)))
+}
+
+/// Parses the pipeline in a text. `name_for_messages` stands for the file's path. A text has no folder, so it cannot
+/// refer to child pipelines.
+pub fn parse(name_for_messages: &str, source: &str) -> Result<LoadedPipeline, Diagnostics> {
     read(Report::new(Source::new(name_for_messages, source)))
 }
 
-fn read(mut report: Report) -> Result<Loaded, Diagnostics> {
+fn read(mut report: Report) -> Result<LoadedPipeline, Diagnostics> {
     let source = report.source.clone();
     source.check_characters(&mut report);
     if report.has_errors() {
@@ -92,12 +116,12 @@ fn read(mut report: Report) -> Result<Loaded, Diagnostics> {
         }
     };
     match pipeline {
-        Some(pipeline) if !report.has_errors() => Ok(Loaded { pipeline, warnings: report.finish() }),
+        Some(pipeline) if !report.has_errors() => Ok(LoadedPipeline { pipeline, warnings: report.finish() }),
         _ => Err(report.finish()),
     }
 }
 
-/// The file's name without its ending, made into a name that a pipeline may have.
+/// Derives a valid pipeline name from the file's name without its extension.
 fn default_name(file: &str) -> String {
     let stem = Path::new(file).file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
     let fitting: String =
@@ -106,19 +130,19 @@ fn default_name(file: &str) -> String {
     if name.is_empty() { "pipeline".into() } else { name }
 }
 
-/// A time as people write it, in milliseconds since 1970.
+/// Parses a time in RFC 3339 and returns it in milliseconds since 1970.
 pub fn time_ms(text: &str) -> Option<i64> {
     kinds::time_ms(text)
 }
 
-/// A span of time as people write it: `500ms`, `30s`, `1h30m`.
+/// Parses a duration such as `500ms`, `30s` or `1h30m`.
 pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     duration::parse_ms(text).map(std::time::Duration::from_millis)
 }
 
-/// The pipeline in a text, beside which there is a file `child.yaml`, and those that the examples name.
+/// Parses a pipeline that can refer to a file `child.yaml` and to the child pipelines of the examples.
 #[cfg(test)]
-pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<Loaded, Diagnostics> {
+pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<LoadedPipeline, Diagnostics> {
     use std::collections::BTreeMap;
     use std::sync::OnceLock;
 
@@ -133,7 +157,7 @@ pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<Loaded, Dia
             ("child.yaml", include_str!("../tests/data/child.yaml")),
             ("parts/component.yaml", include_str!("../../../examples/parts/component.yaml")),
             ("parts/tidy-file.yaml", include_str!("../../../examples/parts/tidy-file.yaml")),
-            ("greet.yaml", greet.expect("the page has it")),
+            ("greet.yaml", greet.expect("the docs page has this pipeline")),
         ]
         .map(|(file, text)| {
             let (name, text, children) = (file.to_owned(), text.to_owned(), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! The names in templates: each must be one that will be known when the template is filled in.
+//! Checks the names in templates: each must be defined at the time when the template is rendered.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,54 +9,55 @@ use crate::diagnostic::{Problem, Report};
 use crate::graph::{Graph, Vertex};
 use crate::inputs::Input;
 use crate::nearest::nearest;
+use crate::shell::Verdict;
 use crate::source::Span;
 use crate::spec::Shell;
 use crate::template::{self, Piece};
 use crate::yaml::{Node, Scalar, Yaml, quoted};
 use crate::{render, shell};
 
-/// What a template can name.
+/// The names at the top of the template context.
 const ROOTS: [&str; 6] = ["inputs", "run", "env", "steps", "item", "matrix"];
-/// What is known of a run.
+/// The fields of `run`.
 const RUN: [&str; 3] = ["id", "name", "branch"];
-/// What is known of a step that has ended.
+/// The fields of a step that has finished.
 const STEP: [&str; 4] = ["outputs", "status", "attempt", "feedback"];
-/// What the answer to a gate is made of.
+/// The outputs of a gate.
 const GATE: [&str; 3] = ["choice", "comment", "approved"];
-/// What a landing tells.
-const LAND: [&str; 6] = ["commit", "before", "moved", "checkouts_left", "pushed", "push_error"];
-/// What a step knows of itself.
+/// The outputs of a landing.
+const LAND: [&str; 6] = ["commit", "before", "moved", "checkouts", "pushed", "push_error"];
+/// The fields of a step that its own templates can use.
 const ITSELF: [&str; 2] = ["attempt", "feedback"];
 
-/// The places in the file that may hold templates.
+/// The texts of a file that may contain templates.
 #[derive(Debug, Default)]
 pub(crate) struct Uses<'n> {
     list: Vec<Use<'n>>,
-    /// The step whose places are being added.
+    /// The step whose texts are being added.
     pub(crate) step: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Use<'n> {
     node: &'n Node,
-    place: Place,
+    role: TemplateRole,
     step: Option<usize>,
 }
 
-/// What a template is for, which says what it can name.
+/// The role of a template, which decides the names it can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// The name of a group, known before there is a run.
+pub(crate) enum TemplateRole {
+    /// The name of a concurrency group, rendered before the run exists.
     Group,
-    /// A text about where the run works, known before anything else of it is.
+    /// A text of the run's environment, rendered when the run is created.
     Workplace,
-    /// The value of a variable, known before `env` is.
+    /// The value of an environment variable, rendered before `env` is defined.
     Variable,
-    /// The list of a fan-out, known before its items are.
+    /// The list of a fan-out, rendered before its items exist.
     Items,
-    /// An expression without braces, decided before the step is started.
+    /// An expression without braces, evaluated before the step starts.
     Condition,
-    /// A text, or any texts in a tree.
+    /// A text, or all texts in a tree.
     Text,
     /// A program and its arguments.
     Argv,
@@ -65,22 +66,22 @@ pub(crate) enum Place {
 }
 
 impl<'n> Uses<'n> {
-    pub(crate) fn add(&mut self, node: &'n Node, place: Place) {
-        self.list.push(Use { node, place, step: self.step });
+    pub(crate) fn add(&mut self, node: &'n Node, role: TemplateRole) {
+        self.list.push(Use { node, role, step: self.step });
     }
 }
 
-/// All that templates can name.
+/// All names that templates can use.
 pub(crate) struct Scope<'s> {
     pub(crate) inputs: &'s [Input],
     pub(crate) steps: &'s [StepNames<'s>],
     pub(crate) graph: &'s Graph,
 }
 
-/// What templates can name of a step.
+/// The names that templates can use for one step.
 pub(crate) struct StepNames<'s> {
     id: Option<&'s str>,
-    /// None where they are not declared: what a handler, an agent or a child run hands on is its own affair.
+    /// Absent if the outputs are not declared in the file, as for handlers, agents and child runs.
     outputs: Option<Vec<&'s str>>,
     axes: Option<Vec<&'s str>>,
     has_items: bool,
@@ -105,8 +106,8 @@ impl<'s> StepNames<'s> {
     }
 }
 
-/// Reports templates that are malformed, name what will not be known, or stand where no value may.
-/// Warns of inputs that nothing uses.
+/// Reports templates that are malformed, use undefined names, or stand where no value is allowed. Warns of unused
+/// inputs.
 pub(crate) fn check(uses: &Uses<'_>, scope: &Scope<'_>, report: &mut Report) {
     let numbers = scope.steps.iter().enumerate().filter_map(|(no, step)| Some((step.id?, no))).collect();
     let mut checker = Checker { scope, numbers, used: BTreeSet::new(), read: Vec::new(), report };
@@ -128,7 +129,7 @@ struct Checker<'c> {
     scope: &'c Scope<'c>,
     numbers: HashMap<&'c str, usize>,
     used: BTreeSet<String>,
-    /// Which step's results each step names, and where.
+    /// Pairs of a step and the step whose results it reads, with the position of the name.
     read: Vec<((StepNo, StepNo), Span)>,
     report: &'c mut Report,
 }
@@ -136,11 +137,10 @@ struct Checker<'c> {
 impl Checker<'_> {
     fn check(&mut self, used: &Use<'_>) {
         self.texts(used.node, used);
-        if used.place == Place::Argv {
+        if used.role == TemplateRole::Argv {
             let argv: Vec<&str> = used.node.items().iter().filter_map(Node::text).collect();
-            if let Some(bad) = render::find_evaluated_argument(&argv) {
-                let problem = Problem::at(used.node.items()[bad].span, shell::EVALUATED_AGAIN.message);
-                self.report.error(problem.help(shell::EVALUATED_AGAIN.help));
+            for (at, verdict) in shell::arguments(&argv) {
+                self.report_verdict(used.node.items()[at].span, &verdict);
             }
         }
     }
@@ -148,7 +148,7 @@ impl Checker<'_> {
     /// Checks the text of a node, or all texts in it.
     fn texts(&mut self, node: &Node, used: &Use<'_>) {
         match &node.yaml {
-            Yaml::Scalar(Scalar { text, .. }) if used.place == Place::Condition => {
+            Yaml::Scalar(Scalar { text, .. }) if used.role == TemplateRole::Condition => {
                 self.condition(text, node.span, used)
             }
             Yaml::Scalar(Scalar { text, .. }) => self.template(text, node.span, used),
@@ -168,7 +168,7 @@ impl Checker<'_> {
     }
 
     fn template(&mut self, text: &str, span: Span, used: &Use<'_>) {
-        // Most texts hold no template, and a thousand steps are loaded in a few milliseconds.
+        // Most texts contain no template; this check keeps loading a thousand steps within milliseconds.
         if !text.contains("{{") && !text.contains("{%") {
             return;
         }
@@ -190,15 +190,46 @@ impl Checker<'_> {
                 self.name(&name, span, used);
             }
         }
-        if let Place::Command(shell) = &used.place
-            && let Err((bad, refusal)) = render::check_command(&pieces, shell)
-        {
-            let span = self.locate(span, values.clone().nth(bad).unwrap_or_default());
-            self.report.error(Problem::at(span, refusal.message).help(refusal.help));
+        let TemplateRole::Command(shell) = &used.role else { return };
+        match render::check_command(&pieces, shell) {
+            Ok(reading) => {
+                for (value, verdict) in reading.doubtful {
+                    let span = self.locate(span, values.clone().nth(value).unwrap_or_default());
+                    self.report_verdict(span, &verdict);
+                }
+            }
+            Err((bad, refusal)) => {
+                let span = self.locate(span, values.clone().nth(bad).unwrap_or_default());
+                self.report.error(Problem::at(span, refusal.message).help(refusal.help));
+            }
         }
     }
 
-    /// Where a part of a text stands in the file; the whole where escapes or folding changed it.
+    /// Reports what a program may do with a value.
+    fn report_verdict(&mut self, span: Span, verdict: &Verdict) {
+        match verdict {
+            Verdict::Data => {}
+            Verdict::Evaluated => {
+                let refusal = shell::EVALUATED_AGAIN;
+                self.report.error(Problem::at(span, refusal.message).help(refusal.help));
+            }
+            Verdict::Command => {
+                let problem = Problem::at(span, "the value is the command: it decides which program runs");
+                self.report
+                    .warn(problem.help("write the program's name here and pass the value as an argument"));
+            }
+            Verdict::PartOfArgument(program) => {
+                let message = format!(
+                    "the value is in the middle of an argument of {}, which may evaluate it",
+                    quoted(program)
+                );
+                let help = "pass it as a separate argument, or through `env:`";
+                self.report.warn(Problem::at(span, message).help(help));
+            }
+        }
+    }
+
+    /// Returns the position of a part of a text, or that of the whole text if escapes or folding changed it.
     fn locate(&self, whole: Span, part: &str) -> Span {
         match self.report.source.slice(whole).find(part) {
             Some(at) if !part.is_empty() => {
@@ -213,9 +244,10 @@ impl Checker<'_> {
         let root = parts[0];
         let known = self.known_roots(used);
         if !known.contains(&root) {
-            let message = match ROOTS.contains(&root) {
-                true => format!("`{root}` is not known when this is filled in"),
-                false => format!("nothing is called {}", quoted(root)),
+            let message = if ROOTS.contains(&root) {
+                format!("`{root}` is not available here")
+            } else {
+                format!("unknown name {}", quoted(root))
             };
             let near = nearest(root, known.iter().copied());
             self.report.error(
@@ -252,21 +284,23 @@ impl Checker<'_> {
 
     fn known_roots(&self, used: &Use<'_>) -> Vec<&'static str> {
         let step = used.step.map(|step| &self.scope.steps[step]);
-        let known = |root: &str| match (root, &used.place) {
+        let known = |root: &str| match (root, &used.role) {
             ("inputs", _) => true,
-            (_, Place::Group) => false,
-            (root, Place::Workplace) => root == "run",
-            ("env", place) => !matches!(place, Place::Variable | Place::Items | Place::Condition),
-            ("item", place) => *place != Place::Items && step.is_some_and(|step| step.has_items),
+            (_, TemplateRole::Group) => false,
+            (root, TemplateRole::Workplace) => root == "run",
+            ("env", place) => {
+                !matches!(place, TemplateRole::Variable | TemplateRole::Items | TemplateRole::Condition)
+            }
+            ("item", role) => *role != TemplateRole::Items && step.is_some_and(|step| step.has_items),
             ("matrix", _) => step.is_some_and(|step| step.axes.is_some()),
-            // Variables of the pipeline belong to every step, also to the first.
+            // Variables of the pipeline apply to every step, including the first.
             ("steps", _) => step.is_some(),
             _ => true,
         };
         ROOTS.into_iter().filter(|root| known(root)).collect()
     }
 
-    /// Whether the name is one of those; reported if not.
+    /// Returns whether the name is one of `names`. Reports it if not.
     fn one_of(&mut self, name: &str, names: &[&str], message: &str, help: &str, span: Span) -> bool {
         if names.contains(&name) {
             return true;
@@ -276,8 +310,8 @@ impl Checker<'_> {
         false
     }
 
-    /// A name of another step must be one that comes before this one, or its value may not be there. All are
-    /// asked at once: a thousand steps may name each other.
+    /// Reports names of steps that do not come before the step that uses them. Checks all pairs at once, because a
+    /// thousand steps may refer to each other.
     fn check_order(&mut self) {
         if self.scope.graph.is_circular {
             return;
@@ -286,12 +320,13 @@ impl Checker<'_> {
         let before = come_before(&self.scope.graph.needs, &pairs);
         for (((other, _), span), _) in self.read.iter().zip(before).filter(|(_, before)| !before) {
             let id = self.scope.steps[*other as usize].id.unwrap_or_default();
-            let problem = Problem::at(*span, format!("step `{id}` may not have ended when this one starts"));
+            let problem =
+                Problem::at(*span, format!("step `{id}` may not have finished when this one starts"));
             self.report.error(problem.help(format!("add `{id}` to the `needs` of this step")));
         }
     }
 
-    /// A name of another step, and what is known of that.
+    /// Checks a name that refers to another step.
     fn step(&mut self, id: &str, rest: &[&str], span: Span, used: &Use<'_>) {
         let Some(other) = self.numbers.get(id).copied() else {
             let ids: Vec<&str> = self.scope.steps.iter().filter_map(|step| step.id).collect();
@@ -311,7 +346,7 @@ impl Checker<'_> {
         }
         let Some(field) = rest.first() else { return };
         let help = format!("it has {}", fields.join(", "));
-        if self.one_of(field, fields, &format!("of step `{id}` there is no"), &help, span)
+        if self.one_of(field, fields, &format!("step `{id}` has no field"), &help, span)
             && let ("outputs", Some(output)) = (*field, rest.get(1))
         {
             let Some(outputs) = self.scope.steps[other].outputs.clone() else { return };

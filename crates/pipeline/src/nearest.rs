@@ -1,15 +1,15 @@
-//! The nearest valid name to one that is not.
+//! Finds the valid name that is most similar to an invalid one.
 
-/// Longer names are not compared: nobody mistypes a paragraph.
+/// Longer names are not compared, because they are not the result of a typing error.
 const MAX_CHARS: usize = 64;
 
-/// The candidate that `given` was probably meant to be, if one is near enough.
+/// Returns the candidate that is most similar to `given`, if one is similar enough.
 pub(crate) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = given.chars().flat_map(char::to_lowercase).take(MAX_CHARS + 1).collect();
     if wanted.is_empty() || wanted.len() > MAX_CHARS {
         return None;
     }
-    // One typing error in three characters still reads as the same word.
+    // One typing error in three characters is tolerated.
     let tolerated = (wanted.len() / 3).max(1);
     let near = candidates.into_iter().filter_map(|candidate| {
         let letters: Vec<char> = candidate.chars().flat_map(char::to_lowercase).take(MAX_CHARS + 1).collect();
@@ -22,7 +22,7 @@ pub(crate) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a 
     near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate)
 }
 
-/// How many insertions, deletions, replacements and swaps of neighbours turn `a` into `b`.
+/// Returns the number of insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=b.len()).collect();

@@ -1,17 +1,21 @@
-//! What a step may have beside its kind: a condition, outputs, checks, and a fan-out.
+//! The optional parts of a step: condition, outputs, checks and fan-out.
 
 use std::collections::BTreeMap;
 
 use crate::decode::Common;
 use crate::diagnostic::{Problem, Report};
+use crate::json_schema::{JsonSchema, count_patterns};
 use crate::kinds::{command, one_of};
-use crate::names::{Place, Uses};
-use crate::spec::{Check, FanOut, Format, Output, Over};
+use crate::names::{TemplateRole, Uses};
+use crate::spec::{Check, FanOut, FanOutItems, Format, Output};
 use crate::yaml::Node;
+
+/// The most regular expressions in all schemas of a pipeline. Each takes a few milliseconds to compile.
+const MAX_PATTERNS: usize = 500;
 
 pub(crate) fn when<'n>(step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
     let when = step.get("when")?;
-    uses.add(when, Place::Condition);
+    uses.add(when, TemplateRole::Condition);
     when.text().map(str::to_owned)
 }
 
@@ -27,16 +31,16 @@ pub(crate) fn outputs<'n>(
 fn output<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Output> {
     let format = |node: &Node| if node.text() == Some("json") { Format::Json } else { Format::Text };
     if let Some(path) = node.text() {
-        uses.add(node, Place::Text);
+        uses.add(node, TemplateRole::Text);
         return Some(Output::File { path: path.to_owned(), format: None });
     }
     let (key, value) = one_of(node, &["file", "stdout"], report)?;
     if key == "file" {
-        uses.add(value, Place::Text);
+        uses.add(value, TemplateRole::Text);
         return Some(Output::File { path: value.text()?.to_owned(), format: node.get("as").map(format) });
     }
     if let Some(wrong) = node.get("as") {
-        let problem = Problem::at(wrong.span, "`as` means nothing to `stdout`");
+        let problem = Problem::at(wrong.span, "`as` has no effect with `stdout`");
         report.error(problem.help("write `stdout: json` or `stdout: text`"));
     }
     Some(Output::Stdout { format: format(value) })
@@ -63,14 +67,14 @@ fn check<'n>(
     let (key, value) = one_of(node, &["run", "file", "output"], report)?;
     for (extra, owner) in [("not_empty", "file"), ("schema", "output")] {
         if let Some(wrong) = node.get(extra).filter(|_| key != owner) {
-            let problem = Problem::at(wrong.span, format!("`{extra}` means nothing without `{owner}`"));
+            let problem = Problem::at(wrong.span, format!("`{extra}` has no effect without `{owner}`"));
             report.error(problem.help("remove it"));
         }
     }
     match key {
         "run" => command(value, common.get(step, "shell"), uses, report).map(Check::Command),
         "file" => {
-            uses.add(value, Place::Text);
+            uses.add(value, TemplateRole::Text);
             let not_empty = node.get("not_empty").and_then(Node::boolean).unwrap_or(false);
             Some(Check::File { path: value.text()?.to_owned(), not_empty })
         }
@@ -85,7 +89,16 @@ fn check<'n>(
                 report.error(problem.expected("a JSON schema"));
                 return None;
             };
-            Some(Check::Schema { output: name.to_owned(), schema: schema.json() })
+            let schema_json = schema.json();
+            report.patterns += count_patterns(&schema_json);
+            if report.patterns > MAX_PATTERNS {
+                let message = format!("the schemas up to here have more than {MAX_PATTERNS} patterns");
+                report.error(Problem::at(schema.span, message).help("split the pipeline"));
+            } else if let Err(error) = JsonSchema::new(&schema_json) {
+                let problem = Problem::at(schema.span, format!("the schema is wrong: {error}"));
+                report.error(problem.expected("a JSON Schema"));
+            }
+            Some(Check::Schema { output: name.to_owned(), schema: schema_json })
         }
     }
 }
@@ -100,7 +113,7 @@ pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Repo
         }
         (Some((_, axes)), None) => {
             let axes = axes.entries().iter();
-            Over::Matrix(
+            FanOutItems::Matrix(
                 axes.map(|(name, values)| {
                     (name.text.clone(), values.items().iter().map(Node::json).collect())
                 })
@@ -108,14 +121,14 @@ pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Repo
             )
         }
         (None, Some((_, list))) => {
-            uses.add(list, Place::Items);
-            Over::Each(list.json())
+            uses.add(list, TemplateRole::Items);
+            FanOutItems::Each(list.json())
         }
         (None, None) => {
             for name in ["max_parallel", "fail_fast"] {
                 if let Some((found, _)) = key(name) {
                     let problem =
-                        Problem::at(found.span, format!("`{name}` means nothing without a fan-out"));
+                        Problem::at(found.span, format!("`{name}` has no effect without a fan-out"));
                     report.error(problem.help("add `matrix` or `foreach`, or remove it"));
                 }
             }
@@ -133,7 +146,7 @@ mod tests {
 
     use crate::parse_beside_child as parse;
 
-    /// The spec of the last step, as JSON.
+    /// Returns the spec of the last step as JSON.
     fn spec(source: &str) -> Value {
         let loaded = parse("p.yaml", source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
         serde_json::to_value(&loaded.pipeline.steps.last().unwrap().spec).unwrap()
@@ -165,7 +178,7 @@ mod tests {
                 }),
             ),
             ("run: x\n  when: run.name != 'x'", json!({ "when": "run.name != 'x'" })),
-            ("run: x\n  secrets: [TOKEN]", json!({ "secrets": ["TOKEN"] })),
+            ("run: x\n  secrets: [TOKEN]", json!({ "secrets": ["TOKEN"], "masks": ["TOKEN"] })),
             (
                 "run: echo {{ matrix.os }}\n  matrix: {os: [l, m], v: [1]}\n  max_parallel: 2\n  fail_fast: true",
                 json!({ "fan_out": { "over": { "matrix": { "os": ["l", "m"], "v": [1] } }, "max_parallel": 2, "fail_fast": true } }),
@@ -223,33 +236,33 @@ mod tests {
     #[test]
     fn what_does_not_fit_together_is_refused() {
         for (step, expected) in [
-            ("run: x\n  outputs: {a: {file: f, stdout: json}}", "4:16 only one of these keys can be here"),
-            ("run: x\n  outputs: {a: {as: json}}", "4:16 a key is missing here"),
-            ("run: x\n  outputs: {a: {stdout: json, as: json}}", "4:35 `as` means nothing to `stdout`"),
+            ("run: x\n  outputs: {a: {file: f, stdout: json}}", "4:16 only one of these keys is allowed"),
+            ("run: x\n  outputs: {a: {as: json}}", "4:16 one of these keys is required"),
+            ("run: x\n  outputs: {a: {stdout: json, as: json}}", "4:35 `as` has no effect with `stdout`"),
             ("run: x\n  check: {output: o, schema: {}}", "4:19 the step has no output `o`"),
-            ("run: x\n  check: {run: x, not_empty: true}", "4:30 `not_empty` means nothing without `file`"),
-            ("run: x\n  max_parallel: 2", "4:3 `max_parallel` means nothing without a fan-out"),
+            ("run: x\n  check: {run: x, not_empty: true}", "4:30 `not_empty` has no effect without `file`"),
+            ("run: x\n  max_parallel: 2", "4:3 `max_parallel` has no effect without a fan-out"),
             ("run: x\n  matrix: {a: [1]}\n  foreach: [1]", "5:3 a step has `matrix` or `foreach`, not both"),
-            ("run: echo {{ item }}", "3:16 `item` is not known when this is filled in"),
+            ("run: echo {{ item }}", "3:16 `item` is not available here"),
             ("run: echo {{ matrix.oz }}\n  matrix: {os: [1]}", "3:16 the matrix has no `oz`"),
             ("run: echo {{ steps.nope.status }}", "3:16 there is no step `nope`"),
-            ("run: echo {{ steps.a.status }}", "3:16 of step `a` there is no `status`"),
-            ("run: echo {{ steps.z.status }}", "3:16 step `z` may not have ended when this one starts"),
+            ("run: echo {{ steps.a.status }}", "3:16 step `a` has no field `status`"),
+            ("run: echo {{ steps.z.status }}", "3:16 step `z` may not have finished when this one starts"),
             ("needs: z\n  run: echo {{ steps.z.outputs.x }}", "4:16 step `z` has no output `x`"),
-            ("needs: z\n  run: echo {{ steps.z.otputs }}", "4:16 of step `z` there is no `otputs`"),
+            ("needs: z\n  run: echo {{ steps.z.otputs }}", "4:16 step `z` has no field `otputs`"),
             ("run: x\n  when: inputs.x ==", "4:9 not an expression"),
             ("run: x\n  when: inputs.x == 1", "4:9 the pipeline has no input `x`"),
-            ("gate: {ask: x}\n  env: {A: b}", "4:3 `env` means nothing to a `gate`"),
-            ("wait: {for: 1s, until: x}", "3:9 only one of these keys can be here"),
+            ("gate: {ask: x}\n  env: {A: b}", "4:3 `env` has no effect on a `gate`"),
+            ("wait: {for: 1s, until: x}", "3:9 only one of these keys is allowed"),
             ("wait: 0s", "3:9 `wait` cannot be zero"),
             ("wait: {until: soon}", "3:17 `soon` is not a time"),
             ("pipeline: none.yaml", "3:13 the child pipeline `none.yaml` cannot be used"),
-            ("pipeline: '{{ run.id }}'", "3:13 the file of a child pipeline is known"),
+            ("pipeline: '{{ run.id }}'", "3:13 the path of a child pipeline cannot contain templates"),
             (
                 "pipeline: {file: child.yaml, inputs: {texd: 1}}",
                 "3:41 the child pipeline has no input `texd`",
             ),
-            ("task: {prompt: x}\n  outputs: {a: f}", "4:3 `outputs` means nothing to a `task`"),
+            ("task: {prompt: x}\n  outputs: {a: f}", "4:3 `outputs` has no effect on a `task`"),
             ("agent: {use: x}", "3:3 `agent` is not supported yet"),
         ] {
             let source = format!("steps:\n- id: a\n  {step}\n- id: z\n  needs: []\n  run: x\n");
@@ -271,7 +284,7 @@ mod tests {
     fn broken_files_of_the_whole_language_never_panic() {
         let whole = "steps:\n- {id: a, run: x, outputs: {l: {stdout: json}}}\n- id: b\n  run: 'echo {{ item }}'\n  foreach: '{{ steps.a.outputs.l }}'\n  when: steps.a.status == 'done'\n  check: [{file: f, not_empty: true}, {run: make}]\n- {id: c, gate: {ask: x, choices: [y, n]}}\n- {id: d, wait: {signal: s, timeout: 1s}}\n- {id: e, pipeline: {file: child.yaml, inputs: {text: x}}}\n- {id: f, task: {prompt: p, queue: q}}\n";
         assert!(parse("p.yaml", whole).is_ok(), "{}", parse("p.yaml", whole).unwrap_err());
-        // Each character left out, and each replaced by one that means something to YAML or templates.
+        // Each character is left out once, and replaced once by one that has a meaning in YAML or templates.
         for (at, character) in whole.char_indices() {
             let (before, after) = (&whole[..at], &whole[at + character.len_utf8()..]);
             for put in ["", "{", "}", "[", "'", ":", "\n", "*", "é"] {

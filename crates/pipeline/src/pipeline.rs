@@ -1,107 +1,153 @@
-//! A pipeline file, understood: typed, checked, its defaults merged into each step.
+//! A decoded pipeline: typed, checked, with the defaults merged into each step.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
 use sprag_lifecycle::{
-    Concurrency, Condition, OnConflict, Plan, PlanStep, Policy, Spread, StepNo, Surroundings, WorkKind,
+    Concurrency, Condition, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, Spread, StepNo, WorkKind,
 };
 
 use crate::child::Definition;
 use crate::diagnostic::{Diagnostics, Problem, Report};
+use crate::expression::Budget;
 use crate::inputs::Input;
 use crate::source::{Source, Span};
 use crate::spec::{Kind, StepSpec};
 use crate::template;
 use crate::workplace::Workplace;
 
+/// The most reads of other steps' results in one plan. A step that uses the whole of `steps` reads all steps before it.
+const MAX_READS: usize = 1_000_000;
+
 /// A pipeline as its author wrote it.
 #[derive(Debug, Clone)]
 pub struct Pipeline {
-    /// The pipeline's name.
+    /// The name from the file, or the file's name without its extension.
     pub name: String,
-    /// What a run is given.
+    /// The declared inputs.
     pub inputs: Vec<Input>,
-    /// A limit that its runs share.
+    /// The concurrency limit that its runs share, if any.
     pub concurrency: Option<ConcurrencyRule>,
-    /// Where its runs work, if not where they are started.
+    /// The environment of its runs; absent if they work in the folder where they are started.
     pub workplace: Option<Workplace>,
-    /// The steps, in the order they were written.
+    /// The steps in the order of the file.
     pub steps: Vec<Step>,
+    /// All secrets that its steps and its child pipelines use.
+    pub secrets: BTreeSet<String>,
     pub(crate) source: Arc<Source>,
 }
 
-/// One step, with the pipeline's defaults merged in.
+/// A step, with the pipeline's defaults merged in.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// The name its author gave it.
+    /// The id from the file, unique in the pipeline.
     pub id: String,
-    /// The steps that come before it.
+    /// The steps that must finish before it starts.
     pub needs: Vec<StepNo>,
-    /// What becomes of failure.
+    /// The rules for retries, rework and failure.
     pub policy: Policy,
-    /// Where its executions wait for a worker.
+    /// The queue in which its executions wait for a worker.
     pub queue: String,
-    /// What a worker must have to be given it.
+    /// The labels that a worker must have to claim it.
     pub labels: Vec<String>,
-    /// Higher is claimed first.
+    /// The priority of its executions; higher ones are claimed first.
     pub priority: i32,
-    /// It works in an environment of its own.
+    /// Whether it has its own environment.
     pub own_environment: bool,
-    /// What it does.
+    /// The work of the step.
     pub spec: StepSpec,
 }
 
-/// A limit shared by runs, before its group is named for one run.
+impl Step {
+    /// Returns the number of bytes that the step adds to a plan.
+    pub(crate) fn bytes(&self) -> usize {
+        let labels: usize = self.labels.iter().map(String::len).sum();
+        serde_json::to_string(&self.spec).map_or(0, |spec| spec.len()) + labels + self.needs.len() * 4
+    }
+}
+
+/// A concurrency limit shared by several runs, before its group's name is rendered.
 #[derive(Debug, Clone)]
 pub struct ConcurrencyRule {
     /// The group's name, a template over `inputs`.
     pub group: String,
-    /// How many of the group may be live at once.
+    /// The most live runs of the group.
     pub limit: u32,
-    /// What becomes of a run that finds the group full.
+    /// The treatment of a run that finds the group full.
     pub on_conflict: OnConflict,
     pub(crate) span: Span,
 }
 
 impl Pipeline {
-    /// The file's text, from which a run's frozen copy can be hashed.
+    /// Returns the file's text, from which the hash of a run's frozen copy is computed.
     pub fn source(&self) -> &str {
         &self.source.text
     }
 
-    /// The plan of a run with these inputs, which are checked as [`Pipeline::complete`] does.
+    /// Adds secrets for the steps to mask: those of the parent pipeline.
+    pub fn with_masks(mut self, secrets: &[String]) -> Pipeline {
+        self.secrets.extend(secrets.iter().cloned());
+        let all: Vec<String> = self.secrets.iter().cloned().collect();
+        for step in &mut self.steps {
+            if matches!(
+                step.spec.kind,
+                Kind::Run { .. } | Kind::Exec { .. } | Kind::Land { .. } | Kind::Pipeline { .. }
+            ) {
+                step.spec.masks.clone_from(&all);
+            }
+        }
+        self
+    }
+
+    /// Returns the plan of a run with these inputs. Checks them as [`Pipeline::complete`] does.
     pub fn plan(&self, inputs: &BTreeMap<String, Value>) -> Result<Plan, Diagnostics> {
         let inputs = self.complete(inputs)?;
         let mut report = Report::new(self.source.clone());
         let context = serde_json::json!({ "inputs": inputs });
+        let budget = Budget::default();
         let concurrency =
-            self.concurrency.as_ref().and_then(|rule| match template::text(&rule.group, &context) {
+            self.concurrency.as_ref().and_then(|rule| match template::text(&rule.group, &context, &budget) {
                 Ok(group) => Some(Concurrency { group, limit: rule.limit, on_conflict: rule.on_conflict }),
                 Err(why) => {
                     report.error(Problem::at(
                         rule.span,
-                        format!("the concurrency group has no name in this run: {why}"),
+                        format!("cannot render the name of the concurrency group: {why}"),
                     ));
                     None
                 }
             });
         let environment = self.workplace.as_ref().and_then(|workplace| {
             let pattern = workplace.pattern(&context["inputs"]).map_err(|why| {
-                report.error(Problem::nowhere(format!("the environment has no place in this run: {why}")));
+                report.error(Problem::nowhere(format!("cannot render the environment: {why}")));
             });
             let spec = serde_json::to_string(&pattern.ok()?).expect("a workplace is text and lists");
-            Some(Surroundings { spec })
+            Some(PlanEnvironment { spec })
         });
-        // With all inputs there, what the loader has checked is enough.
+        // If all inputs are given, the loader's checks are sufficient.
         if inputs.len() < self.inputs.len() {
             self.check_values(&context, &mut report);
         }
         let numbers: HashMap<&str, StepNo> =
             self.steps.iter().enumerate().map(|(no, step)| (step.id.as_str(), no as StepNo)).collect();
-        let steps = (0..self.steps.len()).map(|no| self.plan_step(no, &numbers));
-        let plan = Plan::new(self.name.clone(), steps.collect());
+        let mut steps = Vec::with_capacity(self.steps.len());
+        let mut reads = 0;
+        for no in 0..self.steps.len() {
+            let step = self.plan_step(no, &numbers);
+            reads += step.reads.len();
+            if reads > MAX_READS {
+                let message = format!(
+                    "the steps up to `{}` read the results of other steps more than {MAX_READS} times",
+                    step.id
+                );
+                report.error(
+                    Problem::nowhere(message).help("refer to a single step: steps.ID instead of steps"),
+                );
+                return Err(report.finish());
+            }
+            steps.push(step);
+        }
+        let plan = Plan::new(self.name.clone(), steps);
         match plan {
             Ok(mut plan) if !report.has_errors() => {
                 plan.concurrency = concurrency;
@@ -116,7 +162,7 @@ impl Pipeline {
         }
     }
 
-    /// The child pipelines that its steps name, by the names they have for them.
+    /// Returns the child pipelines that its steps refer to, by the path as written in the file.
     pub(crate) fn children(&self) -> impl Iterator<Item = (String, Definition)> {
         self.steps.iter().filter_map(|step| match &step.spec.kind {
             Kind::Pipeline { file, definition, .. } => Some((file.clone(), (**definition).clone())),
@@ -128,10 +174,8 @@ impl Pipeline {
         let step = &self.steps[no];
         let spec =
             serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
-        let names = match spec.contains("steps") || step.spec.when.is_some() {
-            true => step.spec.names(),
-            false => Vec::new(),
-        };
+        let names =
+            if spec.contains("steps") || step.spec.when.is_some() { step.spec.names() } else { Vec::new() };
         let of_item =
             |name: &String| ["item", "matrix"].contains(&name.split('.').next().unwrap_or_default());
         let when = step.spec.when.as_deref().map(|when| {
@@ -167,9 +211,10 @@ impl Pipeline {
         planned
     }
 
-    /// The steps whose results these names are about; all that come before if it cannot be told.
+    /// Returns the steps that these names refer to, or all steps before this one if a name refers to `steps` as a
+    /// whole.
     fn reads(&self, no: usize, names: &[String], numbers: &HashMap<&str, StepNo>) -> Vec<StepNo> {
-        let mut reads = std::collections::BTreeSet::new();
+        let mut reads = BTreeSet::new();
         for name in names {
             let mut parts = name.split('.');
             if parts.next() != Some("steps") {
@@ -183,9 +228,9 @@ impl Pipeline {
         reads.into_iter().collect()
     }
 
-    /// All steps that come before this one.
-    fn before(&self, no: usize) -> std::collections::BTreeSet<StepNo> {
-        let mut found = std::collections::BTreeSet::new();
+    /// Returns all steps that come before this one.
+    fn before(&self, no: usize) -> BTreeSet<StepNo> {
+        let mut found = BTreeSet::new();
         let mut todo = vec![no];
         while let Some(next) = todo.pop() {
             todo.extend(
@@ -195,14 +240,16 @@ impl Pipeline {
         found
     }
 
-    /// Reports the templates that have no value for want of an input, before any step has run.
+    /// Reports templates that have no value because an input is missing, before any step has run.
     fn check_values(&self, context: &Value, report: &mut Report) {
+        let budget = Budget::default();
         for step in &self.steps {
             for expression in step.spec.expressions() {
                 let names = template::names(&expression);
                 let of_inputs =
                     !names.is_empty() && names.iter().all(|name| name.split('.').next() == Some("inputs"));
-                if let Some(why) = of_inputs.then(|| template::evaluate(&expression, context).err()).flatten()
+                if let Some(why) =
+                    of_inputs.then(|| template::evaluate(&expression, context, &budget).err()).flatten()
                 {
                     let message = format!(
                         "step `{}` uses `{{{{ {expression} }}}}`, which has no value in this run: {why}",

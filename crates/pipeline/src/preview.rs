@@ -1,11 +1,12 @@
-//! A step's work as people read it before it runs: what is known is filled in, the rest stays as written.
+//! A preview of a step for people: templates with known values are rendered, the others stay as written.
 
 use serde_json::Value;
 
-use crate::spec::{Kind, Over, StepSpec, Wait};
+use crate::expression::Budget;
+use crate::spec::{FanOutItems, Kind, StepSpec, Wait};
 use crate::template::{self, Piece};
 
-/// What the step will do, in words that a person would type or say.
+/// Describes the work of a step.
 pub fn preview(spec: &StepSpec, context: &Value) -> String {
     match &spec.kind {
         Kind::Run { command, .. } => fill(command, context, quoted),
@@ -26,12 +27,12 @@ pub fn preview(spec: &StepSpec, context: &Value) -> String {
     }
 }
 
-/// What a step is spread over: how many items, if that is known before it runs.
-pub fn spread_text(spec: &StepSpec, context: &Value) -> Option<String> {
+/// Describes the items of a fan-out, and their number if it is known before the run.
+pub fn fan_out_text(spec: &StepSpec, context: &Value) -> Option<String> {
     let fan_out = spec.fan_out.as_ref()?;
     let word = match fan_out.over {
-        Over::Matrix(_) => "matrix",
-        Over::Each(_) => "foreach",
+        FanOutItems::Matrix(_) => "matrix",
+        FanOutItems::Each(_) => "foreach",
     };
     Some(match fan_out.items(context) {
         Ok(items) => format!("{word} ×{}", items.len()),
@@ -39,26 +40,29 @@ pub fn spread_text(spec: &StepSpec, context: &Value) -> Option<String> {
     })
 }
 
-/// The text with its known values in the place of their templates.
+/// Returns the text with its known values in place of their templates.
 fn fill(text: &str, context: &Value, show: impl Fn(String) -> String) -> String {
     let Ok(pieces) = template::split(text) else { return text.to_owned() };
+    let budget = Budget::default();
     let filled = pieces.iter().map(|piece| match piece {
         Piece::Literal(literal) => literal.to_string(),
-        Piece::Value(expression) => match template::evaluate(expression, context).and_then(template::as_text)
-        {
-            Ok(value) => show(value),
-            Err(_) => format!("{{{{ {} }}}}", expression.trim()),
-        },
+        Piece::Value(expression) => {
+            match template::evaluate(expression, context, &budget).and_then(template::as_text) {
+                Ok(value) => show(value),
+                Err(_) => format!("{{{{ {} }}}}", expression.trim()),
+            }
+        }
     });
     filled.collect()
 }
 
-/// A value as it would be typed in a shell.
+/// Quotes a value for a shell, if necessary.
 fn quoted(text: String) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,{}".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if !text.is_empty() && text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
     }
 }
 
@@ -73,9 +77,9 @@ mod tests {
         let source = "inputs: {a: string}\nsteps:\n- {id: x, run: 'echo {{ inputs.a }}', outputs: {o: {stdout: text}}}\n- {id: y, run: 'echo {{ steps.x.outputs.o }} {{ run.id }}'}\n- {id: z, run: [printf, '{{ inputs.a }}']}\n- {id: w, wait: 90s}\n- {id: m, run: 'echo {{ matrix.v }}', matrix: {v: [1, 2, 3]}}\n";
         let pipeline = crate::parse("p.yaml", source).unwrap().pipeline;
         let context = json!({ "inputs": { "a": "it's; rm" } });
-        let told: Vec<String> = pipeline.steps.iter().map(|step| preview(&step.spec, &context)).collect();
+        let previews: Vec<String> = pipeline.steps.iter().map(|step| preview(&step.spec, &context)).collect();
         assert_eq!(
-            told,
+            previews,
             [
                 r"echo 'it'\''s; rm'",
                 "echo {{ steps.x.outputs.o }} {{ run.id }}",
@@ -85,7 +89,7 @@ mod tests {
             ]
         );
         let spread: Vec<Option<String>> =
-            pipeline.steps.iter().map(|step| spread_text(&step.spec, &context)).collect();
+            pipeline.steps.iter().map(|step| fan_out_text(&step.spec, &context)).collect();
         assert_eq!(spread[4].as_deref(), Some("matrix ×3"));
     }
 }

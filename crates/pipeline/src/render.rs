@@ -1,24 +1,24 @@
-//! Filling in a step's templates at the moment it is started, when all that it may name is known.
+//! Renders a step's templates when the step starts, when all names are defined.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value;
 
-use crate::evaluators;
-use crate::shell::{self, Spot};
+use crate::expression::Budget;
+use crate::shell::{self, Dialect, Quoting};
 use crate::spec::{Check, Kind, Output, Shell, StepSpec, Wait};
 use crate::template::{self, Piece};
 
-/// Linux passes no single argument or variable of 128 KiB; a little is left for the variable's name.
+/// Linux limits a single argument or variable to 128 KiB; the difference leaves room for the variable's name.
 pub(crate) const MAX_TEXT_BYTES: usize = 120 * 1024;
 
-/// Why a step cannot be started: one of its templates has no value.
+/// The error of a template that has no value. The step cannot start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RenderError {
     /// The part of the step, such as "the command" or "`env` X".
     pub place: String,
-    /// What is wrong with it.
+    /// The mistake, as a clause.
     pub why: String,
 }
 
@@ -30,17 +30,26 @@ impl fmt::Display for RenderError {
 
 impl std::error::Error for RenderError {}
 
-/// The step with its templates filled in from `context`: `{"inputs": {…}, "run": {"id": …, "name": …}}`.
+/// Renders the step's templates from `context`: `{"inputs": {…}, "run": {"id": …, "name": …}}`.
 ///
-/// A value never becomes part of a shell command: the command gets the expansion of a variable
-/// `SPRAG_VALUE_n`, and the value is put into the step's environment.
+/// A value never becomes part of a shell command. The command contains the expansion of a variable `SPRAG_VALUE_n`, and
+/// the step's environment contains the value.
 pub fn render_step(spec: &StepSpec, context: &Value) -> Result<StepSpec, RenderError> {
-    let mut renderer = Renderer { context: context.clone(), env: BTreeMap::new(), values: 0 };
+    render_step_within(spec, context, &Budget::default())
+}
+
+/// Renders the step as [`render_step`] does, within the given budget.
+pub fn render_step_within(
+    spec: &StepSpec,
+    context: &Value,
+    budget: &Budget,
+) -> Result<StepSpec, RenderError> {
+    let mut renderer = Renderer { context: context.clone(), env: BTreeMap::new(), values: 0, budget };
     for (name, template) in &spec.env {
         let value = renderer.text(template, || format!("`env` {name}"))?;
         renderer.env.insert(name.clone(), value);
     }
-    // The other parts may name the step's own variables, which are known now.
+    // The other parts may use the step's own variables, which are defined now.
     if let Value::Object(names) = &mut renderer.context {
         names.insert("env".into(), serde_json::json!(renderer.env));
     }
@@ -53,20 +62,27 @@ pub fn render_step(spec: &StepSpec, context: &Value) -> Result<StepSpec, RenderE
     Ok(StepSpec { kind, env: renderer.env, dir, checks, outputs, ..spec.clone() })
 }
 
-/// Whether the step is to run at all; `context` is that of [`render_step`].
+/// Returns whether the step's `when` holds. `context` is that of [`render_step`].
 pub fn when_holds(spec: &StepSpec, context: &Value) -> Result<bool, RenderError> {
-    let holds = spec.when.as_ref().map_or(Ok(true), |when| template::holds(when, context));
+    when_holds_within(spec, context, &Budget::default())
+}
+
+/// Evaluates `when` as [`when_holds`] does, within the given budget.
+pub fn when_holds_within(spec: &StepSpec, context: &Value, budget: &Budget) -> Result<bool, RenderError> {
+    let holds = spec.when.as_ref().map_or(Ok(true), |when| template::holds(when, context, budget));
     holds.map_err(|why| RenderError { place: "`when`".into(), why })
 }
 
-struct Renderer {
+struct Renderer<'b> {
     context: Value,
     env: BTreeMap<String, String>,
-    /// How many values have gone to variables.
+    /// The number of values that became variables.
     values: usize,
+    /// The remaining budget of the step.
+    budget: &'b Budget,
 }
 
-impl Renderer {
+impl Renderer<'_> {
     fn kind(&mut self, kind: &Kind) -> Result<Kind, RenderError> {
         Ok(match kind {
             Kind::Run { command, shell } => {
@@ -128,35 +144,37 @@ impl Renderer {
         })
     }
 
-    /// The template as text that an operating system can pass on.
+    /// Renders a template as text that an operating system can pass to a process.
     fn text(&self, template: &str, place: impl Fn() -> String) -> Result<String, RenderError> {
-        let filled = template::text(template, &self.context).and_then(passable);
+        let filled = template::text(template, &self.context, self.budget).and_then(passable);
         filled.map_err(|why| RenderError { place: place(), why })
     }
 
-    /// The template as text for people and agents, of any length.
+    /// Renders a template as text of any length, for people and agents.
     fn free_text(&self, template: &str, place: &str) -> Result<String, RenderError> {
-        template::text(template, &self.context).map_err(|why| RenderError { place: place.into(), why })
+        template::text(template, &self.context, self.budget)
+            .map_err(|why| RenderError { place: place.into(), why })
     }
 
     fn command(&mut self, command: &str, shell: &Shell) -> Result<String, RenderError> {
         let error = |why: String| RenderError { place: "the command".into(), why };
         let pieces = template::split(command).map_err(|malformed| error(malformed.message))?;
-        let spots = check_command(&pieces, shell).map_err(|(_, refusal)| error(refusal.message.into()))?;
-        let mut spots = spots.into_iter();
+        let reading = check_command(&pieces, shell).map_err(|(_, refusal)| error(refusal.message.into()))?;
+        let mut quotings = reading.quotings.into_iter();
         let mut filled = String::with_capacity(command.len());
         for piece in &pieces {
             match piece {
                 Piece::Literal(literal) => filled.push_str(literal),
                 Piece::Value(expression) => {
-                    let value = template::evaluate(expression, &self.context).and_then(template::as_text);
+                    let value = template::evaluate(expression, &self.context, self.budget)
+                        .and_then(template::as_text);
                     let value = value
                         .and_then(passable)
-                        .map_err(|why| error(format!("`{{{{ {expression} }}}}`: {why}")))?;
+                        .map_err(|why| error(template::value_error(expression, &why)))?;
                     self.values += 1;
                     let variable = format!("SPRAG_VALUE_{}", self.values);
-                    match spots.next() {
-                        Some(Spot::Quoted) => filled.push_str(&format!("${{{variable}}}")),
+                    match quotings.next() {
+                        Some(Quoting::Quoted) => filled.push_str(&format!("${{{variable}}}")),
                         _ => filled.push_str(&format!("\"${{{variable}}}\"")),
                     }
                     self.env.insert(variable, value);
@@ -166,10 +184,10 @@ impl Renderer {
         Ok(filled)
     }
 
-    /// JSON with the templates in its texts filled in, each lone one keeping its type.
+    /// Renders the templates in the texts of JSON. A text that is a single template keeps the value's type.
     fn json(&self, json: &Value, place: &str) -> Result<Value, RenderError> {
         Ok(match json {
-            Value::String(template) => template::value(template, &self.context)
+            Value::String(template) => template::value(template, &self.context, self.budget)
                 .map_err(|why| RenderError { place: place.into(), why })?,
             Value::Array(items) => {
                 items.iter().map(|item| self.json(item, place)).collect::<Result<_, _>>()?
@@ -185,7 +203,7 @@ impl Renderer {
 
 fn passable(text: String) -> Result<String, String> {
     if text.contains('\0') {
-        return Err("the value holds a zero byte".into());
+        return Err("the value contains a zero byte".into());
     }
     if text.len() > MAX_TEXT_BYTES {
         return Err(format!(
@@ -196,24 +214,17 @@ fn passable(text: String) -> Result<String, String> {
     Ok(text)
 }
 
-/// The spots of the values in a command for this shell; only a shell whose quoting is known can have any.
+/// Checks the values in a command for this shell. Values are only allowed if the shell's quoting is known.
 pub(crate) fn check_command(
     pieces: &[Piece<'_>],
     shell: &Shell,
-) -> Result<Vec<Spot>, (usize, shell::Refusal)> {
+) -> Result<shell::Reading, (usize, shell::Refusal)> {
     let has_values = pieces.iter().any(|piece| matches!(piece, Piece::Value(_)));
-    match has_values {
-        true if !shell.is_posix() => Err((0, shell::NOT_A_POSIX_SHELL)),
-        true => shell::spots(pieces),
-        false => Ok(Vec::new()),
+    if !has_values {
+        Ok(shell::Reading::default())
+    } else if !shell.is_posix() {
+        Err((0, shell::NOT_A_POSIX_SHELL))
+    } else {
+        shell::read(pieces, Dialect::of(shell))
     }
-}
-
-/// The first argument with a value that the program before it would evaluate.
-pub(crate) fn find_evaluated_argument(argv: &[&str]) -> Option<usize> {
-    (0..argv.len()).find(|n| {
-        let has_value =
-            template::split(argv[*n]).is_ok_and(|p| p.iter().any(|p| matches!(p, Piece::Value(_))));
-        has_value && evaluators::is_evaluated_again(argv[..=*n].iter().copied())
-    })
 }

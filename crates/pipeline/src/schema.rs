@@ -1,12 +1,12 @@
-//! The JSON schema of a pipeline file, for completion and hovers in editors; made from the table of keys.
+//! The JSON schema of a pipeline file, for completion and hovers in editors. It is generated from the table of keys.
 
 use serde_json::{Map, Value, json};
 
 use crate::duration;
-use crate::form::{Form, Record, Rule, State};
+use crate::form::{Form, Record, Rule, Support};
 use crate::language::{KINDS, PIPELINE, STEP};
 
-/// The schema, in JSON Schema 2020-12.
+/// Returns the schema, in JSON Schema 2020-12.
 pub fn schema() -> Value {
     let mut schema = record(&PIPELINE);
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
@@ -16,7 +16,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// What a key is worth where it is left out, for editors; the record as messages name it, the key, the value.
+/// Default values for editors: the record as messages name it, the key, the value.
 #[rustfmt::skip]
 const DEFAULTS: &[(&str, &str, &str)] = &[
     ("a step",        "queue",        "\"default\""),
@@ -38,7 +38,7 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("an input",      "required",     "false"),
 ];
 
-/// What a value may look like, for completion and hovers.
+/// Example values for completion and hovers.
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a pipeline",    "inputs",      r#"[{ "issue": { "type": "integer", "required": true } }]"#),
@@ -70,16 +70,17 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("an input",      "enum",        r#"[["quick", "thorough"]]"#),
 ];
 
-/// A step, which has exactly one of the kinds.
+/// Returns the schema of a step, which has exactly one kind.
 fn step() -> Value {
     let mut schema = record(&STEP);
-    let ready = KINDS.iter().filter(|kind| STEP.key(kind).is_some_and(|key| key.state == State::Ready));
+    let ready =
+        KINDS.iter().filter(|kind| STEP.key(kind).is_some_and(|key| key.support == Support::Supported));
     schema["oneOf"] = ready.map(|kind| json!({ "required": [kind] })).collect();
     schema
 }
 
 fn record(record: &'static Record) -> Value {
-    let accepted = || record.keys.iter().filter(|key| key.state == State::Ready);
+    let accepted = || record.keys.iter().filter(|key| key.support == Support::Supported);
     let written = |table: &[(&str, &str, &str)], key: &str| {
         let found = table.iter().find(|(what, name, _)| (*what, *name) == (record.what, key));
         found.map(|(_, _, json)| serde_json::from_str::<Value>(json).expect("the tables hold JSON"))
@@ -148,12 +149,12 @@ mod tests {
     use crate::diagnostic::Report;
     use crate::source::Source;
 
-    /// A file that uses every key, beside the examples.
+    /// A file that uses every key, in addition to the examples.
     const EVERY_KEY: &str = include_str!("../tests/data/every_key.yaml");
     /// A file that uses every kind of step in each of its forms.
     const WHOLE: &str = include_str!("../tests/data/whole_language.yaml");
 
-    /// Every pipeline that there is: the examples, those in the docs, and one of every key.
+    /// Returns all pipelines in the repository: the examples, those in the docs, and one with every key.
     fn files() -> Vec<(String, String)> {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut files = vec![
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Whatever the schema refuses, this loader refuses too: of many documents, each broken in one place or two.
+    /// Asserts that the loader refuses everything that the schema refuses, for documents with one or two mistakes.
     #[track_caller]
     fn refuses_as_much(schema: &Value, file: &Value, loads: &dyn Fn(&str) -> bool) -> (usize, usize) {
         let validator = jsonschema::validator_for(schema).unwrap();
@@ -203,7 +204,7 @@ mod tests {
             (chance % bound as u64) as usize
         };
         let mut broken = variations(file);
-        // Parts of the document in places that are not theirs, and documents broken twice.
+        // Parts of the document in wrong places, and documents with two mistakes.
         let parts = parts(file);
         for _ in 0..2000 {
             let mut twice = file.clone();
@@ -218,7 +219,7 @@ mod tests {
         for document in &broken {
             if !validator.is_valid(document) {
                 refused += 1;
-                // JSON is YAML.
+                // JSON is a subset of YAML.
                 assert!(!loads(&document.to_string()), "accepted: {document}");
             }
         }
@@ -230,8 +231,8 @@ mod tests {
         let (mut tried, mut refused) = (0, 0);
         for (name, text) in files() {
             let loads = |text: &str| crate::parse_beside_child(&name, text).is_ok();
-            let told = refuses_as_much(&schema(), &json(&text), &loads);
-            (tried, refused) = (tried + told.0, refused + told.1);
+            let counts = refuses_as_much(&schema(), &json(&text), &loads);
+            (tried, refused) = (tried + counts.0, refused + counts.1);
         }
         println!("{refused} of {tried} refused");
         assert!(tried > 10_000 && refused > tried / 3, "{refused} of {tried}");
@@ -269,7 +270,7 @@ mod tests {
         let mut todo = vec![&whole];
         let mut checked = 0;
         while let Some(next) = todo.pop() {
-            // A property is checked as a part of the whole, so that it finds the step's definition.
+            // A property is checked as part of the whole, so that references to the step's definition resolve.
             let examples = next["examples"].as_array().cloned().unwrap_or_default();
             let own = |key: &str| {
                 next.get("title").and_then(|_| next.get(key)).filter(|v| !v.is_object() || key != "default")
@@ -299,7 +300,7 @@ mod tests {
         }
     }
 
-    /// How many values a document holds.
+    /// Returns the number of values in a document.
     fn count(json: &Value) -> usize {
         match json {
             Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
@@ -308,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Every value in a document.
+    /// Returns every value in a document.
     fn parts(json: &Value) -> Vec<Value> {
         let inside: Vec<Value> = match json {
             Value::Array(items) => items.iter().flat_map(parts).collect(),
@@ -318,7 +319,7 @@ mod tests {
         std::iter::once(json.clone()).chain(inside).collect()
     }
 
-    /// Puts a value at the place of this number, counted through the document.
+    /// Replaces the value at this index, counted through the document.
     fn replace(json: &mut Value, place: &mut usize, with: &Value) {
         if *place == 0 {
             *json = with.clone();
@@ -344,14 +345,14 @@ mod tests {
     #[test]
     fn every_key_that_is_ready_is_in_the_file_of_every_key() {
         for record in crate::language::ALL {
-            for key in record.keys.iter().filter(|key| key.state == State::Ready) {
+            for key in record.keys.iter().filter(|key| key.support == Support::Supported) {
                 let written = EVERY_KEY.split(|c: char| !(c.is_alphanumeric() || c == '_'));
                 assert!(written.into_iter().any(|word| word == key.name), "{} of {}", key.name, record.what);
             }
         }
     }
 
-    /// The document with each of its values replaced, removed, or given a neighbour, one at a time.
+    /// Returns the document with each of its values replaced, removed, or given a sibling, one at a time.
     fn variations(json: &Value) -> Vec<Value> {
         let mut found: Vec<Value> = [
             json!(null),

@@ -1,17 +1,20 @@
-//! A pipeline file's text: read within bounds, and places in it as lines and columns.
+//! The text of a pipeline file: read within bounds, with positions as lines and columns.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
+
 use crate::diagnostic::{Diagnostics, Problem, Report};
 
-/// A pipeline of a thousand long steps is a fifth of this; what is larger is not a pipeline.
+/// Five times a pipeline of a thousand long steps; a larger file is not a pipeline.
 pub(crate) const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// A stretch of the text, in bytes.
+/// A range of the text, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
     pub(crate) start: usize,
@@ -24,7 +27,7 @@ impl From<Range<usize>> for Span {
     }
 }
 
-/// A named text and where its lines begin.
+/// A named text and the offsets of its lines.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) name: String,
@@ -32,9 +35,9 @@ pub(crate) struct Source {
     line_starts: Vec<usize>,
 }
 
-/// A place for people: both count from 1, columns in characters.
+/// A position for people: both count from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LineColumn {
     pub(crate) line: usize,
     pub(crate) column: usize,
 }
@@ -46,8 +49,28 @@ impl Source {
         Arc::new(Source { name: name.to_owned(), text, line_starts })
     }
 
-    /// The text of the file at `path`, or what is wrong with it as a file.
+    /// Reads the regular file at `path`, or returns a diagnostic about the file. Opening it never blocks, even if the
+    /// path is a pipe without a writer.
     pub(crate) fn read(path: &Path) -> Result<Arc<Source>, Diagnostics> {
+        Source::read_with(path, || {
+            let careful = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+            let file = OpenOptions::new().read(true).custom_flags(careful).open(path)?;
+            match file.metadata()?.file_type() {
+                kind if kind.is_file() || kind.is_dir() => Ok(file),
+                _ => Err(std::io::Error::other("it is not a regular file")),
+            }
+        })
+    }
+
+    /// Reads the file as [`Source::read`] does, but also reads a pipe or a terminal to its end.
+    pub(crate) fn read_stream(path: &Path) -> Result<Arc<Source>, Diagnostics> {
+        Source::read_with(path, || File::open(path))
+    }
+
+    fn read_with(
+        path: &Path,
+        open: impl FnOnce() -> std::io::Result<File>,
+    ) -> Result<Arc<Source>, Diagnostics> {
         let name = path.display().to_string();
         let refuse = |problem: Problem| Diagnostics::without_source(&name, problem);
         let unreadable = |error: std::io::Error| {
@@ -60,10 +83,10 @@ impl Source {
             };
             refuse(Problem::nowhere(format!("cannot read {name}: {error}")).help(help))
         };
-        let file = File::open(path).map_err(unreadable)?;
+        let file = open().map_err(unreadable)?;
         let stated_bytes = file.metadata().map_err(unreadable)?.len();
         let mut bytes = Vec::new();
-        // The stated size of a pipe or a device says nothing, so the reading itself is bounded too.
+        // The stated size of a pipe or a device means nothing, so reading is bounded too.
         if stated_bytes <= MAX_FILE_BYTES {
             file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         }
@@ -85,7 +108,7 @@ impl Source {
         }
     }
 
-    /// Refuses text that is too large, or that a terminal would act on instead of showing.
+    /// Reports text that is too large, or that contains control characters, which a terminal would interpret.
     pub(crate) fn check_characters(self: &Arc<Source>, report: &mut Report) {
         if self.text.len() as u64 > MAX_FILE_BYTES {
             report.error(too_large());
@@ -102,14 +125,14 @@ impl Source {
         }
     }
 
-    pub(crate) fn place(&self, at: usize) -> Place {
+    pub(crate) fn position(&self, at: usize) -> LineColumn {
         let at = self.floor_char_boundary(at);
         let line = self.line_starts.partition_point(|start| *start <= at).max(1) - 1;
         let column = self.text[self.line_starts[line]..at].chars().count() + 1;
-        Place { line: line + 1, column }
+        LineColumn { line: line + 1, column }
     }
 
-    /// The text of a line, counted from 1, without its end.
+    /// Returns the text of a line, counted from 1, without its line end.
     pub(crate) fn line(&self, line: usize) -> &str {
         let begin = |line: usize| self.line_starts.get(line).copied().unwrap_or(self.text.len());
         let Some(index) = line.checked_sub(1) else { return "" };
@@ -128,8 +151,8 @@ impl Source {
 }
 
 fn too_large() -> Problem {
-    Problem::nowhere("the file is larger than 1 MiB, the most that a pipeline file may hold")
-        .help("move long scripts and prompts to files of their own")
+    Problem::nowhere("the file is larger than 1 MiB, the limit for a pipeline file")
+        .help("move long scripts and prompts to separate files")
 }
 
 #[cfg(test)]
@@ -139,12 +162,12 @@ mod tests {
     #[test]
     fn places_count_characters_from_one() {
         let source = Source::new("f", "ab\nä€x\r\n\nlast");
-        let place = |at| source.place(at);
-        assert_eq!(place(0), Place { line: 1, column: 1 });
-        assert_eq!(place(2), Place { line: 1, column: 3 });
-        assert_eq!(place(3 + "ä€".len()), Place { line: 2, column: 3 });
-        assert_eq!(place(4), Place { line: 2, column: 1 });
-        assert_eq!(place(9999), Place { line: 4, column: 5 });
+        let position = |at| source.position(at);
+        assert_eq!(position(0), LineColumn { line: 1, column: 1 });
+        assert_eq!(position(2), LineColumn { line: 1, column: 3 });
+        assert_eq!(position(3 + "ä€".len()), LineColumn { line: 2, column: 3 });
+        assert_eq!(position(4), LineColumn { line: 2, column: 1 });
+        assert_eq!(position(9999), LineColumn { line: 4, column: 5 });
         assert_eq!(source.line(2), "ä€x");
         assert_eq!((source.line(0), source.line(3), source.line(4), source.line(5)), ("", "", "last", ""));
     }

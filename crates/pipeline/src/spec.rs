@@ -1,4 +1,4 @@
-//! What a step does, as a worker reads it from the plan.
+//! The work of a step, as a worker reads it from the plan.
 
 use std::collections::BTreeMap;
 
@@ -8,39 +8,46 @@ use serde_json::Value;
 use crate::child::Definition;
 use crate::template::{self, Piece};
 
-/// A step's work. Texts may hold templates until [`crate::render_step`] has filled them in.
+/// The work of a step. Texts may contain templates until [`crate::render_step`] has rendered them.
 ///
-/// A worker refuses a spec with a part that it does not know: it would not act on it.
+/// A worker refuses a spec with a field that it does not know, because it could not act on it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepSpec {
-    /// The work itself.
+    /// The kind of work with its own parameters.
     pub kind: Kind,
-    /// Environment variables, those of the pipeline included.
+    /// Environment variables, including those of the pipeline.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// The working directory, relative to where the run works.
+    /// The working directory, relative to the run's environment; absent for its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// The longest that one attempt may take.
+    /// The time limit of one attempt in milliseconds; absent for no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// Secrets that it sees as variables of these names.
+    /// Secrets that the step gets as variables of the same names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// An expression; the step is skipped where it is false.
+    /// All secrets that any step of the pipeline, its parent or its children use. Workers mask them in everything that
+    /// this step outputs, and the step does not inherit them unless they are its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub masks: Vec<String>,
+    /// Variables that the step inherits from its worker's environment, in addition to the few that all steps inherit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inherit: Vec<String>,
+    /// An expression; the step is skipped if it is false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<String>,
-    /// What it hands on, by name.
+    /// The outputs, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Output>,
-    /// What must hold after the work for it to count as done.
+    /// Conditions that must hold after the work for the step to succeed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
-    /// One step for each of these.
+    /// The fan-out; absent for a step that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOut>,
-    /// A further try goes on with the files as the last one left them.
+    /// Whether a retry continues with the files that the last attempt left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retry_here: bool,
 }
@@ -51,9 +58,9 @@ pub struct StepSpec {
 pub enum Kind {
     /// A command text, run by a shell.
     Run {
-        /// The text.
+        /// The command text.
         command: String,
-        /// What runs it.
+        /// The program that runs the command text.
         shell: Shell,
     },
     /// A program and its arguments, run without a shell.
@@ -63,23 +70,23 @@ pub enum Kind {
     },
     /// A handler of the embedding program.
     Call {
-        /// The name under which it was registered.
+        /// The name under which the handler is registered.
         handler: String,
-        /// What it is given.
+        /// The handler's arguments.
         with: Value,
     },
-    /// Work that is claimed from outside, by an agent or a person.
+    /// Work that an agent or a person claims.
     Task {
-        /// What is to be done.
+        /// The work to do, for the agent or person that claims it.
         prompt: String,
-        /// More for who claims it.
+        /// Further data for the agent or person that claims it.
         with: Value,
     },
     /// A question to a person.
     Gate {
-        /// The question.
+        /// The question, for a person.
         ask: String,
-        /// The answers; the first lets the run go on.
+        /// The possible answers; the first one lets the run continue.
         choices: Vec<String>,
     },
     /// A wait for a time or a signal.
@@ -88,21 +95,21 @@ pub enum Kind {
     Pipeline {
         /// The path of its pipeline file, relative to the parent's.
         file: String,
-        /// What it is given.
+        /// The inputs of the child run.
         inputs: BTreeMap<String, Value>,
-        /// The file's content, as it was when the parent was loaded.
+        /// The file's content when the parent was loaded.
         definition: Box<Definition>,
     },
-    /// Brings the work of the run's worktree onto a branch.
+    /// Lands the work of the run's worktree on a branch.
     Land {
-        /// The branch.
+        /// The branch to land on.
         into: String,
-        /// How.
-        strategy: Landing,
-        /// A command that must succeed on the result, before the branch moves; always [`Kind::Run`] or [`Kind::Exec`].
+        /// The way commits are added.
+        strategy: LandStrategy,
+        /// A command that must succeed on the result before the branch moves; always [`Kind::Run`] or [`Kind::Exec`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         verify: Option<Box<Kind>>,
-        /// The message of a commit that it makes.
+        /// The message of the commits that it creates.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<String>,
         /// A remote to push the branch to.
@@ -114,82 +121,82 @@ pub enum Kind {
     },
 }
 
-/// How work gets onto a branch.
+/// The way commits are added to a branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Landing {
-    /// Its commits, one by one, on top.
+pub enum LandStrategy {
+    /// The commits, one by one, on top of the branch.
     #[default]
     Rebase,
     /// A merge commit.
     Merge,
-    /// One commit with all of its changes.
+    /// One commit with all changes.
     Squash,
 }
 
-/// What a step waits for.
+/// The event that a step waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wait {
     /// A span of time.
     For {
-        /// Its length.
+        /// The duration in milliseconds.
         ms: u64,
     },
     /// A time.
     Until {
-        /// The time in RFC 3339, perhaps from a template.
+        /// The time in RFC 3339, possibly a template.
         time: String,
     },
-    /// A signal from outside.
+    /// A signal that a user or program sends.
     Signal {
-        /// Its name.
+        /// The signal's name.
         name: String,
     },
 }
 
-/// What a step hands on.
+/// An output of a step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Output {
-    /// A file that it wrote.
+    /// A file that the step wrote.
     File {
         /// The path, relative to the step's directory.
         path: String,
-        /// How its content is read; none where the file itself is kept.
+        /// The format of its content; absent if the file itself is stored.
         format: Option<Format>,
     },
-    /// What it printed.
+    /// The step's standard output.
     Stdout {
-        /// How that is read.
+        /// The format of the output.
         format: Format,
     },
 }
 
-/// How a content is read.
+/// The format of an output's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// As it is.
+    /// Plain text.
     Text,
-    /// As JSON.
+    /// JSON.
     Json,
 }
 
-/// What must hold after the work.
+/// A condition that must hold after the work.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// A command succeeds; always [`Kind::Run`] or [`Kind::Exec`].
+    /// A command that must succeed; always [`Kind::Run`] or [`Kind::Exec`].
     Command(Kind),
-    /// A file is there.
+    /// A file that must exist.
     File {
-        /// Its path, relative to the step's directory.
+        /// The path, relative to the step's directory.
         path: String,
-        /// Whether it must hold something.
+        /// Whether the file must not be empty.
         not_empty: bool,
     },
-    /// An output fits a JSON schema.
+    /// An output that must match a JSON schema.
     Schema {
         /// The output's name.
         output: String,
@@ -198,30 +205,30 @@ pub enum Check {
     },
 }
 
-/// One step for each of several items.
+/// A step that runs once for each of several items.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FanOut {
-    /// The items.
-    pub over: Over,
-    /// How many run at once; as many as there are workers if none.
+    /// The source of the items.
+    pub over: FanOutItems,
+    /// The most items that run at once; absent for no limit but the number of workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_parallel: Option<u32>,
-    /// Whether one failing item ends its siblings.
+    /// Whether a failing item stops its siblings.
     #[serde(default)]
     pub fail_fast: bool,
 }
 
-/// The items of a fan-out.
+/// The source of a fan-out's items.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Over {
-    /// Each combination of these values, known to templates as `matrix.NAME`.
+pub enum FanOutItems {
+    /// Each combination of these values; templates use them as `matrix.NAME`.
     Matrix(BTreeMap<String, Vec<Value>>),
-    /// Each item of a list, or of the list that a template gives; known to templates as `item`.
+    /// Each item of a list, or of the list that a template produces; templates use it as `item`.
     Each(Value),
 }
 
-/// A program and arguments that a command text is appended to.
+/// A program and its arguments; the command text is appended as the last argument.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Shell(pub Vec<String>);
@@ -230,13 +237,13 @@ pub struct Shell(pub Vec<String>);
 const POSIX_SHELLS: [&str; 5] = ["sh", "bash", "dash", "zsh", "ksh"];
 
 impl Shell {
-    /// The shell of this name: it ends at the first command that fails, as on CI systems.
+    /// Returns the shell with this name. It stops at the first command that fails, as on CI systems.
     pub(crate) fn named(name: &str) -> Shell {
         let flags: &[&str] = if name == "bash" { &["-eo", "pipefail", "-c"] } else { &["-e", "-c"] };
         Shell(std::iter::once(name).chain(flags.iter().copied()).map(str::to_owned).collect())
     }
 
-    /// Whether it reads command texts as a POSIX shell does.
+    /// Returns whether it reads command texts as a POSIX shell does.
     pub(crate) fn is_posix(&self) -> bool {
         self.0.first().is_some_and(|program| POSIX_SHELLS.contains(&base_name(program)))
     }
@@ -248,13 +255,13 @@ impl Default for Shell {
     }
 }
 
-/// A program's name without its directory.
+/// Returns a program's name without its directory.
 pub(crate) fn base_name(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
 }
 
 impl StepSpec {
-    /// A step that does this and no more.
+    /// Returns a step with this work and no options.
     pub fn new(kind: Kind) -> StepSpec {
         StepSpec {
             kind,
@@ -262,6 +269,8 @@ impl StepSpec {
             dir: None,
             timeout_ms: None,
             secrets: Vec::new(),
+            masks: Vec::new(),
+            inherit: Vec::new(),
             when: None,
             outputs: BTreeMap::new(),
             checks: Vec::new(),
@@ -270,22 +279,22 @@ impl StepSpec {
         }
     }
 
-    /// The program to start and its arguments; none for work that is no process.
+    /// Returns the program and its arguments, or `None` if the work is not a process.
     pub fn argv(&self) -> Option<Vec<String>> {
         self.kind.argv()
     }
 }
 
 impl StepSpec {
-    /// The names that its texts see, an item's value under the name that its fan-out has for it; it comes as `item`.
-    pub fn names_seen(&self, names: Value) -> Value {
+    /// Renames `item` in a template context to the name under which this step's fan-out makes it available.
+    pub fn template_context(&self, names: Value) -> Value {
         match (&self.fan_out, names.get("item").cloned()) {
             (Some(fan_out), Some(item)) => fan_out.item_context(&names, &item),
             _ => names,
         }
     }
 
-    /// All names in its templates and its condition.
+    /// Returns all names in its templates and its condition.
     pub(crate) fn names(&self) -> Vec<String> {
         let when = self.when.as_deref().and_then(|when| template::condition(when).ok().map(str::to_owned));
         self.expressions()
@@ -295,11 +304,11 @@ impl StepSpec {
             .collect()
     }
 
-    /// All expressions in its templates.
+    /// Returns all expressions in its templates.
     pub(crate) fn expressions(&self) -> Vec<String> {
-        // Every template is a text somewhere in the JSON, and a text that is none splits into nothing.
+        // Every template is a text in the JSON, and a text without templates yields no expressions.
         let mut json = serde_json::to_value(self).unwrap_or_default();
-        // A child's templates are filled in by its own run.
+        // A child run renders its own templates.
         if let Some(child) = json.pointer_mut("/kind/pipeline/definition") {
             child.take();
         }
@@ -324,7 +333,7 @@ impl StepSpec {
 }
 
 impl Kind {
-    /// The program to start and its arguments; none for work that is no process.
+    /// Returns the program and its arguments, or `None` if the work is not a process.
     pub fn argv(&self) -> Option<Vec<String>> {
         match self {
             Kind::Run { command, shell } => Some(shell.0.iter().chain([command]).cloned().collect()),

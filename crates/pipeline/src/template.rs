@@ -1,43 +1,40 @@
-//! Templates: text with values in it, `{{ inputs.issue }}`. Values only: no statements, no loops.
+//! Templates: text with values in it, `{{ inputs.issue }}`. There are no statements and no loops.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
 
-use minijinja::{Environment, Error, UndefinedBehavior};
 use serde_json::Value;
 
-/// Steps of evaluation that one expression may take: a template is not a program.
-const FUEL: u64 = 50_000;
+use crate::expression::{Budget, Expression};
 
-/// Values that one text may hold, so that a file at its largest is still checked at once.
+/// The most values in one text, so that even the largest file is checked quickly.
 const MAX_VALUES: usize = 200;
 
 /// A part of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Piece<'t> {
-    /// Text as it stands.
+    /// Text that is copied unchanged.
     Literal(Cow<'t, str>),
     /// The expression between `{{` and `}}`.
     Value(&'t str),
 }
 
-/// Why a text is not a template.
+/// The error of a text that is not a valid template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed {
-    /// The part of the text that is to blame.
+    /// The part of the text with the mistake.
     pub(crate) part: String,
     pub(crate) message: String,
     pub(crate) help: &'static str,
 }
 
 const RAW_HELP: &str = "to write `{{` as it is: {% raw %}{{ … }}{% endraw %}";
-/// Words that begin a statement of the template language; other text after `{%` is text, as in `date +{%Y}`.
+/// Words that start a statement of the template language. Other text after `{%` is literal, as in `date +{%Y}`.
 const STATEMENTS: [&str; 17] = [
     "if", "elif", "else", "endif", "for", "endfor", "set", "endset", "with", "endwith", "macro", "block",
     "include", "import", "from", "extends", "filter",
 ];
 
-/// Splits a text into what stands as it is and what is filled in.
+/// Splits a text into literals and expressions.
 pub(crate) fn split(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -50,9 +47,9 @@ pub(crate) fn split(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
                 return Err(Malformed { part, message: "`{{` without its `}}`".into(), help: RAW_HELP });
             };
             let expression = inside[..length].trim();
-            if let Err(error) = compile(expression) {
+            if let Err(why) = Expression::read(expression) {
                 let part = rest[at..at + length + 4].to_owned();
-                let message = format!("not an expression: {}", describe(&error));
+                let message = format!("not an expression: {why}");
                 return Err(Malformed { part, message, help: RAW_HELP });
             }
             if pieces.len() >= 2 * MAX_VALUES {
@@ -82,7 +79,7 @@ pub(crate) fn split(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
             Some((word, length)) if STATEMENTS.contains(&word) => {
                 return Err(Malformed {
                     part: rest[at..at + length].to_owned(),
-                    message: format!("templates hold values, not statements such as `{word}`"),
+                    message: format!("templates contain values, not statements such as `{word}`"),
                     help: "use an expression: {{ a if condition else b }}",
                 });
             }
@@ -96,7 +93,7 @@ pub(crate) fn split(text: &str) -> Result<Vec<Piece<'_>>, Malformed> {
     Ok(pieces)
 }
 
-/// Adds text to the literal before it, so that a `{%` that means nothing splits nothing.
+/// Appends text to the preceding literal, so that a literal `{%` does not split it.
 fn push_literal<'t>(pieces: &mut Vec<Piece<'t>>, text: &'t str) {
     match pieces.last_mut() {
         _ if text.is_empty() => {}
@@ -105,7 +102,7 @@ fn push_literal<'t>(pieces: &mut Vec<Piece<'t>>, text: &'t str) {
     }
 }
 
-/// How far it is to the `}}` that ends an expression, past those inside its strings and maps.
+/// Returns the distance to the `}}` that ends an expression, ignoring those inside its strings and maps.
 fn expression_length(text: &str) -> Option<usize> {
     let mut quote = None;
     let mut depth = 0usize;
@@ -127,7 +124,7 @@ fn expression_length(text: &str) -> Option<usize> {
     None
 }
 
-/// The word of a `{% word … %}` at the start of the text, and the length of the whole.
+/// Returns the word of a `{% word … %}` at the start of the text, and the length of the whole tag.
 fn tag(text: &str) -> Option<(&str, usize)> {
     let inside = text.strip_prefix("{%")?;
     let end = inside.find("%}")?;
@@ -147,92 +144,70 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// The expression of a condition, which may stand in braces or not.
+/// Returns the expression of a condition, with or without braces.
 pub(crate) fn condition(text: &str) -> Result<&str, String> {
     let text = text.trim();
     let inside = text.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")).unwrap_or(text).trim();
-    compile(inside).map(|_| inside).map_err(|error| describe(&error))
+    Expression::read(inside).map(|_| inside)
 }
 
-/// Whether a condition holds.
-pub(crate) fn holds(text: &str, context: &Value) -> Result<bool, String> {
-    let context = minijinja::Value::from(minijinja::value::Serde(context));
-    let value = compile(condition(text)?).and_then(|e| e.eval(context)).map_err(|error| describe(&error))?;
-    if value.is_undefined() { Err("it is undefined".into()) } else { Ok(value.is_true()) }
+/// Returns whether a condition holds.
+pub(crate) fn holds(text: &str, context: &Value, budget: &Budget) -> Result<bool, String> {
+    Expression::read(condition(text)?)?.holds(context, budget)
 }
 
-/// The names that an expression takes from outside, with their dots: `inputs.issue`.
+/// Returns the names that an expression uses from the context, with their dots: `inputs.issue`.
 pub(crate) fn names(expression: &str) -> Vec<String> {
-    let mut names: Vec<String> =
-        compile(expression).map(|e| e.undeclared_variables(true).into_iter().collect()).unwrap_or_default();
-    names.sort();
-    names
+    Expression::read(expression).map(|expression| expression.names()).unwrap_or_default()
 }
 
-/// The JSON value of an expression; an undefined one is an error.
-pub(crate) fn evaluate(expression: &str, context: &Value) -> Result<Value, String> {
-    let context = minijinja::Value::from(minijinja::value::Serde(context));
-    let value = compile(expression).and_then(|e| e.eval(context)).map_err(|error| describe(&error))?;
-    if value.is_undefined() {
-        return Err("it is undefined".into());
-    }
-    serde_json::to_value(&value).map_err(|error| error.to_string())
+/// Evaluates an expression to JSON. An undefined value is an error.
+pub(crate) fn evaluate(expression: &str, context: &Value, budget: &Budget) -> Result<Value, String> {
+    Expression::read(expression)?.evaluate(context, budget)
 }
 
-/// The text of a value where text is wanted.
+/// Converts a value to text.
 pub(crate) fn as_text(value: Value) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text),
-        Value::Null => Err("it is null, which has no text".into()),
+        Value::Null => Err("it is null, which has no text form".into()),
         other => Ok(other.to_string()),
     }
 }
 
-/// The template filled in, as text.
-pub(crate) fn text(template: &str, context: &Value) -> Result<String, String> {
+/// Renders the template as text.
+pub(crate) fn text(template: &str, context: &Value, budget: &Budget) -> Result<String, String> {
     let mut filled = String::new();
     for piece in split(template).map_err(|malformed| malformed.message)? {
         match piece {
             Piece::Literal(text) => filled.push_str(&text),
             Piece::Value(expression) => {
-                let value = evaluate(expression, context).and_then(as_text);
-                filled.push_str(&value.map_err(|why| format!("`{{{{ {expression} }}}}`: {why}"))?);
+                let value = evaluate(expression, context, budget).and_then(as_text);
+                let value = value.and_then(|value| budget.pay_text(value.len()).map(|()| value));
+                filled.push_str(&value.map_err(|why| value_error(expression, &why))?);
             }
         }
     }
     Ok(filled)
 }
 
-/// The template filled in: a lone `{{ x }}` keeps its type, all else is text.
-pub(crate) fn value(template: &str, context: &Value) -> Result<Value, String> {
+/// Renders the template. A lone `{{ x }}` keeps its type, everything else becomes text.
+pub(crate) fn value(template: &str, context: &Value, budget: &Budget) -> Result<Value, String> {
     match split(template).as_deref() {
         Ok([Piece::Value(expression)]) => {
-            evaluate(expression, context).map_err(|why| format!("`{{{{ {expression} }}}}`: {why}"))
+            evaluate(expression, context, budget).map_err(|why| value_error(expression, &why))
         }
-        _ => text(template, context).map(Value::String),
+        _ => text(template, context, budget).map(Value::String),
     }
 }
 
-static EXPRESSIONS: LazyLock<Environment<'static>> = LazyLock::new(|| {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_fuel(Some(FUEL));
-    // Filters and tests only: a function such as `range` makes much out of nothing.
-    let functions: Vec<String> = environment.globals().map(|(name, _)| name.to_owned()).collect();
-    for function in functions {
-        environment.remove_global(&function);
-    }
-    environment
-});
-
-fn compile(expression: &str) -> Result<minijinja::Expression<'static, 'static>, Error> {
-    EXPRESSIONS.compile_expression_owned(expression.to_owned())
-}
-
-/// The error without the place in the expression, which is one line.
-fn describe(error: &Error) -> String {
-    let kind = error.kind().to_string();
-    error.detail().map_or(kind.clone(), |detail| format!("{kind}: {detail}"))
+/// Returns the error message about the value of an expression.
+pub(crate) fn value_error(expression: &str, why: &str) -> String {
+    /// The most characters of the expression that are shown.
+    const SHOWN: usize = 200;
+    let shown: String = expression.chars().take(SHOWN).collect();
+    let more = if shown.len() < expression.len() { "…" } else { "" };
+    format!("`{{{{ {shown}{more} }}}}`: {why}")
 }
 
 #[cfg(test)]
@@ -256,7 +231,7 @@ mod tests {
         for (text, message) in [
             ("a {{ x", "`{{` without its `}}`"),
             ("{{.State}}", "not an expression"),
-            ("{% if x %}y{% endif %}", "templates hold values, not statements such as `if`"),
+            ("{% if x %}y{% endif %}", "templates contain values, not statements such as `if`"),
             ("{% raw %}", "`{% raw %}` without its"),
             ("{{ }}", "not an expression"),
         ] {
@@ -280,7 +255,7 @@ mod tests {
             ("x{{ inputs.none }}", Err(())),
             ("{{ range(10) }}", Err(())),
         ] {
-            assert_eq!(value(template, &context).map_err(|_| ()), expected, "{template}");
+            assert_eq!(value(template, &context, &Budget::default()).map_err(|_| ()), expected, "{template}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! What is legal and probably not what was meant. Each rule is silent about every file that makes sense.
+//! Warnings about constructs that are legal but probably a mistake. No rule reports a file that makes sense.
 //!
-//! Not warned of, because it has good uses: an output that no step reads (people and parents do), a secret
-//! that the command does not name (the programs it starts do), `always` beside `when` (a step for failures).
+//! There is no warning where a construct has good uses: an output that no step reads (people and parents do), a secret
+//! that the command does not mention (the programs it starts may use it), `always` beside `when` (a step for failures).
 
 use std::collections::HashSet;
 
@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use crate::decode::duration_ms;
 use crate::diagnostic::{Problem, Report};
+use crate::expression::Budget;
 use crate::graph::{Graph, Vertex};
 use crate::template;
 use crate::yaml::{MapKey, Node, Yaml, quoted};
 
-/// Looks through a pipeline in which nothing is wrong.
-pub(crate) fn look(root: &Node, vertices: &[Vertex], graph: &Graph, report: &mut Report) {
+/// Checks a pipeline that has no errors.
+pub(crate) fn check(root: &Node, vertices: &[Vertex], graph: &Graph, report: &mut Report) {
     let steps = root.get("steps").map(Node::items).unwrap_or_default();
     loose_ends(vertices, graph, steps, report);
     let defaults = root.get("defaults").and_then(|defaults| defaults.get("retry"));
@@ -39,8 +40,8 @@ pub(crate) fn look(root: &Node, vertices: &[Vertex], graph: &Graph, report: &mut
     }
 }
 
-/// Where several steps are joined at the end, one that nobody waits for was probably forgotten there. A step that
-/// runs whatever happens, or whose failure means nothing, is beside the others on purpose.
+/// Warns of a step that no other step needs if several steps are joined at the end: it was probably forgotten there.
+/// Steps with `always`, or whose failure is ignored, are not part of a join on purpose.
 fn loose_ends(vertices: &[Vertex], graph: &Graph, steps: &[Node], report: &mut Report) {
     let Some(last) = graph.needs.len().checked_sub(1).filter(|last| graph.needs[*last].len() > 1) else {
         return;
@@ -63,27 +64,27 @@ fn constant_condition(step: &Node, report: &mut Report) {
     let Some(when) = step.get("when") else { return };
     let Some(text) = when.text() else { return };
     let named = template::condition(text).map(template::names);
-    if let (Ok([]), Ok(holds)) = (named.as_deref(), template::holds(text, &json!({}))) {
+    if let (Ok([]), Ok(holds)) = (named.as_deref(), template::holds(text, &json!({}), &Budget::default())) {
         let message = format!("this condition is always {holds}");
         let help = if holds { "remove `when`" } else { "the step never runs: remove it, or its `when`" };
         report.warn(Problem::at(when.span, message).help(help));
     }
 }
 
-/// A fan-out whose items are all alike was probably meant to use them.
+/// Warns of a fan-out whose step does not use its items.
 fn unused_items(step: &Node, report: &mut Report) {
     for (key, name) in [("foreach", "item"), ("matrix", "matrix")] {
         let Some((written, _)) = entry(step, key) else { continue };
         let others = step.entries().iter().filter(|(other, _)| other.text != key);
         if !others.map(|(_, node)| node).any(|node| mentions(node, name)) {
             let use_it = if key == "foreach" { "{{ item }}" } else { "{{ matrix.NAME }}" };
-            let problem = Problem::at(written.span, format!("every item of this `{key}` does the same"));
+            let problem = Problem::at(written.span, format!("every item of this `{key}` does the same work"));
             report.warn(problem.help(format!("use {use_it} in the step, or remove `{key}`")));
         }
     }
 }
 
-/// Whether a word stands anywhere in a tree.
+/// Returns whether a word occurs anywhere in a tree.
 fn mentions(node: &Node, word: &str) -> bool {
     match &node.yaml {
         Yaml::Scalar(scalar) => {
@@ -95,23 +96,23 @@ fn mentions(node: &Node, word: &str) -> bool {
     }
 }
 
-/// What only a shell understands, in a list that runs without one.
+/// Warns of shell syntax in a list, which runs without a shell.
 fn shell_syntax(step: &Node, report: &mut Report) {
     const OPERATORS: [&str; 9] = ["|", "||", "&&", "&", ";", ">", ">>", "<", "2>&1"];
     let argv = step.get("run").map(Node::items).unwrap_or_default();
-    // Programs such as `test` and `[` have operators of their own; they are seldom started without a shell.
+    // Programs such as `test` and `[` have operators of their own, but are seldom started without a shell.
     for argument in argv.iter().skip(1) {
         let text = argument.text().unwrap_or_default();
         if OPERATORS.contains(&text) || is_variable(text) {
             let message =
-                format!("a list runs without a shell: {} reaches the program as it is", quoted(text));
+                format!("a list runs without a shell: {} is passed to the program unchanged", quoted(text));
             let help = "write the command as one text, or use `env` and a template for values";
             report.warn(Problem::at(argument.span, message).help(help));
         }
     }
 }
 
-/// Whether a text is a variable's expansion and nothing else: `$HOME`, `${HOME}`.
+/// Returns whether a text is only the expansion of a variable: `$HOME`, `${HOME}`.
 fn is_variable(text: &str) -> bool {
     let Some(name) = text.strip_prefix('$') else { return false };
     let name = name.strip_prefix('{').and_then(|name| name.strip_suffix('}')).unwrap_or(name);
@@ -126,8 +127,8 @@ fn secrets(step: &Node, common: Option<&Node>, report: &mut Report) {
         let name = secret.text().unwrap_or_default();
         let set = [step.get("env"), common].into_iter().flatten().any(|env| env.get(name).is_some());
         if set {
-            let problem = Problem::at(secret.span, format!("{} is set by `env` too", quoted(name)));
-            report.warn(problem.help("remove one of them: what `env` says hides the secret"));
+            let problem = Problem::at(secret.span, format!("{} is also set by `env`", quoted(name)));
+            report.warn(problem.help("remove one of them: the value in `env` replaces the secret"));
         }
     }
 }
@@ -136,12 +137,12 @@ fn choices(step: &Node, report: &mut Report) {
     let Some(choices) = step.get("gate").and_then(|gate| gate.get("choices")) else { return };
     if let [only] = choices.items() {
         let message = format!("{} is the only answer", quoted(only.text().unwrap_or_default()));
-        report.warn(Problem::at(choices.span, message).help("add a choice that ends the run, such as `no`"));
+        report.warn(Problem::at(choices.span, message).help("add a choice that stops the run, such as `no`"));
     }
     repeated(choices.items(), report);
 }
 
-/// Keys of `retry` that shape a wait which there is not; `common` is what the step's own is merged with.
+/// Warns of keys of `retry` that change a delay which does not exist. `common` is the shared `retry` of all steps.
 fn waits(retry: &Node, common: Option<&Node>, report: &mut Report) {
     let merged = |key: &str| retry.get(key).or_else(|| common?.get(key));
     let delay_ms = merged("delay").and_then(duration_ms).unwrap_or(0);
@@ -155,7 +156,7 @@ fn waits(retry: &Node, common: Option<&Node>, report: &mut Report) {
     } else if let Some(most) = retry.get("max_delay")
         && duration_ms(most).is_some_and(|most| most < delay_ms)
     {
-        let problem = Problem::at(most.span, "`max_delay` is shorter than `delay`: every wait is this long");
+        let problem = Problem::at(most.span, "`max_delay` is shorter than `delay`: every delay is this long");
         report.warn(problem.help("make it longer, or the delay shorter"));
     }
 }
@@ -166,12 +167,12 @@ fn repeated(values: &[Node], report: &mut Report) {
         let json = value.json();
         if !seen.insert(json.to_string()) {
             let shown = json.as_str().map_or_else(|| json.to_string(), str::to_owned);
-            let told = if matches!(json, Value::Array(_) | Value::Object(_)) {
+            let shown = if matches!(json, Value::Array(_) | Value::Object(_)) {
                 "this".to_owned()
             } else {
                 quoted(&shown)
             };
-            report.warn(Problem::at(value.span, format!("{told} is named twice")));
+            report.warn(Problem::at(value.span, format!("{shown} is named twice")));
         }
     }
 }
@@ -184,14 +185,14 @@ fn entry<'n>(node: &'n Node, key: &str) -> Option<&'n (MapKey, Node)> {
 mod tests {
     use crate::parse_beside_child as parse;
 
-    /// The warnings about a pipeline, each with its place.
+    /// Returns the warnings about a pipeline, each with its position.
     fn warnings(source: &str) -> Vec<String> {
         let loaded = parse("p.yaml", source).unwrap_or_else(|wrong| panic!("{source}\n{wrong}"));
-        let told = |w: &crate::Diagnostic| {
+        let shown = |w: &crate::Diagnostic| {
             assert_eq!(w.severity, crate::Severity::Warning);
             format!("{}:{} {}", w.line.unwrap_or(0), w.column.unwrap_or(0), w.message)
         };
-        loaded.warnings.iter().map(told).collect()
+        loaded.warnings.iter().map(shown).collect()
     }
 
     #[test]
@@ -199,25 +200,28 @@ mod tests {
         for (step, expected) in [
             ("run: x\n  when: 1 == 1", "4:9 this condition is always true"),
             ("run: x\n  when: '{{ false }}'", "4:9 this condition is always false"),
-            ("run: x\n  foreach: [1, 2]", "4:3 every item of this `foreach` does the same"),
-            ("run: x\n  matrix: {os: [a, b]}", "4:3 every item of this `matrix` does the same"),
+            ("run: x\n  foreach: [1, 2]", "4:3 every item of this `foreach` does the same work"),
+            ("run: x\n  matrix: {os: [a, b]}", "4:3 every item of this `matrix` does the same work"),
             ("run: 'echo {{ matrix.os }}'\n  matrix: {os: [a, b, a]}", "4:23 `a` is named twice"),
-            ("run: [cat, a, '|', wc]", "3:17 a list runs without a shell: `|` reaches the program as it is"),
+            (
+                "run: [cat, a, '|', wc]",
+                "3:17 a list runs without a shell: `|` is passed to the program unchanged",
+            ),
             (
                 "run: [ls, '${HOME}']",
-                "3:13 a list runs without a shell: `${HOME}` reaches the program as it is",
+                "3:13 a list runs without a shell: `${HOME}` is passed to the program unchanged",
             ),
-            ("run: x\n  secrets: [A]\n  env: {A: b}", "4:13 `A` is set by `env` too"),
+            ("run: x\n  secrets: [A]\n  env: {A: b}", "4:13 `A` is also set by `env`"),
             ("run: x\n  secrets: [A, A]", "4:16 `A` is named twice"),
             ("gate: {ask: x, choices: [go]}", "3:27 `go` is the only answer"),
             ("gate: {ask: x, choices: [yes, no, no]}", "3:37 `no` is named twice"),
             (
                 "gate: {ask: x}\n  retry: {attempts: 2}",
-                "4:3 a `gate` is not tried again: no answer is not a failure",
+                "4:3 a `gate` is not retried: a missing answer is not a failure",
             ),
             (
                 "wait: 5s\n  retry: {attempts: 2}",
-                "4:3 a `wait` is not tried again: no answer is not a failure",
+                "4:3 a `wait` is not retried: a missing answer is not a failure",
             ),
             ("run: x\n  retry: {delay: 1s}", "4:10 `retry` without `attempts` tries once"),
             (
@@ -226,7 +230,7 @@ mod tests {
             ),
             (
                 "run: x\n  retry: {attempts: 2, delay: 5s, max_delay: 1s}",
-                "4:46 `max_delay` is shorter than `delay`: every wait is this long",
+                "4:46 `max_delay` is shorter than `delay`: every delay is this long",
             ),
             ("run: x\n  retry: {attempts: 2, exit_codes: [1, 1]}", "4:40 `1` is named twice"),
             ("run: x\n- id: b\n  run: x\n  needs: [a, a]", "6:14 `a` is named twice"),
@@ -250,7 +254,7 @@ mod tests {
         assert_eq!(warnings(&steps(", always: false")).len(), 1);
         assert!(warnings(&steps(", always: true")).is_empty());
         assert!(warnings(&steps(", on_fail: continue")).is_empty());
-        // Without a join, ends are what they are.
+        // Without a join, several final steps are fine.
         assert!(
             warnings("steps:\n- {id: a, run: x}\n- {id: b, run: x}\n- {id: c, needs: a, run: x}\n")
                 .is_empty()

@@ -1,7 +1,7 @@
-//! YAML text as a tree whose every node knows its place; bounded in depth and size.
+//! Reads YAML text as a tree in which every node has a position. Depth and size are bounded.
 //!
-//! Built from the parser's events rather than through serde: serde stops at the first error and knows no
-//! places for keys, and a pipeline's author wants all errors at once.
+//! The tree is built from the parser's events rather than through serde: serde stops at the first error and has no
+//! positions for keys, while authors want all errors at once.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,22 +11,26 @@ use serde_json::Value;
 use crate::diagnostic::{Problem, Report};
 use crate::source::Span;
 
-/// Deeper than any key of the language, with room for the JSON given to a handler.
+/// Deeper than any key of the language, with room for the JSON arguments of a handler.
 const MAX_DEPTH: usize = 32;
-/// Nodes after aliases are expanded; a file at its largest without aliases stays below.
+/// The most nodes after aliases are expanded. The largest file without aliases has fewer.
 const MAX_NODES: usize = 400_000;
+/// The most bytes of text after aliases are expanded: four times the largest file.
+const MAX_TEXT_BYTES: usize = 4 << 20;
 
-const QUOTE_TEMPLATES: &str = "a text that begins with `{{` needs quotes: \"{{ inputs.x }}\"";
+const QUOTE_TEMPLATES: &str = "a text that starts with `{{` needs quotes: \"{{ inputs.x }}\"";
 
-/// A value and where it was written.
+/// A value with its position.
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) span: Span,
     pub(crate) yaml: Yaml,
-    /// How many nodes it holds, itself included.
+    /// The number of nodes in the subtree, including this one.
     size: usize,
-    /// How many levels it has, itself included.
+    /// The number of levels of the subtree, including this one.
     height: usize,
+    /// The number of bytes of text in the subtree, including keys.
+    bytes: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -36,7 +40,7 @@ pub(crate) enum Yaml {
     Map(Vec<(MapKey, Node)>),
 }
 
-/// A scalar as it was written and what YAML 1.2 takes it for.
+/// A scalar as written, with its type by YAML 1.2.
 #[derive(Debug, Clone)]
 pub(crate) struct Scalar {
     pub(crate) text: String,
@@ -60,21 +64,24 @@ pub(crate) struct MapKey {
 
 impl Node {
     fn new(span: Span, yaml: Yaml) -> Node {
-        let (size, height) = match &yaml {
-            Yaml::Scalar(_) => (0, 0),
+        let (size, height, bytes) = match &yaml {
+            Yaml::Scalar(scalar) => (0, 0, scalar.text.len()),
             Yaml::List(items) => totals(items.iter()),
-            Yaml::Map(entries) => totals(entries.iter().map(|(_, node)| node)),
+            Yaml::Map(entries) => {
+                let (size, height, bytes) = totals(entries.iter().map(|(_, node)| node));
+                (size, height, bytes + entries.iter().map(|(key, _)| key.text.len()).sum::<usize>())
+            }
         };
-        Node { span, yaml, size: size + 1, height: height + 1 }
+        Node { span, yaml, size: size + 1, height: height + 1, bytes }
     }
 
-    /// What it is, for "expected …, found …".
+    /// Describes the node for "expected …, found …".
     pub(crate) fn describe(&self) -> &'static str {
         match &self.yaml {
             Yaml::List(_) => "a list",
             Yaml::Map(_) => "a map",
             Yaml::Scalar(scalar) => match scalar.kind {
-                ScalarKind::Null => "nothing",
+                ScalarKind::Null => "null",
                 ScalarKind::Boolean(_) => "a boolean",
                 ScalarKind::Integer(_) => "an integer",
                 ScalarKind::Number(_) => "a number",
@@ -87,12 +94,12 @@ impl Node {
         self.entries().iter().find(|(k, _)| k.text == key).map(|(_, node)| node)
     }
 
-    /// The entries of a map; none of anything else.
+    /// Returns the entries of a map; empty for other nodes.
     pub(crate) fn entries(&self) -> &[(MapKey, Node)] {
         if let Yaml::Map(entries) = &self.yaml { entries } else { &[] }
     }
 
-    /// The items of a list; none of anything else.
+    /// Returns the items of a list; empty for other nodes.
     pub(crate) fn items(&self) -> &[Node] {
         if let Yaml::List(items) = &self.yaml { items } else { &[] }
     }
@@ -133,14 +140,17 @@ impl Node {
     }
 }
 
-fn totals<'a>(children: impl Iterator<Item = &'a Node>) -> (usize, usize) {
-    children.fold((0, 0), |(size, height), child| (size + child.size, height.max(child.height)))
+fn totals<'a>(children: impl Iterator<Item = &'a Node>) -> (usize, usize, usize) {
+    children.fold((0, 0, 0), |(size, height, bytes), child| {
+        (size + child.size, height.max(child.height), bytes + child.bytes)
+    })
 }
 
-/// The tree of the one document in the report's source; none if it cannot be read, which is reported.
+/// Reads the single document of the report's source. Reports errors and returns `None` if there are any.
 pub(crate) fn read(report: &mut Report) -> Option<Node> {
     let source = report.source.clone();
-    let mut builder = Builder { report, open: Vec::new(), anchors: HashMap::new(), nodes: 0, root: None };
+    let mut builder =
+        Builder { report, open: Vec::new(), anchors: HashMap::new(), nodes: 0, copied_bytes: 0, root: None };
     let mut documents = 0;
     for next in Parser::new_from_str(&source.text) {
         let (event, span) = match next {
@@ -148,7 +158,7 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
             Err(error) => {
                 let at = error.marker().byte_offset().unwrap_or(source.text.len());
                 let problem = Problem::at(Span { start: at, end: at }, format!("not YAML: {}", error.info()));
-                let line = source.line(source.place(at).line);
+                let line = source.line(source.position(at).line);
                 let bare = [": {{", "- {{", "[{{", ", {{"].iter().any(|bare| line.contains(bare));
                 builder.report.error(if bare { problem.help(QUOTE_TEMPLATES) } else { problem });
                 return None;
@@ -157,8 +167,8 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
         if matches!(event, Event::DocumentStart(..)) {
             documents += 1;
             if documents > 1 {
-                let problem = Problem::at(span, "a second document begins here");
-                builder.report.error(problem.expected("one pipeline in a file"));
+                let problem = Problem::at(span, "a second document starts here");
+                builder.report.error(problem.expected("one pipeline per file"));
                 return None;
             }
         }
@@ -175,10 +185,12 @@ struct Builder<'r> {
     open: Vec<Frame>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
+    /// Bytes of text that anchors and aliases have added to the file's.
+    copied_bytes: usize,
     root: Option<Node>,
 }
 
-/// A collection whose end has not come yet.
+/// A collection that has not ended yet.
 struct Frame {
     span: Span,
     anchor: usize,
@@ -220,12 +232,14 @@ impl Builder<'_> {
             }
             Event::Alias(id) => match self.anchors.get(&id) {
                 Some(node) if self.nodes + node.size > MAX_NODES => Err(too_many(span)),
+                Some(node) if self.copied_bytes + node.bytes > MAX_TEXT_BYTES => Err(too_long(span)),
                 Some(node) => {
                     let copy = Node { span, ..node.clone() };
                     self.nodes += copy.size - 1;
+                    self.copied_bytes += copy.bytes;
                     self.add(0, copy)
                 }
-                None => Err(Problem::at(span, "this alias stands inside what it refers to")),
+                None => Err(Problem::at(span, "this alias is inside the value that it refers to")),
             },
             _ => Ok(()),
         }
@@ -239,19 +253,24 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Puts a finished node where it belongs.
+    /// Adds a finished node to its collection.
     fn add(&mut self, anchor: usize, node: Node) -> Result<(), Problem> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             return Err(too_many(node.span));
         }
-        // An alias brings its own levels along, which `begin` has not seen.
+        // An alias adds its own levels, which `begin` has not counted.
         if self.open.len() + node.height > MAX_DEPTH + 1 {
             return Err(too_deep(node.span));
         }
         if anchor > 0 {
+            // A node inside several anchors is stored once for each.
+            if self.copied_bytes + node.bytes > MAX_TEXT_BYTES {
+                return Err(too_long(node.span));
+            }
             self.anchors.insert(anchor, node.clone());
             self.nodes += node.size;
+            self.copied_bytes += node.bytes;
         }
         match self.open.last_mut().map(|frame| &mut frame.inside) {
             None => self.root = Some(node),
@@ -290,28 +309,33 @@ fn too_many(span: Span) -> Problem {
     Problem::at(span, format!("the file grows past {MAX_NODES} values here")).help("use fewer aliases")
 }
 
+fn too_long(span: Span) -> Problem {
+    let message = format!("aliases make the file grow past {} MiB here", MAX_TEXT_BYTES >> 20);
+    Problem::at(span, message).help("use fewer aliases, or move long texts to files of their own")
+}
+
 fn too_deep(span: Span) -> Problem {
     Problem::at(span, format!("nested more than {MAX_DEPTH} levels deep"))
 }
 
-/// Whether a tag asks for text; all tags but those that say what is so anyway are refused.
+/// Returns whether a tag asks for text. Refuses all tags except those that restate the default type.
 fn refuse_tag(tag: Option<&Tag>, span: Span) -> Result<bool, Problem> {
     match tag.map(|tag| tag.core_suffix()) {
         None | Some(Some("seq" | "map")) => Ok(false),
         Some(Some("str")) => Ok(true),
         Some(_) => {
-            Err(Problem::at(span, "YAML tags are not supported").help("remove the word that begins with `!`"))
+            Err(Problem::at(span, "YAML tags are not supported").help("remove the word that starts with `!`"))
         }
     }
 }
 
-/// The span without the blank lines that a block takes along.
+/// Returns the span without the trailing blank lines of a block.
 fn trimmed(span: Span, report: &Report) -> Span {
     let kept = report.source.slice(span).trim_end().len();
     Span { start: span.start, end: span.start + kept }
 }
 
-/// What an unquoted scalar is, by the core schema of YAML 1.2: `yes`, `no`, `on` and `off` are text.
+/// Returns the type of an unquoted scalar by the core schema of YAML 1.2: `yes`, `no`, `on` and `off` are text.
 fn resolve(text: &str) -> ScalarKind {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return ScalarKind::Null,
@@ -335,7 +359,7 @@ fn resolve(text: &str) -> ScalarKind {
     ScalarKind::Text
 }
 
-/// Text of the file in a message: in backticks, with what a terminal would act on made visible.
+/// Quotes text of the file for a message: in backticks, with control characters made visible.
 pub(crate) fn quoted(text: &str) -> String {
     const MAX_CHARS: usize = 60;
     let mut shown: String = text.chars().take(MAX_CHARS).flat_map(char::escape_debug).collect();
@@ -378,17 +402,23 @@ mod tests {
             let ten = vec![format!("*a{}", n - 1); 10].join(", ");
             format!("{s}a{n}: &a{n} [{ten}]\n")
         });
+        // One large scalar with many aliases, and nested anchors.
+        let long = format!("a: &a {}\nb: [{}]", "x".repeat(400_000), "*a, ".repeat(20_000));
+        let anchors: String = (0..30).map(|n| format!("&a{n} [")).collect();
+        let nested = format!("a: {anchors}{}{}", "x".repeat(400_000), "]".repeat(30));
         for (text, error) in [
             ("a: 1\nb: 2\na: 3", "3:1 the key `a` is written twice"),
             ("a: [1, 2", "1:4 not YAML: "),
-            ("a: &x [*x]", "1:8 this alias stands inside what it refers to"),
+            ("a: &x [*x]", "1:8 this alias is inside the value that it refers to"),
             ("a: *nope", "1:4 not YAML: "),
             ("a: !secret x", "1:"),
             ("? [a]\n: b", "1:3 a key must be a word"),
-            ("a: 1\n---\nb: 2", "2:1 a second document begins here"),
+            ("a: 1\n---\nb: 2", "2:1 a second document starts here"),
             (&deep, "1:33 nested more than 32 levels deep"),
             (&ladder, "33:12 nested more than 32 levels deep"),
             (&bomb, "7:"),
+            (&long, "2:"),
+            (&nested, "1:"),
         ] {
             let found = check(text).unwrap_err();
             assert!(found.starts_with(error), "{text}\n{found}");

@@ -1,4 +1,5 @@
-//! Child pipelines: found beside their parent, refused where they would never end, read once however many name them.
+//! Child pipelines: loaded from the parent's folder, refused where they would never end, read once however many refer
+//! to them.
 
 use std::path::Path;
 
@@ -25,7 +26,7 @@ fn a_child_is_kept_with_its_parent() {
     write(folder.path(), "other.yaml", "steps: [{id: c, run: echo}]");
     let parent = load(&folder.path().join("parent.yaml")).unwrap().pipeline;
     let Kind::Pipeline { definition, .. } = &parent.steps[0].spec.kind else { panic!("no child") };
-    // What happens to the files afterwards does not matter.
+    // Later changes of the files do not matter.
     drop(folder);
     let child = definition.parse().unwrap().pipeline;
     let Kind::Pipeline { definition, .. } = &child.steps[0].spec.kind else { panic!("no child") };
@@ -39,13 +40,19 @@ fn what_would_never_end_is_refused() {
     write(folder.path(), "one.yaml", "steps: [{id: a, pipeline: two.yaml}]");
     write(folder.path(), "two.yaml", "steps: [{id: a, pipeline: ./sub/../one.yaml}]");
     std::fs::create_dir(folder.path().join("sub")).unwrap();
-    assert!(refused(folder.path(), "self.yaml").contains("it would run itself again and again"));
-    assert!(refused(folder.path(), "one.yaml").contains("it would run itself again and again"));
+    assert!(
+        refused(folder.path(), "self.yaml")
+            .contains("it contains itself, directly or through another pipeline")
+    );
+    assert!(
+        refused(folder.path(), "one.yaml")
+            .contains("it contains itself, directly or through another pipeline")
+    );
     for level in 0..20 {
         let text = format!("steps: [{{id: a, pipeline: l{}.yaml}}]", level + 1);
         write(folder.path(), &format!("l{level}.yaml"), &text);
     }
-    assert!(refused(folder.path(), "l0.yaml").contains("inside each other"));
+    assert!(refused(folder.path(), "l0.yaml").contains("levels of child pipelines"));
 }
 
 #[test]
@@ -58,7 +65,7 @@ fn many_that_name_the_same_child_load_at_once() {
         write(folder.path(), &format!("l{level}.yaml"), &format!("steps:\n{steps}"));
     }
     write(folder.path(), &format!("l{LEVELS}.yaml"), "steps: [{id: a, run: echo}]");
-    // Each read anew would be a million million files.
+    // Reading each file again for every reference would take a million million reads.
     let loaded = load(&folder.path().join("l0.yaml")).unwrap_or_else(|wrong| panic!("{wrong}"));
     assert_eq!(loaded.pipeline.steps.len(), 10);
 }

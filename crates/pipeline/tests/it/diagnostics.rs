@@ -1,6 +1,7 @@
-//! What authors read when a file is wrong: the whole text, for one case of each kind.
+//! The diagnostics of broken files: the complete text, for one case of each kind.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::json;
 use sprag_pipeline::{Diagnostics, load, parse};
@@ -45,9 +46,9 @@ error: `timeout` cannot be `30`, an integer
 4 |     timeout: 30
   |              ^^ expected a duration such as 500ms, 30s, 5m, 2h, 1d or 1h30m
   |
-  = help: give a unit: `30s` for 30 seconds
+  = help: add a unit: `30s` for 30 seconds
 
-error: this step needs `biuld`, and there is no such step
+error: this step needs `biuld`, but there is no such step
  --> p.yaml:6:13
   |
 6 |     needs: [biuld]
@@ -71,7 +72,7 @@ fn a_circle_is_named_with_a_need_that_was_written() {
     check(
         "steps:\n  - id: a\n    run: x\n    needs: [c]\n  - id: b\n    run: x\n  - id: c\n    run: x\n",
         r"
-error: the steps need each other in a circle: a → c → b → a
+error: the steps need each other in a cycle: a → c → b → a
  --> p.yaml:4:13
   |
 4 |     needs: [c]
@@ -91,7 +92,7 @@ error: `id` cannot be `ä`
  --> p.yaml:2:11
   |
 2 |   - { id: ä, run: "日本 {{ inputs.x }}" }
-  |           ^ expected 1 to 64 letters, digits, `-` and `_`, beginning with a letter or digit
+  |           ^ expected 1 to 64 letters, digits, `-` and `_`, starting with a letter or digit
 
 error: the pipeline has no input `x`
  --> p.yaml:2:26
@@ -104,7 +105,7 @@ error: the pipeline has no input `x`
     );
 }
 
-/// One line per case: what is wrong in the file, and the message with its place.
+/// One line per case: the file, and the message with its position.
 #[test]
 fn each_kind_of_error_has_its_place() {
     let bomb = (1..9).fold("a0: &a0 x\n".to_owned(), |text, n| {
@@ -118,12 +119,12 @@ fn each_kind_of_error_has_its_place() {
         ("[1]", "1:1 a pipeline file cannot be a list"),
         ("name: x\n", "1:1 a pipeline needs the key `steps`"),
         ("steps: []", "1:8 `steps` is an empty list"),
-        ("steps:\n", "1:6 `steps` cannot be nothing"),
+        ("steps:\n", "1:6 `steps` cannot be null"),
         ("steps:\n  - run: x\n", "2:5 a step needs the key `id`"),
-        ("steps:\n  - id: a\n", "2:5 this step does nothing"),
+        ("steps:\n  - id: a\n", "2:5 this step has no action"),
         (
             "steps:\n  - id: a\n    run: x\n    call: y\n",
-            "4:5 a step does one thing, and this one has `run` and `call`",
+            "4:5 a step has one action, and this one has `run` and `call`",
         ),
         (
             "steps:\n  - id: a\n    run: x\n  - id: a\n    run: x\n",
@@ -137,7 +138,7 @@ fn each_kind_of_error_has_its_place() {
         ("steps:\n  - id: 7\n    run: x\n", "2:9 `id` cannot be `7`, an integer"),
         (
             "steps:\n  - id: a\n    run: x\n    needs: [a]\n",
-            "4:13 the steps need each other in a circle: a → a",
+            "4:13 the steps need each other in a cycle: a → a",
         ),
         (
             "steps:\n  - id: a\n    run: x\n    on_fail: {rework: a}\n",
@@ -154,11 +155,11 @@ fn each_kind_of_error_has_its_place() {
             "steps:\n  - id: a\n    run: x\n    env: {SPRAG_X: 1}\n",
             "4:11 a name in `env` cannot be `SPRAG_X`",
         ),
-        ("steps:\n  - id: a\n    run: x\n    env: {X: }\n", "4:12 `X` in `env` cannot be nothing"),
-        ("steps:\n  - id: a\n    call: x\n    shell: sh\n", "4:5 `shell` means nothing to a `call`"),
+        ("steps:\n  - id: a\n    run: x\n    env: {X: }\n", "4:12 `X` in `env` cannot be null"),
+        ("steps:\n  - id: a\n    call: x\n    shell: sh\n", "4:5 `shell` has no effect on a `call`"),
         (
             "steps:\n  - id: a\n    run: [x]\n    shell: sh\n",
-            "4:5 `shell` means nothing to a `run` without a shell",
+            "4:5 `shell` has no effect on a `run` without a shell",
         ),
         ("steps:\n  - id: a\n    run: ['']\n", "3:11 the program's name is empty"),
         ("steps:\n  - id: a\n    run: echo {{ x\n", "3:15 `{{` without its `}}`"),
@@ -166,7 +167,7 @@ fn each_kind_of_error_has_its_place() {
         ("steps:\n  - id: a\n    run: echo {{ steps.b.outputs }}\n", "3:18 there is no step `b`"),
         (
             "steps:\n  - id: a\n    run: echo '{{ run.id }}'\n",
-            "3:19 a value cannot stand inside single quotes",
+            "3:19 a value cannot be used inside single quotes",
         ),
         (
             "steps:\n  - id: a\n    run: print({{ run.id }})\n    shell: [python3, -c]\n",
@@ -174,7 +175,7 @@ fn each_kind_of_error_has_its_place() {
         ),
         (
             "steps:\n  - id: a\n    run: [sh, -c, 'echo {{ run.id }}']\n",
-            "3:19 a value cannot stand where it is evaluated, as by `eval`, `sh -c`, `ssh` or `declare`",
+            "3:19 a value cannot be used where it is evaluated, as by `eval`, `sh -c`, `awk`, `ssh` or `declare`",
         ),
         (
             "inputs: {a: {type: integer, default: x}}\nsteps: [{id: a, run: x}]",
@@ -186,7 +187,7 @@ fn each_kind_of_error_has_its_place() {
         ),
         (
             "concurrency: {group: 'g-{{ run.id }}'}\nsteps: [{id: a, run: x}]",
-            "1:28 `run` is not known when this is filled in",
+            "1:28 `run` is not available here",
         ),
         (
             "concurrency: {group: g, on_conflict: refuse}\nsteps: [{id: a, run: x}]",
@@ -237,7 +238,7 @@ fn colour_is_asked_for() {
 #[test]
 fn a_file_of_nonsense_is_told_in_fifty() {
     let found = refused(&format!("steps:\n{}", "  - {x: 1}\n".repeat(3000)));
-    assert_eq!((found.len(), found.left_out()), (50, 5950));
+    assert_eq!((found.len(), found.omitted()), (50, 5950));
     let one_line = format!("steps: [{}]", "{x: 1},".repeat(20_000));
     let text = refused(&one_line).to_string();
     assert!(text.len() < 100_000, "{}", text.len());
@@ -267,22 +268,48 @@ fn files_that_cannot_be_read_are_named() {
         path
     };
     let big = file("big.yaml", b"");
-    // Sparse: the size is stated, the bytes are nowhere.
+    // The file is sparse: it has a size but no stored bytes.
     std::fs::OpenOptions::new().write(true).open(&big).unwrap().set_len(100_000_000).unwrap();
     for (path, expected) in [
         (dir.path().join("missing.yaml"), "cannot read"),
         (dir.path().to_owned(), "cannot read"),
         (big, "the file is larger than 1 MiB"),
         (file("latin.yaml", b"steps:\n  - id: caf\xe9\n"), "the file is not UTF-8 text from here on"),
-        ("/dev/zero".into(), "the file is larger than 1 MiB"),
+        ("/dev/zero".into(), "cannot read /dev/zero: it is not a regular file"),
     ] {
         let text = load(&path).map(|_| ()).unwrap_err();
         let first = text.iter().next().unwrap();
         assert!(first.message.starts_with(expected), "{text}");
         assert_eq!(first.file, path.display().to_string());
     }
+    // A person may name a pipe or a device, which is read to its end within the same limit.
+    let endless = sprag_pipeline::load_stream(Path::new("/dev/zero")).map(|_| ()).unwrap_err();
+    assert!(endless.to_string().contains("the file is larger than 1 MiB"), "{endless}");
     let plain = file("my pipeline.v2.yaml", b"\xef\xbb\xbfsteps: [{id: a, run: x}]\r\n");
     assert_eq!(load(&plain).unwrap().pipeline.name, "my-pipeline.v2");
+}
+
+/// What all steps have from the pipeline counts for each of them, so that a file of a few lines makes no plan without bound.
+#[test]
+fn e03_a_plan_has_a_bound() {
+    let steps = |count: usize| -> String {
+        (0..count).map(|n| format!("  - {{ id: s{n}, run: 'true' }}\n")).collect()
+    };
+    let long = "x".repeat(800_000);
+    let with_variable = |count| format!("env: {{ LONG: {long} }}\nsteps:\n{}", steps(count));
+    assert!(parse("fits.yaml", &with_variable(20)).is_ok());
+    let told = parse("p.yaml", &with_variable(21)).map(|_| ()).unwrap_err();
+    let first = told.iter().next().unwrap();
+    assert_eq!(
+        first.message,
+        "the steps up to here, with the defaults and variables they share, have more than 16 MiB"
+    );
+    assert_eq!(first.line, Some(23), "{told}");
+    // The secrets of one step are masked in what all others leave behind.
+    let names: String = (0..20_000).map(|n| format!("SECRET_{n}, ")).collect();
+    let many = format!("steps:\n  - {{ id: a, run: 'true', secrets: [{names}] }}\n{}", steps(100));
+    let told = parse("p.yaml", &many).map(|_| ()).unwrap_err().to_string();
+    assert!(told.contains("have more than 16 MiB"), "{}", &told[..told.len().min(2_000)]);
 }
 
 #[test]
@@ -319,7 +346,10 @@ fn a_template_without_its_input_is_refused_before_the_run_begins() {
     let pipeline = parse("p.yaml", source).unwrap().pipeline;
     let wrong = pipeline.plan(&BTreeMap::new()).unwrap_err();
     let messages: Vec<&str> = wrong.iter().map(|d| d.message.as_str()).collect();
-    assert_eq!(messages, ["step `s` uses `{{ inputs.b }}`, which has no value in this run: it is undefined"]);
+    assert_eq!(
+        messages,
+        ["step `s` uses `{{ inputs.b }}`, which has no value in this run: `inputs.b` is undefined"]
+    );
     assert!(pipeline.plan(&BTreeMap::from([("b".into(), json!("v"))])).is_ok());
 }
 
@@ -337,19 +367,19 @@ fn a_step_whose_id_has_a_hyphen_is_named_in_brackets() {
 #[test]
 fn p18_what_would_mean_nothing_to_a_kind_is_refused_with_its_place() {
     for (keys, line, column, expected) in [
-        ("task: { prompt: x }\n    timeout: 1m", 4, 5, "`timeout` means nothing to a `task`"),
-        ("gate: { ask: x }\n    queue: q", 4, 5, "`queue` means nothing to a `gate`"),
+        ("task: { prompt: x }\n    timeout: 1m", 4, 5, "`timeout` has no effect on a `task`"),
+        ("gate: { ask: x }\n    queue: q", 4, 5, "`queue` has no effect on a `gate`"),
         (
             "task: { prompt: x }\n    retry: { attempts: 2, exit_codes: [1] }",
             4,
             27,
-            "`exit_codes` means nothing to the `retry` of a `task`",
+            "`exit_codes` has no effect in the `retry` of a `task`",
         ),
         (
             "call: x\n    retry: { attempts: 2, exit_codes: [1] }",
             4,
             27,
-            "`exit_codes` means nothing to the `retry` of a `call`",
+            "`exit_codes` has no effect in the `retry` of a `call`",
         ),
     ] {
         let wrong = parse("p.yaml", &format!("steps:\n  - id: a\n    {keys}\n")).map(|_| ()).unwrap_err();

@@ -1,4 +1,4 @@
-//! The examples do what they say: their commands, run one after the other as a worker would.
+//! The examples do what they claim: runs their commands one after the other, as a worker would.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use sprag_pipeline::{StepSpec, load, render_step};
 
-/// What the pipeline's steps print, each tried as often as it may be.
+/// Returns the output of the pipeline's steps. Each step has as many attempts as its policy allows.
 fn run(file: &str, inputs: serde_json::Value) -> Result<String, String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(file);
     let loaded = load(&path).unwrap_or_else(|wrong| panic!("{wrong}"));

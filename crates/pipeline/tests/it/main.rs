@@ -1,8 +1,9 @@
-//! Pipeline files: what is loaded, what is refused, and how it is told.
+//! Pipeline files: accepted files, refused files, and their diagnostics.
 
 mod children;
 mod corpus;
 mod diagnostics;
 mod examples;
 mod hostile;
+mod json_schema;
 mod robust;

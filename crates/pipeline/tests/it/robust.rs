@@ -1,4 +1,4 @@
-//! The loader never panics, hangs or slows down, whatever it is given.
+//! The loader never panics, hangs or slows down on any input.
 
 use std::fmt::Write;
 
@@ -42,7 +42,7 @@ const FRAGMENTS: [&str; 30] = [
     "needs: [plan]",
 ];
 
-/// A generator of its own, so that a failure repeats itself: xorshift.
+/// A private generator (xorshift), so that a failure can be reproduced.
 struct Chance(u64);
 
 impl Chance {
@@ -109,12 +109,12 @@ fn a_thousand_steps_load_in_fifty_milliseconds() {
         assert_eq!(plan.steps.len(), 1000);
     }
     println!("1,000 steps ({} bytes) load and plan in {best_ms:.1} ms", text.len());
-    // Unoptimised builds are given more: the bound is for what people run.
+    // Unoptimised builds have a higher limit: the limit is for release builds.
     let bound_ms = if cfg!(debug_assertions) { 500.0 } else { 50.0 };
     assert!(best_ms < bound_ms, "{best_ms} ms");
 }
 
-/// Files as large as allowed, each built to make some part of the loader do much work.
+/// Files of the maximum size, each built to cause much work in one part of the loader.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it measures real time, which no simulation replaces")]
 fn the_largest_files_do_not_hang() {
