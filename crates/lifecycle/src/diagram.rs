@@ -1,35 +1,38 @@
-//! The reference page, drawn from the tables: a diagram and a grid for each lifecycle.
+//! The reference page, generated from the tables: a diagram and a grid for each lifecycle.
 
 use std::fmt::Write;
 
 use crate::table::{Lifecycle, To, Word};
 use crate::{Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
 
-/// The whole of docs/lifecycles.md.
+/// Returns the content of docs/lifecycles.md.
 pub fn reference() -> String {
     let mut page = String::from(
         "# Lifecycles\n\
          \n\
-         <!-- Drawn from the tables in crates/lifecycle by `cargo xtask gen`. A test fails when they differ. -->\n\
+         <!-- Generated from the tables in crates/lifecycle by `cargo xtask gen`. A test fails when they differ. -->\n\
          \n\
-         Every status changes in one place, in one way: somebody reports **what happened** (an event), and\n\
-         the entity's table says what that means. In each grid a row is an event, a column a status; the\n\
-         cell is the status that the event leads to, and `–` means that it is refused as illegal. An event\n\
-         whose conditions do not hold any more is refused as superseded, which is tested before the grid.\n\
-         A refused event changes nothing; `sprag explain` shows the last ones.\n",
+         A program reports an **event**, and the entity's table decides which status follows; no other code\n\
+         changes a status. In each grid a row is an event and a column is a status. The cell is the status\n\
+         that the event leads to; `–` means that the event is refused as illegal. An event whose conditions\n\
+         no longer hold is refused as superseded, which is tested before the grid. A refused event changes\n\
+         nothing; `sprag explain` shows the latest ones.\n",
     );
     section::<Run>(&mut page, "One execution of a pipeline with its inputs.");
     section::<Step>(&mut page, "A node of the pipeline in one run. Only the walk over the run writes it.");
     section::<Execution>(
         &mut page,
-        "One attempt at a step. The executor owns it until it is published, the worker once it has\n\
-         received it; in between, one of them wins by the fence, a number that grows at each change of hands.",
+        "One attempt at a step. The executor owns it until it is published, and the worker owns it after\n\
+         receiving it. In between, the fence decides: a number that grows whenever the owner changes.",
     );
-    section::<Environment>(&mut page, "Where a run works: a git worktree or a directory, on one host.");
+    section::<Environment>(
+        &mut page,
+        "The place where a run works: a git worktree or a directory, on one host.",
+    );
     section::<Thread>(&mut page, "A conversation with a coding agent, over several turns.");
     section::<Gate>(&mut page, "A question to a person.");
-    section::<WorkerPresence>(&mut page, "Whoever claims from a queue.");
-    section::<Enforcement>(&mut page, "A rule matched an event, once per rule and event.");
+    section::<WorkerPresence>(&mut page, "A process that claims executions from queues.");
+    section::<Enforcement>(&mut page, "A match of a rule and an event, once per pair.");
     page
 }
 
@@ -49,7 +52,7 @@ fn diagram<L: Lifecycle>(page: &mut String) {
             for (nth, to) in rule.to.targets().into_iter().enumerate() {
                 let when = match (rule.to, nth) {
                     (To::Status(_), _) => "",
-                    (To::ByPath { .. }, 0) => " (directory there)",
+                    (To::ByPath { .. }, 0) => " (directory exists)",
                     (To::ByPath { .. }, _) => " (directory gone)",
                 };
                 writeln!(page, "    {from} --> {to}: {}{when}", rule.event).expect("writing to a String");
@@ -68,7 +71,8 @@ fn grid<L: Lifecycle>(page: &mut String) {
         .expect("writing to a String");
     writeln!(page, "|---|---|{}---|", "---|".repeat(statuses.len())).expect("writing to a String");
     for event in L::Event::ALL {
-        // One line per set of reporters: an executor and a worker may report one event on different terms.
+        // One row per set of reporters: an executor and a worker may report the same event under different
+        // conditions.
         let mut rules: Vec<_> = L::RULES.iter().filter(|rule| rule.event == *event).collect();
         while let Some(first) = rules.first().copied() {
             let (same, rest): (Vec<_>, Vec<_>) = rules
@@ -81,7 +85,7 @@ fn grid<L: Lifecycle>(page: &mut String) {
                     None => "–".to_owned(),
                     Some(To::Status(to)) => to.to_string(),
                     Some(To::ByPath { present, absent }) => {
-                        format!("{present} if the directory is there, else {absent}")
+                        format!("{present} if the directory exists, else {absent}")
                     }
                 })
                 .collect();

@@ -1,97 +1,97 @@
-//! The environment: where a run works, a git worktree or a plain directory, on one host.
+//! The environment: a git worktree or a plain directory on one host, in which a run works.
 
 use crate::table::{Actor, Lifecycle, Rule, To, rule, words};
 
 words! {
-    /// What an environment can be.
+    /// The status of an environment.
     EnvironmentStatus {
-        /// It is being made.
+        /// A worker is creating it.
         Provisioning = "provisioning",
-        /// It can be used.
+        /// Can be used.
         Ready = "ready",
-        /// It is not usable: it was never finished, was half removed, or its host is gone.
+        /// Cannot be used: creation or removal failed, or the host is gone.
         Error = "error",
-        /// It is being removed.
+        /// A worker is removing it.
         Destroying = "destroying",
-        /// It is gone.
+        /// Removed.
         Destroyed = "destroyed",
     }
 }
 
 words! {
-    /// What can happen to an environment.
+    /// An event of an environment.
     EnvironmentEvent {
-        /// Somebody needs it.
+        /// A run or thread needs it.
         ProvisionRequested = "provision.requested",
-        /// It was made.
+        /// The worker created it.
         ProvisionSucceeded = "provision.succeeded",
-        /// It could not be made.
+        /// The worker could not create it.
         ProvisionFailed = "provision.failed",
-        /// Making it was broken off.
+        /// Creation was cancelled.
         ProvisionCancelled = "provision.cancelled",
-        /// Its host's lease ran out.
+        /// The host's lease expired.
         HostLost = "host.lost",
-        /// A worker begins to remove it.
+        /// A worker starts to remove it.
         DestroyDispatched = "destroy.dispatched",
-        /// It was removed.
+        /// The worker removed it.
         DestroySucceeded = "destroy.succeeded",
-        /// It could not be removed.
+        /// The worker could not remove it.
         DestroyFailed = "destroy.failed",
-        /// Whoever was removing it is gone.
+        /// The worker that was removing it is gone.
         DestroyLost = "destroy.lost",
-        /// There is nothing left to remove.
+        /// Nothing is left to remove.
         CleanupCompleted = "cleanup.completed",
     }
 }
 
 words! {
-    /// What can make an environment's event come too late.
+    /// A condition of an environment's events.
     EnvironmentPredicate {
-        /// The event speaks of the present attempt to make it.
+        /// The event belongs to the current attempt to create it.
         MatchingProvisionAttempt = "matching provision attempt",
-        /// The event speaks of the present attempt to remove it.
+        /// The event belongs to the current attempt to remove it.
         MatchingDestroyAttempt = "matching destroy attempt",
-        /// The host's lease ran out.
+        /// The host's lease has expired.
         HostLeaseLapsed = "the host's lease lapsed",
-        /// Sprag made it, so Sprag may remove it.
+        /// Sprag created it, so Sprag may remove it.
         Managed = "managed",
-        /// Somebody asked for it to be removed.
+        /// Removal was requested.
         CleanupRequested = "clean-up requested",
-        /// The directory is on disk.
+        /// The directory exists.
         PathPresent = "path present",
-        /// The directory is gone, or its host is for good.
+        /// The directory does not exist, or its host is permanently gone.
         PathAbsent = "path absent, or its host gone for good",
         /// No live run or thread uses it.
         NoLiveUser = "no live run or thread uses it",
-        /// Whoever was removing it is gone.
+        /// The worker that was removing it is gone.
         DestroyerGone = "the destroyer is gone",
     }
 }
 
-/// What the environment's predicates look at.
+/// The facts that the environment's predicates test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnvironmentFacts {
-    /// The provision attempt that the reporter saw equals the row's.
+    /// Whether the provision attempt in the report equals the row's.
     pub provision_attempt_matches: bool,
-    /// The destroy attempt that the reporter saw equals the row's.
+    /// Whether the destroy attempt in the report equals the row's.
     pub destroy_attempt_matches: bool,
-    /// The host's lease ran out.
+    /// Whether the host's lease has expired.
     pub host_lease_lapsed: bool,
-    /// Sprag made it.
+    /// Whether Sprag created it.
     pub managed: bool,
-    /// Somebody asked for it to be removed.
+    /// Whether removal was requested.
     pub cleanup_requested: bool,
-    /// The directory is on disk.
+    /// Whether the directory exists.
     pub path_present: bool,
-    /// Its host is gone for good.
+    /// Whether the host is permanently gone.
     pub host_gone: bool,
-    /// Live runs and threads that use it.
+    /// The number of live runs and threads that use it.
     pub live_users: u32,
-    /// Whoever was removing it is gone.
+    /// Whether the worker that was removing it is gone.
     pub destroyer_gone: bool,
 }
 
-/// The environment's lifecycle.
+/// The lifecycle of an environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Environment;
 
@@ -112,7 +112,7 @@ impl Lifecycle for Environment {
         //   event                   who          from                              to            superseded unless
         rule(E::ProvisionRequested,  &[Executor], &[Ready, Error, Destroyed],       Provisioning, &[]),
         rule(E::ProvisionSucceeded,  &[Worker],   &[Provisioning],                  Ready,        &[P::MatchingProvisionAttempt]),
-        // A worker that died while making it says nothing: the reaper does.
+        // A worker that died during creation cannot report, so the reaper does.
         rule(E::ProvisionFailed,     &[Worker, Reaper], &[Provisioning],            Error,        &[P::MatchingProvisionAttempt]),
         rule(E::ProvisionCancelled,  &[Worker],   &[Provisioning],                  Error,        &[P::MatchingProvisionAttempt]),
         rule(E::HostLost,            &[Reaper],   &[Provisioning, Ready, Destroying], Error,      &[P::HostLeaseLapsed]),

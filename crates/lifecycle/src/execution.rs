@@ -1,7 +1,7 @@
-//! The execution: one attempt at a step, owned by exactly one side at a time.
+//! The execution: one attempt at a step, with exactly one owner at a time.
 //!
 //! ```text
-//! EXECUTOR OWNS                        in the queue's hands     WORKER OWNS
+//! EXECUTOR OWNS                        owned by the queue       WORKER OWNS
 //! requested → scheduling ──publish──▶ scheduled ──receive──▶ running → completed | failed | timed_out | cancelled
 //!                                                                     (reaper, for a dead worker) → abandoned
 //! ```
@@ -10,23 +10,23 @@ use crate::mutant;
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 
 words! {
-    /// What an execution can be.
+    /// The status of an execution.
     ExecutionStatus {
-        /// It exists; its time or a place may still be missing.
+        /// Created; waits for its start time or for a free slot.
         Requested = "requested",
-        /// An executor is handing it over.
+        /// The executor is handing it off.
         Scheduling = "scheduling",
-        /// In the queue's hands: a worker receives it, or the executor takes it back.
+        /// In the queue: a worker receives it, or the executor revokes it.
         Scheduled = "scheduled",
-        /// A worker has it.
+        /// A worker runs it.
         Running = "running",
-        /// It ended well.
+        /// Succeeded.
         Completed = "completed",
-        /// It ended badly.
+        /// Failed.
         Failed = "failed",
-        /// It took too long and was ended.
+        /// Exceeded its timeout and was stopped.
         TimedOut = "timed_out",
-        /// It was ended, or never begun, because somebody wanted so.
+        /// Stopped, or never started, because a cancel was requested.
         Cancelled = "cancelled",
         /// Its worker was lost.
         Abandoned = "abandoned",
@@ -34,31 +34,31 @@ words! {
 }
 
 words! {
-    /// What can happen to an execution.
+    /// An event of an execution.
     ExecutionEvent {
-        /// An executor begins to hand it over.
+        /// The executor starts to hand it off.
         SchedulingStarted = "scheduling.started",
-        /// A limit leaves no place for it now.
+        /// A limit leaves no slot for it now.
         SchedulingDeferred = "scheduling.deferred",
-        /// It cannot be handed over at all.
+        /// It cannot be handed off at all.
         SchedulingFailed = "scheduling.failed",
-        /// It is in the queue's hands.
+        /// The executor put it into the queue.
         HandoffPublished = "handoff.published",
-        /// A worker has it.
+        /// A worker received it.
         HandoffReceived = "handoff.received",
         /// The executor took it back from the queue.
         HandoffRevoked = "handoff.revoked",
-        /// The work ended well.
+        /// The work succeeded.
         Completed = "execution.completed",
-        /// The work ended badly.
+        /// The work failed.
         Failed = "execution.failed",
-        /// The work took too long.
+        /// The work exceeded its timeout.
         TimedOut = "execution.timed_out",
-        /// The work was ended, or never begun.
+        /// The work was stopped, or never started.
         Cancelled = "execution.cancelled",
-        /// The worker gives it back.
+        /// The worker released it unfinished.
         Released = "execution.released",
-        /// The worker's lease ran out.
+        /// The worker's lease expired.
         LeaseExpired = "lease.expired",
         /// The worker's process is gone.
         OwnerDied = "owner.died",
@@ -66,45 +66,45 @@ words! {
 }
 
 words! {
-    /// What can make an execution's event come too late.
+    /// A condition of an execution's events.
     ExecutionPredicate {
-        /// Nobody wants it to end.
+        /// No cancel was requested.
         NotCancelRequested = "not cancel-requested",
-        /// Its run starts work of this kind.
+        /// The run starts work of this kind in its current status.
         RunLive = "run live",
-        /// Its backoff is over.
+        /// The backoff is over.
         NotBeforeItsTime = "not before its time",
-        /// The fence is the one that the reporter was given.
+        /// The fence in the report is the current one.
         MatchingFence = "matching fence",
-        /// The run's epoch is the one it was created in.
+        /// The run's epoch is the one in which the execution was created.
         MatchingEpoch = "matching epoch",
-        /// The lease ran out.
+        /// The lease has expired.
         LeaseLapsed = "lease lapsed",
-        /// The owner's process is gone, by pid, start time, boot id and pid namespace.
+        /// The owner's process is gone, as shown by pid, start time, boot id and pid namespace.
         OwnerDead = "owner dead",
     }
 }
 
-/// What the execution's predicates look at.
+/// The facts that the execution's predicates test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExecutionFacts {
-    /// Somebody wants it to end.
+    /// Whether a cancel was requested.
     pub cancel_requested: bool,
-    /// Its run starts work of this kind.
+    /// Whether the run starts work of this kind in its current status.
     pub run_live: bool,
-    /// Its backoff is over.
+    /// Whether the backoff is over.
     pub due: bool,
-    /// The fence that the reporter was given equals the row's.
+    /// Whether the fence in the report equals the row's.
     pub fence_matches: bool,
-    /// The run's epoch equals the one it was created in.
+    /// Whether the run's epoch equals the one in which the execution was created.
     pub epoch_matches: bool,
-    /// The lease ran out.
+    /// Whether the lease has expired.
     pub lease_lapsed: bool,
-    /// The owner's process is gone.
+    /// Whether the owner's process is gone.
     pub owner_dead: bool,
 }
 
-/// The execution's lifecycle.
+/// The lifecycle of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Execution;
 
@@ -137,7 +137,7 @@ impl Lifecycle for Execution {
         rule(E::Cancelled,          &[Executor], &[Requested, Scheduling], Cancelled,  &[]),
         rule(E::Cancelled,          &[Worker],   &[Running],               Cancelled,  &[P::MatchingFence]),
         rule(E::Released,           &[Worker],   &[Running],               Requested,  &[P::MatchingFence]),
-        // A dead worker reports nothing: the reaper speaks for it. A retry is a new execution.
+        // A dead worker cannot report, so the reaper does. A retry is a new execution.
         rule(E::LeaseExpired,       &[Reaper],   &[Running],               Abandoned,  &[P::LeaseLapsed, P::MatchingFence]),
         rule(E::OwnerDied,          &[Reaper],   &[Running],               Abandoned,  &[P::OwnerDead, P::MatchingFence]),
     ];
@@ -158,14 +158,14 @@ impl Lifecycle for Execution {
 }
 
 impl ExecutionStatus {
-    /// Whether it has ended.
+    /// Returns whether no further event applies.
     pub fn is_terminal(self) -> bool {
         Execution::TERMINAL.contains(&self)
     }
 }
 
 impl ExecutionEvent {
-    /// Whether the fence grows with it: whenever the execution changes hands or is taken away.
+    /// Returns whether the fence grows: whenever the execution changes its owner.
     pub fn raises_fence(self) -> bool {
         matches!(
             self,

@@ -1,12 +1,12 @@
-//! Questions about steps and their needs: whether they form a circle, and which come before which.
+//! Queries on steps and their needs: cycles, and which steps come before others.
 //!
-//! A graph is a list of needs, one entry a step. Everything is done without recursion: a chain may be as
-//! long as memory allows, and a stack is not.
+//! A graph is a list of needs, one entry per step. No function recurses, because a chain of needs may be longer
+//! than the stack allows.
 
 use crate::StepNo;
 
-/// One circle, each step needing the one named after it, the first repeated at the end; none if there is none.
-pub fn find_circle<N: AsRef<[StepNo]>>(needs: &[N]) -> Option<Vec<StepNo>> {
+/// Returns a cycle, or `None`. Each step of it needs the next one; the first step is repeated at the end.
+pub fn find_cycle<N: AsRef<[StepNo]>>(needs: &[N]) -> Option<Vec<StepNo>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {
         New,
@@ -14,7 +14,7 @@ pub fn find_circle<N: AsRef<[StepNo]>>(needs: &[N]) -> Option<Vec<StepNo>> {
         Clear,
     }
     let mut marks = vec![Mark::New; needs.len()];
-    // Each step of the path, and which of its needs is to be looked at next.
+    // The steps of the path, each with the index of the need to visit next.
     let mut path: Vec<(usize, usize)> = Vec::new();
     for root in 0..needs.len() {
         if marks[root] == Mark::New {
@@ -44,11 +44,10 @@ pub fn find_circle<N: AsRef<[StepNo]>>(needs: &[N]) -> Option<Vec<StepNo>> {
     None
 }
 
-/// For each pair `(earlier, later)` whether the later step needs the earlier one, directly or through others.
-/// The graph has no circle.
+/// Returns for each pair `(earlier, later)` whether the later step needs the earlier one, directly or through
+/// others. The graph must have no cycle.
 ///
-/// Sixty-four steps are followed at once, one bit each: a thousand questions about a thousand steps cost sixteen
-/// walks over the graph, not a thousand.
+/// Each pass over the graph follows 64 earlier steps, one bit each, so a thousand pairs cost sixteen passes.
 pub fn come_before<N: AsRef<[StepNo]>>(needs: &[N], pairs: &[(StepNo, StepNo)]) -> Vec<bool> {
     let order = order(needs);
     let mut earlier: Vec<StepNo> = pairs.iter().map(|(earlier, _)| *earlier).collect();
@@ -63,7 +62,7 @@ pub fn come_before<N: AsRef<[StepNo]>>(needs: &[N], pairs: &[(StepNo, StepNo)]) 
     let mut answers = vec![false; pairs.len()];
     let mut asked = asked.into_iter().peekable();
     for (block, steps) in earlier.chunks(64).enumerate() {
-        // Which steps of the block come before each step.
+        // For each step, the steps of the block that come before it.
         let mut before = vec![0u64; needs.len()];
         let bit = |step: StepNo| steps.binary_search(&step).map_or(0, |at| 1u64 << at);
         for step in &order {
@@ -78,7 +77,7 @@ pub fn come_before<N: AsRef<[StepNo]>>(needs: &[N], pairs: &[(StepNo, StepNo)]) 
     answers
 }
 
-/// The steps, each after all that it needs.
+/// Returns the steps in topological order: each after all its needs.
 fn order<N: AsRef<[StepNo]>>(needs: &[N]) -> Vec<usize> {
     let mut open: Vec<usize> = needs.iter().map(|needs| needs.as_ref().len()).collect();
     let mut followers: Vec<Vec<usize>> = vec![Vec::new(); needs.len()];
@@ -103,13 +102,13 @@ fn order<N: AsRef<[StepNo]>>(needs: &[N]) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// The same by looking at everything.
+    /// Answers the same question by a plain search.
     fn comes_before(needs: &[Vec<StepNo>], earlier: StepNo, later: StepNo) -> bool {
         needs[later as usize].iter().any(|need| *need == earlier || comes_before(needs, earlier, *need))
     }
 
     #[test]
-    fn who_comes_before_whom_is_what_a_plain_search_finds() {
+    fn the_order_of_steps_equals_a_plain_search() {
         let mut chance = 0x2545_f491_4f6c_dd1d_u64;
         let mut below = |bound: usize| {
             chance ^= chance << 13;
@@ -118,14 +117,14 @@ mod tests {
             (chance % bound as u64) as usize
         };
         for count in [1, 2, 7, 63, 64, 65, 150] {
-            // Needs point back in a random order of the steps, not in that of their numbers.
+            // Needs point back in a random order of the steps, not in the order of their numbers.
             let mut place: Vec<usize> = (0..count).collect();
             (1..count).rev().for_each(|at| place.swap(at, below(at + 1)));
             let mut needs: Vec<Vec<StepNo>> = vec![Vec::new(); count];
             for at in 1..count {
                 needs[place[at]] = (0..below(3)).map(|_| place[below(at)] as StepNo).collect();
             }
-            assert_eq!(find_circle(&needs), None);
+            assert_eq!(find_cycle(&needs), None);
             let pairs: Vec<(StepNo, StepNo)> =
                 (0..500).map(|_| (below(count) as StepNo, below(count) as StepNo)).collect();
             let expected: Vec<bool> = pairs.iter().map(|(a, b)| comes_before(&needs, *a, *b)).collect();
@@ -135,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_wherever_it_is() {
-        assert_eq!(find_circle(&[vec![2], vec![0], vec![1]]), Some(vec![0, 2, 1, 0]));
-        assert_eq!(find_circle(&[vec![], vec![0, 1]]), Some(vec![1, 1]));
-        assert_eq!(find_circle(&[vec![], vec![0], vec![0, 1]]), None);
+    fn a_cycle_is_found_anywhere() {
+        assert_eq!(find_cycle(&[vec![2], vec![0], vec![1]]), Some(vec![0, 2, 1, 0]));
+        assert_eq!(find_cycle(&[vec![], vec![0, 1]]), Some(vec![1, 1]));
+        assert_eq!(find_cycle(&[vec![], vec![0], vec![0, 1]]), None);
     }
 }

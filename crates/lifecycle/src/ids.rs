@@ -1,39 +1,39 @@
-//! Names of things: short to read, ordered by time, unique across machines.
+//! Identifiers of runs, steps and executions: short, ordered by time, unique across machines.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Crockford's alphabet in lower case: no `i`, `l`, `o`, `u`, so that an id can be read out.
+/// Crockford's alphabet in lower case. It lacks `i`, `l`, `o` and `u`, so an id can be read aloud.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
-/// Twelve characters of five bits.
+/// Twelve characters of five bits each.
 const RUN_ID_CHARS: usize = 12;
-/// Milliseconds take the upper bits, chance the lower ones; a clash is refused by the primary key and drawn
-/// again.
+/// The number of random lower bits; milliseconds take the upper ones. On a collision the primary key refuses
+/// the row and a new id is drawn.
 const RANDOM_BITS: u32 = 17;
-/// 2024-01-01T00:00:00Z: run ids count their milliseconds from here.
+/// The zero of run ids' milliseconds: 2024-01-01T00:00:00Z.
 const EPOCH_MS: u64 = 1_704_067_200_000;
 
-/// A run's name: 60 bits, the upper ones its millisecond of birth. Rows of one time lie together, so that the
-/// runs of the moment share a few of the database's pages, however many ended before them.
+/// The id of a run: 60 bits, of which the upper ones are the time of creation. Rows of runs from the same time
+/// are stored together, so the current runs share few pages of the database.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(u64);
 
 impl RunId {
-    /// The id of a run born at `unix_ms`, told apart from its contemporaries by `random`.
+    /// Creates the id of a run created at `unix_ms`; `random` distinguishes runs of the same millisecond.
     pub fn new(unix_ms: i64, random: u64) -> Self {
         let ms = u64::try_from(unix_ms).unwrap_or(0).saturating_sub(EPOCH_MS);
         let ms = ms & ((1 << (60 - RANDOM_BITS)) - 1);
         RunId((ms << RANDOM_BITS) | (random & ((1 << RANDOM_BITS) - 1)))
     }
 
-    /// The number that stores keep.
+    /// Returns the number that stores contain.
     pub fn to_i64(self) -> i64 {
         self.0 as i64
     }
 
-    /// The id that a store kept as `n`; any number is one.
+    /// Creates the id from a store's number; any number is valid.
     pub fn from_i64(n: i64) -> Self {
         RunId(n as u64 & ((1 << 60) - 1))
     }
@@ -55,24 +55,24 @@ impl fmt::Debug for RunId {
     }
 }
 
-/// Why a text is not a run id.
+/// A text that is not a run id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotARunId(pub String);
+pub struct RunIdError(pub String);
 
-impl fmt::Display for NotARunId {
+impl fmt::Display for RunIdError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} is not a run id: {RUN_ID_CHARS} characters of 0-9 and a-z without i, l, o, u", self.0)
     }
 }
 
-impl std::error::Error for NotARunId {}
+impl std::error::Error for RunIdError {}
 
 impl FromStr for RunId {
-    type Err = NotARunId;
+    type Err = RunIdError;
 
-    fn from_str(text: &str) -> Result<Self, NotARunId> {
+    fn from_str(text: &str) -> Result<Self, RunIdError> {
         if text.len() != RUN_ID_CHARS {
-            return Err(NotARunId(text.to_owned()));
+            return Err(RunIdError(text.to_owned()));
         }
         text.bytes()
             .try_fold(0u64, |n, b| {
@@ -80,7 +80,7 @@ impl FromStr for RunId {
                 Some((n << 5) | digit as u64)
             })
             .map(RunId)
-            .ok_or_else(|| NotARunId(text.to_owned()))
+            .ok_or_else(|| RunIdError(text.to_owned()))
     }
 }
 
@@ -97,17 +97,17 @@ impl<'de> Deserialize<'de> for RunId {
     }
 }
 
-/// A step's place in its run: 0, 1, 2, … in the order they were written down or added.
+/// The index of a step in its run, from 0, in the order of declaration or addition.
 pub type StepNo = u32;
 
-/// One attempt at a step of a run.
+/// The id of one attempt at a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ExecutionId {
-    /// The run.
+    /// The run's id.
     pub run: RunId,
-    /// The step within the run.
+    /// The step's number in the run.
     pub step: StepNo,
-    /// The attempt at the step, from 1; it only grows.
+    /// The number of the attempt, from 1; it only grows.
     pub attempt: u32,
 }
 

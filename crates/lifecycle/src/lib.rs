@@ -1,12 +1,12 @@
-//! The lifecycles of everything Sprag keeps: pure tables, and the walk over a run.
+//! The lifecycles of all stored entities: pure tables, and the walk over a run.
 //!
 //! ```text
 //!   event ──▶ evaluate(table, status, who, facts) ──▶ apply | superseded | illegal
 //!   change ─▶ advance(run) ─────────────────────────▶ the events that follow from it
 //! ```
 //!
-//! Nothing here does I/O, reads a clock, draws a random number, or iterates over a hash map: given the
-//! same state it decides the same, so that stores, models and simulations all run exactly this code.
+//! Nothing here does I/O, reads a clock, draws a random number or iterates over a hash map. The same state
+//! always leads to the same decision, so stores, models and simulations run exactly this code.
 
 mod advance;
 mod diagram;
@@ -23,18 +23,18 @@ mod table;
 mod thread;
 
 pub use advance::{
-    Following, Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, advance,
-    cancel_item, heal, reopen_item, restart, resume_set, standing, take_up,
+    Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work, WorkEnd, admit_items,
+    advance, cancel_item, heal, reopen_item, restart, resume_set, standing,
 };
 pub use diagram::reference;
 pub use environment::{
     Environment, EnvironmentEvent, EnvironmentFacts, EnvironmentPredicate, EnvironmentStatus,
 };
 pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicate, ExecutionStatus};
-pub use ids::{ExecutionId, NotARunId, RunId, StepNo};
+pub use ids::{ExecutionId, RunId, RunIdError, StepNo};
 pub use plan::{
-    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanError, PlanStep,
-    Policy, Spread, Surroundings, WorkKind,
+    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanEnvironment,
+    PlanError, PlanStep, Policy, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

@@ -1,9 +1,9 @@
-//! Faults that a test build can switch on, one at a time, to see whether the proof sees them.
+//! Deliberate faults that a test build can enable, one at a time, to check that the tests detect them.
 //!
-//! Only with the feature `mutants` is anything switched on, by its number in the variable `SPRAG_MUTANT`. Without
-//! it [`is_on`] is the constant `false`, and nothing of this is left in a program.
+//! The feature `mutants` enables the fault whose number is in the variable `SPRAG_MUTANT`. Without the feature
+//! [`is_on`] is the constant `false`, and the compiler removes all of this.
 
-/// Whether this fault is switched on: `mutant!(FenceIgnored)`.
+/// Returns whether this fault is enabled: `mutant!(FenceIgnored)`.
 #[macro_export]
 macro_rules! mutant {
     ($name:ident) => {
@@ -13,7 +13,7 @@ macro_rules! mutant {
 
 macro_rules! mutants {
     ($($number:ident $name:ident $fault:literal)+) => {
-        /// A fault. What it does is in [`LIST`].
+        /// A fault; [`LIST`] describes each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[repr(u8)]
         #[expect(missing_docs, reason = "the list says what each is")]
@@ -21,7 +21,7 @@ macro_rules! mutants {
             $($name,)+
         }
 
-        /// Every fault: its number, its name, and what is wrong with it on.
+        /// All faults: number, variant, and the behaviour while it is enabled.
         pub const LIST: &[(&str, Mutant, &str)] = &[
             $((stringify!($number), Mutant::$name, $fault),)+
         ];
@@ -29,58 +29,72 @@ macro_rules! mutants {
 }
 
 mutants! {
-    M01 FenceIgnored "a report is taken whatever fence it shows"
-    M02 EpochIgnored "a report from before a resume is taken"
-    M03 LeaseNotLookedAt "the reaper takes what is held by a live lease"
-    M04 TerminalStatesMove "an execution that has ended takes a second report"
-    M05 AnybodyReports "the table does not look at who reports"
-    M06 NeedsOffByOne "a step starts with one of its needs open"
-    M07 BrokenNeedsForgotten "a broken step counts as met for those that need it"
-    M08 TriesUnbounded "a failure is tried again for ever"
-    M09 LostIsTriedAgain "what must run at most once runs again after its worker was lost"
+    M01 FenceIgnored "a report is accepted with any fence"
+    M02 EpochIgnored "a report from before a resume is accepted"
+    M03 LeaseNotLookedAt "the reaper abandons executions whose lease is valid"
+    M04 TerminalStatesMove "a finished execution accepts a second report"
+    M05 ActorIgnored "the table accepts an event from any actor"
+    M06 NeedsOffByOne "a step starts while one of its needs is unsettled"
+    M07 BrokenNeedsForgotten "a broken step counts as met for its dependents"
+    M08 TriesUnbounded "a failure is retried without limit"
+    M09 LostIsTriedAgain "an at-most-once step runs again after its worker was lost"
     M10 RunEndsEarly "a run completes with a step unsettled"
-    M11 CancelLeavesWork "a cancelled run's work is not told to end"
-    M12 ReworkDoesNotWait "a rework resets steps whose work still goes on"
-    M13 FailFastGoesOn "a fan-out that fails fast goes on"
-    M14 ItemNotCounted "an item that ends is not counted"
-    M15 TaskNeedsForgotten "a task on a board starts before those that it needs"
-    M16 FenceStaysAtReceipt "the fence does not grow at receipt"
-    M17 FenceStaysWhenTaken "the fence does not grow when work is taken from the dead"
-    M18 FenceStaysWhenGivenBack "the fence does not grow when work is given back"
-    M19 FenceStaysWhenRevoked "the fence does not grow when a hand-off is taken back"
+    M11 CancelLeavesWork "cancelling a run does not stop its live work"
+    M12 ReworkDoesNotWait "a rework resets steps whose work is still live"
+    M13 FailFastGoesOn "a fail-fast fan-out continues after a failure"
+    M14 ItemNotCounted "a settled item is not counted"
+    M15 TaskNeedsForgotten "a board's task starts before the tasks it needs"
+    M16 FenceStaysAtReceipt "the fence does not grow when a worker receives an execution"
+    M17 FenceStaysWhenTaken "the fence does not grow when an execution is abandoned"
+    M18 FenceStaysWhenGivenBack "the fence does not grow when a worker releases an execution"
+    M19 FenceStaysWhenRevoked "the fence does not grow when a hand-off is revoked"
     M20 RenewedByName "a lease is renewed without its fence"
-    M21 AdvanceForgotten "a completion does not decide what follows"
+    M21 AdvanceForgotten "a completion does not advance the run"
     M22 TimerForgotten "a backoff sets no timer"
-    M23 BackoffForgotten "a failure is tried again at once"
+    M23 BackoffForgotten "a failure is retried without its backoff"
     M24 KeyIgnored "a repeated request with the same key makes a second run"
-    M25 GroupLimitIgnored "a run starts though its group is full"
-    M26 PlaceKept "a run that ends keeps its group's place"
-    M27 QueueLimitIgnored "work is handed over though its queue is full"
-    M28 ChildEndNotTold "a parent is not told of its child's end"
+    M25 GroupLimitIgnored "a run starts although its group is full"
+    M26 PlaceKept "a finished run keeps its slot in the group"
+    M27 QueueLimitIgnored "an execution is handed off although its queue is full"
+    M28 ChildEndNotTold "a parent is not notified when its child run ends"
     M29 EpochStays "a resume does not raise the epoch"
     M30 NonceIgnored "a repeated claim gets a second task"
     M31 WallClockLeases "leases are measured by the wall clock"
     M32 JournalSkips "a step that fails leaves no entry in the journal"
-    M33 ConflictOverlooked "a compare-and-set that changed nothing is taken for done"
+    M33 ConflictOverlooked "a compare-and-set that changed nothing counts as done"
     M34 RefusalWrites "a refused event changes the row's version"
-    M35 SavepointKept "what an operation wrote before it failed stays"
-    M36 ReservationIgnored "SQLite looks for a worker's reserved work among everybody's"
-    M37 CommitNotAsked "a commit that failed is taken for done"
-    M38 NotSynced "a commit is answered before it is on disk"
-    M39 CleanedUpUnderARun "an environment is removed while its run lives"
-    M40 SignalLost "a signal that nobody waits for yet is dropped"
-    M41 LateAnswerCounts "a question that has ended takes another answer"
-    M42 OutboxForgotten "what is to be done after a commit is not kept"
+    M35 SavepointKept "the writes of a failed operation are kept"
+    M36 ReservationIgnored "SQLite looks for a worker's reserved work among all work"
+    M37 CommitNotAsked "a failed commit counts as done"
+    M38 NotSynced "a commit is acknowledged before it is on disk"
+    M39 CleanedUpUnderARun "an environment is removed while its run is live"
+    M40 SignalLost "a signal that no step waits for yet is dropped"
+    M41 LateAnswerCounts "a settled gate accepts another answer"
+    M42 OutboxForgotten "the actions to do after a commit are not stored"
+    M43 OrphansNotLookedAt "a run stays reserved to a worker that is gone"
+    M44 RepeatedReportLost "a repeated report of a task is refused"
+    M45 DeadHoldersKept "a cancelled run of a dead process keeps its slot in the group"
+    M46 ForgetsWithoutLooking "a run is deleted although it was resumed"
+    M47 PlansRemembered "a plan that another process removed counts as stored"
+    M48 SchemaNotLookedAt "a process keeps writing after the schema was upgraded"
+    M49 WallClockAnchors "after a reboot the store's time follows the wall clock alone"
+    M50 DatabaseClockTrusted "a database clock that is set back stops the store's time"
+    M51 BlockedIsReworked "a failure that only a person can fix triggers a rework"
+    M52 StallsCount "a lease expires while no process can write"
+    M53 StaleAnswerUsed "a cached evaluation of a step's spec is used after its input values changed"
+    M54 StaleSightingCounts "an environment is created again because of a check from before it was ready"
+    M55 ItemAttemptsReset "the items of a list that is created again count their attempts from 1"
+    M56 KeyForgotten "a run is deleted while its starter may repeat its request"
 }
 
-/// Whether this fault is switched on.
+/// Returns whether this fault is enabled.
 #[cfg(not(feature = "mutants"))]
 #[inline(always)]
 pub const fn is_on(_: Mutant) -> bool {
     false
 }
 
-/// Whether this fault is switched on.
+/// Returns whether this fault is enabled.
 #[cfg(feature = "mutants")]
 pub fn is_on(mutant: Mutant) -> bool {
     static ON: std::sync::OnceLock<Option<Mutant>> = std::sync::OnceLock::new();
@@ -88,7 +102,7 @@ pub fn is_on(mutant: Mutant) -> bool {
         let wanted = std::env::var("SPRAG_MUTANT").ok()?;
         match LIST.iter().find(|(number, ..)| *number == wanted) {
             Some((_, mutant, _)) => Some(*mutant),
-            None => panic!("SPRAG_MUTANT: there is no fault {wanted:?}"),
+            None => panic!("SPRAG_MUTANT: unknown fault {wanted:?}"),
         }
     });
     *on == Some(mutant)

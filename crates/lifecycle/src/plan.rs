@@ -1,7 +1,7 @@
-//! The plan: a pipeline's graph as the walk sees it, frozen into each run by the hash of its content.
+//! The plan: a pipeline's graph as the walk sees it. Each run refers to its plan by the hash of the content.
 //!
-//! What a step *does* is opaque here (`spec`); what the walk needs is which steps come before it and
-//! what becomes of the run when it fails.
+//! The walk does not interpret a step's `spec`. It needs only the order of the steps and the consequences of a
+//! failure.
 
 use std::sync::OnceLock;
 
@@ -9,69 +9,69 @@ use serde::{Deserialize, Serialize};
 
 use crate::{StepNo, graph};
 
-/// A graph of steps. Build it with [`Plan::new`], which checks that the needs form no cycle.
+/// A graph of steps. [`Plan::new`] checks that it has no cycle.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     /// The pipeline's name.
     pub name: String,
-    /// The steps, in the order they were written.
+    /// The steps, in the order of declaration.
     pub steps: Vec<PlanStep>,
-    /// A place that the run must hold while it is live.
+    /// The concurrency group in which a live run holds a slot; absent if runs are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
-    /// Where its runs work, if not where they were started.
+    /// The environment of its runs; absent if they work in the directory where they were started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub environment: Option<Surroundings>,
+    pub environment: Option<PlanEnvironment>,
     #[serde(skip)]
     dependents: OnceLock<Vec<Vec<StepNo>>>,
 }
 
-/// Where the runs of a plan work.
+/// The environment of a plan's runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Surroundings {
-    /// What to make, for the worker; the walk does not look inside.
+pub struct PlanEnvironment {
+    /// The description of the environment, for the worker; the walk does not interpret it.
     pub spec: String,
 }
 
 /// One node of the graph.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlanStep {
-    /// The name its author gave it.
+    /// The name from the pipeline's source, unique in the plan.
     pub id: String,
     /// The steps that must be met before it.
     pub needs: Vec<StepNo>,
-    /// What becomes of failure.
+    /// The treatment of failures.
     #[serde(default)]
     pub policy: Policy,
-    /// Where its executions wait for a worker.
+    /// The queue in which its executions wait for a worker.
     pub queue: String,
-    /// What a worker must have to be given it: it has all of these labels.
+    /// The labels that a worker must have to receive it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// Higher is claimed first.
+    /// The priority: workers claim higher values first.
     #[serde(default)]
     pub priority: i32,
-    /// What to do, for the worker; the walk does not look inside.
+    /// The description of the work, for the worker; the walk does not interpret it.
     pub spec: String,
-    /// Whose hands its work is in.
+    /// The kind of its work.
     #[serde(default)]
     pub work: WorkKind,
-    /// When its own condition is asked.
+    /// The kind of its `when` condition.
     #[serde(default)]
     pub condition: Condition,
-    /// One step of the run for each item of a list, instead of one in all.
+    /// The fan-out: one step of the run for each item of a list; absent for a single step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<Spread>,
-    /// The steps whose results its texts name.
+    /// The steps whose results its templates use.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reads: Vec<StepNo>,
-    /// It works in an environment of its own, each item of a fan-out in another.
+    /// Whether it works in its own environment; each item of a fan-out has a separate one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_environment: bool,
 }
 
 impl PlanStep {
-    /// A step that a worker of the default queue does, with nothing special about it.
+    /// Creates a step for a worker of the default queue, with default settings.
     pub fn new(id: impl Into<String>, needs: Vec<StepNo>) -> PlanStep {
         PlanStep {
             id: id.into(),
@@ -88,76 +88,82 @@ impl PlanStep {
             own_environment: false,
         }
     }
+
+    /// Returns whether workers execute it. Agents and people do tasks; gates, waits and child runs have no
+    /// execution.
+    pub fn is_for_workers(&self) -> bool {
+        self.work == WorkKind::Execution
+    }
 }
 
-/// Whose hands a step's work is in.
+/// The kind of a step's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
-    /// A worker's: it is handed over and comes back.
+    /// An execution, done by a worker.
     #[default]
     Execution,
-    /// A worker's that comes from outside, whenever it does: an agent or a person.
+    /// A task, claimed from outside by an agent or a person.
     Task,
-    /// A person's: a question that waits for an answer.
+    /// A question that a person answers.
     Gate,
-    /// Nobody's: a time or a signal.
+    /// A time or a signal to wait for.
     Wait,
-    /// Another run's.
+    /// Another run.
     Child,
 }
 
-/// When a step's own condition is asked.
+/// The time at which a step's `when` is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// It has none.
+    /// The step has no `when`.
     #[default]
     None,
-    /// Once its needs are met.
+    /// Once, when its needs are met.
     Step,
     /// For each item of its fan-out.
     Item,
 }
 
-/// How the items of a fan-out are worked off.
+/// The settings of a fan-out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Spread {
-    /// How many may be live at once; none: as many as the walk allows.
+    /// The most items that may be live at once; absent: the walk's own limit applies.
     pub max_parallel: Option<u32>,
-    /// One item that fails ends the others.
+    /// Whether the failure of one item stops the others.
     pub fail_fast: bool,
-    /// Its list is empty at first and grows for as long as the run is open: a board. Its items may need each
-    /// other, and one that was cancelled was not wanted any more: it breaks nothing but what needs it.
+    /// Whether the list is empty at first and grows while the run is open: a board. Its items may need each
+    /// other. A cancelled item breaks only the items that need it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub open: bool,
 }
 
-/// What becomes of a step when its work fails, and whether it runs when others did.
+/// The treatment of a step's failures, and of failures before it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Policy {
-    /// How often the work may be tried in one round; at least 1.
+    /// The most attempts in one round; at least 1.
     pub attempts: u32,
-    /// How long to wait before the next try.
+    /// The delay before the next attempt.
     pub backoff: Backoff,
-    /// What a failure means once the tries are used up.
+    /// The consequence of a failure when all attempts are used up.
     pub on_fail: OnFail,
-    /// Runs even after a failure or a cancel, once its needs are settled.
+    /// Whether the step runs even after a failure or a cancel, once its needs are settled.
     pub always: bool,
-    /// A lost worker ends the step: it is never started again by itself.
+    /// Whether a lost worker fails the step: it is never retried automatically.
     pub at_most_once: bool,
-    /// How many workers in a row may be lost while they run it.
+    /// The most workers in a row that may be lost while they run it.
     pub losses: u32,
-    /// Only these exit codes are worth another try; empty means all.
+    /// The exit codes that are retried; empty means all.
     pub retry_exit_codes: Vec<i32>,
-    /// The longest that one attempt may take.
+    /// The timeout of one attempt in milliseconds; absent means none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
 
-/// A step that takes its worker down with it is not handed out forever.
+/// The default of [`Policy::losses`], so that a step that crashes its worker is not retried forever.
 pub const DEFAULT_LOSSES: u32 = 10;
 
 impl Default for Policy {
@@ -175,34 +181,34 @@ impl Default for Policy {
     }
 }
 
-/// The wait between two tries.
+/// The delay between two attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Backoff {
-    /// How the wait grows.
+    /// The growth of the delay.
     pub growth: Growth,
-    /// The first wait.
+    /// The first delay, in milliseconds.
     pub delay_ms: u64,
-    /// No wait is longer; 0 means no bound.
+    /// The longest delay, in milliseconds; 0 means no limit.
     pub max_delay_ms: u64,
-    /// Part of each wait, in percent, that is left to chance, so that many failures do not return as one.
+    /// The random part of each delay, in percent. It spreads out the retries of simultaneous failures.
     pub jitter_percent: u8,
 }
 
-/// How the wait between tries grows.
+/// The growth of the delay between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Growth {
-    /// Always the same.
+    /// The same delay each time.
     #[default]
     Fixed,
-    /// Once, twice, three times the delay.
+    /// One, two, three times the first delay.
     Linear,
     /// Doubled each time.
     Exponential,
 }
 
 impl Backoff {
-    /// The wait before try number `tries + 1`, when `tries` have failed; `chance` is any number.
+    /// Returns the delay in milliseconds after `tries` failed attempts; `chance` is any random number.
     pub fn wait_ms(&self, tries: u32, chance: u64) -> u64 {
         let grown = match self.growth {
             Growth::Fixed => self.delay_ms,
@@ -217,7 +223,7 @@ impl Backoff {
     }
 }
 
-/// What a step's failure means for the rest.
+/// The consequence of a step's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFail {
@@ -226,59 +232,59 @@ pub enum OnFail {
     Fail,
     /// The step counts as met.
     Continue,
-    /// An earlier step and all that descends from it run again, with the failure as feedback.
+    /// An earlier step and all its descendants run again, with the failure as feedback.
     Rework {
-        /// The step to go back to; the failing step descends from it.
+        /// The earlier step, of which the failing step must be a descendant.
         step: StepNo,
-        /// How often the failing step may send it back.
+        /// The most reworks that the failing step may request.
         max: u32,
     },
 }
 
-/// A place shared by runs: at most `limit` of a group are live at once.
+/// A concurrency group: at most `limit` of its runs are live at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Concurrency {
     /// The group's name.
     pub group: String,
-    /// How many of it may be live at once.
+    /// The most live runs.
     pub limit: u32,
-    /// What becomes of a run that finds it full.
+    /// The treatment of a new run while the group is full.
     #[serde(default)]
     pub on_conflict: OnConflict,
 }
 
-/// What becomes of a run that finds its group full.
+/// The treatment of a new run while its group is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
-    /// It waits for a place.
+    /// The run waits for a slot.
     #[default]
     Queue,
-    /// It is refused.
+    /// The run is refused.
     Reject,
-    /// Those who hold the places or wait for one are cancelled, and it takes their place.
+    /// The live and waiting runs of the group are cancelled, and the new run takes a slot.
     CancelOlder,
 }
 
-/// Why a graph is not a plan.
+/// A graph that is not a valid plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlanError {
-    /// There is no step.
+    /// The plan has no steps.
     Empty,
-    /// Two steps have one name.
+    /// Two steps have the same name.
     DuplicateId(String),
-    /// A step needs one that is not there.
+    /// A step needs a step that does not exist.
     UnknownNeed {
-        /// The step that needs it.
+        /// The step with the need.
         step: String,
-        /// The place that holds no step.
+        /// The number without a step.
         need: StepNo,
     },
-    /// The steps need each other in a circle, named in order.
+    /// The needs form a cycle of these steps, in order.
     Cycle(Vec<String>),
-    /// A step would send back one that it does not descend from.
+    /// A step's rework names a step that it does not descend from.
     ReworkOfUnrelated {
-        /// The step that fails.
+        /// The step with the rework.
         step: String,
     },
 }
@@ -287,13 +293,13 @@ impl std::fmt::Display for PlanError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             PlanError::Empty => write!(f, "the pipeline has no steps"),
-            PlanError::DuplicateId(id) => write!(f, "two steps are called {id:?}"),
+            PlanError::DuplicateId(id) => write!(f, "two steps are named {id:?}"),
             PlanError::UnknownNeed { step, need } => {
-                write!(f, "step {step:?} needs step number {need}, which is not there")
+                write!(f, "step {step:?} needs step number {need}, which does not exist")
             }
-            PlanError::Cycle(ids) => write!(f, "the steps need each other in a circle: {}", ids.join(" → ")),
+            PlanError::Cycle(ids) => write!(f, "the needs of the steps form a cycle: {}", ids.join(" → ")),
             PlanError::ReworkOfUnrelated { step } => {
-                write!(f, "step {step:?} can send back only a step that it needs, directly or through others")
+                write!(f, "step {step:?} can rework only a step that it needs, directly or through others")
             }
         }
     }
@@ -302,9 +308,9 @@ impl std::fmt::Display for PlanError {
 impl std::error::Error for PlanError {}
 
 impl Plan {
-    /// A plan of these steps, if they form a graph without cycles.
+    /// Creates a plan of these steps, or returns why they do not form one.
     pub fn new(name: impl Into<String>, mut steps: Vec<PlanStep>) -> Result<Plan, PlanError> {
-        // A need named twice is one need: the walk counts them.
+        // Duplicates are removed because the walk counts needs.
         for step in &mut steps {
             step.needs.sort_unstable();
             step.needs.dedup();
@@ -320,7 +326,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Says what is wrong with the graph, if anything is.
+    /// Checks the graph.
     pub fn check(&self) -> Result<(), PlanError> {
         if self.steps.is_empty() {
             return Err(PlanError::Empty);
@@ -335,7 +341,7 @@ impl Plan {
             }
         }
         let needs: Vec<&[StepNo]> = self.steps.iter().map(|step| step.needs.as_slice()).collect();
-        if let Some(circle) = graph::find_circle(&needs) {
+        if let Some(circle) = graph::find_cycle(&needs) {
             return Err(PlanError::Cycle(circle.iter().map(|n| self.step(*n).id.clone()).collect()));
         }
         let reworks: Vec<(StepNo, StepNo)> = self
@@ -354,7 +360,7 @@ impl Plan {
         }
     }
 
-    /// Whether it is the same pipeline, step by step.
+    /// Returns whether both plans are the same pipeline, step by step.
     pub fn is_same(&self, other: &Plan) -> bool {
         self.name == other.name
             && self.steps == other.steps
@@ -362,12 +368,16 @@ impl Plan {
             && self.environment == other.environment
     }
 
-    /// The step at `no`; the number must be one of this plan's.
+    /// Returns the step with this number.
+    ///
+    /// # Panics
+    ///
+    /// If the plan has no such step.
     pub fn step(&self, no: StepNo) -> &PlanStep {
         &self.steps[no as usize]
     }
 
-    /// The steps that need `no` directly, in order.
+    /// Returns the steps that need `no` directly, in order.
     pub fn dependents(&self, no: StepNo) -> &[StepNo] {
         let all = self.dependents.get_or_init(|| {
             let mut all = vec![Vec::new(); self.steps.len()];
@@ -381,7 +391,7 @@ impl Plan {
         &all[no as usize]
     }
 
-    /// `no` and all that needs it, directly or through others, in order.
+    /// Returns `no` and all steps that need it, directly or through others, in order.
     pub fn with_descendants(&self, no: StepNo) -> std::collections::BTreeSet<StepNo> {
         let mut found = std::collections::BTreeSet::from([no]);
         let mut todo = vec![no];
@@ -408,11 +418,11 @@ mod tests {
     fn a_cycle_is_named() {
         let steps = vec![step("a", &[2]), step("b", &[0]), step("c", &[1])];
         let error = Plan::new("p", steps).unwrap_err();
-        assert_eq!(error.to_string(), "the steps need each other in a circle: a → c → b → a");
+        assert_eq!(error.to_string(), "the needs of the steps form a cycle: a → c → b → a");
     }
 
     #[test]
-    fn a_long_chain_is_no_cycle_and_no_stack_overflow() {
+    fn a_long_chain_does_not_overflow_the_stack() {
         let steps =
             (0..100_000).map(|n: u32| step(&n.to_string(), &n.checked_sub(1).map_or(vec![], |p| vec![p])));
         let plan = Plan::new("p", steps.collect()).unwrap();
@@ -429,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_grow_as_told_and_stay_in_bounds() {
+    fn delays_grow_as_configured_and_stay_in_bounds() {
         let mut backoff =
             Backoff { growth: Growth::Exponential, delay_ms: 100, max_delay_ms: 1000, jitter_percent: 0 };
         assert_eq!([1, 2, 3, 4, 5, 90].map(|n| backoff.wait_ms(n, 0)), [100, 200, 400, 800, 1000, 1000]);

@@ -1,83 +1,83 @@
-//! The run: one execution of a pipeline. It is the aggregate: whoever decides about it holds its row.
+//! The run: one execution of a pipeline. It is the aggregate root: every decision about it locks its row.
 
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 
 words! {
-    /// What a run can be.
+    /// The status of a run.
     RunStatus {
-        /// Waits for a place in its concurrency group.
+        /// Waits for a slot in its concurrency group.
         Queued = "queued",
-        /// Its steps are being worked on.
+        /// Its steps run.
         Running = "running",
-        /// A step failed for good; what is live goes on to its end, `always` steps run.
+        /// A step failed for good. Live work runs to its end, and `always` steps run.
         Failing = "failing",
-        /// A person cancelled it; what is live is being ended, `always` steps run.
+        /// A person cancelled it. Live work is being stopped, and `always` steps run.
         Cancelling = "cancelling",
         /// Every step was met.
         Completed = "completed",
-        /// A step failed, and nothing is live any more.
+        /// A step failed, and no work is live.
         Failed = "failed",
-        /// It was cancelled, and nothing is live any more.
+        /// It was cancelled, and no work is live.
         Cancelled = "cancelled",
     }
 }
 
 words! {
-    /// What can happen to a run.
+    /// An event of a run.
     RunEvent {
-        /// It got its place.
+        /// The run got its slot.
         Started = "run.started",
         /// All steps are met.
         Succeeded = "run.succeeded",
-        /// It waited for a place longer than its group allows.
+        /// The run waited for a slot longer than its group allows.
         QueueExpired = "queue.expired",
-        /// A step failed that nothing tolerates.
+        /// A step failed without `on_fail: continue`.
         FailureObserved = "failure.observed",
-        /// The failing run has nothing live left.
+        /// The failing run has no live work left.
         FailureSettled = "failure.settled",
-        /// A person wants it to end.
+        /// A person cancels the run.
         CancelRequested = "cancel.requested",
-        /// The cancelled run has nothing live left.
+        /// The cancelled run has no live work left.
         CancelSettled = "cancel.settled",
-        /// A person wants what failed to be tried again.
+        /// A person resumes the run: failed steps run again.
         Resumed = "run.resumed",
-        /// A person wants it to go on from an earlier step.
+        /// A person continues the run from an earlier step.
         Rewound = "run.rewound",
     }
 }
 
 words! {
-    /// What can make a run's event come too late.
+    /// A condition of a run's events.
     RunPredicate {
-        /// The event belongs to the run's present epoch.
+        /// The event belongs to the run's current epoch.
         MatchingEpoch = "matching epoch",
-        /// It is not a board that still takes tasks.
+        /// The run is not a board that accepts tasks.
         NotOpen = "not an open board",
         /// Every step is met.
         EveryStepMet = "every step met",
-        /// Every step is settled: no live work, `always` steps included.
+        /// Every step is settled, `always` steps included, so no work is live.
         EveryStepSettled = "every step settled",
-        /// The group's bound on waiting has passed.
+        /// The group's limit for waiting has passed.
         QueueWaitOver = "waited longer than its group allows",
     }
 }
 
-/// What the run's predicates look at.
+/// The facts that the run's predicates test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunFacts {
-    /// The epoch that the reporter saw equals the row's.
+    /// Whether the epoch in the report equals the row's.
     pub epoch_matches: bool,
-    /// A board that still takes tasks.
+    /// Whether the run is a board that accepts tasks.
     pub open: bool,
-    /// Steps that are not settled.
+    /// The number of unsettled steps.
     pub unsettled: u32,
-    /// Settled steps that are broken and that nothing tolerates.
+    /// The number of broken steps whose failure is not tolerated.
     pub broken: u32,
-    /// The wait for a place has outlasted its bound.
+    /// Whether the run has waited for a slot longer than its group allows.
     pub queue_wait_over: bool,
 }
 
-/// The run's lifecycle.
+/// The lifecycle of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run;
 
@@ -122,12 +122,12 @@ impl Lifecycle for Run {
 }
 
 impl RunStatus {
-    /// Whether nothing more happens by itself.
+    /// Returns whether the run has ended. Only a person can continue it.
     pub fn is_terminal(self) -> bool {
         Run::TERMINAL.contains(&self)
     }
 
-    /// Whether new work may start under it: ordinary steps, or only those marked `always`.
+    /// Returns whether new work may start in this status: any step, or only one with `always`.
     pub fn starts(self, always: bool) -> bool {
         match self {
             Running => true,

@@ -1,50 +1,50 @@
-//! The three small lifecycles: a gate's question, a worker's presence, a rule's match.
+//! The three small lifecycles: gates, worker presence, and enforcements of rules.
 
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 use Actor::{Advance, Executor, Person, Reaper, Worker};
 
 words! {
-    /// What a gate can be.
+    /// The status of a gate.
     GateStatus {
-        /// It waits for an answer.
+        /// Waits for an answer.
         Open = "open",
         /// A person answered.
         Answered = "answered",
-        /// Nobody answered in time.
+        /// The timeout passed without an answer.
         Expired = "expired",
-        /// Its run does not need the answer any more.
+        /// The run no longer needs the answer.
         Cancelled = "cancelled",
     }
 }
 
 words! {
-    /// What can happen to a gate.
+    /// An event of a gate.
     GateEvent {
         /// A person answers.
         Answered = "gate.answered",
-        /// Its time is over.
+        /// The timeout passes.
         Expired = "gate.expired",
-        /// Its run withdraws the question.
+        /// The run withdraws the question.
         Cancelled = "gate.cancelled",
     }
 }
 
 words! {
-    /// What can make a gate's event come too late.
+    /// A condition of a gate's events.
     GatePredicate {
-        /// Its time is over.
+        /// The timeout has passed.
         TimeoutPassed = "its timeout has passed",
     }
 }
 
-/// What the gate's predicates look at.
+/// The facts that the gate's predicates test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GateFacts {
-    /// Its time is over.
+    /// Whether the timeout has passed.
     pub timeout_passed: bool,
 }
 
-/// The gate's lifecycle: a question to a person.
+/// The lifecycle of a gate: a question to a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gate;
 
@@ -71,53 +71,53 @@ impl Lifecycle for Gate {
 }
 
 words! {
-    /// What a worker can be.
+    /// The status of a worker.
     WorkerStatus {
-        /// It takes work.
+        /// Claims work.
         Online = "online",
-        /// It finishes what it has and takes no more.
+        /// Finishes its executions and claims no more.
         Draining = "draining",
-        /// It is gone.
+        /// Does not run.
         Offline = "offline",
     }
 }
 
 words! {
-    /// What can happen to a worker.
+    /// An event of a worker.
     WorkerEvent {
-        /// It (re)appears.
+        /// The worker starts, or returns.
         Registered = "worker.registered",
-        /// It was told to finish what it has.
+        /// The worker was asked to finish its executions and claim no more.
         DrainRequested = "worker.drain_requested",
-        /// It leaves in good order.
+        /// The worker shut down in an orderly way.
         Left = "worker.left",
-        /// It was not heard of for too long.
+        /// The worker's heartbeats stopped.
         HeartbeatLapsed = "worker.heartbeat_lapsed",
-        /// Its process is gone.
+        /// The worker's process is gone.
         Died = "worker.died",
     }
 }
 
 words! {
-    /// What can make a worker's event come too late.
+    /// A condition of a worker's events.
     WorkerPredicate {
-        /// It was not heard of for too long.
+        /// The last heartbeat is too old.
         HeartbeatOverdue = "heartbeat overdue",
-        /// Its process is gone.
+        /// The process is gone.
         ProcessGone = "process gone",
     }
 }
 
-/// What the worker's predicates look at.
+/// The facts that the worker's predicates test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerFacts {
-    /// It was not heard of for too long.
+    /// Whether the last heartbeat is too old.
     pub heartbeat_overdue: bool,
-    /// Its process is gone.
+    /// Whether the process is gone.
     pub process_gone: bool,
 }
 
-/// The worker's lifecycle: whether it is there to take work.
+/// The lifecycle of a worker: whether it is present to claim work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerPresence;
 
@@ -148,36 +148,36 @@ impl Lifecycle for WorkerPresence {
 }
 
 words! {
-    /// What an enforcement can be.
+    /// The status of an enforcement.
     EnforcementStatus {
         /// A rule matched an event.
         Created = "created",
-        /// Its run was started.
+        /// The run was started.
         Requested = "requested",
-        /// Its condition did not hold.
+        /// The rule's condition was false.
         Skipped = "skipped",
     }
 }
 
 words! {
-    /// What can happen to an enforcement.
+    /// An event of an enforcement.
     EnforcementEvent {
-        /// Its run was started.
+        /// The run was started.
         Requested = "enforcement.requested",
-        /// Its condition did not hold.
+        /// The rule's condition was false.
         Skipped = "enforcement.skipped",
     }
 }
 
 words! {
-    /// An enforcement's events never come too late: this set is there to be empty of meaning.
+    /// The predicates of an enforcement. Its events are never superseded, so no rule uses them.
     EnforcementPredicate {
         /// Always holds.
         Always = "always",
     }
 }
 
-/// The enforcement's lifecycle: a rule matched an event, once per (rule, event).
+/// The lifecycle of an enforcement: a rule matched an event, once per (rule, event).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Enforcement;
 

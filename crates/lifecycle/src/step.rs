@@ -1,101 +1,101 @@
-//! The step: the pipeline's node in one run. The walk alone writes it.
+//! The step: a node of the pipeline in one run. Only the walk writes it.
 
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 
 words! {
-    /// What a step can be.
+    /// The status of a step.
     StepStatus {
-        /// Its needs are not settled yet.
+        /// Waits for its needs to settle.
         Waiting = "waiting",
-        /// It may start; its work exists, nobody has begun it.
+        /// Ready; its work exists, and no worker has started it.
         Pending = "pending",
-        /// Its work goes on.
+        /// Its work is in progress.
         Running = "running",
         /// Its work succeeded.
         Done = "done",
-        /// Its tries in this round are used up.
+        /// Its attempts in this round are used up.
         Failed = "failed",
-        /// It was not needed, or could not be: see the reason.
+        /// Not run: its `when` was false, or a need is broken. The reason is stored.
         Skipped = "skipped",
-        /// It was ended.
+        /// Its work was stopped, or never started.
         Cancelled = "cancelled",
     }
 }
 
 words! {
-    /// What can happen to a step.
+    /// An event of a step.
     StepEvent {
         /// Its needs are met.
         Ready = "step.ready",
-        /// Somebody began its work.
+        /// A worker started its work.
         Started = "step.started",
-        /// Its work ended well.
+        /// Its work succeeded.
         Succeeded = "step.succeeded",
-        /// Its work failed, and it has tries left.
+        /// Its work failed, and it has attempts left.
         Retried = "step.retried",
         /// Its work failed for good.
         Failed = "step.failed",
-        /// It will not be worked on.
+        /// It will not run.
         Skipped = "step.skipped",
-        /// Its work was ended, or it had none.
+        /// Its work was stopped, or it had none.
         Cancelled = "step.cancelled",
-        /// A later step sent it back.
+        /// The failure of a later step makes it run again.
         Reworked = "step.reworked",
         /// A person resumed or rewound the run.
         Reset = "step.reset",
-        /// A person wants a task of an open board tried again.
+        /// A person retries a task of an open board.
         Reopened = "step.reopened",
     }
 }
 
 words! {
-    /// What can make a step's event come too late.
+    /// A condition of a step's events.
     StepPredicate {
         /// Every need is met; for an `always` step, settled.
         NeedsMet = "every need met",
-        /// The run starts work of this kind.
+        /// The run starts work of this kind in its current status.
         RunLive = "run live for it",
-        /// The event speaks of the present attempt.
+        /// The event belongs to the current attempt.
         CurrentAttempt = "current attempt",
-        /// The round has tries left.
+        /// The round has attempts left.
         AttemptsLeft = "attempts left in this round",
         /// Its `when` is false, or a need is broken.
         NotWanted = "its when is false, or a need is broken",
-        /// It has no work that goes on.
+        /// It has no live work.
         WorkEnded = "its work has ended",
-        /// The step that sends it back may do so once more.
+        /// The failing step may request another rework.
         RoundsLeft = "rounds left",
         /// The run is running.
         RunRunning = "run running",
-        /// The run's epoch was raised by this very event.
+        /// This event raises the run's epoch.
         EpochRaised = "run epoch + 1",
     }
 }
 
-/// What the step's predicates look at.
+/// The facts that the step's predicates test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepFacts {
-    /// Every need is met (`always`: settled).
+    /// Whether every need is met; for an `always` step, settled.
     pub needs_met: bool,
-    /// The run starts work of this kind.
+    /// Whether the run starts work of this kind in its current status.
     pub run_live: bool,
-    /// The run is running.
+    /// Whether the run is running.
     pub run_running: bool,
-    /// The attempt that the reporter saw equals the row's.
+    /// Whether the attempt in the report equals the row's.
     pub attempt_matches: bool,
-    /// The round has tries left.
+    /// Whether the round has attempts left.
     pub attempts_left: bool,
-    /// Its `when` is false, or a need is broken.
+    /// Whether its `when` is false or a need is broken.
     pub not_wanted: bool,
-    /// It has no work that goes on.
+    /// Whether it has no live work.
     pub work_ended: bool,
-    /// The step that sends it back may do so once more.
+    /// Whether the failing step may request another rework.
     pub rounds_left: bool,
-    /// The run's epoch was raised in this transaction.
+    /// Whether the run's epoch was raised in this transaction.
     pub epoch_raised: bool,
 }
 
-/// The step's lifecycle.
+/// The lifecycle of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step;
 
@@ -144,7 +144,7 @@ impl Lifecycle for Step {
 }
 
 impl StepStatus {
-    /// Whether its outcome stands: done, failed, skipped or cancelled.
+    /// Returns whether the step is done, failed, skipped or cancelled.
     pub fn is_settled(self) -> bool {
         Step::TERMINAL.contains(&self)
     }

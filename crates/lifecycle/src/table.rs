@@ -1,12 +1,12 @@
-//! What a table is, and how one is evaluated.
+//! The tables: rules, and their evaluation.
 //!
-//! A caller reports an event; it never picks a status. The table's rules say what the event means in
-//! the entity's present status, who may report it, and which predicates must hold for it to still matter.
+//! A caller reports an event; it never chooses a status. The rules define which status the event leads to from
+//! the current status, which actors may report it, and which predicates must hold for it to apply.
 
 use crate::mutant;
 use std::fmt::{Debug, Display};
 
-/// Declares an enum of words with their text, which is what stores, messages and diagrams show.
+/// Declares an enum whose variants have a fixed text for stores, messages and diagrams.
 macro_rules! words {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
@@ -36,67 +36,67 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// One of a closed set of words: a status, an event, an actor, a predicate.
+/// A value of a closed set with a fixed text: a status, an event, an actor, a predicate.
 pub trait Word: Copy + Eq + Ord + Debug + Display + 'static {
-    /// All of them, in the order of the table's columns.
+    /// All values, in the order of the table's columns.
     const ALL: &'static [Self];
 
-    /// The word as stored and shown.
+    /// Returns the text that is stored and shown.
     fn as_str(self) -> &'static str;
 
-    /// The word that reads `text`, if there is one: rows written by a newer version may hold others.
+    /// Returns the value with this text. `None` is possible for rows that a newer version wrote.
     fn parse(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|word| word.as_str() == text)
     }
 }
 
 words! {
-    /// Who reports an event.
+    /// The reporter of an event.
     Actor {
         /// The walk over a run, inside the store's transaction.
         Advance = "advance",
-        /// Whoever prepares work, before hand-off.
+        /// Prepares work until hand-off.
         Executor = "executor",
-        /// Whoever does the work, after hand-off.
+        /// Does the work after hand-off.
         Worker = "worker",
-        /// Speaks for the dead.
+        /// Reports for dead workers and hosts.
         Reaper = "reaper",
-        /// A person, or a program on its behalf.
+        /// A person, or a program on a person's behalf.
         Person = "person",
     }
 }
 
-/// One line of a table: `event`, reported by one of `who`, takes the entity from any of `from` to `to`.
+/// One rule: `event`, reported by one of `who`, takes the entity from any status of `from` to `to`.
 #[derive(Debug)]
 pub struct Rule<L: Lifecycle> {
-    /// What happened.
+    /// The event.
     pub event: L::Event,
-    /// Who may report it.
+    /// The actors that may report the event.
     pub who: &'static [Actor],
-    /// In which statuses it means something.
+    /// The statuses from which the event is legal.
     pub from: &'static [L::Status],
-    /// What it makes of them.
+    /// The status that follows.
     pub to: To<L::Status>,
-    /// What must still be true; tested in this order, before the table.
+    /// The predicates that must hold. They are tested in this order, before the status.
     pub unless_superseded: &'static [L::Predicate],
 }
 
-/// Where a rule leads.
+/// The target of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To<S> {
-    /// Always there.
+    /// One fixed status.
     Status(S),
-    /// It depends on whether the directory is still on disk.
+    /// A status that depends on whether the environment's directory exists.
     ByPath {
-        /// The directory is there.
+        /// The status if the directory exists.
         present: S,
-        /// It is gone.
+        /// The status if the directory does not exist.
         absent: S,
     },
 }
 
 impl<S: Copy> To<S> {
-    /// The statuses it can lead to.
+    /// Returns the possible statuses.
     pub fn targets(self) -> Vec<S> {
         match self {
             To::Status(to) => vec![to],
@@ -105,51 +105,51 @@ impl<S: Copy> To<S> {
     }
 }
 
-/// An entity's lifecycle: its words, its table, and how its predicates read the row's facts.
+/// The lifecycle of an entity: its statuses, events, rules and predicates.
 pub trait Lifecycle: Sized + Debug + 'static {
-    /// What it is called in the journal.
+    /// The entity's name in the journal.
     const NAME: &'static str;
-    /// What it can be.
+    /// The statuses; the first one is initial.
     type Status: Word;
-    /// What can happen to it.
+    /// The events.
     type Event: Word;
-    /// What can make an event come too late.
+    /// The conditions under which an event still applies.
     type Predicate: Word;
-    /// What the predicates look at: the row, and what the reporter knew.
+    /// The facts that predicates test: from the row, and from the report.
     type Facts: Debug;
 
-    /// The table.
+    /// The rules of the table.
     const RULES: &'static [Rule<Self>];
-    /// The statuses that end it; nothing but a person's or a policy's explicit event leaves them.
+    /// The final statuses. Only explicit events of a person or a policy leave them.
     const TERMINAL: &'static [Self::Status];
 
-    /// Whether the predicate holds.
+    /// Returns whether the predicate holds.
     fn holds(predicate: Self::Predicate, facts: &Self::Facts) -> bool;
 
-    /// Whether the directory is on disk, for rules that depend on it.
+    /// Returns whether the environment's directory exists, for [`To::ByPath`].
     fn path_present(_facts: &Self::Facts) -> bool {
         false
     }
 }
 
-/// What a table says of an event.
+/// The table's decision about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<L: Lifecycle> {
-    /// It takes the entity there.
+    /// The event applies and leads to this status.
     Apply(L::Status),
-    /// It comes too late: the world has moved on.
+    /// The event comes too late: this predicate does not hold.
     Superseded(L::Predicate),
-    /// It means nothing in this status.
+    /// The event is illegal in this status.
     NoCell,
-    /// It means something in this status, but not from this reporter.
+    /// The event is legal in this status, but not from this reporter.
     WrongActor,
 }
 
-/// What `event`, reported by `who`, means for an entity in `status` with these facts.
+/// Decides what `event`, reported by `who`, means for an entity in `status` with these facts.
 ///
-/// Superseded is tested first and wins over illegal. When several rules know the event (an executor
-/// and a worker may both report `execution.cancelled`), the reporter's own decides; a reporter who
-/// has none is answered by the event's first rule's predicates, then as illegal.
+/// Predicates are tested first, so superseded wins over illegal. If several rules have the event (both an
+/// executor and a worker may report `execution.cancelled`), the rule of the reporter decides. For a reporter
+/// without a rule, the predicates of the event's first rule are tested, and then the event is illegal.
 pub fn evaluate<L: Lifecycle>(
     status: L::Status,
     event: L::Event,
@@ -157,7 +157,7 @@ pub fn evaluate<L: Lifecycle>(
     facts: &L::Facts,
 ) -> Verdict<L> {
     let of_event = || L::RULES.iter().filter(|rule| rule.event == event);
-    let own = || of_event().filter(|rule| rule.who.contains(&who) || mutant!(AnybodyReports));
+    let own = || of_event().filter(|rule| rule.who.contains(&who) || mutant!(ActorIgnored));
     let predicates =
         own().next().or_else(|| of_event().next()).map_or(&[][..], |rule| rule.unless_superseded);
     if let Some(failed) = predicates.iter().find(|predicate| !L::holds(**predicate, facts)) {
@@ -175,13 +175,10 @@ pub fn evaluate<L: Lifecycle>(
             To::ByPath { absent, .. } => absent,
         });
     }
-    match of_event().any(|rule| rule.from.contains(&status)) {
-        true => Verdict::WrongActor,
-        false => Verdict::NoCell,
-    }
+    if of_event().any(|rule| rule.from.contains(&status)) { Verdict::WrongActor } else { Verdict::NoCell }
 }
 
-/// Shorthand for a table's line with a fixed target.
+/// Creates a rule with a fixed target.
 pub(crate) const fn rule<L: Lifecycle>(
     event: L::Event,
     who: &'static [Actor],

@@ -1,94 +1,94 @@
 //! The thread: a conversation with a coding agent, bound to an environment, over many turns.
 //!
-//! Whatever ends a turn closes its number: "matching turn" means the open one, so that a late start
-//! cannot revive an idle thread. The runtime's own events carry its generation.
+//! Every event that ends a turn closes its number. "Matching turn" means the open turn, so a late start cannot
+//! revive an idle thread. Events of the agent's runtime carry the runtime's generation.
 
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 
 words! {
-    /// What a thread can be.
+    /// The status of a thread.
     ThreadStatus {
-        /// It exists; nothing runs for it yet.
+        /// Created; its environment does not exist yet.
         Created = "created",
-        /// Its environment is being made.
+        /// Its environment is being created.
         Provisioning = "provisioning",
-        /// It waits for a message.
+        /// Waits for a message.
         Idle = "idle",
-        /// A turn goes on.
+        /// A turn is in progress.
         Active = "active",
-        /// The last turn, its runtime or its environment failed.
+        /// The last turn, the runtime or the environment failed.
         Error = "error",
     }
 }
 
 words! {
-    /// What can happen to a thread.
+    /// An event of a thread.
     ThreadEvent {
-        /// Its environment is being made again.
+        /// Its environment is being created again.
         ReprovisionStarted = "reprovision.started",
-        /// A message was sent to its agent.
+        /// A message was sent to the agent.
         TurnDispatched = "turn.dispatched",
-        /// The agent took up a turn.
+        /// The agent started a turn.
         TurnStarted = "turn.started",
-        /// The agent finished a turn.
+        /// The agent completed a turn.
         TurnCompleted = "turn.completed",
         /// The agent failed in a turn.
         TurnFailed = "turn.failed",
-        /// The turn was broken off.
+        /// The turn was interrupted.
         TurnInterrupted = "turn.interrupted",
-        /// The agent's process ended by itself.
+        /// The agent's process exited by itself.
         RuntimeExited = "runtime.exited",
-        /// The agent was found at work after a reconnect.
+        /// The agent was found working after a reconnect.
         RuntimeObservedActive = "runtime.observed-active",
-        /// The agent's start was acknowledged.
+        /// The agent acknowledged its start.
         StartSucceeded = "start.succeeded",
         /// A command to the agent failed.
         CommandFailed = "command.failed",
-        /// Its environment could not be made.
+        /// The environment could not be created.
         ProvisionFailed = "provision.failed",
-        /// Its environment is gone.
+        /// The environment is gone.
         WorkspaceLost = "workspace.lost",
-        /// The stop that a person asked for is done.
+        /// The agent stopped, as a person requested.
         StopCompleted = "stop.completed",
-        /// The agent's session is gone with its host.
+        /// The agent's session was lost together with its host.
         SessionLost = "session.lost",
     }
 }
 
 words! {
-    /// What can make a thread's event come too late.
+    /// A condition of a thread's events.
     ThreadPredicate {
-        /// Nobody asked it to stop.
+        /// No stop was requested.
         NotStopRequested = "not stop-requested",
-        /// Somebody asked it to stop.
+        /// A stop was requested.
         StopRequested = "stop requested",
-        /// It is not archived.
+        /// The thread is not archived.
         NotArchived = "not archived",
-        /// It is not deleted.
+        /// The thread is not deleted.
         NotDeleted = "not deleted",
-        /// The event speaks of the open turn.
+        /// The event belongs to the open turn.
         MatchingTurn = "matching turn",
-        /// The event speaks of the present runtime.
+        /// The event belongs to the current runtime.
         MatchingRuntime = "matching runtime",
     }
 }
 
-/// What the thread's predicates look at.
+/// The facts that the thread's predicates test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadFacts {
-    /// Somebody asked it to stop.
+    /// Whether a stop was requested.
     pub stop_requested: bool,
-    /// It is archived.
+    /// Whether the thread is archived.
     pub archived: bool,
-    /// It is deleted.
+    /// Whether the thread is deleted.
     pub deleted: bool,
-    /// The turn that the reporter saw is open and the row's.
+    /// Whether the turn in the report is the row's open turn.
     pub turn_matches: bool,
-    /// The runtime's generation that the reporter saw equals the row's.
+    /// Whether the runtime's generation in the report equals the row's.
     pub runtime_matches: bool,
 }
 
-/// The thread's lifecycle.
+/// The lifecycle of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread;
 
@@ -123,7 +123,7 @@ impl Lifecycle for Thread {
         rule(E::SessionLost,            &[Reaper],   &[Created, Provisioning, Active],   Error,        &[P::MatchingRuntime]),
     ];
 
-    // A thread does not end by itself: it is archived or deleted, which are facts, not statuses.
+    // A thread has no final status. Archived and deleted are facts, not statuses.
     const TERMINAL: &'static [ThreadStatus] = &[];
 
     fn holds(predicate: ThreadPredicate, facts: &ThreadFacts) -> bool {
@@ -139,12 +139,12 @@ impl Lifecycle for Thread {
 }
 
 impl ThreadEvent {
-    /// Whether it opens a new turn.
+    /// Returns whether this event opens a new turn.
     pub fn opens_turn(self) -> bool {
         matches!(self, E::ReprovisionStarted | E::TurnDispatched)
     }
 
-    /// Whether it ends the open turn, and with it the wish to stop it.
+    /// Returns whether this event ends the open turn, which also clears a stop request.
     pub fn ends_turn(self) -> bool {
         matches!(
             self,

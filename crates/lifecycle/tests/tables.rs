@@ -1,8 +1,8 @@
-//! The tables against a second, independent writing-down of them: every (status, event, actor), enumerated.
+//! Compares the tables with a second, independently written copy of them, for every (status, event, actor).
 
 use sprag_lifecycle::*;
 
-/// One line per event: who may report it, and for each status in order what it leads to (`-` = nothing).
+/// One line per event: the actors that may report it, and its target for each status in order (`-` = none).
 struct Grid(&'static str);
 
 #[rustfmt::skip]
@@ -105,7 +105,7 @@ const ENFORCEMENT: Grid = Grid("
 ");
 
 impl Grid {
-    /// Where the grid says that the event leads; `Err(true)` when another actor's would.
+    /// Returns the target of the event; `Err(true)` if only another actor may report it.
     fn cell<L: Lifecycle>(&self, status: L::Status, event: L::Event, who: Actor) -> Result<L::Status, bool> {
         let column = L::Status::ALL.iter().position(|s| *s == status).unwrap();
         let mut other = false;
@@ -125,7 +125,7 @@ impl Grid {
     }
 }
 
-/// L01 and L02 for one lifecycle: every cell applies on a clean row, every empty one is illegal.
+/// Checks L01 and L02 for one lifecycle: every cell applies to a clean row, and every empty cell is illegal.
 fn check<L: Lifecycle>(grid: &Grid, clean: impl Fn(L::Event) -> L::Facts) {
     for event in L::Event::ALL {
         assert!(L::RULES.iter().any(|rule| rule.event == *event), "{event} has no rule");
@@ -228,8 +228,8 @@ fn l01_l02_every_pair_of_every_table() {
     check::<Enforcement>(&ENFORCEMENT, |_| ());
 }
 
-/// L03 for one lifecycle: with `spoil` making exactly one predicate fail, every event that declares it
-/// is superseded by it, in whatever status and by whomever; no other event is.
+/// Checks L03 for one lifecycle: `spoil` makes exactly one predicate fail. Then that predicate supersedes every
+/// event that declares it, in any status and from any actor, and no other event.
 fn check_superseded<L: Lifecycle>(
     predicate: L::Predicate,
     clean: impl Fn(L::Event) -> L::Facts,

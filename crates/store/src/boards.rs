@@ -1,46 +1,46 @@
-//! What is kept of boards beside their run and its steps: names, needs between tasks, notes. No statuses.
+//! The data of boards besides their run and its steps: names, needs between tasks, notes. It contains no statuses.
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{Following, RunId, StepNo, StepStatus};
+use sprag_lifecycle::{RunId, StepNo, StepStatus, TaskNeed};
 
 use crate::error::Result;
 use crate::ops::{self, Added, Created, NewBoard, NewTask, TaskMoved};
 use crate::roles::Person;
 
-/// A board: an open run whose tasks are added while it goes on.
+/// A board: an open run to which tasks are added while it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoardRow {
-    /// The run that it is.
+    /// The board's run.
     pub run: RunId,
-    /// What people call it; one open board has a name.
+    /// The board's name, for people. No two open boards have the same name.
     pub name: Arc<str>,
-    /// What is to be reached.
+    /// The goal of the board, in the leader's words.
     pub goal: Arc<str>,
-    /// How, as its leader sees it.
+    /// The leader's plan to reach the goal.
     pub plan: Arc<str>,
-    /// Where its tasks wait unless they say otherwise.
+    /// The queue of tasks that name none.
     pub queue: Arc<str>,
-    /// It takes tasks.
+    /// Whether the board takes new tasks.
     pub open: bool,
-    /// When it was made.
+    /// The time of creation (wall clock).
     pub created_ms: i64,
 }
 
-/// What one who works on a board leaves for the others.
+/// A note on a board, written for the others who work on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoteRow {
-    /// Its number, in the order of commits.
+    /// The note's number, in the order of commits.
     pub id: i64,
     /// The board.
     pub run: RunId,
-    /// Who wrote it.
+    /// The name of the author.
     pub author: Arc<str>,
-    /// What it is about, in a word; empty if nobody said.
+    /// The subject in one word; empty if the author gave none.
     pub tag: Arc<str>,
-    /// What it says.
+    /// The text of the note.
     pub text: Arc<str>,
-    /// When (wall clock).
+    /// The time at which it was written (wall clock).
     pub at_ms: i64,
 }
 
@@ -48,40 +48,40 @@ pub struct NoteRow {
 pub trait Boards {
     /// Adds a board.
     fn put_board(&mut self, board: &BoardRow) -> Result<()>;
-    /// The board that a run is.
+    /// Returns the board of a run.
     fn board(&mut self, run: RunId) -> Result<Option<BoardRow>>;
-    /// The board of this name: the open one, else the newest.
+    /// Returns the board of this name: the open one, else the newest.
     fn board_called(&mut self, name: &str) -> Result<Option<BoardRow>>;
-    /// Boards from the newest on, at most `limit`; only those that take tasks, unless `all`.
+    /// Returns boards from the newest on, at most `limit`; only those that take tasks, unless `all`.
     fn boards(&mut self, all: bool, limit: usize) -> Result<Vec<BoardRow>>;
-    /// Changes what a board says of itself.
+    /// Replaces a board's row.
     fn change_board(&mut self, board: &BoardRow) -> Result<()>;
 
-    /// How many of a board's tasks have each status, in the order of the words.
+    /// Returns the number of a board's tasks in each status, in the order of the words.
     fn task_counts(&mut self, run: RunId) -> Result<Vec<(StepStatus, u32)>>;
 
-    /// Names a task.
+    /// Stores the key of a task.
     fn put_task_key(&mut self, run: RunId, key: &str, no: StepNo) -> Result<()>;
-    /// The task of this name.
+    /// Returns the task with this key.
     fn task_by_key(&mut self, run: RunId, key: &str) -> Result<Option<StepNo>>;
-    /// Notes that task `no` needs another.
-    fn put_task_need(&mut self, run: RunId, no: StepNo, need: Following) -> Result<()>;
-    /// What a task needs, in order.
-    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<Following>>;
-    /// What needs a task, in order.
-    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>>;
+    /// Records that task `no` needs another.
+    fn put_task_need(&mut self, run: RunId, no: StepNo, need: TaskNeed) -> Result<()>;
+    /// Returns the tasks that a task needs, in order.
+    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<TaskNeed>>;
+    /// Returns the tasks that need a task, in order.
+    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<TaskNeed>>;
 
-    /// What the tokens of claimed tasks are signed with: drawn once, and known to this store alone.
+    /// Returns the key that signs the tokens of claimed tasks. It is drawn once, and only this store has it.
     fn token_key(&mut self) -> Result<Arc<str>>;
 
-    /// Adds a note; its number is given by the database.
+    /// Adds a note, and returns the number that the database gave it.
     fn put_note(&mut self, note: &NoteRow) -> Result<i64>;
-    /// The notes of a board after number `after`, of one tag or all, in order.
+    /// Returns the notes of a board after number `after`, of one tag or all, in order.
     fn notes(&mut self, run: RunId, tag: Option<&str>, after: i64, limit: usize) -> Result<Vec<NoteRow>>;
 }
 
 impl Person<'_> {
-    /// Makes a board.
+    /// Creates a board.
     pub async fn create_board(self, new: NewBoard) -> Result<Created> {
         let hash = ops::plan_hash(&new.run.plan);
         self.0.write(move |session| ops::create_board(session, &new, hash)).await
@@ -92,22 +92,22 @@ impl Person<'_> {
         self.0.write_on(vec![board], move |session| ops::add_tasks(session, board, &tasks)).await
     }
 
-    /// Takes a task back.
+    /// Cancels a task.
     pub async fn cancel_task(self, board: RunId, no: StepNo) -> Result<TaskMoved> {
         self.0.write_on(vec![board], move |session| ops::cancel_task(session, board, no)).await
     }
 
-    /// Tries a task again.
+    /// Retries a task.
     pub async fn retry_task(self, board: RunId, no: StepNo) -> Result<TaskMoved> {
         self.0.write_on(vec![board], move |session| ops::retry_task(session, board, no)).await
     }
 
-    /// Takes no more tasks.
+    /// Closes a board: it takes no more tasks.
     pub async fn close_board(self, board: RunId, cancel_waiting: bool) -> Result<()> {
         self.0.write_on(vec![board], move |session| ops::close_board(session, board, cancel_waiting)).await
     }
 
-    /// Says anew what a board is for, or how it goes about it.
+    /// Changes a board's goal or plan.
     pub async fn set_board_plan(
         self,
         board: RunId,
@@ -121,7 +121,7 @@ impl Person<'_> {
             .await
     }
 
-    /// Leaves a note on a board.
+    /// Adds a note to a board.
     pub async fn add_note(
         self,
         board: RunId,

@@ -1,19 +1,19 @@
-//! What can go wrong in a store, told so that a person can act on it.
+//! The errors of a store, with what a person can do about them.
 
 use std::path::PathBuf;
 
 /// A store's error: what was attempted, on what, and why it failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The file or folder cannot be opened or made.
+    /// The file or folder cannot be opened or created.
     #[error("cannot open {}: {reason}", path.display())]
     Open {
-        /// What was to be opened.
+        /// The file or folder.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause, in words.
         reason: String,
     },
-    /// The file lies on a file system whose locks cannot be trusted.
+    /// The file is on a file system whose locks cannot be trusted.
     #[error(
         "{} lies on a network file system ({kind}), where file locks cannot be trusted; \
          put the data on a local disk with --data DIR or SPRAG_DATA", path.display()
@@ -32,9 +32,9 @@ pub enum Error {
     Newer {
         /// The file.
         path: PathBuf,
-        /// The version it has.
+        /// The version of the file.
         found: i64,
-        /// The newest that this program knows.
+        /// The newest version that this program knows.
         known: i64,
     },
     /// The file is damaged, or is no database.
@@ -45,19 +45,22 @@ pub enum Error {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What SQLite says of it.
+        /// SQLite's message.
         reason: String,
     },
-    /// Somebody held the file's lock for too long.
+    /// Another process held the file's lock for too long.
     #[error(
-        "{} was locked by another process for {waited_ms} ms; \
-         nothing was written: see who uses it (`sprag doctor`), then try again", path.display()
+        "{} was locked by {} for {waited_ms} ms; nothing was written: let it finish or end it \
+         (`sprag doctor` shows it), then try again",
+        path.display(), holder.as_deref().unwrap_or("another process")
     )]
     Locked {
         /// The file.
         path: PathBuf,
-        /// How long was waited for it.
+        /// The milliseconds that this process waited for the lock.
         waited_ms: u64,
+        /// The process that held the lock when the wait ended, if it could be seen.
+        holder: Option<String>,
     },
     /// The disk is full.
     #[error("no space left for {}; nothing was written: free some space, then try again", path.display())]
@@ -68,51 +71,62 @@ pub enum Error {
     /// The disk or the file system failed.
     #[error("{} of {} failed: {reason}; nothing was written", action, path.display())]
     Io {
-        /// What was attempted.
+        /// The action that failed.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause, in words.
         reason: String,
     },
-    /// The commit's answer was lost: it may have happened or not. Read again before acting.
+    /// The commit's answer was lost: the commit may have happened or not. The caller must read again before it acts.
     #[error("whether the change was written to {} is unknown: {reason}", path.display())]
     Unknown {
         /// The file.
         path: PathBuf,
-        /// What happened to the answer.
+        /// The reason why the answer was lost.
         reason: String,
     },
-    /// A row holds a word that this version does not know.
+    /// A row contains a word that this version does not know.
     #[error("{entity} {id} has the unknown {field} {text:?}; a newer sprag may have written it")]
     UnknownWord {
-        /// What kind of row.
+        /// The kind of row.
         entity: &'static str,
-        /// Which row.
+        /// The key of the row.
         id: String,
-        /// Which column.
+        /// The name of the column.
         field: &'static str,
-        /// What it holds.
+        /// The text in the column.
         text: String,
     },
-    /// A row changed between being read and being written; the writer looks again.
+    /// A row changed between being read and being written; the writer reads it again.
     #[error("{entity} {id} was changed by somebody else at the same moment")]
     Conflict {
-        /// What kind of row.
+        /// The kind of row.
         entity: &'static str,
-        /// Which row.
+        /// The key of the row.
         id: String,
     },
-    /// The run is not there.
+    /// The run does not exist.
     #[error("there is no run {0}")]
     NoSuchRun(String),
-    /// What was asked for makes no sense for this row; nothing was changed.
+    /// The request makes no sense for this row; nothing was changed.
     #[error("{0}")]
     Refused(String),
     /// The store was closed while the call waited.
     #[error("the store is closed")]
     Closed,
+    /// The operation asked a question about a step that is too much work for the writer. Only operations see it:
+    /// [`crate::Store::write`] gets the answer and runs the operation again.
+    #[error("a question about a step waits for its answer")]
+    Unanswered(std::sync::Arc<crate::answers::OpenQuestion>),
 }
 
-/// A store's result.
+impl Error {
+    /// Whether the store cannot be used at the moment: the request may be valid, and nothing was written.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Error::Locked { .. } | Error::Full { .. } | Error::Newer { .. } | Error::Closed)
+    }
+}
+
+/// The result of a store's function.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

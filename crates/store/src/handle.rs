@@ -1,4 +1,4 @@
-//! The store as everybody else sees it, whatever is behind it. What may be done to it is a matter of roles (`roles.rs`).
+//! The store as other crates see it, with any database. The roles in `roles.rs` define the operations on it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use sprag_lifecycle::RunId;
 use tokio::sync::oneshot;
 
+use crate::answers::Answers;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::job::{About, Job};
@@ -21,6 +22,9 @@ use crate::service::Observer;
 use crate::session::Session;
 use crate::sqlite::{Sqlite, SqliteOptions};
 use crate::wake::{Hub, Reach, Subscription, Topic};
+
+/// The most times that an operation is run again with another answer: more than a plan has steps.
+const MOST_QUESTIONS: usize = 20_000;
 
 /// A store. Cloning it is cheap; the last clone closes it.
 #[derive(Clone)]
@@ -52,13 +56,18 @@ impl Memory {
     }
 }
 
-/// A closure that waits to be written, and the caller who waits for its answer.
+/// A closure that waits to be written, and the caller that waits for its answer.
 struct Waiting<F, T> {
     operation: F,
     about: About,
+    /// The answers to the questions of its earlier runs.
+    answers: Arc<Answers>,
     answer: Option<T>,
-    caller: oneshot::Sender<Result<T>>,
+    caller: oneshot::Sender<Done<F, T>>,
 }
+
+/// The result of an operation, and the operation itself, which may have to run again.
+type Done<F, T> = (Result<T>, F, About);
 
 impl<F, T> Job for Waiting<F, T>
 where
@@ -66,14 +75,15 @@ where
     T: Send,
 {
     fn run(&mut self, session: &mut Session<'_>) -> Result<()> {
+        session.use_answers(Arc::clone(&self.answers));
         self.answer = Some((self.operation)(session)?);
         Ok(())
     }
 
     fn answer(self: Box<Self>, committed: Result<()>) {
-        let Waiting { answer, caller, .. } = *self;
-        // A caller that has gone away has its change all the same.
-        let _ = caller.send(committed.and_then(|()| answer.ok_or(Error::Closed)));
+        let Waiting { operation, about, answer, caller, .. } = *self;
+        // The change stays, even if the caller has gone away.
+        let _ = caller.send((committed.and_then(|()| answer.ok_or(Error::Closed)), operation, about));
     }
 
     fn about(&self) -> &About {
@@ -82,12 +92,12 @@ where
 }
 
 impl Store {
-    /// Opens the SQLite file in `folder`, making both if they are not there.
+    /// Opens the SQLite file in `folder`. Creates both if they do not exist.
     pub fn open(folder: &Path) -> Result<Store> {
         Store::open_with(folder, SqliteOptions::default(), Arc::new(System), Arc::new(System))
     }
 
-    /// Opens a SQLite file with a clock and randomness of one's own.
+    /// Opens a SQLite file with the caller's clock and randomness.
     pub fn open_with(
         folder: &Path,
         options: SqliteOptions,
@@ -98,12 +108,13 @@ impl Store {
         Ok(Store::on_this_machine(Inner::Sqlite(sqlite)))
     }
 
-    /// Opens the PostgreSQL database that a URL names, making its tables if they are not there.
+    /// Opens the PostgreSQL database that a URL names. Creates its tables if they do not exist.
     pub fn open_postgres(url: &str) -> Result<Store> {
         Store::open_postgres_with(url, None, Arc::new(System))
     }
 
-    /// Opens a PostgreSQL database with randomness of one's own and, for tests, a clock in the place of its own.
+    /// Opens a PostgreSQL database with the caller's randomness and, for tests, a clock instead of the database's
+    /// own.
     pub fn open_postgres_with(
         url: &str,
         clock: Option<Arc<dyn Clock>>,
@@ -113,7 +124,7 @@ impl Store {
         Ok(Store::on_this_machine(Inner::Postgres(postgres)))
     }
 
-    /// A store in memory, gone with its last clone.
+    /// Creates a store in memory. It is gone with its last clone.
     pub fn in_memory(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Store {
         let memory = Memory { tables: Mutex::default(), clock, entropy, hub: Hub::local() };
         Store::on_this_machine(Inner::Memory(Box::new(memory)))
@@ -123,17 +134,17 @@ impl Store {
         Store { inner: Arc::new(inner), surroundings: Surroundings::default() }
     }
 
-    /// The same store, as it is used on a simulated machine.
+    /// Returns the same store, as used from a simulated machine.
     pub fn seen_from(&self, machine: Arc<dyn Machine>) -> Store {
         Store { inner: Arc::clone(&self.inner), surroundings: Surroundings(Some(machine)) }
     }
 
-    /// The machine on which it is used.
+    /// Returns the machine on which the store is used.
     pub fn surroundings(&self) -> &Surroundings {
         &self.surroundings
     }
 
-    /// Everything that a store in memory keeps, for checkers.
+    /// Passes the tables of a store in memory to `look`, for checkers; `None` for other stores.
     pub fn with_tables<T>(&self, look: impl FnOnce(&Tables) -> T) -> Option<T> {
         match &*self.inner {
             Inner::Memory(memory) => Some(look(&memory.tables())),
@@ -141,7 +152,7 @@ impl Store {
         }
     }
 
-    /// Has the specs of steps read by `language`. The first one to be named stays.
+    /// Sets the language that reads the specs of steps. Only the first call has an effect.
     pub fn speaking(self, language: Arc<dyn Language>) -> Store {
         match &*self.inner {
             Inner::Memory(memory) => memory.tables().language = Tongue(language),
@@ -151,7 +162,16 @@ impl Store {
         self
     }
 
-    /// Runs one operation in a transaction; answers once it is on disk.
+    /// Returns the language that reads the specs of steps.
+    pub fn language(&self) -> Arc<dyn Language> {
+        match &*self.inner {
+            Inner::Memory(memory) => Arc::clone(&memory.tables().language.0),
+            Inner::Sqlite(sqlite) => sqlite.language(),
+            Inner::Postgres(postgres) => postgres.language(),
+        }
+    }
+
+    /// Runs one operation in a transaction. Returns once it is on disk.
     ///
     /// The operation may run more than once; only the last run counts.
     pub async fn write<T, F>(&self, operation: F) -> Result<T>
@@ -162,8 +182,8 @@ impl Store {
         self.write_on(Vec::new(), operation).await
     }
 
-    /// The same, for an operation that decides about these runs: a database with several writing processes holds and
-    /// fetches them before it begins.
+    /// Runs an operation that decides about these runs. A database with several writing processes holds and fetches
+    /// them before the operation starts.
     pub async fn write_on<T, F>(&self, runs: Vec<RunId>, operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
@@ -185,35 +205,40 @@ impl Store {
         }
     }
 
-    async fn commit<T, F>(&self, about: About, mut operation: F) -> Result<T>
+    async fn commit<T, F>(&self, mut about: About, mut operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        match &*self.inner {
-            Inner::Memory(memory) => {
-                let mut topics = std::collections::BTreeSet::new();
-                let mut random = || memory.entropy.next_u64();
-                let now = memory.now();
-                let answer =
-                    memory.tables().transact_telling(now, &mut random, &mut topics, &mut operation)?;
-                memory.hub.tell(&topics);
-                Ok(answer)
-            }
-            Inner::Sqlite(sqlite) => {
-                let (caller, answer) = oneshot::channel();
-                sqlite.submit(Box::new(Waiting { operation, about, answer: None, caller })).await?;
-                answer.await.map_err(|_| Error::Closed)?
-            }
-            Inner::Postgres(postgres) => {
-                let (caller, answer) = oneshot::channel();
-                postgres.submit(Box::new(Waiting { operation, about, answer: None, caller })).await?;
-                answer.await.map_err(|_| Error::Closed)?
-            }
+        if let Inner::Memory(memory) = &*self.inner {
+            let mut topics = std::collections::BTreeSet::new();
+            let mut random = || memory.entropy.next_u64();
+            let now = memory.now();
+            let answer = memory.tables().transact_telling(now, &mut random, &mut topics, &mut operation)?;
+            memory.hub.tell(&topics);
+            return Ok(answer);
         }
+        let answers = Arc::new(Answers::default());
+        for _ in 0..MOST_QUESTIONS {
+            let (caller, answer) = oneshot::channel();
+            let waiting =
+                Box::new(Waiting { operation, about, answers: Arc::clone(&answers), answer: None, caller });
+            match &*self.inner {
+                Inner::Sqlite(sqlite) => sqlite.submit(waiting).await?,
+                Inner::Postgres(postgres) => postgres.submit(waiting).await?,
+                Inner::Memory(_) => return Err(Error::Closed),
+            }
+            let done = answer.await.map_err(|_| Error::Closed)?;
+            match done.0 {
+                Err(Error::Unanswered(open)) => answers.find_out(open).await,
+                done => return done,
+            }
+            (operation, about) = (done.1, done.2);
+        }
+        Err(Error::Refused(format!("an operation asked more than {MOST_QUESTIONS} questions about steps")))
     }
 
-    /// Looks at one consistent state. It blocks for as long as the disk needs.
+    /// Reads one consistent state. It blocks for as long as the disk needs.
     pub fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         match &*self.inner {
             Inner::Memory(memory) => {
@@ -225,12 +250,12 @@ impl Store {
         }
     }
 
-    /// Waits for changes from now on.
+    /// Subscribes to changes from now on.
     pub fn subscribe(&self, topics: Vec<Topic>) -> Subscription {
         self.subscribe_from(topics, Reach::Everywhere)
     }
 
-    /// Waits for changes from now on, made here or anywhere.
+    /// Subscribes to changes from now on, made in this process or in any.
     pub fn subscribe_from(&self, topics: Vec<Topic>, reach: Reach) -> Subscription {
         if let Some(machine) = &self.surroundings.0 {
             return Subscription::simulated(machine.listen(&topics), self.surroundings.clone());
@@ -250,7 +275,7 @@ impl Store {
         }
     }
 
-    /// The store's time.
+    /// Returns the store's time.
     pub fn now(&self) -> Now {
         match &*self.inner {
             Inner::Memory(memory) => memory.now(),
@@ -259,7 +284,7 @@ impl Store {
         }
     }
 
-    /// Any number, from the store's randomness.
+    /// Returns a random number from the store's randomness.
     pub fn random(&self) -> u64 {
         match &*self.inner {
             Inner::Memory(memory) => memory.entropy.next_u64(),
@@ -268,12 +293,12 @@ impl Store {
         }
     }
 
-    /// A positive number to call something new by.
+    /// Returns a positive number as the id of a new entity.
     pub fn new_id(&self) -> Id {
         (self.random() >> 2) as Id + 1
     }
 
-    /// Reads the whole file and says whether it is sound.
+    /// Reads the whole file and returns whether it is sound, in words.
     pub fn health(&self) -> Result<String> {
         match &*self.inner {
             Inner::Memory(_) => Ok("in memory".into()),
@@ -282,7 +307,20 @@ impl Store {
         }
     }
 
-    /// The file, or the URL without its password; none for a store in memory.
+    /// Whether all processes that write to the store are on this machine, one at a time.
+    pub(crate) fn is_file(&self) -> bool {
+        matches!(&*self.inner, Inner::Sqlite(_))
+    }
+
+    /// Returns the process that holds the file's write lock now, with its command line, if it can be seen.
+    pub fn lock_holder(&self) -> Option<String> {
+        match &*self.inner {
+            Inner::Sqlite(sqlite) => sqlite.lock_holder(),
+            Inner::Memory(_) | Inner::Postgres(_) => None,
+        }
+    }
+
+    /// Returns the file, or the URL without its password; `None` for a store in memory.
     pub fn path(&self) -> Option<&Path> {
         match &*self.inner {
             Inner::Memory(_) => None,
@@ -291,27 +329,27 @@ impl Store {
         }
     }
 
-    /// What an executor may do.
+    /// Returns the operations of an executor.
     pub fn executor(&self) -> Executor<'_> {
         Executor(self)
     }
 
-    /// What a worker may do with what it holds.
+    /// Returns the operations of a worker on an execution that it holds.
     pub fn worker(&self, lease: Lease) -> Holder<'_> {
         Holder { store: self, lease }
     }
 
-    /// What a worker may do that holds nothing yet.
+    /// Returns the operations of a worker that holds nothing yet.
     pub fn claims(&self) -> Claims<'_> {
         Claims(self)
     }
 
-    /// What the reaper may do.
+    /// Returns the operations of the reaper.
     pub fn reaper(&self) -> Reaper<'_> {
         Reaper(self)
     }
 
-    /// What a person may do.
+    /// Returns the operations of a person.
     pub fn person(&self) -> Person<'_> {
         Person(self)
     }

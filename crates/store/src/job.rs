@@ -1,4 +1,4 @@
-//! An operation on its way to a database's writer.
+//! An operation that is passed to a database's writer.
 
 use sprag_lifecycle::{ExecutionId, RunId};
 
@@ -6,23 +6,23 @@ use crate::error::Result;
 use crate::ops::Claimer;
 use crate::session::Session;
 
-/// What an operation is about.
+/// The rows that an operation concerns.
 #[derive(Debug, Default)]
 pub(crate) struct About {
     /// The runs that it decides about.
     pub(crate) runs: Vec<RunId>,
-    /// What it wants to receive, and how much of it.
+    /// The claimer and the most executions that it wants to receive.
     pub(crate) claim: Option<(Claimer, usize)>,
-    /// The one execution that it wants to receive, because a message told of it.
+    /// The one execution that it wants to receive, because a message announced it.
     pub(crate) told: Option<ExecutionId>,
 }
 
-/// An operation that waits to be written, and whoever waits for its answer.
+/// An operation that waits to be written, and the caller that waits for its answer.
 pub(crate) trait Job: Send {
-    /// Does the work; may be called again if the transaction was undone.
+    /// Runs the operation. May be called again if the transaction was rolled back.
     fn run(&mut self, session: &mut Session<'_>) -> Result<()>;
-    /// Answers, after the commit.
+    /// Sends the answer to the caller, after the commit.
     fn answer(self: Box<Self>, committed: Result<()>);
-    /// What it is about, as far as that is known: a database may fetch it for many jobs at once.
+    /// Returns the rows that it concerns, as far as they are known. A database may fetch them for many jobs at once.
     fn about(&self) -> &About;
 }

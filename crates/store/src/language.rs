@@ -1,66 +1,95 @@
-//! What the store must ask about a step's spec: it keeps specs, and does not read them.
+//! The questions of the store about a step's spec. The store keeps specs, and does not read them.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_lifecycle::{Plan, PlanStep};
+use sprag_lifecycle::{Plan, PlanStep, RunId};
 
-/// Reads specs. It is asked inside the writing transaction, so it must be pure: the same names always give the
-/// same answer, and nothing outside is looked at. A text that cannot be filled in is an error, and fails the step.
+use crate::answers::{Answer, Question};
+
+/// Reads specs. The store calls it inside the writing transaction, or between two tries of one, so it must be pure:
+/// the same names always give the same answer. A text that cannot be filled in is an error, and fails the step.
 pub trait Language: Debug + Send + Sync {
-    /// Whether the step's own condition wants it.
+    /// Whether the step's own condition holds.
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String>;
-    /// The list of its fan-out.
+    /// Returns the list of the step's fan-out.
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String>;
-    /// The branch that a run of this plan works on, if it has one of its own.
+    /// Returns the branch on which a run of this plan works, if it has one of its own.
     fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
         let _ = (plan, run);
         None
     }
-    /// What a step waits for that no worker does.
+    /// Returns the gate, timer, signal or child run for which a step waits.
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String>;
+
+    /// Answers a question with the full budget of a step.
+    fn answer(&self, question: Question, step: &PlanStep, names: &Value) -> Result<Answer, String> {
+        match question {
+            Question::Wanted => self.wanted(step, names).map(Answer::Wanted),
+            Question::Items => self.items(step, names).map(Answer::Items),
+            Question::Prepare => self.prepare(step, names).map(Answer::Prepared),
+        }
+    }
+
+    /// Answers a question inside the writer if that is little work; `None` if it is more.
+    fn answer_at_once(
+        &self,
+        question: Question,
+        step: &PlanStep,
+        names: &Value,
+    ) -> Option<Result<Answer, String>> {
+        Some(self.answer(question, step, names))
+    }
+
+    /// Runs `read`, which fills in texts of a step outside the store. Returns the reason if they are no longer filled
+    /// in.
+    fn guard(&self, run: RunId, step: &PlanStep, read: &mut dyn FnMut()) -> Result<(), String> {
+        let _ = (run, step);
+        read();
+        Ok(())
+    }
 }
 
-/// What a step waits for that no worker does.
+/// The work of a step that no worker executes.
 #[derive(Debug, Clone)]
 pub enum Prepared {
-    /// An answer.
+    /// A wait for an answer.
     Gate {
         /// The question.
         ask: String,
-        /// What can be answered.
+        /// The possible answers.
         choices: Vec<String>,
-        /// How long the answer may take.
+        /// The time for the answer, in milliseconds; absent means no limit.
         timeout_ms: Option<u64>,
     },
-    /// A span of time.
+    /// A wait for a span of time.
     Pause {
-        /// How long.
+        /// The span, in milliseconds.
         ms: u64,
     },
-    /// A moment (wall clock).
+    /// A wait until a time (wall clock).
     Until {
-        /// When.
+        /// The time, in milliseconds.
         wall_ms: i64,
     },
-    /// A signal.
+    /// A wait for a signal.
     Signal {
-        /// Its name.
+        /// The signal's name.
         name: String,
-        /// How long it may take.
+        /// The time for the signal, in milliseconds; absent means no limit.
         timeout_ms: Option<u64>,
     },
-    /// Another run.
+    /// A wait for a child run.
     Child {
-        /// What it runs.
+        /// The plan of the child run.
         plan: Arc<Plan>,
-        /// Its inputs, as JSON.
+        /// The inputs of the child run, as JSON.
         inputs: Arc<str>,
     },
 }
 
-/// Knows nothing: for programs that only run steps which a worker does from start to end.
+/// A language without words, for programs that only run steps which a worker executes from start to end.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wordless;
 

@@ -10,9 +10,12 @@
 //!   Backend: memory │ SQLite │ PostgreSQL      rows, compare-and-set, ordered queries
 //! ```
 
+mod answers;
 mod backend;
+mod blocked;
 mod boards;
 mod error;
+mod gathered;
 mod handle;
 mod job;
 mod language;
@@ -33,16 +36,18 @@ mod session;
 mod sqlite;
 mod wake;
 
+pub use answers::{Answer, OpenQuestion, Question};
 pub use backend::{Backend, Candidate, QueueRow, Table};
 pub use boards::{BoardRow, Boards, NoteRow};
 pub use error::{Error, Result};
+pub use gathered::StepsRead;
 pub use handle::Store;
 pub use language::{Language, Prepared, Wordless};
 pub use machine::{Fate, Machine, Surroundings, Task, Written};
 pub use memory::{REFUSALS_KEPT, Tables};
 pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
-pub use retention::Retention;
+pub use retention::{Bite, Part, PlansForgotten, Retention};
 pub use roles::{Claims, Executor, Holder, Person, Reaper};
 pub use rows::{
     EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
@@ -56,10 +61,10 @@ pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
 pub use wake::{Reach, Subscription, Topic};
 
-/// For tests that play somebody else's write behind a session's back.
+/// Access for tests that simulate another process's write during a session.
 #[doc(hidden)]
 pub mod testing {
-    /// The token that lets a row be touched.
+    /// Returns the token that allows changing a row.
     pub fn writer_token() -> crate::rows::WriterOnly {
         crate::rows::WriterOnly(())
     }

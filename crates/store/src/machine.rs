@@ -1,6 +1,6 @@
-//! The machine on which a store is used: how its programs wait, what they do at the same time, and the way of
-//! their writes to the store. In production that is the runtime and nothing in between; a simulation puts a
-//! [`Machine`] there, and then runs the very code that ships.
+//! The machine on which a store is used: waiting, concurrent tasks, and the transport of writes to the store. In
+//! production that is the runtime, with nothing in between. A simulation supplies a [`Machine`], and then runs the
+//! same code that ships.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,48 +17,48 @@ use crate::seams::{Clock, System};
 use crate::session::Session;
 use crate::wake::Topic;
 
-/// Something that goes on by itself.
+/// A task that runs by itself.
 pub type Task<T = ()> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// What becomes of a write on its way to the store.
+/// The fate of a write on its way to the store.
 #[derive(Debug, Clone)]
 pub enum Fate {
-    /// It arrives.
+    /// The write arrives.
     Arrives,
-    /// It arrives, and cannot be written: nothing of it stays.
+    /// The write arrives and fails: nothing of it stays.
     Fails(Error),
-    /// It never arrives, and this is what its caller is told.
+    /// The write never arrives, and its caller gets this error.
     Lost(Error),
 }
 
-/// What a write came to, before its caller hears of it.
+/// The result of a write, before its caller gets it.
 #[derive(Debug, Clone, Default)]
 pub struct Written {
     /// The transitions that were applied.
     pub entries: Vec<JournalEntry>,
-    /// Who may want to know.
+    /// The topics whose subscribers to notify.
     pub topics: BTreeSet<Topic>,
-    /// Why nothing was written.
+    /// The reason why nothing was written; absent after success.
     pub error: Option<Error>,
 }
 
-/// What stands in the place of a machine in a simulation.
+/// The machine of a simulation.
 pub trait Machine: Send + Sync + 'static {
-    /// Milliseconds since the machine started.
+    /// Returns the milliseconds since the machine started.
     fn boot_ms(&self) -> i64;
-    /// Lets a while pass.
+    /// Waits for a while.
     fn pause(&self, for_a_while: Duration) -> Task;
-    /// Does something at the same time as everything else.
+    /// Runs a task concurrently with all others.
     fn spawn(&self, task: Task);
-    /// Hears of changes to these from now on.
+    /// Subscribes to changes of these topics from now on.
     fn listen(&self, topics: &[Topic]) -> Arc<Notify>;
-    /// The way of a write to the store; `what` names the operation.
+    /// Transports a write to the store; `what` names the operation.
     fn send(&self, what: &'static str) -> Task<Fate>;
-    /// The way of the answer: what the caller is told in its place, if anything.
+    /// Transports the answer. Returns the error that the caller gets instead of it, if any.
     fn answer(&self, what: &'static str, written: Written) -> Task<Option<Error>>;
 }
 
-/// The machine that a program is on: the real one, unless it is simulated.
+/// The machine on which a program runs: the real one, unless it is simulated.
 #[derive(Clone, Default)]
 pub struct Surroundings(pub(crate) Option<Arc<dyn Machine>>);
 
@@ -69,13 +69,13 @@ impl fmt::Debug for Surroundings {
 }
 
 impl Surroundings {
-    /// Milliseconds since the machine started, sleep included.
+    /// Returns the milliseconds since the machine started, sleep included.
     pub fn boot_ms(&self) -> u64 {
         let boot_ms = self.0.as_ref().map_or_else(|| System.boot_ms(), |machine| machine.boot_ms());
         boot_ms.max(0) as u64
     }
 
-    /// Lets a while pass.
+    /// Waits for a while.
     pub async fn pause(&self, for_a_while: Duration) {
         match &self.0 {
             Some(machine) => machine.pause(for_a_while).await,
@@ -83,7 +83,7 @@ impl Surroundings {
         }
     }
 
-    /// What `work` comes to, if that is soon enough.
+    /// Returns the result of `work`, or `None` if it takes longer than `limit`.
     pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -92,7 +92,7 @@ impl Surroundings {
         }
     }
 
-    /// Does something at the same time as everything else. What it comes to is told, unless it panics.
+    /// Runs a task concurrently with all others. The returned receiver gets its result, unless it panics.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -109,7 +109,7 @@ impl Surroundings {
     }
 }
 
-/// Writes through a simulated machine. The write itself is one moment: nothing else happens meanwhile.
+/// Writes through a simulated machine. The write itself is one moment: nothing else happens during it.
 pub(crate) async fn write<T, F, C>(machine: &dyn Machine, mut operation: F, commit: C) -> Result<T>
 where
     F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
@@ -142,7 +142,7 @@ where
     }
 }
 
-/// An operation that also notes what it did.
+/// An operation that also records what it did.
 pub(crate) type Noting<T> = Box<dyn FnMut(&mut Session<'_>) -> Result<T> + Send>;
 
 struct Parked(std::thread::Thread);
@@ -153,7 +153,7 @@ impl Wake for Parked {
     }
 }
 
-/// Waits on this very thread: a simulation has no other to go on with.
+/// Waits on the current thread, because a simulation has no other one.
 fn block_on<T>(work: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));
     let mut work = std::pin::pin!(work);

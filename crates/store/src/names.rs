@@ -1,24 +1,28 @@
-//! What a step's texts can name: the run's inputs, and what became of the steps before it.
+//! The values that a step's texts can name: the run's inputs, and the results of the steps before it.
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use sprag_lifecycle::{
     ExecutionId, ExecutionStatus, GateStatus, Plan, PlanStep, RunId, StepNo, StepStatus, WorkKind,
 };
 
 use crate::error::Result;
+use crate::gathered::{Gathered, Handed, NoRoom, Room, StepRead, StepsRead};
 use crate::rows::{ExecutionRow, GateRow, Row, RunRow, StepRow};
 use crate::session::Session;
 
-/// The key under which an item's value stands among the names, before the language has placed it.
+/// The key of an item's value among the names, before the language has placed it.
 pub const ITEM: &str = "item";
 
-/// A step's name for people: its id, and which item of a fan-out it is.
+/// The most bytes of feedback for the next attempt.
+const FEEDBACK_BYTES: usize = 64 << 10;
+
+/// Returns a step's name for people: its id, and the number of its item in a fan-out.
 pub fn step_name(plan: &Plan, row: &StepRow) -> String {
     let id = plan.steps.get(row.node() as usize).map_or("?", |step| step.id.as_str());
     match row.item {
-        // The tasks of a board are counted as people do, and there is nothing else to call them by.
+        // Tasks of a board are counted from 1, and have no other name.
         Some(_) if is_task(plan, row) => format!("{id}-{}", row.no),
         Some(index) => format!("{id}[{index}]"),
         None => id.to_owned(),
@@ -31,52 +35,72 @@ pub fn is_task(plan: &Plan, row: &StepRow) -> bool {
     row.item_of.is_some() && planned.and_then(|step| step.spread).is_some_and(|spread| spread.open)
 }
 
-/// Everything that the texts of this step can name.
-pub(crate) fn names(session: &mut Session<'_>, plan: &Plan, run: &RunRow, step: &StepRow) -> Result<Value> {
-    let inputs: Value = serde_json::from_str(&run.inputs).unwrap_or(Value::Null);
-    let mut names = json!({ "inputs": inputs, "run": run_names(run.id, plan) });
+/// Gathers all values that the texts of this step can name; [`NoRoom`] if they are too large.
+pub(crate) fn names(
+    session: &mut Session<'_>,
+    plan: &Plan,
+    run: &RunRow,
+    step: &StepRow,
+) -> Result<Result<Gathered, NoRoom>> {
+    let mut room = Room::default();
+    let mut own = run_names(run.id, plan);
     if let Some(branch) = session.language().branch(plan, &run.id.to_string()) {
-        names["run"]["branch"] = branch.into();
+        own["branch"] = branch.into();
     }
-    names["steps"] = step_names(session, plan, run.id, step)?;
-    if let Some(item) = item_value(session, step)? {
-        names[ITEM] = serde_json::from_str(&item).unwrap_or(Value::Null);
-    }
-    Ok(names)
+    let item = item_value(session, step)?;
+    let taken = room.take(&run.inputs).and_then(|()| room.take(item.as_deref().unwrap_or_default()));
+    let steps = match taken {
+        Ok(()) => step_names(session, plan, run.id, step, &mut room)?,
+        Err(no_room) => Err(no_room),
+    };
+    Ok(steps.map(|steps| Gathered {
+        inputs: Arc::clone(&run.inputs),
+        run: own,
+        steps,
+        item,
+        bytes: room.taken(),
+    }))
 }
 
-/// What texts can name of a run.
+/// Returns the values of a run that texts can name.
 pub fn run_names(run: RunId, plan: &Plan) -> Value {
     json!({ "id": run.to_string(), "name": format!("{}-{run}", plan.name) })
 }
 
-/// What the texts of a step can name of the steps that it reads, itself included.
+/// Gathers the values that the texts of a step can name of the steps that it reads, itself included; [`NoRoom`] if
+/// they are too large.
 pub(crate) fn step_names(
     session: &mut Session<'_>,
     plan: &Plan,
     run: RunId,
     step: &StepRow,
-) -> Result<Value> {
-    let mut known = Map::new();
+    room: &mut Room,
+) -> Result<Result<StepsRead, NoRoom>> {
+    let mut known = Vec::new();
     for no in &plan.step(step.node()).reads {
-        let named = if *no == step.node() {
-            json!({ "attempt": step.attempt, "feedback": step.feedback.as_deref().unwrap_or("") })
-        } else {
-            let Some(row) = session.get::<StepRow>((run, *no))? else { continue };
-            let outputs = outputs(session, plan, &row)?;
-            json!({
-                "status": row.status(),
-                "attempt": row.attempt,
-                "feedback": row.feedback.as_deref().unwrap_or(""),
-                "outputs": outputs,
-            })
+        let id = plan.step(*no).id.clone();
+        if *no == step.node() {
+            if room.take(step.feedback.as_deref().unwrap_or_default()).is_err() {
+                return Ok(Err(NoRoom));
+            }
+            known.push(StepRead { id, attempt: step.attempt, feedback: step.feedback.clone(), ended: None });
+            continue;
+        }
+        let Some(row) = session.get::<StepRow>((run, *no))? else { continue };
+        if room.take(row.feedback.as_deref().unwrap_or_default()).is_err() {
+            return Ok(Err(NoRoom));
+        }
+        let handed = match handed(session, plan, &row, room)? {
+            Ok(handed) => handed,
+            Err(no_room) => return Ok(Err(no_room)),
         };
-        known.insert(plan.step(*no).id.clone(), named);
+        let ended = Some((row.status(), handed));
+        known.push(StepRead { id, attempt: row.attempt, feedback: row.feedback, ended });
     }
-    Ok(Value::Object(known))
+    Ok(Ok(StepsRead::new(known)))
 }
 
-/// The value of the item that a step stands for, as JSON.
+/// Returns the value of the step's item, as JSON.
 pub(crate) fn item_value(session: &mut Session<'_>, step: &StepRow) -> Result<Option<Arc<str>>> {
     let (Some(parent), Some(index)) = (step.item_of, step.item) else { return Ok(None) };
     match session.get::<StepRow>((step.run, parent))?.and_then(|row| row.items) {
@@ -87,15 +111,15 @@ pub(crate) fn item_value(session: &mut Session<'_>, step: &StepRow) -> Result<Op
     }
 }
 
-/// On what terms a step's work is handed over.
+/// The queue and the priority with which a step's work is published.
 pub(crate) struct Terms {
-    /// The queue it waits in.
+    /// The queue of the execution.
     pub(crate) queue: Arc<str>,
-    /// Higher is claimed first.
+    /// The priority of the execution; workers claim higher ones first.
     pub(crate) priority: i32,
 }
 
-/// The terms of the plan; a board's task may have its own.
+/// Returns the terms of the plan; a board's task may have its own.
 pub(crate) fn terms(session: &mut Session<'_>, planned: &PlanStep, step: &StepRow) -> Result<Terms> {
     let mut terms = Terms { queue: planned.queue.as_str().into(), priority: planned.priority };
     if planned.spread.is_some_and(|spread| spread.open)
@@ -112,33 +136,64 @@ pub(crate) fn terms(session: &mut Session<'_>, planned: &PlanStep, step: &StepRo
     Ok(terms)
 }
 
-/// What a step has handed on: the outputs of its work, of its items as lists, of a child run by its steps.
-pub(crate) fn outputs(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> Result<Value> {
+/// Gathers the outputs of a step: of its work, its items, or the steps of its child run. Loads rows only while there
+/// is room.
+fn handed(
+    session: &mut Session<'_>,
+    plan: &Plan,
+    row: &StepRow,
+    room: &mut Room,
+) -> Result<Result<Handed, NoRoom>> {
     if row.items.is_some() {
-        return item_outputs(session, plan, row);
+        let mut all = Vec::new();
+        for item in session.item_rows(row.run, row.no)? {
+            match handed(session, plan, &item, room)? {
+                Ok(of_item) => all.push(of_item),
+                Err(no_room) => return Ok(Err(no_room)),
+            }
+        }
+        return Ok(Ok(Handed::Items(all)));
     }
     if row.status() != StepStatus::Done && row.status() != StepStatus::Failed {
-        return Ok(json!({}));
+        return Ok(room.take("").map(|()| Handed::Nothing));
     }
+    let taken = |text: Option<Arc<str>>, room: &mut Room, wrap: fn(Arc<str>) -> Handed| match text {
+        Some(text) => room.take(&text).map(|()| wrap(text)),
+        None => room.take("").map(|()| Handed::Nothing),
+    };
     match plan.step(row.node()).work {
         WorkKind::Execution | WorkKind::Task => {
             let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
             let result = session.get::<ExecutionRow>(id)?.and_then(|execution| execution.result);
-            Ok(result.map_or_else(|| json!({}), |text| outputs_of(&text)))
+            Ok(taken(result, room, Handed::Result))
         }
         WorkKind::Gate | WorkKind::Wait => {
-            let Some(gate) = row.work else { return Ok(json!({})) };
-            let answer = session.get::<GateRow>(gate)?.and_then(|gate| gate.answer);
-            Ok(answer.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_else(|| json!({})))
+            let gate = row.work.map(|gate| session.get::<GateRow>(gate)).transpose()?.flatten();
+            Ok(taken(gate.and_then(|gate| gate.answer), room, Handed::Answer))
         }
-        WorkKind::Child => {
-            let Some(child) = row.work else { return Ok(json!({})) };
-            run_outputs(session, RunId::from_i64(child))
-        }
+        WorkKind::Child => match row.work {
+            Some(child) => run_handed(session, RunId::from_i64(child), room),
+            None => Ok(Ok(Handed::Nothing)),
+        },
     }
 }
 
-/// The outputs in the result that a worker reported.
+/// Gathers the outputs of a run's steps, by their ids.
+fn run_handed(session: &mut Session<'_>, run: RunId, room: &mut Room) -> Result<Result<Handed, NoRoom>> {
+    let Some(row) = session.get::<RunRow>(run)? else { return Ok(Ok(Handed::Nothing)) };
+    let plan = session.plan(run, row.plan)?;
+    let mut all = Vec::new();
+    for (no, planned) in plan.steps.iter().enumerate() {
+        let Some(step) = session.get::<StepRow>((run, no as StepNo))? else { continue };
+        match handed(session, &plan, &step, room)? {
+            Ok(of_step) => all.push((planned.id.clone(), of_step)),
+            Err(no_room) => return Ok(Err(no_room)),
+        }
+    }
+    Ok(Ok(Handed::Run(all)))
+}
+
+/// Returns the outputs in the result that a worker reported.
 pub fn outputs_of(result: &str) -> Value {
     let result: Value = serde_json::from_str(result).unwrap_or(Value::Null);
     match (result.get("outputs"), result.get("output")) {
@@ -149,42 +204,23 @@ pub fn outputs_of(result: &str) -> Value {
     }
 }
 
-/// Each output's values over the items, in the list's order; `null` where an item has none.
-fn item_outputs(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> Result<Value> {
-    let mut lists: Map<String, Value> = Map::new();
-    let items = session.item_rows(row.run, row.no)?;
-    for (at, item) in items.iter().enumerate() {
-        let Value::Object(of_item) = outputs(session, plan, item)? else { continue };
-        for (name, value) in of_item {
-            let list = lists.entry(name).or_insert_with(|| Value::Array(vec![Value::Null; items.len()]));
-            list[at] = value;
-        }
-    }
-    Ok(Value::Object(lists))
-}
-
-/// The outputs of a run's steps, by their ids.
-fn run_outputs(session: &mut Session<'_>, run: RunId) -> Result<Value> {
-    let Some(row) = session.get::<RunRow>(run)? else { return Ok(json!({})) };
-    let plan = session.plan(run, row.plan)?;
-    let mut all = Map::new();
-    for (no, planned) in plan.steps.iter().enumerate() {
-        let Some(step) = session.get::<StepRow>((run, no as StepNo))? else { continue };
-        all.insert(planned.id.clone(), outputs(session, &plan, &step)?);
-    }
-    Ok(Value::Object(all))
-}
-
-/// A failure in words, for whoever tries again: what failed, how, and the end of what it said.
+/// Describes a failure for the next attempt: what failed, how, and its last output.
 pub(crate) fn failure(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> Result<Option<Arc<str>>> {
     let name = step_name(plan, row);
     if row.items.is_some() {
         let items = session.item_rows(row.run, row.no)?;
-        let mut told = Vec::new();
-        for item in items.iter().filter(|item| item.status() == StepStatus::Failed) {
-            told.extend(failure(session, plan, item)?);
+        let mut told = String::new();
+        let failed: Vec<&StepRow> = items.iter().filter(|item| item.status() == StepStatus::Failed).collect();
+        for (count, item) in failed.iter().enumerate() {
+            if told.len() > FEEDBACK_BYTES {
+                told.push_str(&format!("\n… and {} more", failed.len() - count));
+                break;
+            }
+            let separator = if told.is_empty() { "" } else { "\n" };
+            let of_item = failure(session, plan, item)?;
+            told.extend(of_item.iter().flat_map(|of_item| [separator, &**of_item]));
         }
-        return Ok((!told.is_empty()).then(|| told.join("\n").into()));
+        return Ok((!told.is_empty()).then(|| told.into()));
     }
     let told = match plan.step(row.node()).work {
         WorkKind::Gate | WorkKind::Wait => gate_failure(session, row)?,
@@ -196,7 +232,11 @@ pub(crate) fn failure(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> 
             session.get::<ExecutionRow>(id)?.map(|execution| execution_failure(&execution))
         }
     };
-    Ok(told.map(|told| format!("step `{name}` failed: {told}").into()))
+    Ok(told.map(|told| {
+        let end =
+            (0..=FEEDBACK_BYTES.min(told.len())).rev().find(|at| told.is_char_boundary(*at)).unwrap_or(0);
+        format!("step `{name}` failed: {}", &told[..end]).into()
+    }))
 }
 
 fn gate_failure(session: &mut Session<'_>, row: &StepRow) -> Result<Option<String>> {

@@ -1,64 +1,64 @@
-//! What became of a reported event.
+//! The outcome of a reported event.
 
 use sprag_lifecycle::{Lifecycle, Word};
 
-/// What became of a reported event. Only `Applied` changed anything; side effects hang on it alone.
+/// The outcome of a reported event. Only `Applied` changed anything; side effects depend on it alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "an event may have been refused"]
 pub enum Outcome<L: Lifecycle> {
-    /// It happened.
+    /// The event was applied.
     Applied {
-        /// What the entity was.
+        /// The status before.
         from: L::Status,
-        /// What it is now.
+        /// The status now.
         to: L::Status,
-        /// The journal entry's number.
+        /// The number of the journal entry.
         seq: u64,
     },
-    /// It came too late: this does not hold any more.
+    /// The event came too late: this predicate does not hold any more.
     Superseded(L::Predicate),
-    /// It means nothing in this status, or not from this reporter.
+    /// The event is not allowed in this status, or not from this reporter.
     Illegal {
-        /// What the entity is.
+        /// The present status.
         status: L::Status,
-        /// Somebody else could have reported it.
+        /// Whether another actor could have reported it.
         wrong_actor: bool,
     },
-    /// There is no such entity.
+    /// The entity does not exist.
     NotFound,
 }
 
-/// A refused event as an error, for callers who must answer their own caller with a 4xx.
+/// A refused event as an error, for callers that must answer their own caller with a 4xx.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotApplied {
     /// 404.
     #[error("there is no such {entity}")]
     NotFound {
-        /// What kind of thing.
+        /// The kind of entity.
         entity: &'static str,
     },
     /// 409, too late.
     #[error("too late for this {entity}: it needs \"{predicate}\", which does not hold any more")]
     Superseded {
-        /// What kind of thing.
+        /// The kind of entity.
         entity: &'static str,
-        /// What does not hold any more.
+        /// The predicate that does not hold any more.
         predicate: &'static str,
     },
-    /// 409, makes no sense now.
+    /// 409, not allowed in the present status.
     #[error("not possible: the {entity} is {status}{}", if *.wrong_actor { ", and not the caller's" } else { "" })]
     Illegal {
-        /// What kind of thing.
+        /// The kind of entity.
         entity: &'static str,
-        /// What it is.
+        /// The present status.
         status: &'static str,
-        /// Somebody else could have done it.
+        /// Whether another actor could have done it.
         wrong_actor: bool,
     },
 }
 
 impl NotApplied {
-    /// The HTTP status that says the same.
+    /// Returns the corresponding HTTP status.
     pub fn http_status(&self) -> u16 {
         match self {
             NotApplied::NotFound { .. } => 404,
@@ -68,12 +68,12 @@ impl NotApplied {
 }
 
 impl<L: Lifecycle> Outcome<L> {
-    /// Whether it happened.
+    /// Whether the event was applied.
     pub fn is_applied(&self) -> bool {
         matches!(self, Outcome::Applied { .. })
     }
 
-    /// The journal entry's number, or a typed error.
+    /// Returns the number of the journal entry, or a typed error.
     pub fn require_applied(self) -> Result<u64, NotApplied> {
         match self {
             Outcome::Applied { seq, .. } => Ok(seq),

@@ -1,4 +1,4 @@
-//! Work that no worker does: questions, moments, signals, and other runs.
+//! Work that no worker executes: questions, times, signals, and child runs.
 
 use std::sync::Arc;
 
@@ -7,17 +7,19 @@ use sprag_lifecycle::{
     Actor, ExecutionId, GateEvent, GateStatus, Plan, RunId, RunState, RunStatus, Work, WorkEnd, WorkKind,
 };
 
+use crate::answers::{Answer, Question};
+use crate::blocked::run_is_blocked;
 use crate::error::{Error, Result};
 use crate::language::Prepared;
 use crate::ops::{self, NewRun};
 use crate::rows::{GateGiven, GateKind, GateRow, Id, Row, RunRow, StepRow, TimerRow};
 use crate::run_state::HeldRun;
 
-/// Why a child run was ended that took too long, as its row says.
+/// The reason in the row of a child run that was cancelled because it took too long.
 pub(crate) const TIMED_OUT: &str = "timeout";
 
 impl HeldRun<'_, '_> {
-    /// The state of a gate or a child run.
+    /// Returns the state of a gate or a child run.
     pub(crate) fn outside_work(&mut self, step: &StepRow) -> Result<Work> {
         let Some(work) = step.work else { return Ok(Work::None) };
         match self.kind(step) {
@@ -25,14 +27,21 @@ impl HeldRun<'_, '_> {
                 Ok(self.session.get::<GateRow>(work)?.as_ref().map_or(Work::None, work_of_gate))
             }
             WorkKind::Child => {
-                let child = self.session.get::<RunRow>(RunId::from_i64(work))?;
-                Ok(child.as_ref().map_or(Work::None, work_of_child))
+                let Some(child) = self.session.get::<RunRow>(RunId::from_i64(work))? else {
+                    return Ok(Work::None);
+                };
+                match child.status() {
+                    RunStatus::Failed if run_is_blocked(self.session, child.id)? => {
+                        Ok(Work::Ended(WorkEnd::Failed { retriable: false }))
+                    }
+                    _ => Ok(work_of_child(&child)),
+                }
             }
             WorkKind::Execution | WorkKind::Task => Ok(Work::None),
         }
     }
 
-    /// Opens the gate or makes the run that is the step's work.
+    /// Opens the gate or creates the child run that is the step's work.
     pub(crate) fn start_outside(&mut self, step: &StepRow) -> Result<()> {
         if let Some(child) = self.kept_child(step)? {
             let pin = self.row()?.pin;
@@ -44,7 +53,12 @@ impl HeldRun<'_, '_> {
                 }
             };
         }
-        match self.ask(step, |language, planned, names| language.prepare(planned, names))? {
+        let prepared = match self.ask(step, Question::Prepare)? {
+            Ok(Answer::Prepared(prepared)) => Ok(prepared),
+            Ok(_) => Err("this is no work that waits outside".to_owned()),
+            Err(why) => Err(why),
+        };
+        match prepared {
             Err(why) => self.fail_to_start(step, &why),
             Ok(Prepared::Gate { ask, choices, timeout_ms }) => {
                 let question = json!({ "ask": ask, "choices": choices }).to_string();
@@ -62,7 +76,7 @@ impl HeldRun<'_, '_> {
         }
     }
 
-    /// Withdraws the question, or ends the child run.
+    /// Withdraws the question, or cancels the child run.
     pub(crate) fn end_outside(&mut self, step: &StepRow) -> Result<()> {
         let Some(work) = step.work else { return Ok(()) };
         self.session.clear_timer(self.attempt(step));
@@ -76,7 +90,7 @@ impl HeldRun<'_, '_> {
         }
     }
 
-    /// The child run of the attempt before a resume: it goes on where it stopped.
+    /// Returns the child run of the attempt before a resume, which continues from where it stopped.
     fn kept_child(&mut self, step: &StepRow) -> Result<Option<RunId>> {
         let Some(work) = step.work.filter(|_| self.kind(step) == WorkKind::Child) else {
             return Ok(None);
@@ -134,7 +148,7 @@ impl HeldRun<'_, '_> {
         Ok(())
     }
 
-    /// A child works where its parent does, unless it has an environment of its own.
+    /// Returns the context of a child run. It works in its parent's environment, unless it has its own.
     fn child_context(&self, parent: &RunRow) -> Arc<str> {
         if self.plan().environment.is_none() {
             return Arc::clone(&parent.context);
@@ -145,7 +159,7 @@ impl HeldRun<'_, '_> {
         context.to_string().into()
     }
 
-    /// Sets the timer that ends a child run which takes too long.
+    /// Sets the timer that cancels a child run which takes too long.
     fn bound_child(&mut self, step: &StepRow) {
         if let Some(timeout_ms) = self.plan().step(step.node()).policy.timeout_ms {
             let due_ms = self.session.now().steady_ms.saturating_add(timeout_ms as i64);
@@ -153,9 +167,10 @@ impl HeldRun<'_, '_> {
         }
     }
 
-    /// An id that no run has. Many children of a fan-out are made in one millisecond, where ids are few.
+    /// Draws an id that no run has. Many children of a fan-out are created in one millisecond, for which there are
+    /// few ids.
     fn draw_child_id(&mut self) -> Result<RunId> {
-        /// Even with all but one in ten ids taken, so many draws fail less than once in a thousand times.
+        /// The most draws. Even with nine in ten ids taken, so many draws fail less than once in a thousand times.
         const DRAWS: u32 = 64;
         let wall_ms = self.session.now().wall_ms;
         for _ in 0..DRAWS {
@@ -175,6 +190,7 @@ impl HeldRun<'_, '_> {
             id: self.draw_child_id()?,
             plan,
             pin: parent.pin,
+            worker: None,
             priority: parent.priority.saturating_add(planned.priority),
             idempotency_key: None,
             inputs,
@@ -196,7 +212,7 @@ impl HeldRun<'_, '_> {
     }
 }
 
-/// What a gate means for its step.
+/// Returns the state of a step's work from its gate.
 fn work_of_gate(row: &GateRow) -> Work {
     match (row.status(), row.kind) {
         (GateStatus::Open, _) => Work::Open,
@@ -209,7 +225,7 @@ fn work_of_gate(row: &GateRow) -> Work {
     }
 }
 
-/// What a child run means for its parent's step.
+/// Returns the state of a step's work from its child run.
 fn work_of_child(row: &RunRow) -> Work {
     match row.status() {
         RunStatus::Queued | RunStatus::Running | RunStatus::Failing => Work::Live { ending: false },

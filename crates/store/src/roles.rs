@@ -1,4 +1,4 @@
-//! Who may do what to a store: each role has the operations that are its own, and no others.
+//! The roles of a store's callers: each role has its own operations, and no others.
 
 use std::sync::Arc;
 
@@ -18,27 +18,27 @@ use crate::ops::{
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentGiven, Id, ThreadGiven};
 
-/// Before hand-off, and when nothing happens.
+/// The role that acts before hand-off, and on executions that no worker receives.
 #[derive(Clone, Copy)]
 pub struct Executor<'s>(pub(crate) &'s Store);
 
 impl Executor<'_> {
-    /// Starts a queued run, if its group has a place; `None` if it has to wait.
+    /// Starts a queued run, if its group has a free place; `None` if it has to wait.
     pub async fn start_run(self, id: RunId) -> Result<Option<Outcome<Run>>> {
         self.0.write_on(vec![id], move |session| ops::start_run(session, id)).await
     }
 
-    /// Hands over an execution whose time has come.
+    /// Publishes an execution that is due.
     pub async fn schedule(self, id: ExecutionId) -> Result<bool> {
         self.0.write_on(vec![id.run], move |session| ops::schedule(session, id)).await
     }
 
-    /// Takes back what nobody came for, and hands it over again.
+    /// Revokes an execution that no worker received, and publishes it again.
     pub async fn redispatch(self, id: ExecutionId) -> Result<bool> {
         self.0.write_on(vec![id.run], move |session| ops::redispatch(session, id)).await
     }
 
-    /// Looks at a whole run and decides whatever is due.
+    /// Checks a whole run and makes the decisions that are due.
     pub async fn heal_run(self, id: RunId) -> Result<()> {
         self.0.write_on(vec![id], move |session| ops::heal_run(session, id)).await
     }
@@ -48,12 +48,12 @@ impl Executor<'_> {
         self.0.write(move |session| ops::set_queue(session, &queue)).await
     }
 
-    /// Hands over what waits in a queue that has places again.
+    /// Publishes executions that wait in a queue with free places.
     pub async fn fill_queue(self, queue: Arc<str>, limit: usize) -> Result<usize> {
         self.0.write(move |session| ops::fill_queue(session, &queue, limit)).await
     }
 
-    /// Starts the next run of a group that has a place.
+    /// Starts the next run of a group that has a free place.
     pub async fn fill_group(self, group: Arc<str>, unattended: Vec<RunId>) -> Result<Option<RunId>> {
         self.0.write(move |session| ops::fill_group(session, &group, &unattended)).await
     }
@@ -63,34 +63,44 @@ impl Executor<'_> {
         self.0.write_on(vec![id], move |session| ops::pin_run(session, id, pin)).await
     }
 
-    /// Gives up on an execution that nobody can be found for.
+    /// Reserves a live run to a present worker, if its reservation still is `seen`. Returns whether it did.
+    pub async fn adopt_run(self, id: RunId, seen: Option<Id>, worker: Id) -> Result<bool> {
+        self.0.write_on(vec![id], move |session| ops::adopt_run(session, id, seen, worker)).await
+    }
+
+    /// Releases a live run to any worker if the worker that it is reserved to is gone. Returns whether it did.
+    pub async fn free_orphan(self, id: RunId) -> Result<bool> {
+        self.0.write_on(vec![id], move |session| ops::free_orphan(session, id)).await
+    }
+
+    /// Gives up on an execution for which there is no worker.
     pub async fn fail_unserved(self, id: ExecutionId) -> Result<bool> {
         self.0.write_on(vec![id.run], move |session| ops::fail_unserved(session, id)).await
     }
 
-    /// Something in the outbox was done.
+    /// Records that an effect in the outbox was carried out.
     pub async fn effect_done(self, id: i64) -> Result<()> {
         self.0.write(move |session| session.db().drop_outbox(id)).await
     }
 
-    /// Something in the outbox failed: not again before then (steady).
+    /// Records that an effect in the outbox failed, and postpones it until `not_before_ms` (steady).
     pub async fn effect_failed(self, id: i64, not_before_ms: i64, error: String) -> Result<()> {
         self.0.write(move |session| session.db().postpone_outbox(id, not_before_ms, &error)).await
     }
 
-    /// Begins a conversation.
+    /// Creates a thread.
     pub async fn create_thread(self, id: Id, environment: Option<Id>) -> Result<()> {
         self.0.write(move |session| ops::create_thread(session, id, environment)).await
     }
 
-    /// Notes that a rule matched an event; `false` if it had done so before.
+    /// Records that a rule matched an event; `false` if that was recorded before.
     pub async fn create_enforcement(self, id: Id, rule: Arc<str>, event: Arc<str>) -> Result<bool> {
         self.0
             .write(move |session| ops::create_enforcement(session, id, Arc::clone(&rule), Arc::clone(&event)))
             .await
     }
 
-    /// Reports what came of a match.
+    /// Reports an event on an enforcement.
     pub async fn enforcement(
         self,
         id: Id,
@@ -115,43 +125,49 @@ impl Executor<'_> {
         self.0.write(move |session| ops::thread_event(session, id, event, Actor::Executor, &given)).await
     }
 
-    /// An attempt's time has come.
+    /// Handles an attempt's timer.
     pub async fn timer_fired(self, id: ExecutionId) -> Result<bool> {
         self.0.write_on(vec![id.run], move |session| ops::timer_fired(session, id)).await
     }
 
-    /// Looks at one step whose work, somewhere else, may have come to an end.
+    /// Advances one step whose work outside of the workers may have ended.
     pub async fn look_at_step(self, run: RunId, step: StepNo) -> Result<()> {
         self.0.write_on(vec![run], move |session| ops::look_at_step(session, run, step)).await
     }
 }
 
-/// A worker that holds nothing yet.
+/// The role of a worker that holds nothing yet.
 #[derive(Clone, Copy)]
 pub struct Claims<'s>(pub(crate) &'s Store);
 
 impl Claims<'_> {
-    /// Finds a run's environment, or notes that the one who asks makes it.
-    pub async fn provide_environment(self, wanted: ops::Wanted, there: bool) -> Result<ops::Provide> {
-        self.0.write(move |session| ops::provide_environment(session, &wanted, there)).await
+    /// Finds a run's environment, or records that the caller creates it.
+    pub async fn provide_environment(
+        self,
+        wanted: ops::Wanted,
+        seen: Option<ops::Sighting>,
+    ) -> Result<ops::Provide> {
+        self.0.write(move |session| ops::provide_environment(session, &wanted, seen)).await
     }
 
-    /// Notes what is known of an environment by now.
+    /// Stores the present facts about an environment.
     pub async fn describe_environment(self, id: Id, details: Arc<str>) -> Result<()> {
         self.0.write(move |session| ops::describe_environment(session, id, &details)).await
     }
 
-    /// Begins to remove an environment, unless its run lives; the attempt's number, if it may.
+    /// Starts to remove an environment, unless its run is live. Returns the number of the attempt, if the removal may
+    /// start.
     pub async fn dispatch_destroy(self, id: Id, worker: Id, path_present: bool) -> Result<Option<u32>> {
         self.0.write(move |session| ops::dispatch_destroy(session, id, worker, path_present)).await
     }
 
-    /// Begins to remove the environment of a live run that nobody goes on with; the attempt's number, if it may.
+    /// Starts to remove the environment of a live run that no process continues. Returns the number of the attempt,
+    /// if the removal may start.
     pub async fn take_environment_of_dead_run(self, id: Id, worker: Id) -> Result<Option<u32>> {
         self.0.write(move |session| ops::take_environment_of_dead_run(session, id, worker)).await
     }
 
-    /// Reports what became of making or removing an environment.
+    /// Reports the result of creating or removing an environment.
     pub async fn environment(
         self,
         id: Id,
@@ -166,13 +182,13 @@ impl Claims<'_> {
             .await
     }
 
-    /// Registers a worker, new or come back.
-    pub async fn register(self, new: NewWorker) -> Result<Outcome<WorkerPresence>> {
+    /// Registers a worker, new or returning.
+    pub async fn register(self, new: NewWorker) -> Result<()> {
         self.0.write(move |session| ops::register_worker(session, &new)).await
     }
 
-    /// Shows that a worker is there, and prolongs its leases; the first answer says whether the store
-    /// still counts on it.
+    /// Records a worker's heartbeat, and renews its leases. The first value tells whether the store still counts the
+    /// worker as present.
     pub async fn heartbeat(
         self,
         worker: Id,
@@ -186,12 +202,27 @@ impl Claims<'_> {
             .await
     }
 
-    /// Reserves a run to its own worker again, if it is reserved to nobody.
+    /// Returns for how many milliseconds from now each lease is certain to stay with its holder although no process
+    /// can write to the store; `None` if commits succeed, or if the lease was taken away before.
+    pub fn kept_through_stall(self, leases: &[Lease]) -> Result<Vec<Option<i64>>> {
+        if !self.0.is_file() {
+            return Ok(vec![None; leases.len()]);
+        }
+        self.0.read(|db| ops::kept_through_stall(db, leases))
+    }
+
+    /// Reserves a run to its own worker again, if it is reserved to none.
     pub async fn reclaim(self, run: RunId, worker: Id) -> Result<bool> {
         self.0.write_on(vec![run], move |session| ops::reclaim_run(session, run, worker)).await
     }
 
-    /// Takes no more work from now on.
+    /// Registers a worker and reserves a live run to it. Returns whether no other worker was faster. `seen` is the
+    /// reservation that the caller judged useless.
+    pub async fn take_over(self, run: RunId, seen: Option<Id>, worker: NewWorker) -> Result<bool> {
+        self.0.write_on(vec![run], move |session| ops::take_over_run(session, run, seen, &worker)).await
+    }
+
+    /// Stops a worker from taking more work.
     pub async fn drain(self, worker: Id) -> Result<Outcome<WorkerPresence>> {
         self.0
             .write(move |session| {
@@ -200,7 +231,7 @@ impl Claims<'_> {
             .await
     }
 
-    /// Leaves in good order; whatever it still held goes to others.
+    /// Removes a worker in good order; other workers get the work that it still held.
     pub async fn leave(self, worker: Id) -> Result<Outcome<WorkerPresence>> {
         self.0.write(move |session| ops::leave(session, worker)).await
     }
@@ -211,19 +242,19 @@ impl Claims<'_> {
         self.0.submit(about, move |session| ops::claim(session, &claimer, limit)).await
     }
 
-    /// Receives one execution for an agent or a person that is known by its name.
+    /// Receives one execution for an agent or a person, identified by name.
     pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
         let about = About { claim: Some((claimer.clone(), 1)), ..About::default() };
         self.0.submit(about, move |session| ops::claim_as(session, &worker, &claimer)).await
     }
 
-    /// Receives one execution that a message told of, if it is still meant and this worker may have it.
+    /// Receives one execution that a message announced, if the message is still valid and this worker may have it.
     pub async fn receive_told(self, claimer: Claimer, told: Lease) -> Result<Told> {
         let about = About { told: Some(told.execution), ..About::default() };
         self.0.submit(about, move |session| ops::receive_told(session, &claimer, told)).await
     }
 
-    /// Receives one execution that a message told of.
+    /// Receives one execution that a message announced.
     pub async fn receive(
         self,
         claimer: Claimer,
@@ -233,7 +264,7 @@ impl Claims<'_> {
     }
 }
 
-/// A worker and one thing that it holds. Every write carries the fence it was given.
+/// The role of a worker for one execution that it holds. Every write carries the fence of the lease.
 #[derive(Clone, Copy)]
 pub struct Holder<'s> {
     pub(crate) store: &'s Store,
@@ -241,7 +272,7 @@ pub struct Holder<'s> {
 }
 
 impl Holder<'_> {
-    /// Reports how it ended and, if `next` asks for it, receives what follows in the same commit.
+    /// Reports the end of the execution and, if `next` asks for it, receives the next one in the same commit.
     pub async fn finish(self, ending: Ending, next: Option<Claimer>) -> Result<Finished> {
         let lease = self.lease;
         self.store
@@ -251,26 +282,35 @@ impl Holder<'_> {
             .await
     }
 
-    /// Prolongs the lease.
+    /// Reports the end of a task for the bearer of its token. A report that was accepted before, word for word, is
+    /// confirmed again.
+    pub async fn finish_by_token(self, ending: Ending) -> Result<ops::Heard> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| ops::finish_by_token(session, lease, &ending))
+            .await
+    }
+
+    /// Renews the lease.
     pub async fn renew(self, lease_ms: i64) -> Result<Renewal> {
         let lease = self.lease;
         let renewals = self.store.write(move |session| ops::renew(session, &[lease], lease_ms)).await?;
         Ok(renewals.first().copied().unwrap_or(Renewal::Lost))
     }
 
-    /// Gives it back unfinished.
+    /// Returns the unfinished execution to its queue.
     pub async fn release(self) -> Result<Outcome<Execution>> {
         let lease = self.lease;
         self.store.write_on(vec![lease.execution.run], move |session| ops::release(session, lease)).await
     }
 }
 
-/// Speaks for the dead.
+/// The role that acts on behalf of workers that are gone.
 #[derive(Clone, Copy)]
 pub struct Reaper<'s>(pub(crate) &'s Store);
 
 impl Reaper<'_> {
-    /// Takes an execution from an owner whose lease has lapsed, by the store's clock.
+    /// Takes an execution from an owner whose lease has expired, by the store's clock.
     pub async fn expire(self, lease: Lease) -> Result<Outcome<Execution>> {
         self.0
             .write_on(vec![lease.execution.run], move |session| {
@@ -288,12 +328,12 @@ impl Reaper<'_> {
             .await
     }
 
-    /// Notes that a worker is gone.
+    /// Records that a worker is gone.
     pub async fn worker_lost(self, worker: Id, lost: Lost) -> Result<Outcome<WorkerPresence>> {
         self.0.write(move |session| ops::worker_lost(session, worker, lost)).await
     }
 
-    /// Takes an environment from a host where nobody has worked since then; false if somebody has.
+    /// Marks an environment's host as lost if no worker has been on it since `since_ms`. Returns false if one has.
     pub async fn host_lost(self, environment: Id, since_ms: i64) -> Result<bool> {
         self.0.write(move |session| ops::host_lost(session, environment, since_ms)).await
     }
@@ -309,14 +349,14 @@ impl Reaper<'_> {
     }
 }
 
-/// A person, or a program on its behalf.
+/// The role of a person, or of a program on a person's behalf.
 #[derive(Clone, Copy)]
 pub struct Person<'s>(pub(crate) &'s Store);
 
 impl Person<'_> {
-    /// Makes a run and starts it, if its group has a place. The name in `new` is drawn again if it is taken.
+    /// Creates a run and starts it, if its group has a free place. Draws the id in `new` again if it is taken.
     pub async fn create_run(self, mut new: NewRun) -> Result<Created> {
-        /// Two runs of one millisecond share a name once in a hundred thousand times.
+        /// The most draws. Two runs of one millisecond share an id once in a hundred thousand times.
         const DRAWS: usize = 8;
         let hash = ops::plan_hash(&new.plan);
         for _ in 0..DRAWS {
@@ -330,35 +370,35 @@ impl Person<'_> {
         Err(Error::Refused("no free name for the run was found".into()))
     }
 
-    /// Makes a run that begins where `source` had finished the step `from`.
+    /// Creates a run that starts after the finished step `from` of `source`.
     pub async fn fork_run(self, source: RunId, from: StepNo, new: NewRun) -> Result<Created> {
         let hash = ops::plan_hash(&new.plan);
         self.0.write(move |session| ops::fork_run(session, source, from, &new, hash)).await
     }
 
-    /// A name for a new run.
+    /// Returns an id for a new run.
     pub fn new_run_id(self) -> RunId {
         RunId::new(self.0.now().wall_ms, self.0.random())
     }
 
-    /// A run of `plan`, with a new name.
+    /// Returns a request for a run of `plan`, with a new id.
     pub fn new_run(self, plan: Arc<Plan>) -> NewRun {
         NewRun::new(self.new_run_id(), plan)
     }
 
-    /// Asks a run to end.
+    /// Requests the cancellation of a run.
     pub async fn cancel_run(self, id: RunId) -> Result<Outcome<Run>> {
         self.0.write_on(vec![id], move |session| ops::cancel_run(session, id)).await
     }
 
-    /// Tries again what failed or was cancelled.
-    pub async fn resume_run(self, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
-        self.0.write_on(vec![id], move |session| ops::resume_run(session, id, pin)).await
+    /// Retries failed and cancelled steps; reserves the run to `worker`.
+    pub async fn resume_run(self, id: RunId, worker: Option<NewWorker>) -> Result<Outcome<Run>> {
+        self.0.write_on(vec![id], move |session| ops::resume_run(session, id, worker.as_ref())).await
     }
 
-    /// Goes on from an earlier step.
-    pub async fn rewind_run(self, id: RunId, to: StepNo, pin: Option<Id>) -> Result<Outcome<Run>> {
-        self.0.write_on(vec![id], move |session| ops::rewind_run(session, id, to, pin)).await
+    /// Continues from an earlier step; reserves the run to `worker`.
+    pub async fn rewind_run(self, id: RunId, to: StepNo, worker: Option<NewWorker>) -> Result<Outcome<Run>> {
+        self.0.write_on(vec![id], move |session| ops::rewind_run(session, id, to, worker.as_ref())).await
     }
 
     /// Answers a gate.
@@ -371,12 +411,12 @@ impl Person<'_> {
         self.0.write_on(vec![run], move |session| ops::signal(session, run, &name, &payload)).await
     }
 
-    /// Notes a wish on a thread.
+    /// Records a request on a thread.
     pub async fn thread_intent(self, id: Id, intent: ThreadIntent) -> Result<bool> {
         self.0.write(move |session| ops::thread_intent(session, id, intent)).await
     }
 
-    /// Asks for an environment to be removed.
+    /// Requests the removal of an environment.
     pub async fn request_cleanup(self, id: Id) -> Result<bool> {
         self.0.write(move |session| ops::request_cleanup(session, id)).await
     }

@@ -1,34 +1,37 @@
-//! A run's rows as the walk sees them: reads go through the session, decisions through the writer.
+//! A run's rows as the walk sees them: it reads through the session, and the writer applies its decisions.
 
 mod walked;
 
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, PlanStep, RunEvent,
-    RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, mutant,
+    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, RunEvent, RunId,
+    RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, mutant,
 };
 
+use crate::answers::{Answer, OpenQuestion, Question, READ_AT_ONCE_BYTES};
 use crate::error::{Error, Result};
+use crate::gathered::NoRoom;
 use crate::names;
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionGiven, ExecutionRow, ItemList, Row, RunGiven, RunRow, StepRow, TimerRow};
 use crate::session::Session;
+use crate::wake::Topic;
 
-/// Steps of the queue that every worker serves unless told otherwise; a run's pin applies to it alone.
+/// The queue that every worker serves unless told otherwise.
 pub const DEFAULT_QUEUE: &str = "default";
 
-/// The run that an operation decides about. Holding it is holding the run's row.
+/// The run that an operation decides about. Holding it means holding the run's row.
 pub(crate) struct HeldRun<'s, 'a> {
     pub(crate) session: &'s mut Session<'a>,
     pub(crate) id: RunId,
     plan: Arc<Plan>,
-    /// The run's epoch was raised in this operation.
+    /// Whether this operation has raised the run's epoch.
     pub(crate) epoch_raised: bool,
 }
 
 impl<'s, 'a> HeldRun<'s, 'a> {
-    /// Takes the run's row; none if there is no such run.
+    /// Takes the run's row; `None` if there is no such run.
     pub(crate) fn take(session: &'s mut Session<'a>, id: RunId) -> Result<Option<Self>> {
         let Some(run) = session.get::<RunRow>(id)? else { return Ok(None) };
         session.db().hold(id)?;
@@ -46,7 +49,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         })
     }
 
-    /// The present attempt's execution.
+    /// Returns the present attempt's execution.
     fn execution(&mut self, step: &StepRow) -> Result<Option<ExecutionRow>> {
         let id = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
         self.session.get::<ExecutionRow>(id)
@@ -78,8 +81,8 @@ impl<'s, 'a> HeldRun<'s, 'a> {
                     row.fence += 1;
                 }
                 match event {
-                    // Its place in line is that of the first time; how long it lies there counts anew. What
-                    // agents and people claim lies there for as long as it takes.
+                    // Its order in the queue is that of the first publication; its time in the queue starts again.
+                    // Executions for agents and people may wait without limit.
                     ExecutionEvent::HandoffPublished => {
                         let since_ms = now.steady_ms.max(1);
                         row.lease_until_ms = if patient { i64::MAX } else { since_ms };
@@ -97,7 +100,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         Ok(outcome.is_applied())
     }
 
-    /// Hands a requested execution over, if its time has come and its queue has a place.
+    /// Publishes a requested execution, if it is due and its queue has a free place.
     pub(crate) fn schedule(&mut self, id: ExecutionId) -> Result<bool> {
         let Some(row) = self.session.get::<ExecutionRow>(id)? else { return Ok(false) };
         let now_ms = self.session.now().steady_ms;
@@ -110,7 +113,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             }
             return Ok(false);
         }
-        // Asked first: a full queue is no reason to write anything.
+        // Checked first, so that nothing is written if the queue is full.
         if !self.has_place(&row.queue)? {
             return Ok(false);
         }
@@ -118,14 +121,14 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             && self.executor_event(id, ExecutionEvent::HandoffPublished)?)
     }
 
-    /// Gives up on an execution that nobody can be found for.
+    /// Gives up on an execution for which there is no worker.
     pub(crate) fn fail_unserved(&mut self, id: ExecutionId) -> Result<bool> {
         let reason = r#"{"reason":"unserved","message":"no worker serves its queue"}"#;
         self.session.note::<ExecutionRow>(id, |row| row.result = Some(reason.into()))?;
         self.executor_event(id, ExecutionEvent::SchedulingFailed)
     }
 
-    /// Takes an execution back from the queue; says whether no worker had been faster.
+    /// Revokes an execution from the queue. Returns whether no worker was faster.
     pub(crate) fn revoke(&mut self, id: ExecutionId) -> Result<bool> {
         self.executor_event(id, ExecutionEvent::HandoffRevoked)
     }
@@ -133,7 +136,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
     fn has_place(&mut self, queue: &Arc<str>) -> Result<bool> {
         let Some(settings) = self.session.db().queue(queue)? else { return Ok(true) };
         let Some(limit) = settings.limit else { return Ok(!settings.held) };
-        // What this very operation has handed over or ended is not in the database yet.
+        // The database does not contain yet what this operation has published or ended.
         let mut out = i64::from(self.session.db().in_flight(queue)?);
         for (row, was) in self.session.seen_and_was::<ExecutionRow>().filter(|(row, _)| row.queue == *queue) {
             out += i64::from(is_out(row.status())) - i64::from(was.is_some_and(is_out));
@@ -141,7 +144,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         Ok(!settings.held && (out < i64::from(limit) || mutant!(QueueLimitIgnored)))
     }
 
-    /// What the step's table looks at.
+    /// Returns the facts that the step's table tests.
     fn step_facts(&mut self, no: StepNo, step: &StepRow, to: StepMove) -> Result<StepFacts> {
         let run = self.row()?;
         let plan = Arc::clone(&self.plan);
@@ -182,11 +185,11 @@ impl<'s, 'a> HeldRun<'s, 'a> {
 }
 
 impl HeldRun<'_, '_> {
-    /// The state of the work of a step that is at it.
+    /// Returns the state of a started step's work.
     fn work(&mut self, step: &StepRow) -> Result<Work> {
         if let Some(list) = step.items {
             let items = list.items;
-            return Ok(match items.are_over(true) {
+            return Ok(match items.are_finished(true) {
                 true => Work::Ended(items.end()),
                 false => Work::Live { ending: items.ending },
             });
@@ -197,24 +200,36 @@ impl HeldRun<'_, '_> {
         self.outside_work(step)
     }
 
-    /// Asks the language about a step, with everything that its texts can name.
-    pub(crate) fn ask<T>(
+    /// Asks the language about a step. A question that is much work ends the operation with [`Error::Unanswered`];
+    /// another thread answers it before the operation runs again.
+    pub(crate) fn ask(
         &mut self,
         step: &StepRow,
-        question: impl FnOnce(
-            &dyn crate::language::Language,
-            &PlanStep,
-            &serde_json::Value,
-        ) -> std::result::Result<T, String>,
-    ) -> Result<std::result::Result<T, String>> {
+        question: Question,
+    ) -> Result<std::result::Result<Answer, String>> {
         let run = self.row()?;
         let plan = Arc::clone(&self.plan);
-        let names = names::names(self.session, &plan, &run, step)?;
+        let names = match names::names(self.session, &plan, &run, step)? {
+            Ok(names) => names,
+            Err(_) => return Ok(Err(NoRoom::TOLD.to_owned())),
+        };
         let language = self.session.language();
-        Ok(question(&*language, plan.step(step.node()), &names))
+        let planned = plan.step(step.node());
+        if names.bytes + planned.spec.len() <= READ_AT_ONCE_BYTES
+            && let Some(answer) = language.answer_at_once(question, planned, &names.value())
+        {
+            return Ok(answer);
+        }
+        let (row, node) = ((step.run, step.no), step.node());
+        self.session.answer(OpenQuestion { question, row, plan, node, names, language })
     }
 
-    /// Whether the step itself is asked about: a fan-out's condition is its own, or that of its items.
+    /// Whether the step's `when` condition holds.
+    fn condition_holds(&mut self, step: &StepRow) -> Result<std::result::Result<bool, String>> {
+        Ok(self.ask(step, Question::Wanted)?.map(|answer| matches!(answer, Answer::Wanted(true))))
+    }
+
+    /// Whether this step has its own condition: a fan-out's condition applies to itself, or to each of its items.
     fn has_condition(&self, step: &StepRow) -> bool {
         match self.plan.step(step.node()).condition {
             Condition::None => false,
@@ -223,7 +238,7 @@ impl HeldRun<'_, '_> {
         }
     }
 
-    /// Makes the list of a fan-out, unless one was kept.
+    /// Creates the list of a fan-out, unless one was kept.
     fn list_items(&mut self, step: &StepRow) -> Result<()> {
         if step.items.is_some() {
             return Ok(());
@@ -231,7 +246,10 @@ impl HeldRun<'_, '_> {
         let grows = self.plan.step(step.node()).spread.is_some_and(|spread| spread.open);
         let values = match grows {
             true => Ok(Vec::new()),
-            false => self.ask(step, |language, planned, names| language.items(planned, names))?,
+            false => self.ask(step, Question::Items)?.map(|answer| match answer {
+                Answer::Items(values) => values,
+                Answer::Wanted(_) | Answer::Prepared(_) => Vec::new(),
+            }),
         };
         let values = match values {
             Ok(values) => values,
@@ -241,13 +259,24 @@ impl HeldRun<'_, '_> {
         let made_by = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
         self.session.db().put_items(made_by, 0, &texts)?;
         let first = self.row()?.steps;
+        // A fan-out that starts for the first time has had no items.
+        let first_attempt = match step.attempt > 1 && !mutant!(ItemAttemptsReset) {
+            true => self.session.last_item_attempt(self.id, step.no)? + 1,
+            false => 1,
+        };
         let items = Items { total: texts.len() as u32, ..Items::default() };
         self.session.note::<StepRow>((self.id, step.no), |row| {
-            row.items = Some(ItemList { made_by: step.attempt, first, items });
+            row.items = Some(ItemList { made_by: step.attempt, first, first_attempt, items });
         })
     }
 
-    /// A step whose texts cannot be filled in: its work is an execution that no worker ever sees.
+    /// Returns the first attempt of a step.
+    fn first_attempt(&mut self, step: &StepRow) -> Result<u32> {
+        let Some(parent) = step.item_of else { return Ok(1) };
+        Ok(self.step_row(parent)?.items.map_or(1, |list| list.first_attempt))
+    }
+
+    /// Fails a step whose texts cannot be filled in: its work is an execution that no worker ever sees.
     pub(crate) fn fail_to_start(&mut self, step: &StepRow, why: &str) -> Result<()> {
         let id = self.create_execution(step)?;
         let result = serde_json::json!({ "reason": "template", "message": why }).to_string();
@@ -255,13 +284,13 @@ impl HeldRun<'_, '_> {
         self.executor_event(id, ExecutionEvent::SchedulingFailed).map(drop)
     }
 
-    /// Makes the execution of the step's present attempt.
+    /// Creates the execution of the step's present attempt.
     fn create_execution(&mut self, step: &StepRow) -> Result<ExecutionId> {
         let run = self.row()?;
         let plan = Arc::clone(&self.plan);
         let planned = plan.step(step.node());
         let now = self.session.now();
-        // A lost worker is replaced at once; a failure waits for its backoff.
+        // A lost worker is replaced immediately; a failure waits for its backoff.
         let waits = step.tries > 0 && step.losses == 0 && planned.policy.backoff.delay_ms > 0;
         let wait_ms = if waits && !mutant!(BackoffForgotten) {
             let chance = self.session.random();
@@ -277,7 +306,7 @@ impl HeldRun<'_, '_> {
             version: 1,
             fence: 0,
             epoch: run.epoch,
-            pin: if &*terms.queue == DEFAULT_QUEUE { run.pin } else { None },
+            pin: run.pin.filter(|_| planned.is_for_workers()),
             queue: terms.queue,
             priority: terms.priority.saturating_add(run.priority),
             cancel_requested: false,
@@ -287,6 +316,7 @@ impl HeldRun<'_, '_> {
             lease_until_ms: 0,
             nonce: 0,
             retriable: true,
+            blocked: false,
             result: None,
             created_ms: now.wall_ms,
             started_ms: None,
@@ -301,7 +331,7 @@ fn is_out(status: ExecutionStatus) -> bool {
     matches!(status, ExecutionStatus::Scheduled | ExecutionStatus::Running)
 }
 
-/// What an execution means for its step.
+/// Returns the state of a step's work from its execution.
 fn work_of(row: &ExecutionRow) -> Work {
     match row.status() {
         ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled => {
@@ -311,17 +341,17 @@ fn work_of(row: &ExecutionRow) -> Work {
         ExecutionStatus::Completed => Work::Ended(WorkEnd::Succeeded),
         ExecutionStatus::Failed if row.owner.is_none() => Work::Ended(WorkEnd::Unschedulable),
         ExecutionStatus::Failed | ExecutionStatus::TimedOut => {
-            // Nobody wants another try of what somebody wanted to end.
+            // An execution that was asked to stop is not retried.
             Work::Ended(WorkEnd::Failed { retriable: row.retriable && !row.cancel_requested })
         }
         ExecutionStatus::Cancelled => Work::Ended(WorkEnd::Cancelled),
-        // Somebody wanted it to end, and it has.
+        // It was asked to stop, and it has stopped.
         ExecutionStatus::Abandoned if row.cancel_requested => Work::Ended(WorkEnd::Cancelled),
         ExecutionStatus::Abandoned => Work::Ended(WorkEnd::Lost),
     }
 }
 
-/// Reports an event on a run, with what every such event brings with it.
+/// Reports an event on a run, and makes the changes that follow from every such event.
 pub(crate) fn report_run(
     session: &mut Session<'_>,
     run: &RunRow,
@@ -332,7 +362,7 @@ pub(crate) fn report_run(
     let outcome = session.apply::<RunRow>(run.id, event, actor, &given, |row, now| match event {
         RunEvent::Started => row.started_ms = Some(now.wall_ms),
         RunEvent::Resumed | RunEvent::Rewound => {
-            // One that was cancelled before it had its place starts only now.
+            // A run that was cancelled before it had its place starts only now.
             row.started_ms.get_or_insert(now.wall_ms);
             row.epoch += u32::from(!mutant!(EpochStays));
             row.ended_ms = None;
@@ -353,7 +383,7 @@ pub(crate) fn report_run(
                 session.set_place(group, run.id, false);
             }
             for next in session.db().queued(group, 1)? {
-                session.nudge(next);
+                session.announce(Topic::Run(next));
             }
         }
         session.after_commit("run.ended", run.id, &serde_json::json!({}));
@@ -364,8 +394,8 @@ pub(crate) fn report_run(
     Ok(outcome)
 }
 
-/// The walk derives its decisions from the very rows that the tables check: a refusal is a bug in one
-/// of the two, and nothing of the operation may then be written.
+/// Returns an error unless the decision was applied. The walk derives its decisions from the same rows that the
+/// tables check, so a refusal is a bug in one of the two, and nothing of the operation may then be written.
 fn decided(applied: bool, what: impl FnOnce() -> String) -> Result<()> {
     if applied {
         Ok(())

@@ -1,4 +1,4 @@
-//! Where time and chance come in: the production code and the simulations differ here and nowhere else.
+//! Time and randomness: the only place where the production code and the simulations differ.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicI64, Ordering};
 /// A point in time on two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Now {
-    /// Unix time in milliseconds, as people read it; it may jump, so nothing is decided by it.
+    /// Unix time in milliseconds, as people read it. It may jump, so no decision depends on it.
     pub wall_ms: i64,
-    /// Milliseconds that never jump: leases, backoffs and timeouts are measured by it.
+    /// Milliseconds that never jump; they measure leases, backoffs and timeouts.
     pub steady_ms: i64,
 }
 
-/// Tells the time.
+/// A source of time.
 pub trait Clock: Send + Sync + 'static {
-    /// Unix time in milliseconds.
+    /// Returns the Unix time in milliseconds.
     fn wall_ms(&self) -> i64;
-    /// Milliseconds since the machine started, sleep included; the same for all its processes.
+    /// Returns the milliseconds since the machine started, sleep included; the same for all its processes.
     fn boot_ms(&self) -> i64;
 }
 
-/// Draws random numbers.
+/// A source of random numbers.
 pub trait Entropy: Send + Sync + 'static {
-    /// Any number.
+    /// Returns a random number.
     fn next_u64(&self) -> u64;
 }
 
@@ -47,14 +47,14 @@ fn to_ms(time: rustix::time::Timespec) -> i64 {
 impl Entropy for System {
     fn next_u64(&self) -> u64 {
         let mut bytes = [0u8; 8];
-        // Eight bytes come whole once the kernel's pool is ready, which getrandom waits for.
+        // The kernel returns all eight bytes once its pool is ready, which getrandom waits for.
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
             .expect("the kernel has randomness");
         u64::from_ne_bytes(bytes)
     }
 }
 
-/// A clock and a source of chance that move only when told: for models, simulations and tests.
+/// A clock and a source of randomness that only the caller advances, for models, simulations and tests.
 #[derive(Debug)]
 pub struct Manual {
     ms: AtomicI64,
@@ -62,12 +62,12 @@ pub struct Manual {
 }
 
 impl Manual {
-    /// Starts at `ms` on both clocks, with chance drawn from `seed`.
+    /// Creates one with both clocks at `ms`, and randomness from `seed`.
     pub fn new(ms: i64, seed: u64) -> Self {
         Manual { ms: AtomicI64::new(ms), state: Mutex::new(seed) }
     }
 
-    /// Lets time pass.
+    /// Advances both clocks by `ms`.
     pub fn advance(&self, ms: i64) {
         self.ms.fetch_add(ms, Ordering::SeqCst);
     }
@@ -91,14 +91,14 @@ impl Entropy for Manual {
     }
 }
 
-/// SplitMix64's finaliser: spreads a counter over all bits.
+/// Mixes a counter into all bits, with SplitMix64's finaliser.
 pub fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// A text's hash (FNV-1a): the same on every machine and in every version, and no secret.
+/// Returns a text's hash (FNV-1a): the same on every machine and in every version, and not secret.
 pub fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

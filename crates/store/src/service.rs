@@ -1,7 +1,7 @@
-//! What a server keeps beside runs: who may call it, whom it calls, and how much there is to do.
+//! The data of a server besides runs: access tokens, webhooks, and the lengths of queues.
 //!
-//! A hook follows the journal from its own cursor: the journal is its outbox. Which process delivers it is
-//! decided by a lease on its row, so that two servers on one file never send the same entry at once.
+//! A hook follows the journal from its own cursor: the journal is its outbox. A lease on its row decides which
+//! process delivers to it, so that two servers on one file never send the same entry at once.
 
 use std::sync::Arc;
 
@@ -10,63 +10,63 @@ use crate::error::Result;
 use crate::handle::Store;
 use crate::rows::{GateRow, Id};
 
-/// A caller's token. Only the hash of its secret is kept.
+/// An access token. Only the hash of its secret is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRow {
-    /// Its number.
+    /// The token's number.
     pub id: Id,
-    /// What people call it.
+    /// The token's name, for people.
     pub name: Arc<str>,
     /// SHA-256 of the secret, in hexadecimal digits.
     pub hash: Arc<str>,
-    /// What it may do, words separated by commas.
+    /// The scopes of the token, words separated by commas.
     pub scopes: Arc<str>,
-    /// When it was made (wall clock).
+    /// The time of creation (wall clock).
     pub created_ms: i64,
-    /// When it ends (wall clock); none for never.
+    /// The time at which it expires (wall clock); absent means never.
     pub expires_ms: Option<i64>,
 }
 
-/// Somebody who is told of what happens.
+/// A webhook: an address to which servers deliver journal entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookRow {
-    /// Its number.
+    /// The hook's number.
     pub id: Id,
-    /// Where it is told.
+    /// The address to which servers deliver.
     pub url: Arc<str>,
-    /// What its messages are signed with.
+    /// The key that signs its messages.
     pub secret: Arc<str>,
-    /// Which entries it wants, as JSON.
+    /// The filter for entries, as JSON.
     pub filter: Arc<str>,
-    /// The last journal entry that it has been told of, or that it did not want.
+    /// The number of the last journal entry that was delivered, or that the filter excluded.
     pub cursor: u64,
-    /// How often in a row it could not be told.
+    /// The number of failed deliveries in a row.
     pub failures: u32,
-    /// Not before this moment (steady).
+    /// The earliest time of the next delivery (steady).
     pub next_try_ms: i64,
-    /// Why nobody tries any more.
+    /// The reason why no server tries any more; absent while servers try.
     pub parked: Option<Arc<str>>,
-    /// What went wrong last.
+    /// The error of the last failed delivery.
     pub error: Option<Arc<str>>,
     /// The server that delivers it; 0 for none.
     pub holder: Id,
-    /// Until when that server may be silent (steady).
+    /// The time until which that server need not renew its lease (steady).
     pub lease_until_ms: i64,
-    /// When it was made (wall clock).
+    /// The time of creation (wall clock).
     pub created_ms: i64,
 }
 
 impl HookRow {
-    /// The number of the one row that is no hook: where the relay to a broker stands in the journal. It is kept like a
-    /// hook because it is one in all but its way of telling.
+    /// The number of the one row that is no hook: the relay to a broker, with its cursor in the journal. It is stored
+    /// like a hook because only the way of delivery differs.
     pub const RELAY: Id = 1;
 
-    /// Whether it stands for the relay to a broker.
+    /// Whether it is the relay to a broker.
     pub fn is_relay(&self) -> bool {
         self.id == Self::RELAY
     }
 
-    /// One that has been told of nothing yet.
+    /// Creates a hook to which nothing was delivered yet.
     pub fn new(id: Id, url: Arc<str>, secret: Arc<str>, filter: Arc<str>, created_ms: i64) -> HookRow {
         HookRow {
             id,
@@ -84,118 +84,118 @@ impl HookRow {
         }
     }
 
-    /// Where the relay to a broker begins.
+    /// Creates the row of the relay to a broker, with its cursor at the start of the journal.
     pub fn relay(url: &Arc<str>, created_ms: i64) -> HookRow {
         HookRow::new(Self::RELAY, Arc::clone(url), "".into(), "{}".into(), created_ms)
     }
 }
 
-/// What came of telling a hook.
+/// The result of a delivery to a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delivery {
-    /// It has been told of everything up to here.
+    /// All entries up to the cursor were delivered.
     Done {
-        /// The last entry.
+        /// The number of the last entry.
         cursor: u64,
     },
-    /// It could not be told.
+    /// The delivery failed.
     Failed {
-        /// Not again before this moment (steady).
+        /// The earliest time of the next try (steady).
         next_try_ms: i64,
-        /// What went wrong.
+        /// The error, in words.
         error: Arc<str>,
-        /// Nobody tries again by itself.
+        /// Whether servers stop trying until a person asks for a retry.
         park: bool,
     },
 }
 
-/// How much of a queue there is.
+/// The number of a queue's executions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueCount {
-    /// Its name.
+    /// The queue's name.
     pub name: Arc<str>,
-    /// Executions that wait for a place in it.
+    /// The executions that wait for a place in it.
     pub requested: u64,
-    /// Executions that wait for a worker.
+    /// The executions that wait for a worker.
     pub scheduled: u64,
-    /// Executions that a worker has.
+    /// The executions that a worker holds.
     pub running: u64,
-    /// Since when the longest of those that wait for a worker has waited (steady).
+    /// The time since which the oldest of those that wait for a worker has waited (steady); absent if there is none.
     pub oldest_ms: Option<i64>,
 }
 
-/// Is told of what the writer does. It must not take long: everybody waits for the writer.
+/// An observer of the writer. Its functions must be fast, because all operations wait for the writer.
 pub trait Observer: Send + Sync + 'static {
-    /// So many operations were committed together, in so many microseconds.
+    /// Receives the number of operations that were committed together, and the microseconds that this took.
     fn committed(&self, operations: usize, took_us: u64);
-    /// An event on this kind of thing was refused, for this kind of reason.
+    /// Receives a refused event: the kind of entity and the kind of reason.
     fn refused(&self, entity: &'static str, reason: &'static str);
-    /// A transaction was undone.
+    /// Is called after a transaction was rolled back.
     fn undone(&self);
 }
 
-/// What a database keeps for servers.
+/// The tables that a database keeps for servers.
 pub trait ServiceTables {
-    /// Keeps a token.
+    /// Stores a token.
     fn put_token(&mut self, token: &TokenRow) -> Result<()>;
-    /// The tokens, in order.
+    /// Returns the tokens, in order.
     fn tokens(&mut self) -> Result<Vec<TokenRow>>;
-    /// The token with this hash.
+    /// Returns the token with this hash.
     fn token_by_hash(&mut self, hash: &str) -> Result<Option<TokenRow>>;
-    /// Forgets a token; says whether it was there.
+    /// Removes a token. Returns whether it existed.
     fn drop_token(&mut self, id: Id) -> Result<bool>;
 
-    /// Keeps a new hook.
+    /// Stores a new hook.
     fn put_hook(&mut self, hook: &HookRow) -> Result<()>;
-    /// The hooks, in order.
+    /// Returns the hooks, in order.
     fn hooks(&mut self) -> Result<Vec<HookRow>>;
-    /// Forgets a hook; says whether it was there.
+    /// Removes a hook. Returns whether it existed.
     fn drop_hook(&mut self, id: Id) -> Result<bool>;
-    /// Takes or keeps the delivery of a hook, unless another server has it or it is parked.
+    /// Takes or renews the lease on a hook, unless another server has it or the hook is parked.
     fn take_hook(&mut self, id: Id, holder: Id, now_ms: i64, until_ms: i64) -> Result<bool>;
-    /// Gives the delivery of a hook back.
+    /// Releases the lease on a hook.
     fn leave_hook(&mut self, id: Id, holder: Id) -> Result<()>;
-    /// Notes what came of telling a hook, if this server has it and it was told of what comes after `from`.
+    /// Records the result of a delivery, if this server has the lease and the delivery started after entry `from`.
     fn hook_told(&mut self, id: Id, holder: Id, from: u64, came: &Delivery) -> Result<bool>;
-    /// Has a parked or postponed hook tried again at once; says whether it is there.
+    /// Makes a parked or postponed hook due immediately. Returns whether it exists.
     fn retry_hook(&mut self, id: Id) -> Result<bool>;
 
-    /// How much there is in each queue that holds anything, in order.
+    /// Returns the counts of each queue that contains anything, in order.
     fn queue_counts(&mut self) -> Result<Vec<QueueCount>>;
-    /// The queues that have settings, in order.
+    /// Returns the queues that have settings, in order.
     fn queues(&mut self) -> Result<Vec<QueueRow>>;
-    /// Open gates of all runs, after this number, in order.
+    /// Returns the open gates of all runs, after this number, in order.
     fn gates_open(&mut self, after: Id, limit: usize) -> Result<Vec<GateRow>>;
 }
 
-/// What a server may do beside what everybody may.
+/// The operations of a server in addition to the roles.
 #[derive(Clone, Copy)]
 pub struct Service<'s>(&'s Store);
 
 impl Store {
-    /// Has somebody told of what the writer does. The first one to be named stays.
+    /// Sets the observer of the writer. Only the first call has an effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.set_observer(observer);
     }
 
-    /// What a server may do beside what everybody may.
+    /// Returns the operations of a server in addition to the roles.
     pub fn service(&self) -> Service<'_> {
         Service(self)
     }
 }
 
 impl Service<'_> {
-    /// Keeps a token.
+    /// Stores a token.
     pub async fn add_token(self, token: TokenRow) -> Result<()> {
         self.0.write(move |session| session.db().put_token(&token)).await
     }
 
-    /// Forgets a token; says whether it was there.
+    /// Removes a token. Returns whether it existed.
     pub async fn remove_token(self, id: Id) -> Result<bool> {
         self.0.write(move |session| session.db().drop_token(id)).await
     }
 
-    /// Keeps a hook that is told of what happens from now on, or after `since`.
+    /// Stores a hook that gets the entries from now on, or after `since`.
     pub async fn add_hook(self, hook: HookRow, since: Option<u64>) -> Result<()> {
         self.0
             .write(move |session| {
@@ -208,12 +208,12 @@ impl Service<'_> {
             .await
     }
 
-    /// Forgets a hook; says whether it was there.
+    /// Removes a hook. Returns whether it existed.
     pub async fn remove_hook(self, id: Id) -> Result<bool> {
         self.0.write(move |session| session.db().drop_hook(id)).await
     }
 
-    /// Takes or keeps the delivery of a hook for `lease_ms`; says whether this server has it.
+    /// Takes or renews the lease on a hook for `lease_ms`. Returns whether this server has it.
     pub async fn take_hook(self, id: Id, holder: Id, lease_ms: i64) -> Result<bool> {
         self.0
             .write(move |session| {
@@ -223,24 +223,24 @@ impl Service<'_> {
             .await
     }
 
-    /// Gives the delivery of a hook back.
+    /// Releases the lease on a hook.
     pub async fn leave_hook(self, id: Id, holder: Id) -> Result<()> {
         self.0.write(move |session| session.db().leave_hook(id, holder)).await
     }
 
-    /// Notes what came of telling a hook; says whether this server still had it.
+    /// Records the result of a delivery. Returns whether this server still had the lease.
     pub async fn hook_told(self, id: Id, holder: Id, from: u64, came: Delivery) -> Result<bool> {
         self.0.write(move |session| session.db().hook_told(id, holder, from, &came)).await
     }
 
-    /// Has a parked or postponed hook tried again at once; says whether it is there.
+    /// Makes a parked or postponed hook due immediately. Returns whether it exists.
     pub async fn retry_hook(self, id: Id) -> Result<bool> {
         self.0.write(move |session| session.db().retry_hook(id)).await
     }
 }
 
 impl QueueCount {
-    /// Nothing of this queue.
+    /// Creates the count of an empty queue.
     pub(crate) fn empty(name: &Arc<str>) -> QueueCount {
         QueueCount { name: Arc::clone(name), requested: 0, scheduled: 0, running: 0, oldest_ms: None }
     }

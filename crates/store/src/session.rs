@@ -6,7 +6,7 @@
 //!                   └──flush: one compare-and-set per changed row, then journal, outbox, timers
 //! ```
 //!
-//! An operation that fails has written nothing. One that is refused by a table writes the refusal only.
+//! An operation that fails has written nothing. An operation that a table refuses writes only the refusal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use sprag_lifecycle::{
     mutant,
 };
 
+use crate::answers::{Answer, Answers, OpenQuestion};
 use crate::backend::{Backend, Table};
 use crate::error::{Error, Result};
 use crate::language::Language;
@@ -27,11 +28,11 @@ use crate::rows::{
 use crate::seams::Now;
 use crate::wake::Topic;
 
-/// A row in the session, and what it was when it was read.
+/// A row in the session, and its state when it was read.
 #[derive(Debug)]
 struct Slot<R: Row> {
     row: R,
-    /// Status and version in the database; none for a row that is new.
+    /// The status and version in the database; absent for a new row.
     was: Option<(Status<R>, u32)>,
     dirty: bool,
 }
@@ -46,20 +47,21 @@ impl<R: Row> Default for Cache<R> {
     }
 }
 
-/// Where the session keeps rows of a kind.
+/// The session's cache for one kind of row.
 pub(crate) trait Holds<R: Row> {
     fn cache(&mut self) -> &mut Cache<R>;
-    /// The cache and the database at once.
+    /// Returns the cache and the database at once.
     fn split(&mut self) -> (&mut Cache<R>, &mut dyn Table<R>);
 }
 
 /// An operation's view of the database.
 pub struct Session<'a> {
     db: &'a mut dyn Backend,
+    answers: Option<Arc<Answers>>,
     now: Now,
     /// The number of the last journal entry, once this operation has something to add to it.
     seq: Option<u64>,
-    /// Why that number could not be had: nothing may then be written.
+    /// The reason why that number could not be read: nothing may then be written.
     broken: Option<Error>,
     journal: Vec<JournalEntry>,
     refusals: Vec<Refusal>,
@@ -67,8 +69,9 @@ pub struct Session<'a> {
     timers: Vec<TimerRow>,
     spent_timers: Vec<ExecutionId>,
     places: Vec<(Arc<str>, RunId, bool)>,
-    /// Runs that may go on because of this operation, though it does not touch them.
-    nudged: Vec<RunId>,
+    /// Topics that no changed row implies: a run that may start although this operation does not touch it, or a
+    /// worker that holds an execution which is to stop.
+    announced: BTreeSet<Topic>,
     runs: Cache<RunRow>,
     steps: Cache<StepRow>,
     executions: Cache<ExecutionRow>,
@@ -104,13 +107,14 @@ holds! {
     EnforcementRow => enforcements,
 }
 
-/// The only maker of the token that lets a row's status be set.
+/// The only instance of the token that allows changing a row's status.
 const WRITER: WriterOnly = WriterOnly(());
 
 impl<'a> Session<'a> {
-    /// Begins an operation inside the backend's transaction.
+    /// Starts an operation inside the backend's transaction.
     pub fn new(db: &'a mut dyn Backend) -> Result<Self> {
         Ok(Session {
+            answers: None,
             now: db.now(),
             seq: None,
             broken: None,
@@ -121,7 +125,7 @@ impl<'a> Session<'a> {
             timers: Vec::new(),
             spent_timers: Vec::new(),
             places: Vec::new(),
-            nudged: Vec::new(),
+            announced: BTreeSet::new(),
             runs: Cache::default(),
             steps: Cache::default(),
             executions: Cache::default(),
@@ -133,27 +137,41 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// The moment of this operation.
+    /// Returns the time of this operation.
     pub fn now(&self) -> Now {
         self.now
     }
 
-    /// Any number.
+    /// Returns a random number.
     pub(crate) fn random(&mut self) -> u64 {
         self.db.random()
     }
 
-    /// The database, for queries. It does not see what this session has changed.
+    /// Returns the database, for queries. It does not see the changes of this session.
     pub fn db(&mut self) -> &mut dyn Backend {
         self.db
     }
 
-    /// Who reads the specs of steps.
+    /// Gives the operation the answers to the questions of its earlier run.
+    pub(crate) fn use_answers(&mut self, answers: Arc<Answers>) {
+        self.answers = Some(answers);
+    }
+
+    /// Returns the answer to a question that is much work, or [`Error::Unanswered`] if there is none yet. A store in
+    /// memory answers immediately.
+    pub(crate) fn answer(&self, open: OpenQuestion) -> Result<std::result::Result<Answer, String>> {
+        match &self.answers {
+            None => Ok(open.answer()),
+            Some(answers) => answers.find(&open).ok_or_else(|| Error::Unanswered(Arc::new(open))),
+        }
+    }
+
+    /// Returns the language that reads the specs of steps.
     pub(crate) fn language(&self) -> Arc<dyn Language> {
         self.db.language()
     }
 
-    /// The items of a fan-out that its present list has made, in order.
+    /// Returns the items of a fan-out from its present list, in order.
     pub(crate) fn item_rows(&mut self, run: RunId, of: StepNo) -> Result<Vec<StepRow>> {
         let Some(list) = self.get::<StepRow>((run, of))?.and_then(|row| row.items) else {
             return Ok(Vec::new());
@@ -168,12 +186,20 @@ impl<'a> Session<'a> {
         Ok(rows)
     }
 
-    /// The first items of a fan-out's present list that wait, at most `limit`, in order.
+    /// Returns the highest attempt of any item of a fan-out, in any of its lists; 0 if there was none.
+    pub(crate) fn last_item_attempt(&mut self, run: RunId, of: StepNo) -> Result<u32> {
+        let kept = self.db.last_item_attempt(run, of)?;
+        // Rows that this operation has changed override those in the database.
+        let seen = self.seen::<StepRow>().filter(|row| row.run == run && row.item_of == Some(of));
+        Ok(seen.map(|row| row.attempt).fold(kept, u32::max))
+    }
+
+    /// Returns the first waiting items of a fan-out's present list, at most `limit`, in order.
     pub(crate) fn waiting_items(&mut self, run: RunId, of: StepNo, limit: usize) -> Result<Vec<StepNo>> {
         let Some(list) = self.get::<StepRow>((run, of))?.and_then(|row| row.items) else {
             return Ok(Vec::new());
         };
-        // What this very operation has changed stands above what the database holds.
+        // Rows that this operation has changed override those in the database.
         let seen: BTreeMap<StepNo, bool> = self
             .seen::<StepRow>()
             .filter(|row| row.run == run && row.item_of == Some(of) && row.no >= list.first)
@@ -185,14 +211,14 @@ impl<'a> Session<'a> {
         Ok(waiting.into_iter().take(limit).collect())
     }
 
-    /// The run's plan.
+    /// Returns the run's plan.
     pub(crate) fn plan(&mut self, run: RunId, hash: i64) -> Result<Arc<Plan>> {
         self.db
             .plan(hash)?
             .ok_or_else(|| Error::Refused(format!("run {run} has no plan: the database is incomplete")))
     }
 
-    /// A copy of the row.
+    /// Returns a copy of the row.
     pub(crate) fn get<R: Row>(&mut self, key: R::Key) -> Result<Option<R>>
     where
         Self: Holds<R>,
@@ -207,7 +233,7 @@ impl<'a> Session<'a> {
         Ok(Some(row))
     }
 
-    /// The rows of a kind that this operation has seen, in order.
+    /// Returns the rows of a kind that this operation has read or created, in order.
     pub(crate) fn seen<R: Row>(&mut self) -> impl Iterator<Item = &R>
     where
         Self: Holds<R>,
@@ -215,7 +241,7 @@ impl<'a> Session<'a> {
         self.cache().0.values().map(|slot| &slot.row)
     }
 
-    /// The same, with the statuses that they have in the database.
+    /// Returns the same rows, with their statuses in the database.
     pub(crate) fn seen_and_was<R: Row>(&mut self) -> impl Iterator<Item = (&R, Option<Status<R>>)>
     where
         Self: Holds<R>,
@@ -223,7 +249,7 @@ impl<'a> Session<'a> {
         self.cache().0.values().map(|slot| (&slot.row, slot.was.map(|(status, _)| status)))
     }
 
-    /// Adds a row in the place of one that this very operation has added, and the journal entry of its creation.
+    /// Replaces a row that this operation has added, and adds the journal entry of its creation.
     pub(crate) fn replace_new<R: Row>(&mut self, row: R, event: &'static str, actor: Actor)
     where
         Self: Holds<R>,
@@ -243,7 +269,8 @@ impl<'a> Session<'a> {
         self.create_quietly(row);
     }
 
-    /// Adds a row whose creation follows from another's: a run's steps come with the run.
+    /// Adds a row without a journal entry, because its creation follows from another's: a run's steps come with the
+    /// run.
     pub(crate) fn create_quietly<R: Row>(&mut self, row: R)
     where
         Self: Holds<R>,
@@ -252,8 +279,8 @@ impl<'a> Session<'a> {
         debug_assert!(before.is_none(), "a row is created once");
     }
 
-    /// Changes facts of a row that are no status; every such write counts, so that a predicate that
-    /// read them before fails its compare-and-set.
+    /// Changes facts of a row other than its status. Every such write raises the version, so that the compare-and-set
+    /// of an operation whose predicates read them before fails.
     pub(crate) fn note<R: Row>(&mut self, key: R::Key, change: impl FnOnce(&mut R)) -> Result<()>
     where
         Self: Holds<R>,
@@ -269,7 +296,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Reports an event: the table decides, the row changes with `change`, the journal is told.
+    /// Reports an event: the table decides, `change` changes the row, and the journal gets an entry.
     pub(crate) fn apply<R: Row>(
         &mut self,
         key: R::Key,
@@ -341,8 +368,8 @@ impl<'a> Session<'a> {
         seq
     }
 
-    /// The number of the last journal entry. Asked for as late as can be: until its transaction ends, nobody else has
-    /// a number to give.
+    /// Returns the number of the last journal entry. Reads the journal head as late as possible, because it stays
+    /// locked until the transaction ends.
     fn last_seq(&mut self) -> u64 {
         if let Some(seq) = self.seq {
             return seq;
@@ -384,7 +411,7 @@ impl<'a> Session<'a> {
         self.refusals.push(refusal);
     }
 
-    /// Leaves something to be done after the commit.
+    /// Adds an effect to carry out after the commit.
     pub(crate) fn after_commit(&mut self, kind: &str, run: RunId, payload: &serde_json::Value) {
         if mutant!(OutboxForgotten) {
             return;
@@ -412,7 +439,7 @@ impl<'a> Session<'a> {
         self.spent_timers.push(execution);
     }
 
-    /// The runs that hold a group's places, as this operation leaves them.
+    /// Returns the runs that hold a group's places, with the changes of this operation.
     pub(crate) fn places_of(&mut self, group: &str) -> Result<Vec<RunId>> {
         let mut holders: BTreeSet<RunId> = self.db.places(group)?.into_iter().collect();
         for (_, run, held) in self.places.iter().filter(|(name, _, _)| &**name == group) {
@@ -429,23 +456,23 @@ impl<'a> Session<'a> {
         self.places.push((Arc::clone(group), run, held));
     }
 
-    /// Tells whoever looks after this run that it may go on.
-    pub(crate) fn nudge(&mut self, run: RunId) {
-        self.nudged.push(run);
+    /// Wakes the subscribers of a topic after the commit.
+    pub(crate) fn announce(&mut self, topic: Topic) {
+        self.announced.insert(topic);
     }
 
-    /// How many transitions this operation has applied.
+    /// Returns the number of transitions that this operation has applied.
     pub fn applied(&self) -> usize {
         self.journal.len()
     }
 
-    /// What was applied so far, in order.
+    /// Returns the entries of the transitions applied so far, in order.
     pub fn entries(&self) -> &[JournalEntry] {
         &self.journal
     }
 
-    /// Writes everything back. A row that somebody else changed meanwhile is a conflict: nothing of
-    /// this operation may then stay.
+    /// Writes all changes. A row that another process has changed meanwhile is a conflict: nothing of this operation
+    /// may then stay.
     pub fn flush(mut self) -> Result<Flushed> {
         if self.runs.0.values().any(|slot| slot.dirty) {
             let last_seq = self.last_seq();
@@ -496,9 +523,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Who may want to know of what this operation has changed.
+    /// Returns the topics whose subscribers to notify of this operation's changes.
     pub(crate) fn topics(&self) -> BTreeSet<Topic> {
-        let mut topics: BTreeSet<Topic> = self.nudged.iter().copied().map(Topic::Run).collect();
+        let mut topics = self.announced.clone();
         if !self.journal.is_empty() {
             topics.insert(Topic::Journal);
         }
@@ -508,14 +535,11 @@ impl<'a> Session<'a> {
         }
         for row in self.executions.0.values().filter(|slot| slot.dirty).map(|slot| &slot.row) {
             topics.insert(Topic::Run(row.id.run));
-            if row.cancel_requested
-                && row.status() == ExecutionStatus::Running
-                && let Some(owner) = row.owner
-            {
-                topics.insert(Topic::Worker(owner));
-            }
             if row.status() == ExecutionStatus::Scheduled {
-                topics.insert(Topic::Queue(Arc::clone(&row.queue), row.pin.unwrap_or(0)));
+                topics.insert(match row.pin {
+                    Some(worker) => Topic::Reserved(worker),
+                    None => Topic::Queue(Arc::clone(&row.queue)),
+                });
             }
         }
         topics
@@ -542,26 +566,26 @@ impl<'a> Session<'a> {
 }
 
 fn mark<R: Row>(slot: &mut Slot<R>) {
-    // One write of the row, however often the operation changed it: the version counts writes.
+    // The row is written once, however often the operation changed it: the version counts writes.
     if !slot.dirty {
         slot.dirty = true;
         slot.row.touch(WRITER);
     }
 }
 
-/// What a session wrote.
+/// The summary of a session's writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flushed {
-    /// Journal entries.
+    /// The number of journal entries.
     pub transitions: usize,
-    /// Refused events: on what kind of thing, and of what kind the refusal was.
+    /// The refused events: the kind of entity, and the kind of refusal.
     pub refused: Vec<(&'static str, &'static str)>,
-    /// Who may want to know.
+    /// The topics whose subscribers to notify.
     pub topics: BTreeSet<Topic>,
 }
 
 impl Session<'_> {
-    /// The run's row, if this operation has read it.
+    /// Returns the run's row, if this operation has read it.
     pub(crate) fn peek_run(&self, id: RunId) -> Option<&RunRow> {
         self.runs.0.get(&id).map(|slot| &slot.row)
     }

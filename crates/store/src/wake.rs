@@ -1,4 +1,4 @@
-//! Wake-ups: who waits for something is told when it may have come, in this process and in others.
+//! Wake-ups: the hub notifies subscribers when what they wait for may have happened, in this process and in others.
 //!
 //! ```text
 //!   commit ──▶ Hub ──▶ subscriptions of this process
@@ -6,11 +6,11 @@
 //!                          └── one pipe per process ──▶ its subscriptions to that topic
 //! ```
 //!
-//! Each process has one named pipe; a bell is a further name of it. A bell that nobody reads belongs to a
-//! process that was killed: whoever finds it takes it down. (Watching files instead would not do: a user
-//! may have no more than some hundred watches.)
+//! Each process has one named pipe; a bell is another name (a hard link) of it. A bell that no process reads belongs
+//! to a killed process, and the process that finds it removes it. (Watching files instead would not work: a user may
+//! have only some hundred watches.)
 //!
-//! A wake-up is a hint. Nobody relies on it: every wait has a deadline, after which one looks again.
+//! A wake-up is a hint, and nothing relies on it: every wait has a deadline, after which the caller checks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -28,28 +28,33 @@ use tokio::sync::Notify;
 use crate::machine::Surroundings;
 use crate::rows::Id;
 use crate::seams::{Clock, System};
+use crate::sqlite::make_private_folder;
 
-/// What one can wait for.
+/// A topic of wake-ups.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Topic {
-    /// Anything at all.
+    /// Any change.
     Journal,
-    /// Something to claim in a queue, for anyone (0) or for one worker alone.
-    Queue(Arc<str>, Id),
+    /// An execution to claim in a queue, for any worker that serves it.
+    Queue(Arc<str>),
+    /// An execution to claim that is reserved to this worker, whatever its queue.
+    Reserved(Id),
     /// A change to this run.
     Run(RunId),
-    /// Something that this worker holds is to end.
+    /// An execution that this worker holds and that is to stop.
     Worker(Id),
 }
 
 impl Topic {
-    /// How bells of this topic begin. Queue names come from outside: anything but plain characters is encoded.
+    /// Returns the prefix of this topic's bells. Queue names come from outside, so all but plain characters are
+    /// encoded.
     fn bells(&self) -> String {
         match self {
             Topic::Journal => "journal~".to_owned(),
             Topic::Run(run) => format!("run-{run}~"),
             Topic::Worker(worker) => format!("worker-{worker}~"),
-            Topic::Queue(queue, pin) => {
+            Topic::Reserved(worker) => format!("reserved-{worker}~"),
+            Topic::Queue(queue) => {
                 let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
                 let name: String = queue
                     .bytes()
@@ -59,30 +64,31 @@ impl Topic {
                         },
                     )
                     .collect();
-                format!("queue-{name}.{pin}~")
+                format!("queue-{name}~")
             }
         }
     }
 }
 
 impl Topic {
-    /// What is written to a pipe for it. Two topics with one number only wake each other in vain.
+    /// Returns the number that is written to a pipe for the topic. Two topics with the same number only cause
+    /// needless wake-ups.
     pub(crate) fn number(&self) -> u64 {
         crate::seams::fnv(&self.bells())
     }
 }
 
-/// From where a wake-up is to come.
+/// The origin of the wake-ups that a subscriber needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// From this process and from others.
+    /// This process and others.
     Everywhere,
-    /// From this process; from others only while something here listens to the whole journal. It costs no
-    /// bell, which counts where there are many short waits.
+    /// This process; others only while a subscriber here listens to the whole journal. It needs no bell, which
+    /// matters where there are many short waits.
     Here,
 }
 
-/// Where a process's waiting and telling meet.
+/// The meeting point of a process's subscribers and its notifications.
 #[derive(Debug)]
 pub(crate) struct Hub {
     bells: Option<Bells>,
@@ -95,7 +101,7 @@ pub(crate) struct Hub {
 struct Bells {
     folder: PathBuf,
     pipe: PathBuf,
-    /// How this process's bells go on after their topic.
+    /// The suffix of this process's bells, after their topic.
     who: String,
     hung: AtomicU64,
 }
@@ -103,23 +109,23 @@ struct Bells {
 #[derive(Debug, Default)]
 struct Inner {
     waiting: BTreeMap<Topic, Vec<Weak<Notify>>>,
-    /// Bells that exist, as of the folder's last change.
+    /// The existing bells, as of the folder's last change.
     names: BTreeSet<String>,
     folder_changed: Option<(i64, i64)>,
 }
 
 impl Hub {
-    /// A hub for this process alone.
+    /// Creates a hub for this process alone.
     pub(crate) fn local() -> Arc<Self> {
         Arc::new(Hub { bells: None, inner: Mutex::default(), listener: Mutex::default() })
     }
 
-    /// A hub that also hears and tells other processes, through files in `folder`.
+    /// Creates a hub that also exchanges notifications with other processes, through files in `folder`.
     pub(crate) fn shared(folder: &Path) -> std::io::Result<Arc<Self>> {
-        std::fs::create_dir_all(folder)?;
+        make_private_folder(folder)?;
         take_down_the_dead(folder)?;
         let hung = AtomicU64::new(0);
-        // Another process may have this number in a pid namespace of its own: the moment tells them apart.
+        // In another pid namespace a process may have the same pid: the time of opening tells them apart.
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let nth = OPENED.fetch_add(1, Ordering::Relaxed);
         let name = format!(".{}-{:x}-{nth}", std::process::id(), System.boot_ms());
@@ -138,7 +144,7 @@ impl Hub {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Waits for these topics from now on.
+    /// Subscribes to these topics from now on.
     pub(crate) fn subscribe(self: &Arc<Self>, topics: Vec<Topic>, reach: Reach) -> Subscription {
         let notify = Arc::new(Notify::new());
         let mut hung = Vec::new();
@@ -146,7 +152,7 @@ impl Hub {
             for topic in &topics {
                 match bells.hang(topic) {
                     Ok(bell) => hung.push(bell),
-                    // Without a bell nobody elsewhere rings: the wait then ends at its deadline.
+                    // Without a bell no other process can wake it: the wait then ends at its deadline.
                     Err(error) => tracing::warn!(?topic, %error, "cannot hang a bell"),
                 }
             }
@@ -159,7 +165,7 @@ impl Hub {
         Subscription { notify, hung, surroundings: Surroundings::default() }
     }
 
-    /// Tells everybody who waits for one of these.
+    /// Notifies all subscribers of these topics.
     pub(crate) fn tell(&self, topics: &BTreeSet<Topic>) {
         let mut inner = self.inner();
         for topic in topics {
@@ -181,14 +187,14 @@ impl Hub {
         for topic in topics {
             let begin = topic.bells();
             let others = inner.names.range(begin.clone()..).take_while(|name| name.starts_with(&begin));
-            // Those of this process have been told already.
+            // The subscribers of this process were notified already.
             for name in others.filter(|name| !name[begin.len()..].starts_with(&bells.who)) {
                 ring(&bells.folder.join(name), topic);
             }
         }
     }
 
-    /// Somebody told of the topics with these numbers, and of no others.
+    /// Notifies the subscribers of the topics with these numbers, and no others.
     pub(crate) fn hear_exactly(&self, numbers: &BTreeSet<u64>) {
         let inner = self.inner();
         for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| numbers.contains(&topic.number())) {
@@ -196,16 +202,16 @@ impl Hub {
         }
     }
 
-    /// Anything may have happened.
+    /// Notifies all subscribers, because anything may have happened.
     pub(crate) fn wake_all(&self) {
         let inner = self.inner();
         inner.waiting.values().flatten().filter_map(Weak::upgrade).for_each(|notify| notify.notify_one());
     }
 
-    /// Somebody rang for the topic with this number.
+    /// Notifies the subscribers of the topic with this number, after another process rang a bell.
     fn heard(&self, number: u64) {
         let inner = self.inner();
-        // "Something happened" may be what anybody here waits for without a bell of its own.
+        // The journal's number also wakes the subscribers that have no bell of their own.
         let any = number == Topic::Journal.number();
         for (_, waiting) in inner.waiting.iter().filter(|(topic, _)| any || topic.number() == number) {
             waiting.iter().filter_map(Weak::upgrade).for_each(|notify| notify.notify_one());
@@ -216,7 +222,7 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         let Some(bells) = &self.bells else { return };
-        // Any number wakes the listener, which finds that nobody needs it.
+        // Any number wakes the listener, which finds that the hub is gone.
         ring(&bells.pipe, &Topic::Journal);
         let _ = std::fs::remove_file(&bells.pipe);
         let listener = self.listener.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
@@ -229,7 +235,7 @@ impl Drop for Hub {
 }
 
 impl Bells {
-    /// Hangs a bell for a topic: a further name of this process's pipe.
+    /// Creates a bell for a topic: another name of this process's pipe.
     fn hang(&self, topic: &Topic) -> std::io::Result<Bell> {
         let nth = self.hung.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.join(format!("{}{}{nth}", topic.bells(), self.who));
@@ -254,30 +260,30 @@ impl Inner {
     }
 }
 
-/// How pipes begin that are not listened to yet: nobody takes them down.
+/// The prefix of pipes that have no reader yet: other processes do not remove them.
 const UNFINISHED: &str = "new";
 
-/// Makes this process's pipe and listens to it; it gets its name when that is done.
+/// Creates this process's pipe and opens it for reading; then gives it its final name.
 fn make_pipe(folder: &Path, name: &str) -> std::io::Result<File> {
     let unfinished = folder.join(format!("{UNFINISHED}{name}"));
     let _ = std::fs::remove_file(&unfinished);
     rustix::fs::mkfifoat(CWD, &unfinished, Mode::from_raw_mode(0o600))?;
     let nonblocking = OFlags::NONBLOCK.bits() as i32;
-    // Open for writing too, so that it never comes to an end.
+    // Also open for writing, so that reading never reaches the end.
     let ear = OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open(&unfinished)?;
     std::fs::rename(&unfinished, folder.join(name))?;
     Ok(ear)
 }
 
-/// Rings a bell; one that nobody listens to is taken down.
+/// Rings a bell. Removes it if no process reads it.
 fn ring(path: &Path, topic: &Topic) {
     if let Some(mut pipe) = open_bell(path) {
-        // A pipe that is full has been rung often enough.
+        // A full pipe already contains enough wake-ups.
         let _ = pipe.write(&topic.number().to_ne_bytes());
     }
 }
 
-/// A bell that somebody listens to.
+/// Opens a bell that a process reads. Removes it if none does.
 fn open_bell(path: &Path) -> Option<File> {
     let nonblocking = OFlags::NONBLOCK.bits() as i32;
     match OpenOptions::new().write(true).custom_flags(nonblocking).open(path) {
@@ -303,7 +309,7 @@ fn take_down_the_dead(folder: &Path) -> std::io::Result<()> {
 
 /// Listens until the hub is gone.
 fn listen(mut ear: File, hub: &Weak<Hub>) {
-    /// How often the listener looks whether anybody still needs it.
+    /// The interval at which the listener checks whether the hub still exists.
     const LOOK: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
     let mut buffer = [0u8; 4096];
     loop {
@@ -313,7 +319,7 @@ fn listen(mut ear: File, hub: &Weak<Hub>) {
         if !matches!(ready, Ok(1..)) {
             continue;
         }
-        // Eight bytes are written, and so read, as one.
+        // Eight bytes are written, and so read, atomically.
         let Ok(length) = ear.read(&mut buffer) else { continue };
         let numbers: BTreeSet<u64> = buffer[..length]
             .chunks_exact(8)
@@ -323,7 +329,7 @@ fn listen(mut ear: File, hub: &Weak<Hub>) {
     }
 }
 
-/// A hung bell; it is taken down with its subscription.
+/// A bell of this process; it is removed with its subscription.
 #[derive(Debug)]
 struct Bell(PathBuf);
 
@@ -333,7 +339,7 @@ impl Drop for Bell {
     }
 }
 
-/// Waits for some topics. Dropping it ends the wait.
+/// A subscription to some topics. Dropping it ends the wait.
 #[derive(Debug)]
 pub struct Subscription {
     notify: Arc<Notify>,
@@ -343,21 +349,21 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Hears what a simulated machine hears.
+    /// Creates a subscription to the notifications of a simulated machine.
     pub(crate) fn simulated(notify: Arc<Notify>, surroundings: Surroundings) -> Self {
         Subscription { notify, hung: Vec::new(), surroundings }
     }
 
-    /// Returns when something may have come, or after `limit`; a wake-up between two waits is not lost.
+    /// Returns when something may have happened, or after `limit`. A wake-up between two waits is not lost.
     pub async fn wait(&self, limit: Duration) {
         self.surroundings.within(limit, self.notify.notified()).await;
     }
 }
 
-/// Whether a bell can be made here at all: a folder that cannot be written to is an error at once.
+/// Checks that bells can be created here: a folder that cannot be written to is an error immediately.
 pub(crate) fn probe(folder: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
+    make_private_folder(folder)?;
     let path = folder.join(format!("probe.{}", std::process::id()));
-    File::create(&path)?;
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     std::fs::remove_file(&path)
 }

@@ -1,17 +1,17 @@
-//! The walk over a run: derives what to do next from stored state alone.
+//! The walk over a run: derives the next actions from stored state alone.
 //!
 //! ```text
 //!   a step's work ended ─┐                    ┌─▶ step events   (ready, succeeded, retried, …)
-//!   a cancel, a resume ──┼─▶ advance(state) ──┼─▶ work to start, work to end
+//!   a cancel, a resume ──┼─▶ advance(state) ──┼─▶ work to start, work to stop
 //!   a sweep, a restart ──┘                    └─▶ run events    (failure observed, succeeded, …)
 //! ```
 //!
-//! It may be called any number of times, by anyone, at any moment. [`advance`] looks only at the steps
-//! that changed and what hangs on them, so its cost does not grow with the run; [`heal`] recounts
-//! everything and looks at every step. Both decide the same: that is tested.
+//! Any process may call it, any number of times. [`advance`] visits only the changed steps and their
+//! dependents, so its cost does not grow with the run. [`heal`] recounts everything and visits every step.
+//! Tests check that both make the same decisions.
 //!
-//! The functions are pure: all they know comes from a [`RunState`] and all they decide goes back into
-//! it, within one transaction of whoever keeps the state.
+//! The functions are pure: they read a [`RunState`] and write their decisions to it, within one transaction of
+//! the store.
 
 mod rework;
 mod tasks;
@@ -22,119 +22,121 @@ use std::sync::Arc;
 use crate::{OnFail, Plan, RunEvent, RunStatus, StepEvent, StepNo, StepStatus};
 
 pub use rework::{restart, resume_set};
-pub use tasks::{Following, cancel_item, reopen_item, take_up};
+pub use tasks::{TaskNeed, admit_items, cancel_item, reopen_item};
 pub use walk::{advance, heal};
 
-/// A run as the walk sees it and changes it.
+/// A run, as the walk reads and writes it.
 pub trait RunState {
-    /// What can go wrong in reading or writing the state.
+    /// An error while reading or writing the state.
     type Error;
 
-    /// The graph.
+    /// Returns the plan.
     fn plan(&self) -> Arc<Plan>;
-    /// The run's own row.
+    /// Returns the run's row.
     fn run(&self) -> RunNow;
-    /// One step's row and the state of its work.
+    /// Returns a step's row and the state of its work.
     fn step(&mut self, no: StepNo) -> Result<StepNow, Self::Error>;
-    /// Every step that is not settled, in order; rework-pending ones included.
+    /// Returns all unsettled steps in order, including steps with a pending rework.
     fn unsettled(&mut self) -> Result<Vec<StepNo>, Self::Error>;
-    /// Whether the step's own `when` wants it; asked once all its needs are met.
-    fn wanted(&mut self, no: StepNo) -> Result<bool, Self::Error>;
-    /// The items of a fan-out that this attempt at it has made, in order; only those that are not settled
-    /// if `unsettled`.
+    /// Evaluates the step's `when`. The walk calls it once all needs are met.
+    fn when_holds(&mut self, no: StepNo) -> Result<bool, Self::Error>;
+    /// Returns the items that the current attempt of a fan-out created, in order; only the unsettled ones if
+    /// `unsettled`.
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>, Self::Error>;
-    /// The first of a fan-out's items that wait for their turn, at most `limit`, in order.
+    /// Returns the first `limit` requeued items of a fan-out, in order.
     fn waiting_items(&mut self, of: StepNo, limit: u32) -> Result<Vec<StepNo>, Self::Error>;
 
-    /// What needs this item of an open fan-out, in order.
-    fn followers(&mut self, item: StepNo) -> Result<Vec<Following>, Self::Error>;
-    /// What this item of an open fan-out needs, in order.
-    fn followed(&mut self, item: StepNo) -> Result<Vec<Following>, Self::Error>;
+    /// Returns the tasks that need this task of a board, in order.
+    fn tasks_needing(&mut self, item: StepNo) -> Result<Vec<TaskNeed>, Self::Error>;
+    /// Returns the tasks that this task of a board needs, in order.
+    fn needs_of_task(&mut self, item: StepNo) -> Result<Vec<TaskNeed>, Self::Error>;
 
-    /// Reports an event on a step.
+    /// Reports an event of a step.
     fn move_step(&mut self, no: StepNo, to: StepMove) -> Result<(), Self::Error>;
-    /// Notes how many of a step's needs are open and broken.
+    /// Stores the number of a step's open and broken needs.
     fn set_needs(&mut self, no: StepNo, needs: Needs) -> Result<(), Self::Error>;
-    /// Creates the step's work for its present attempt.
+    /// Creates the work of the step's current attempt.
     fn start_work(&mut self, no: StepNo) -> Result<(), Self::Error>;
-    /// Adds the next item of a fan-out as a step of the run, waiting, and says its number.
+    /// Adds the next item of a fan-out as a waiting step of the run, and returns its number.
     fn add_item(&mut self, of: StepNo) -> Result<StepNo, Self::Error>;
-    /// Notes how the items of a fan-out stand.
+    /// Stores the counts of a fan-out's items.
     fn set_items(&mut self, of: StepNo, items: Items) -> Result<(), Self::Error>;
-    /// Ends the step's work: at once if nobody received it, else by an intent that its owner acts on.
-    fn end_work(&mut self, no: StepNo) -> Result<(), Self::Error>;
-    /// Reports an event on the run.
+    /// Stops the step's work: at once if no worker received it, else by a cancel request to its owner.
+    fn stop_work(&mut self, no: StepNo) -> Result<(), Self::Error>;
+    /// Reports an event of the run.
     fn move_run(&mut self, event: RunEvent) -> Result<(), Self::Error>;
-    /// Notes how many steps are unsettled and broken.
+    /// Stores the number of unsettled and broken steps.
     fn set_tally(&mut self, tally: Tally) -> Result<(), Self::Error>;
-    /// Notes which failed step has sent back another, until that has happened.
+    /// Stores which failed step has a rework in progress, or that none has.
     fn set_reworking(&mut self, by: Option<StepNo>) -> Result<(), Self::Error>;
-    /// The failed step sends nothing back after all: its failure stands.
+    /// Drops the pending rework of a failed step, so that its failure stands.
     fn drop_rework(&mut self, no: StepNo) -> Result<(), Self::Error>;
+    /// Returns whether only a person can remove the cause of the failure, so that a rework would not help.
+    fn is_blocked(&mut self, no: StepNo) -> Result<bool, Self::Error>;
 }
 
-/// The run's row, as far as the walk cares.
+/// The part of a run's row that the walk reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunNow {
-    /// Its status.
+    /// The run's status.
     pub status: RunStatus,
-    /// A board that still takes tasks.
+    /// Whether the run is a board that accepts tasks.
     pub open: bool,
-    /// How its steps stand.
+    /// The counts of its steps.
     pub tally: Tally,
-    /// The failed step whose rework is being prepared.
+    /// The failed step whose rework is in progress.
     pub reworking: Option<StepNo>,
 }
 
-/// How a run's steps stand in all.
+/// The counts of a run's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tally {
-    /// Steps that are not settled.
+    /// The number of unsettled steps.
     pub unsettled: u32,
-    /// Settled steps that are broken.
+    /// The number of broken steps.
     pub broken: u32,
 }
 
-/// How a step's needs stand.
+/// The counts of a step's needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Needs {
-    /// Needs that are not settled.
+    /// The number of unsettled needs.
     pub open: u32,
-    /// Needs that are broken.
+    /// The number of broken needs.
     pub broken: u32,
 }
 
-/// How the items of a fan-out stand.
+/// The counts of a fan-out's items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Items {
-    /// How many there are to be.
+    /// The length of the list.
     pub total: u32,
-    /// How many are steps of the run by now, in the list's order.
+    /// The number of items that exist as steps, in the list's order.
     pub created: u32,
-    /// How many of these are settled.
+    /// The number of settled items.
     pub settled: u32,
-    /// How many of these failed.
+    /// The number of failed items.
     pub failed: u32,
-    /// How many of these were cancelled.
+    /// The number of cancelled items.
     pub cancelled: u32,
-    /// How many of these were sent back and wait for their turn.
-    pub again: u32,
-    /// No more are to be made, and those that go on are to end.
+    /// The number of items that were reset and wait for a free slot.
+    pub requeued: u32,
+    /// Whether no more items are created and live ones are stopped.
     pub ending: bool,
 }
 
 impl Items {
-    /// How many more may be live at once, if `bound` may be in all.
+    /// Returns how many more items may become live if `bound` is the limit.
     pub fn room(&self, bound: u32) -> u32 {
-        bound.saturating_sub(self.created - self.settled - self.again)
+        bound.saturating_sub(self.created - self.settled - self.requeued)
     }
 
-    /// Whether nothing more will come of them; `more` says whether further ones may still be made.
-    pub fn are_over(&self, more: bool) -> bool {
+    /// Returns whether all items are finished; `more` tells whether further items may be created.
+    pub fn are_finished(&self, more: bool) -> bool {
         self.settled == self.created && (self.created == self.total || self.ending || !more)
     }
 
-    /// What they mean for their parent, once they are over.
+    /// Returns the outcome of the fan-out once its items are finished.
     pub fn end(&self) -> WorkEnd {
         if self.failed > 0 {
             WorkEnd::Failed { retriable: false }
@@ -146,30 +148,32 @@ impl Items {
     }
 }
 
-/// A step's row, as far as the walk cares.
+/// The part of a step's row that the walk reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepNow {
-    /// The node of the plan that it stands for; its own number unless it is an item.
+    /// The number of its node in the plan; different from its own number only for items.
     pub node: StepNo,
-    /// The fan-out that it is an item of.
+    /// The fan-out of an item; absent for other steps.
     pub item_of: Option<StepNo>,
-    /// Its items, if it is a fan-out that has begun.
+    /// The counts of its items; absent unless it is a fan-out that has started.
     pub items: Option<Items>,
-    /// Its status.
+    /// The step's status.
     pub status: StepStatus,
-    /// The present attempt; the first is 1.
+    /// The number of the current attempt, from 1.
     pub attempt: u32,
-    /// Failed tries in this round.
+    /// The attempt that it started with: 1, or above the attempts of the items of an earlier list.
+    pub first_attempt: u32,
+    /// The number of failed attempts in this round.
     pub tries: u32,
-    /// Workers lost in a row.
+    /// The number of workers lost in a row.
     pub losses: u32,
-    /// How often it has sent another step back.
+    /// The number of reworks that it has requested.
     pub reworks: u32,
-    /// How its needs stand.
+    /// The counts of its needs.
     pub needs: Needs,
-    /// It is settled and counted as met although it did not run: its `when` was false.
+    /// Whether it was skipped because its `when` was false. It then counts as met.
     pub skipped_by_when: bool,
-    /// It failed and sends another step back as soon as that one's descendants are still.
+    /// Whether it failed and its rework waits until the steps to reset are idle.
     pub rework_pending: bool,
     /// The state of its work.
     pub work: Work,
@@ -178,81 +182,81 @@ pub struct StepNow {
 /// The state of a step's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// None exists for the present attempt.
+    /// The current attempt has no work yet.
     None,
-    /// It exists; nobody has begun it.
+    /// Created; no worker has received it.
     Unreceived,
-    /// It goes on, and nobody is at it: a question without an answer, a time that has not come.
+    /// In progress without a worker: an unanswered question, or a time in the future.
     Open,
-    /// Somebody is at it.
+    /// A worker is doing it.
     Live {
-        /// Its owner was told to end it.
+        /// Whether the owner was asked to stop it.
         ending: bool,
     },
-    /// It is over.
+    /// Finished.
     Ended(WorkEnd),
 }
 
-/// How a step's work ended.
+/// The outcome of a step's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkEnd {
-    /// Well.
+    /// The work succeeded.
     Succeeded,
-    /// Badly, by its own doing.
+    /// The work failed.
     Failed {
-        /// Whether another try makes sense: some exit codes say no.
+        /// Whether a retry is useful; some exit codes exclude it.
         retriable: bool,
     },
-    /// It could not be handed to any worker.
+    /// No worker can receive it.
     Unschedulable,
-    /// It was ended, or never begun.
+    /// It was stopped, or never started.
     Cancelled,
     /// Its worker was lost.
     Lost,
 }
 
-/// What the walk decides about a step.
+/// A decision of the walk about a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepMove {
-    /// Its needs are met.
+    /// The needs are met.
     Ready,
-    /// Somebody began its work.
+    /// A worker started the work.
     Started,
-    /// Its work ended well.
+    /// The work succeeded.
     Succeeded,
-    /// It gets another try.
+    /// Another attempt follows.
     Retried {
-        /// The last one was lost with its worker: it does not count as a try.
+        /// Whether the last attempt was lost with its worker. It then does not count as a failed attempt.
         lost: bool,
     },
-    /// Its tries are used up.
+    /// The attempts are used up.
     Failed {
-        /// It will send another step back.
+        /// Whether a rework follows.
         rework: bool,
     },
-    /// It will not run.
+    /// The step will not run.
     Skipped {
-        /// Its own `when` is false; otherwise a need is broken.
+        /// Whether its own `when` is false; otherwise a need is broken.
         by_when: bool,
     },
-    /// Its work was ended, or it had none.
+    /// The work was stopped, or there was none.
     Cancelled,
-    /// It runs again because a later step, named here, failed.
+    /// The step runs again because a later step failed.
     Reworked {
         /// The step that failed.
         by: StepNo,
     },
-    /// It runs again because a person said so.
+    /// The step runs again because a person resumed or rewound the run.
     Reset {
-        /// It is a fan-out whose list stays: what is done of it is kept. So is a child run.
+        /// Whether the completed items of its fan-out, or its child run, are kept.
         keep: bool,
     },
-    /// It is a task of an open board, and a person wants it tried again.
+    /// The step runs again because a person retries this task of an open board.
     Reopened,
 }
 
 impl StepMove {
-    /// The event that the step's table knows it by.
+    /// Returns the corresponding event of the step's table.
     pub fn event(self) -> StepEvent {
         match self {
             StepMove::Ready => StepEvent::Ready,
@@ -269,18 +273,18 @@ impl StepMove {
     }
 }
 
-/// What a step means for those that need it.
+/// The meaning of a step for its dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Not settled, or about to send another step back.
+    /// Not settled, or with a pending rework.
     Open,
-    /// Done, skipped by its own `when`, or failed where that is tolerated.
+    /// Done, skipped by its own `when`, or failed with `on_fail: continue`.
     Met,
-    /// Failed otherwise, cancelled, or skipped because of a broken need.
+    /// Otherwise failed, cancelled, or skipped because of a broken need.
     Broken,
 }
 
-/// What a step means for those that need it.
+/// Returns the meaning of a step for its dependents.
 pub fn standing(step: &StepNow, on_fail: OnFail) -> Standing {
     match step.status {
         StepStatus::Waiting | StepStatus::Pending | StepStatus::Running => Standing::Open,

@@ -1,29 +1,29 @@
 //! Boards: a fan-out whose list grows while its run is open, and whose items may need each other.
 //!
-//! A task is an item like any other; what is added here is that items tell those that need them, and that
-//! one of them can be cancelled or tried again by itself.
+//! A task is an item with two additions: it notifies the tasks that need it, and a person can cancel or retry
+//! it separately.
 
-use super::walk::{Walk, waits_again};
+use super::walk::{Walk, is_requeued};
 use super::{Items, Needs, RunState, Standing, StepMove, StepNow, standing};
 use crate::mutant;
 use crate::{Plan, PlanStep, RunStatus, StepNo, StepStatus};
 
-/// A need between two items of an open fan-out, seen from one of them.
+/// A need between two tasks of a board, seen from one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Following {
-    /// The other one.
+pub struct TaskNeed {
+    /// The other task.
     pub item: StepNo,
-    /// It is enough that the need is settled, however.
+    /// Whether any settled status meets the need, even a failure.
     pub tolerant: bool,
 }
 
-/// Whether it is the fan-out of a board.
+/// Returns whether the step is the fan-out of a board.
 pub(super) fn is_open(planned: &PlanStep) -> bool {
     planned.spread.is_some_and(|spread| spread.open)
 }
 
-/// Takes up items that were just added to an open fan-out, with the needs that are noted for them.
-pub fn take_up<S: RunState>(state: &mut S, of: StepNo, added: &[StepNo]) -> Result<(), S::Error> {
+/// Admits new items of an open fan-out, whose needs are already stored.
+pub fn admit_items<S: RunState>(state: &mut S, of: StepNo, added: &[StepNo]) -> Result<(), S::Error> {
     let items = state.step(of)?.items.unwrap_or_default();
     let more = added.len() as u32;
     state.set_items(of, Items { total: items.total + more, created: items.created + more, ..items })?;
@@ -33,8 +33,8 @@ pub fn take_up<S: RunState>(state: &mut S, of: StepNo, added: &[StepNo]) -> Resu
     super::advance(state, added.iter().copied())
 }
 
-/// Ends one item: at once if nobody is at it, else by an intent that its owner acts on. Says whether there
-/// was anything to end.
+/// Cancels one item: at once if no worker has it, else by a cancel request to its owner. Returns false if the
+/// item or the run has already ended.
 pub fn cancel_item<S: RunState>(state: &mut S, no: StepNo) -> Result<bool, S::Error> {
     if state.run().status != RunStatus::Running || state.step(no)?.status.is_settled() {
         return Ok(false);
@@ -42,36 +42,36 @@ pub fn cancel_item<S: RunState>(state: &mut S, no: StepNo) -> Result<bool, S::Er
     let mut walk = Walk { plan: state.plan(), state, agenda: Default::default() };
     match walk.state.step(no)?.status {
         StepStatus::Waiting => {
-            walk.leave_line(no)?;
+            walk.leave_queue(no)?;
             walk.settle(no, StepMove::Cancelled)?;
         }
-        _ => walk.end_now(no)?,
+        _ => walk.stop_now(no)?,
     }
-    walk.work_off()?;
+    walk.run()?;
     Ok(true)
 }
 
-/// Sends back one item that did not come to a good end, and whatever was skipped because of it. Says whether
-/// there was anything to send back.
+/// Retries an unsuccessful item and the items that were skipped because of it. Returns false if the item
+/// succeeded or is unsettled, or if the run is not running.
 pub fn reopen_item<S: RunState>(state: &mut S, no: StepNo) -> Result<bool, S::Error> {
-    let may =
+    let unsuccessful =
         matches!(state.step(no)?.status, StepStatus::Failed | StepStatus::Cancelled | StepStatus::Skipped);
-    if !may || state.run().status != RunStatus::Running {
+    if !unsuccessful || state.run().status != RunStatus::Running {
         return Ok(false);
     }
-    let mut again = std::collections::BTreeSet::from([no]);
+    let mut reopened = std::collections::BTreeSet::from([no]);
     let mut affected = std::collections::BTreeSet::from([no]);
     let mut todo = vec![no];
     while let Some(next) = todo.pop() {
-        for Following { item, .. } in state.followers(next)? {
+        for TaskNeed { item, .. } in state.tasks_needing(next)? {
             let step = state.step(item)?;
-            if step.status == StepStatus::Skipped && again.insert(item) {
+            if step.status == StepStatus::Skipped && reopened.insert(item) {
                 todo.push(item);
             }
             affected.insert(item);
         }
     }
-    for item in &again {
+    for item in &reopened {
         reopen(state, *item)?;
     }
     for item in &affected {
@@ -79,7 +79,7 @@ pub fn reopen_item<S: RunState>(state: &mut S, no: StepNo) -> Result<bool, S::Er
             recount(state, *item)?;
         }
     }
-    super::advance(state, again)?;
+    super::advance(state, reopened)?;
     Ok(true)
 }
 
@@ -88,7 +88,7 @@ fn reopen<S: RunState>(state: &mut S, no: StepNo) -> Result<(), S::Error> {
     state.move_step(no, StepMove::Reopened)?;
     let Some(parent) = step.item_of else { return Ok(()) };
     let items = state.step(parent)?.items.unwrap_or_default();
-    let waits = u32::from(waits_again(&state.step(no)?));
+    let waits = u32::from(is_requeued(&state.step(no)?));
     let less = |count: u32, status: StepStatus| count.saturating_sub(u32::from(step.status == status));
     state.set_items(
         parent,
@@ -96,29 +96,29 @@ fn reopen<S: RunState>(state: &mut S, no: StepNo) -> Result<(), S::Error> {
             settled: items.settled.saturating_sub(1),
             failed: less(items.failed, StepStatus::Failed),
             cancelled: less(items.cancelled, StepStatus::Cancelled),
-            again: items.again + waits,
+            requeued: items.requeued + waits,
             ..items
         },
     )
 }
 
-/// Tells the items that need this one how it now stands.
-pub(super) fn tell_followers<S: RunState>(
+/// Updates the counts of the tasks that need this one.
+pub(super) fn notify_tasks<S: RunState>(
     walk: &mut Walk<'_, S>,
     no: StepNo,
     step: &StepNow,
 ) -> Result<(), S::Error> {
     let broken = standing(step, walk.planned(step).policy.on_fail) == Standing::Broken;
-    for Following { item, tolerant } in walk.state.followers(no)? {
-        let Needs { open, broken: was } = walk.state.step(item)?.needs;
-        let broken = was + u32::from(broken && !tolerant);
+    for TaskNeed { item, tolerant } in walk.state.tasks_needing(no)? {
+        let Needs { open, broken: before } = walk.state.step(item)?.needs;
+        let broken = before + u32::from(broken && !tolerant);
         walk.state.set_needs(item, Needs { open: open.saturating_sub(1), broken })?;
         walk.agenda.insert(item);
     }
     Ok(())
 }
 
-/// Counts the needs of every item that is not settled.
+/// Recounts the needs of every unsettled item.
 pub(super) fn recount_tasks<S: RunState>(state: &mut S, of: StepNo) -> Result<(), S::Error> {
     for item in state.items(of, true)? {
         recount(state, item)?;
@@ -126,12 +126,12 @@ pub(super) fn recount_tasks<S: RunState>(state: &mut S, of: StepNo) -> Result<()
     Ok(())
 }
 
-/// Counts an item's needs from the items themselves.
+/// Recounts an item's needs from the items themselves.
 fn recount<S: RunState>(state: &mut S, no: StepNo) -> Result<(), S::Error> {
     let plan = state.plan();
     let mut needs = Needs::default();
-    for Following { item, tolerant } in state.followed(no)? {
-        match stands(&plan, &state.step(item)?) {
+    for TaskNeed { item, tolerant } in state.needs_of_task(no)? {
+        match standing_in(&plan, &state.step(item)?) {
             Standing::Open => needs.open += u32::from(!mutant!(TaskNeedsForgotten)),
             Standing::Broken if !tolerant => needs.broken += 1,
             Standing::Broken | Standing::Met => {}
@@ -140,6 +140,6 @@ fn recount<S: RunState>(state: &mut S, no: StepNo) -> Result<(), S::Error> {
     if state.step(no)?.needs == needs { Ok(()) } else { state.set_needs(no, needs) }
 }
 
-fn stands(plan: &Plan, step: &StepNow) -> Standing {
+fn standing_in(plan: &Plan, step: &StepNow) -> Standing {
     standing(step, plan.step(step.node).policy.on_fail)
 }

@@ -1,21 +1,21 @@
-//! The walk itself: one step at a time from an agenda, until nothing is left to decide.
+//! The walk: visits the steps of an agenda until no decision is left.
 
 use crate::mutant;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::rework::{drive, is_held};
-use super::tasks::{is_open, recount_tasks, tell_followers};
+use super::rework::{continue_rework, is_reset_by};
+use super::tasks::{is_open, notify_tasks, recount_tasks};
 use super::{Items, Needs, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, standing};
 use crate::{OnFail, Plan, PlanStep, RunEvent, RunStatus, StepNo, StepStatus};
 
-/// More items of one fan-out than this are not live at once: a list of a million must not fill the queues.
-const LIVE_ITEMS: u32 = 1_000;
-/// More items than this are not made in one go: others want to write too. Each item that settles makes
-/// room for as many again, up to what may be live.
-const ITEMS_AT_ONCE: u32 = 64;
+/// The most items of one fan-out that are live at once, so that a long list does not fill the queues.
+const MAX_LIVE_ITEMS: u32 = 1_000;
+/// The most items created in one walk, so that the transaction stays short. Each item that settles makes room
+/// for as many again, up to the limit of live items.
+const MAX_NEW_ITEMS: u32 = 64;
 
-/// Decides what follows from a change to these steps, and from that, until nothing more does.
+/// Decides what follows from a change to these steps, and from those decisions, until nothing follows.
 pub fn advance<S: RunState>(
     state: &mut S,
     changed: impl IntoIterator<Item = StepNo>,
@@ -23,10 +23,10 @@ pub fn advance<S: RunState>(
     if state.run().status.is_terminal() || state.run().status == RunStatus::Queued {
         return Ok(());
     }
-    Walk { plan: state.plan(), state, agenda: changed.into_iter().collect() }.work_off()
+    Walk { plan: state.plan(), state, agenda: changed.into_iter().collect() }.run()
 }
 
-/// Recounts every need and every item from the steps themselves, then walks over all of them.
+/// Recounts every need and every item from the steps themselves, then visits all steps.
 pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
     if state.run().status.is_terminal() || state.run().status == RunStatus::Queued {
         return Ok(());
@@ -55,41 +55,41 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
     if state.run().tally != tally {
         state.set_tally(tally)?;
     }
-    // A failure that its writer did not live to report.
+    // Report a failure that a crash kept from being reported.
     let mut walk = Walk { plan, agenda: all.chain(state.unsettled()?).collect(), state };
     walk.observe_failure()?;
-    walk.work_off()
+    walk.run()
 }
 
 fn recount_items<S: RunState>(state: &mut S, of: StepNo, was: Items) -> Result<(), S::Error> {
-    let mut now = Items { created: 0, settled: 0, failed: 0, cancelled: 0, again: 0, ..was };
+    let mut now = Items { created: 0, settled: 0, failed: 0, cancelled: 0, requeued: 0, ..was };
     for item in state.items(of, false)? {
         let item = state.step(item)?;
         now.created += 1;
-        now.again += u32::from(waits_again(&item));
+        now.requeued += u32::from(is_requeued(&item));
         count_item(&mut now, item.status);
     }
     if now == was { Ok(()) } else { state.set_items(of, now) }
 }
 
-/// Counts an item in this status among the settled, if it is.
+/// Adds an item in this status to the counts.
 fn count_item(items: &mut Items, status: StepStatus) {
     items.settled += u32::from(status.is_settled());
     items.failed += u32::from(status == StepStatus::Failed);
     items.cancelled += u32::from(status == StepStatus::Cancelled);
 }
 
-/// Whether its work may exist, and is not over.
-pub(super) fn is_begun(status: StepStatus) -> bool {
+/// Returns whether the step's work may exist and has not settled.
+pub(super) fn is_started(status: StepStatus) -> bool {
     matches!(status, StepStatus::Pending | StepStatus::Running)
 }
 
-/// Whether it is an item that was sent back and has not had its turn since.
-pub(super) fn waits_again(item: &StepNow) -> bool {
-    item.status == StepStatus::Waiting && item.attempt > 1
+/// Returns whether the step is an item that was reset and has not started since.
+pub(super) fn is_requeued(item: &StepNow) -> bool {
+    item.status == StepStatus::Waiting && item.attempt > item.first_attempt
 }
 
-/// How many of these are open, and how many broken.
+/// Counts the open and the broken ones.
 pub(super) fn count(standings: impl Iterator<Item = Standing>) -> Needs {
     standings.fold(Needs::default(), |mut needs, standing| {
         match standing {
@@ -107,20 +107,20 @@ pub(super) struct Walk<'s, S> {
     pub(super) agenda: BTreeSet<StepNo>,
 }
 
-/// Whether a step may begin anything, and if not, whether what it has begun must end.
+/// The actions that the run, and the fan-out of an item, allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum May {
-    /// It may.
+enum Allowed {
+    /// Work may start.
     Start,
-    /// What goes on goes on to its end; nothing else begins.
-    GoOn,
-    /// It is to end.
-    End,
+    /// Live work runs to its end; no work starts.
+    Continue,
+    /// Live work is stopped.
+    Stop,
 }
 
 impl<S: RunState> Walk<'_, S> {
-    /// Looks at one step after the other until there is nothing left to look at.
-    pub(super) fn work_off(&mut self) -> Result<(), S::Error> {
+    /// Visits the steps of the agenda until it is empty, then settles the run if possible.
+    pub(super) fn run(&mut self) -> Result<(), S::Error> {
         while let Some(no) = self.agenda.pop_first() {
             self.visit(no)?;
         }
@@ -133,48 +133,52 @@ impl<S: RunState> Walk<'_, S> {
             return Ok(());
         }
         let step = self.state.step(no)?;
-        let held_by = run.reworking.filter(|by| {
+        let reset_by = run.reworking.filter(|by| {
             run.status == RunStatus::Running
                 && *by != no
-                && is_held(&self.plan, *by, step.item_of.unwrap_or(no))
+                && is_reset_by(&self.plan, *by, step.item_of.unwrap_or(no))
         });
-        // What was begun for any case is not ended for a rework: the run may yet fail, and it would be lost.
-        let goes_on = self.planned(&step).policy.always && (step.item_of.is_some() || is_begun(step.status));
-        self.agenda.extend(held_by.filter(|_| goes_on));
-        let held_by = held_by.filter(|_| !goes_on);
-        if let (Some(by), None) = (held_by, step.item_of) {
-            // It will run again: whatever it did in the meantime only matters for how still it is.
+        // A rework does not stop an `always` step: if the run fails later, its work would be lost.
+        let continues =
+            self.planned(&step).policy.always && (step.item_of.is_some() || is_started(step.status));
+        self.agenda.extend(reset_by.filter(|_| continues));
+        let reset_by = reset_by.filter(|_| !continues);
+        if let (Some(by), None) = (reset_by, step.item_of) {
+            // The step will be reset, so only the end of its work matters.
             self.agenda.insert(by);
             return Ok(());
         }
-        let may = match held_by {
-            Some(_) => May::End,
-            None => self.may(&step)?,
+        let allowed = match reset_by {
+            Some(_) => Allowed::Stop,
+            None => self.allowed(&step)?,
         };
         match step.status {
-            StepStatus::Waiting => self.visit_waiting(no, &step, may),
+            StepStatus::Waiting => self.visit_waiting(no, &step, allowed),
             StepStatus::Pending | StepStatus::Running => match step.items {
-                Some(items) => self.visit_spread(no, &step, items, may),
-                None => self.visit_working(no, &step, may),
+                Some(items) => self.visit_spread(no, &step, items, allowed),
+                None => self.visit_working(no, &step, allowed),
             },
-            StepStatus::Failed if step.rework_pending => drive(self, no),
+            StepStatus::Failed if step.rework_pending => continue_rework(self, no),
             StepStatus::Done | StepStatus::Failed | StepStatus::Skipped | StepStatus::Cancelled => Ok(()),
         }
     }
 
-    /// What the run, and for an item its fan-out, allow a step to do.
-    fn may(&mut self, step: &StepNow) -> Result<May, S::Error> {
+    /// Returns the actions that the run, and for an item its fan-out, allow.
+    fn allowed(&mut self, step: &StepNow) -> Result<Allowed, S::Error> {
         if let Some(parent) = step.item_of {
             let parent = self.state.step(parent)?;
             if parent.status.is_settled() || parent.items.is_some_and(|items| items.ending) {
-                return Ok(May::End);
+                return Ok(Allowed::Stop);
             }
         }
         let run = self.state.run().status;
-        Ok(match run.starts(self.planned(step).policy.always) {
-            true => May::Start,
-            false if run == RunStatus::Cancelling => May::End,
-            false => May::GoOn,
+        let starts = run.starts(self.planned(step).policy.always);
+        Ok(if starts {
+            Allowed::Start
+        } else if run == RunStatus::Cancelling {
+            Allowed::Stop
+        } else {
+            Allowed::Continue
         })
     }
 
@@ -182,56 +186,56 @@ impl<S: RunState> Walk<'_, S> {
         self.plan.step(step.node)
     }
 
-    fn visit_waiting(&mut self, no: StepNo, step: &StepNow, may: May) -> Result<(), S::Error> {
-        if may != May::Start {
-            self.leave_line(no)?;
+    fn visit_waiting(&mut self, no: StepNo, step: &StepNow, allowed: Allowed) -> Result<(), S::Error> {
+        if allowed != Allowed::Start {
+            self.leave_queue(no)?;
             return self.settle(no, StepMove::Cancelled);
         }
-        if !self.has_turn(step)? {
+        if !self.may_start(step)? {
             return Ok(());
         }
         if step.needs.broken > 0 && !self.planned(step).policy.always {
-            self.leave_line(no)?;
+            self.leave_queue(no)?;
             return self.settle(no, StepMove::Skipped { by_when: false });
         }
         if step.needs.open > u32::from(mutant!(NeedsOffByOne)) {
             return Ok(());
         }
-        self.leave_line(no)?;
-        if !self.state.wanted(no)? {
+        self.leave_queue(no)?;
+        if !self.state.when_holds(no)? {
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
         self.state.move_step(no, StepMove::Ready)?;
         self.start_work(no)
     }
 
-    /// Whether an item that was sent back may begin: its fan-out has, and has room for it. A new one is made
-    /// only when there is room.
-    fn has_turn(&mut self, step: &StepNow) -> Result<bool, S::Error> {
-        let Some(parent) = step.item_of.filter(|_| waits_again(step)) else { return Ok(true) };
+    /// Returns whether a requeued item may start: its fan-out has started and has a free slot. New items are
+    /// created only for free slots.
+    fn may_start(&mut self, step: &StepNow) -> Result<bool, S::Error> {
+        let Some(parent) = step.item_of.filter(|_| is_requeued(step)) else { return Ok(true) };
         let parent = self.state.step(parent)?;
-        let room = parent.items.unwrap_or_default().room(self.items_at_once(&parent));
+        let room = parent.items.unwrap_or_default().room(self.max_live_items(&parent));
         Ok(parent.status != StepStatus::Waiting && room > 0)
     }
 
-    /// An item that was sent back waits no longer.
-    pub(super) fn leave_line(&mut self, no: StepNo) -> Result<(), S::Error> {
+    /// Removes a requeued item from the count of waiting ones.
+    pub(super) fn leave_queue(&mut self, no: StepNo) -> Result<(), S::Error> {
         let step = self.state.step(no)?;
-        let Some(parent) = step.item_of.filter(|_| waits_again(&step)) else { return Ok(()) };
+        let Some(parent) = step.item_of.filter(|_| is_requeued(&step)) else { return Ok(()) };
         let items = self.state.step(parent)?.items.unwrap_or_default();
-        self.state.set_items(parent, Items { again: items.again.saturating_sub(1), ..items })
+        self.state.set_items(parent, Items { requeued: items.requeued.saturating_sub(1), ..items })
     }
 
-    /// How many items of a fan-out may be live at once.
-    fn items_at_once(&self, parent: &StepNow) -> u32 {
+    /// Returns the most items of a fan-out that may be live at once.
+    fn max_live_items(&self, parent: &StepNow) -> u32 {
         let spread = self.planned(parent).spread.unwrap_or_default();
         if spread.open {
             return u32::MAX;
         }
-        spread.max_parallel.unwrap_or(LIVE_ITEMS).clamp(1, LIVE_ITEMS)
+        spread.max_parallel.unwrap_or(MAX_LIVE_ITEMS).clamp(1, MAX_LIVE_ITEMS)
     }
 
-    /// Creates the step's work, and looks at it: it may have failed or ended at once.
+    /// Creates the step's work and revisits the step if the work has failed or ended at once.
     fn start_work(&mut self, no: StepNo) -> Result<(), S::Error> {
         self.state.start_work(no)?;
         let step = self.state.step(no)?;
@@ -241,26 +245,26 @@ impl<S: RunState> Walk<'_, S> {
         Ok(())
     }
 
-    fn visit_working(&mut self, no: StepNo, step: &StepNow, may: May) -> Result<(), S::Error> {
+    fn visit_working(&mut self, no: StepNo, step: &StepNow, allowed: Allowed) -> Result<(), S::Error> {
         match step.work {
-            // Its writer died between the two: the work of a step that may still start is made good.
-            Work::None if may == May::Start => self.start_work(no),
+            // The previous writer died before it created the work: create it now.
+            Work::None if allowed == Allowed::Start => self.start_work(no),
             Work::None => self.settle(no, StepMove::Cancelled),
-            Work::Unreceived if may == May::Start => Ok(()),
-            Work::Unreceived => self.end_now(no),
+            Work::Unreceived if allowed == Allowed::Start => Ok(()),
+            Work::Unreceived => self.stop_now(no),
             Work::Open => {
                 if step.status == StepStatus::Pending {
                     self.state.move_step(no, StepMove::Started)?;
                 }
-                if may == May::Start { Ok(()) } else { self.end_now(no) }
+                if allowed == Allowed::Start { Ok(()) } else { self.stop_now(no) }
             }
             Work::Live { ending } => {
                 if step.status == StepStatus::Pending {
                     self.state.move_step(no, StepMove::Started)?;
                 }
-                if may == May::End && !ending && !mutant!(CancelLeavesWork) {
-                    self.state.end_work(no)?;
-                    // Another run that nobody works on ends at once.
+                if allowed == Allowed::Stop && !ending && !mutant!(CancelLeavesWork) {
+                    self.state.stop_work(no)?;
+                    // A child run without live work ends at once.
                     if matches!(self.state.step(no)?.work, Work::Ended(_)) {
                         self.agenda.insert(no);
                     }
@@ -275,7 +279,7 @@ impl<S: RunState> Walk<'_, S> {
                 }
                 match end {
                     WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
-                    _ if may == May::Start && self.has_tries(step, end) => {
+                    _ if allowed == Allowed::Start && self.has_tries(step, end) => {
                         self.state.move_step(no, StepMove::Retried { lost: end == WorkEnd::Lost })?;
                         self.start_work(no)
                     }
@@ -285,35 +289,35 @@ impl<S: RunState> Walk<'_, S> {
         }
     }
 
-    /// Ends work that nobody is at, and looks again.
-    pub(super) fn end_now(&mut self, no: StepNo) -> Result<(), S::Error> {
-        self.state.end_work(no)?;
+    /// Stops work that no worker has, and revisits the step.
+    pub(super) fn stop_now(&mut self, no: StepNo) -> Result<(), S::Error> {
+        self.state.stop_work(no)?;
         self.agenda.insert(no);
         Ok(())
     }
 
-    /// A fan-out: makes further items as far as they may be live, and settles once they are over.
+    /// Creates items of a fan-out while slots are free, and settles it once all items are finished.
     fn visit_spread(
         &mut self,
         no: StepNo,
         step: &StepNow,
         mut items: Items,
-        may: May,
+        allowed: Allowed,
     ) -> Result<(), S::Error> {
         if step.status == StepStatus::Pending {
             self.state.move_step(no, StepMove::Started)?;
         }
-        let bound = self.items_at_once(step);
-        if may == May::Start && !items.ending {
-            // A board's tasks are looked at when they are sent back and when a need of theirs settles: all of them
-            // only when the board goes on.
-            if items.again > 0 && (!is_open(self.planned(step)) || step.status == StepStatus::Pending) {
+        let bound = self.max_live_items(step);
+        if allowed == Allowed::Start && !items.ending {
+            // A board's tasks are visited when they are reset and when a need settles. All of them are visited
+            // only when the board continues.
+            if items.requeued > 0 && (!is_open(self.planned(step)) || step.status == StepStatus::Pending) {
                 self.agenda.extend(self.state.waiting_items(no, items.room(bound))?);
             }
             let was = items.created;
             while items.created < items.total
                 && items.created - items.settled < bound
-                && items.created - was < ITEMS_AT_ONCE
+                && items.created - was < MAX_NEW_ITEMS
             {
                 let item = self.state.add_item(no)?;
                 self.agenda.insert(item);
@@ -321,12 +325,14 @@ impl<S: RunState> Walk<'_, S> {
                 self.state.set_items(no, items)?;
             }
         }
-        let grows = is_open(self.planned(step));
-        if !items.are_over(may == May::Start) || (grows && may == May::Start && self.state.run().open) {
+        let is_board = is_open(self.planned(step));
+        if !items.are_finished(allowed == Allowed::Start)
+            || (is_board && allowed == Allowed::Start && self.state.run().open)
+        {
             return Ok(());
         }
         let end = match items.end() {
-            WorkEnd::Cancelled if grows && may != May::End => WorkEnd::Succeeded,
+            WorkEnd::Cancelled if is_board && allowed != Allowed::Stop => WorkEnd::Succeeded,
             end => end,
         };
         match end {
@@ -351,9 +357,13 @@ impl<S: RunState> Walk<'_, S> {
 
     fn fail(&mut self, no: StepNo, step: &StepNow) -> Result<(), S::Error> {
         let rework = match self.planned(step).policy.on_fail {
-            // An item's failure is its fan-out's to judge.
+            // The fan-out decides about the failure of an item.
             _ if step.item_of.is_some() => false,
-            OnFail::Rework { max, .. } => step.reworks < max && self.state.run().status == RunStatus::Running,
+            OnFail::Rework { max, .. } => {
+                step.reworks < max
+                    && self.state.run().status == RunStatus::Running
+                    && (!self.state.is_blocked(no)? || mutant!(BlockedIsReworked))
+            }
             OnFail::Fail | OnFail::Continue => false,
         };
         if rework {
@@ -365,24 +375,24 @@ impl<S: RunState> Walk<'_, S> {
         }
     }
 
-    /// Reports the event that settles the step, and tells those that need it.
+    /// Reports the event that settles the step, and updates its dependents.
     pub(super) fn settle(&mut self, no: StepNo, to: StepMove) -> Result<(), S::Error> {
         self.state.move_step(no, to)?;
-        // A fan-out that was sent back with its list, and does not come to its turn: nor do its items.
-        if self.state.step(no)?.items.is_some_and(|items| items.again > 0) {
+        // The waiting items of a requeued fan-out settle together with it.
+        if self.state.step(no)?.items.is_some_and(|items| items.requeued > 0) {
             self.agenda.extend(self.state.items(no, true)?);
         }
-        self.tell(no)
+        self.notify_dependents(no)
     }
 
-    /// Tells those that need the step, and the run, how it now stands; of an item, its fan-out.
-    pub(super) fn tell(&mut self, no: StepNo) -> Result<(), S::Error> {
+    /// Updates the counts of the step's dependents and of the run; for an item, those of its fan-out.
+    pub(super) fn notify_dependents(&mut self, no: StepNo) -> Result<(), S::Error> {
         let step = self.state.step(no)?;
         if let Some(parent) = step.item_of {
             if is_open(self.planned(&step)) {
-                tell_followers(self, no, &step)?;
+                notify_tasks(self, no, &step)?;
             }
-            return self.tell_parent(parent, step.status);
+            return self.notify_parent(parent, step.status);
         }
         let stands = standing(&step, self.planned(&step).policy.on_fail);
         let broken = u32::from(stands == Standing::Broken && !mutant!(BrokenNeedsForgotten));
@@ -403,7 +413,7 @@ impl<S: RunState> Walk<'_, S> {
         self.observe_failure()
     }
 
-    fn tell_parent(&mut self, parent: StepNo, became: StepStatus) -> Result<(), S::Error> {
+    fn notify_parent(&mut self, parent: StepNo, became: StepStatus) -> Result<(), S::Error> {
         let step = self.state.step(parent)?;
         let mut items = step.items.unwrap_or_default();
         if !mutant!(ItemNotCounted) {
@@ -419,7 +429,7 @@ impl<S: RunState> Walk<'_, S> {
         Ok(())
     }
 
-    /// A broken step under a running run: the run is failing, and whatever waits is looked at again.
+    /// Moves a running run with a broken step to failing, and revisits all unsettled steps.
     fn observe_failure(&mut self) -> Result<(), S::Error> {
         let run = self.state.run();
         if run.status == RunStatus::Running && run.tally.broken > 0 {

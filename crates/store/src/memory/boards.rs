@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sprag_lifecycle::{Following, RunId, StepNo, StepStatus, Word};
+use sprag_lifecycle::{RunId, StepNo, StepStatus, TaskNeed, Word};
 
 use super::MemoryTx;
 use crate::boards::{BoardRow, Boards, NoteRow};
@@ -14,15 +14,19 @@ use crate::rows::Row;
 pub(super) struct BoardTables {
     boards: BTreeMap<RunId, BoardRow>,
     keys: BTreeMap<(RunId, Arc<str>), StepNo>,
-    /// Run, task, need.
-    needs: BTreeSet<(RunId, StepNo, Following)>,
+    /// The needs of tasks: run, task, need.
+    needs: BTreeSet<(RunId, StepNo, TaskNeed)>,
     notes: Vec<NoteRow>,
 }
 
 impl BoardTables {
-    /// Removes all that is kept of a board.
-    pub(super) fn forget(&mut self, run: RunId) {
+    /// Removes a board's own row.
+    pub(super) fn forget_board(&mut self, run: RunId) {
         self.boards.remove(&run);
+    }
+
+    /// Removes the rows that belong to a board.
+    pub(super) fn forget_rows(&mut self, run: RunId) {
         self.keys.retain(|(of, _), _| *of != run);
         self.needs.retain(|(of, _, _)| *of != run);
         self.notes.retain(|note| note.run != run);
@@ -84,7 +88,7 @@ impl Boards for MemoryTx<'_> {
         Ok(self.tables.boards.keys.get(&(run, key.into())).copied())
     }
 
-    fn put_task_need(&mut self, run: RunId, no: StepNo, need: Following) -> Result<()> {
+    fn put_task_need(&mut self, run: RunId, no: StepNo, need: TaskNeed) -> Result<()> {
         self.tables.boards.needs.insert((run, no, need));
         self.undo.push(Box::new(move |tables| {
             tables.boards.needs.remove(&(run, no, need));
@@ -92,19 +96,19 @@ impl Boards for MemoryTx<'_> {
         Ok(())
     }
 
-    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<Following>> {
-        let first = (run, no, Following { item: 0, tolerant: false });
+    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<TaskNeed>> {
+        let first = (run, no, TaskNeed { item: 0, tolerant: false });
         let all = self.tables.boards.needs.range(first..);
         Ok(all.take_while(|(of, task, _)| (*of, *task) == (run, no)).map(|(_, _, need)| *need).collect())
     }
 
-    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>> {
+    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<TaskNeed>> {
         let all = self.tables.boards.needs.iter().filter(|(of, _, other)| *of == run && other.item == need);
-        Ok(all.map(|(_, no, other)| Following { item: *no, tolerant: other.tolerant }).collect())
+        Ok(all.map(|(_, no, other)| TaskNeed { item: *no, tolerant: other.tolerant }).collect())
     }
 
     fn token_key(&mut self) -> Result<Arc<str>> {
-        // Nobody else can reach what lies in memory.
+        // No other process can reach a store in memory.
         Ok("memory".into())
     }
 

@@ -1,4 +1,4 @@
-//! The store in memory: for models, simulations, and to compare SQLite against.
+//! The store in memory: for models and simulations, and as a reference for SQLite.
 
 mod boards;
 mod queries;
@@ -21,10 +21,10 @@ use crate::seams::Now;
 use crate::session::Session;
 use crate::wake::Topic;
 
-/// How many refused events are kept of each run.
+/// The number of refused events that the store keeps for each run.
 pub const REFUSALS_KEPT: usize = 16;
 
-/// Everything a store keeps.
+/// All rows of a store.
 #[derive(Debug, Clone, Default)]
 pub struct Tables {
     pub(crate) runs: BTreeMap<RunId, RunRow>,
@@ -47,10 +47,11 @@ pub struct Tables {
     signals: Vec<(RunId, Arc<str>, Arc<str>)>,
     boards: boards::BoardTables,
     service: service::ServiceRows,
+    leftovers: retention::Leftovers,
     pub(crate) language: Tongue,
 }
 
-/// Who reads the specs of steps.
+/// The evaluator of step specs.
 #[derive(Debug, Clone)]
 pub(crate) struct Tongue(pub(crate) Arc<dyn Language>);
 
@@ -71,7 +72,7 @@ pub struct MemoryTx<'a> {
 }
 
 impl Tables {
-    /// Runs one operation: all of it is kept, or nothing.
+    /// Runs one operation, and keeps all of its changes or none.
     pub fn transact<T>(
         &mut self,
         now: Now,
@@ -81,7 +82,7 @@ impl Tables {
         self.transact_telling(now, random, &mut BTreeSet::new(), operation)
     }
 
-    /// Runs one operation, and says who may want to know of it.
+    /// Runs one operation, and adds the topics to notify to `topics`.
     pub(crate) fn transact_telling<T>(
         &mut self,
         now: Now,
@@ -104,82 +105,87 @@ impl Tables {
         done
     }
 
-    /// Has the specs of steps read by `language`.
+    /// Sets the evaluator of step specs.
     pub fn speaking(mut self, language: Arc<dyn Language>) -> Tables {
         self.language = Tongue(language);
         self
     }
 
-    /// Looks without changing anything.
+    /// Reads without changing anything.
     pub fn read<T>(&mut self, now: Now, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         look(&mut MemoryTx { tables: self, now, random: &mut || 0, undo: Vec::new() })
     }
 
-    /// The runs, for checkers.
+    /// Returns the runs, for checkers.
     pub fn all_runs(&self) -> impl Iterator<Item = &RunRow> {
         self.runs.values()
     }
 
-    /// The steps, for checkers.
+    /// Returns the steps, for checkers.
     pub fn all_steps(&self) -> impl Iterator<Item = &StepRow> {
         self.steps.values()
     }
 
-    /// The executions, for checkers.
+    /// Returns the executions, for checkers.
     pub fn all_executions(&self) -> impl Iterator<Item = &ExecutionRow> {
         self.executions.values()
     }
 
-    /// The gates, for checkers.
+    /// Returns the gates, for checkers.
     pub fn all_gates(&self) -> impl Iterator<Item = &GateRow> {
         self.gates.values()
     }
 
-    /// What is to be done after commits, for checkers.
+    /// Returns the outbox rows, the work to do after commits, for checkers.
     pub fn all_outbox(&self) -> impl Iterator<Item = &OutboxRow> {
         self.outbox.values()
     }
 
-    /// The environments, for checkers.
+    /// Returns the environments, for checkers.
     pub fn all_environments(&self) -> impl Iterator<Item = &EnvironmentRow> {
         self.environments.values()
     }
 
-    /// The threads, for checkers.
+    /// Returns the threads, for checkers.
     pub fn all_threads(&self) -> impl Iterator<Item = &ThreadRow> {
         self.threads.values()
     }
 
-    /// The plan that a run was made with, for checkers.
+    /// Returns the plan that a run was created with, for checkers.
     pub fn plan_of(&self, run: &RunRow) -> Option<Arc<Plan>> {
         self.plans.get(&run.plan).cloned()
     }
 
-    /// The timers, for checkers.
+    /// Returns the timers, for checkers.
     pub fn all_timers(&self) -> impl Iterator<Item = &TimerRow> {
         self.timers.iter()
     }
 
-    /// The journal, for checkers.
+    /// Returns the journal, for checkers.
     pub fn all_entries(&self) -> &[JournalEntry] {
         &self.journal
     }
 
-    /// A copy of the rows without their history, for checkers that compare two moments.
+    /// Returns a copy of the rows without their history, for checkers that compare two moments.
     pub fn rows(&self) -> Tables {
+        // The remaining rows of runs that are being forgotten belong to no run any more.
+        let there = |run: RunId| self.runs.contains_key(&run);
+        let steps = self.steps.iter().filter(|((run, _), _)| there(*run));
+        let executions = self.executions.iter().filter(|(id, _)| there(id.run));
+        let gates = self.gates.iter().filter(|(_, gate)| there(gate.run));
         Tables {
             runs: self.runs.clone(),
-            steps: self.steps.clone(),
-            executions: self.executions.clone(),
+            steps: steps.map(|(key, row)| (*key, row.clone())).collect(),
+            executions: executions.map(|(id, row)| (*id, row.clone())).collect(),
             environments: self.environments.clone(),
-            gates: self.gates.clone(),
+            gates: gates.map(|(id, gate)| (*id, gate.clone())).collect(),
             plans: self.plans.clone(),
             timers: self.timers.clone(),
             ..Tables::default()
         }
     }
 
-    /// Forgets the history and keeps the state: two states that differ in their past alone are then equal.
+    /// Removes the history and keeps the state, so that two states that differ only in their past are equal.
     pub fn forget_history(&mut self) {
         self.journal.clear();
         self.refusals.clear();

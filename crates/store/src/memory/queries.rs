@@ -1,4 +1,4 @@
-//! What operations ask of the store in memory.
+//! The queries of operations, answered by the store in memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl Backend for MemoryTx<'_> {
     }
 
     fn put_plan(&mut self, hash: i64, plan: &Arc<Plan>) -> Result<()> {
-        // Known by its content: keeping it when the operation fails does no harm.
+        // A plan is stored under the hash of its content, so keeping it does no harm when the operation fails.
         self.tables.plans.insert(hash, Arc::clone(plan));
         Ok(())
     }
@@ -176,6 +176,12 @@ impl Backend for MemoryTx<'_> {
         Ok(waiting.map(|((_, no), _)| *no).take(limit).collect())
     }
 
+    fn last_item_attempt(&mut self, run: RunId, of: StepNo) -> Result<u32> {
+        let of_run = self.tables.steps.range((run, 0)..=(run, StepNo::MAX));
+        let items = of_run.filter(|(_, row)| row.item_of == Some(of));
+        Ok(items.map(|(_, row)| row.attempt).max().unwrap_or(0))
+    }
+
     fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
         let list = self.tables.items.entry(of).or_default();
         debug_assert_eq!(list.len(), first as usize, "a list grows at its end");
@@ -263,6 +269,22 @@ impl Backend for MemoryTx<'_> {
     fn pinned_runs(&mut self, worker: Id) -> Result<Vec<RunId>> {
         let pinned = self.tables.runs.values().filter(|run| run.pin == Some(worker));
         Ok(pinned.filter(|run| !run.status().is_terminal()).map(|run| run.id).collect())
+    }
+
+    fn pinned_plans(&mut self, worker: Id) -> Result<Vec<i64>> {
+        let pinned = self.tables.runs.values().filter(|run| run.pin == Some(worker));
+        let plans: BTreeSet<i64> =
+            pinned.filter(|run| !run.status().is_terminal()).map(|run| run.plan).collect();
+        Ok(plans.into_iter().collect())
+    }
+
+    fn orphaned_runs(&mut self, limit: usize) -> Result<Vec<RunId>> {
+        let is_gone = |worker: &Id| {
+            self.tables.workers.get(worker).is_none_or(|row| row.status() == WorkerStatus::Offline)
+        };
+        let live = self.tables.runs.values().filter(|run| !run.status().is_terminal());
+        let orphans = live.filter(|run| run.pin.as_ref().is_some_and(is_gone));
+        Ok(orphans.map(|run| run.id).take(limit).collect())
     }
 
     fn claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {

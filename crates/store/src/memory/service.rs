@@ -1,4 +1,4 @@
-//! What the store in memory keeps for servers.
+//! The data that the store in memory keeps for servers.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct ServiceRows {
 }
 
 impl MemoryTx<'_> {
-    /// Changes them; the transaction's end may undo it.
+    /// Changes these rows; the end of the transaction may undo the change.
     fn change<T>(&mut self, change: impl FnOnce(&mut ServiceRows) -> T) -> T {
         let before = self.tables.service.clone();
         self.undo.push(Box::new(move |tables| tables.service = before));

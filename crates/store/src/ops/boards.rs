@@ -1,14 +1,15 @@
-//! What leaders do to boards: make one, add tasks, take one back, try one again, close it; and notes for all.
+//! The operations of leaders on boards: create a board, add tasks, cancel or retry a task, close the board, and add
+//! notes.
 //!
-//! A board is a run with one fan-out whose list grows; a task is an item of it, claimed, held and finished
+//! A board is a run with one fan-out whose list grows. A task is an item of it, and workers claim, hold and finish it
 //! like any other work.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Following, RunId, RunState, RunStatus, StepNo, StepStatus, advance, cancel_item, graph, reopen_item,
-    take_up,
+    RunId, RunState, RunStatus, StepNo, StepStatus, TaskNeed, admit_items, advance, cancel_item, graph,
+    reopen_item,
 };
 
 use super::{Created, NewRun, create_run};
@@ -18,61 +19,62 @@ use crate::names::is_task;
 use crate::rows::{Row, RunRow, StepRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
+use crate::wake::Topic;
 
-/// The fan-out that a board's tasks are items of: the only step of its plan.
+/// The fan-out whose items are the board's tasks: the only step of its plan.
 pub const TASKS: StepNo = 0;
-/// A board takes no more tasks than this.
+/// The most tasks of a board.
 pub const MOST_TASKS: u32 = 100_000;
-/// Not more than this are added at once: others want to write too.
+/// The most tasks that one call adds, because other operations wait for the writer.
 pub const MOST_AT_ONCE: usize = 1_000;
 
-/// A board to be made.
+/// A board to create.
 #[derive(Debug, Clone)]
 pub struct NewBoard {
-    /// Its run, of a plan whose only step is an open fan-out.
+    /// The board's run, of a plan whose only step is an open fan-out.
     pub run: NewRun,
-    /// What people call it.
+    /// The board's name, for people.
     pub name: Arc<str>,
-    /// What is to be reached.
+    /// The goal of the board.
     pub goal: Arc<str>,
-    /// How.
+    /// The plan to reach the goal.
     pub plan: Arc<str>,
-    /// Where its tasks wait unless they say otherwise.
+    /// The queue of tasks that name none.
     pub queue: Arc<str>,
 }
 
-/// A task to be added.
+/// A task to add.
 #[derive(Debug, Clone, Default)]
 pub struct NewTask {
-    /// What its leader calls it; the same key never makes a second task.
+    /// The leader's key for the task; the same key never creates a second task.
     pub key: Option<Arc<str>>,
-    /// The tasks that come before it, by key or number; those of the same batch included.
+    /// The tasks that it needs, by key or number; tasks of the same batch are allowed.
     pub needs: Vec<Arc<str>>,
-    /// It is enough that its needs are settled, however.
+    /// Whether it starts once its needs are settled, successful or not.
     pub tolerant: bool,
-    /// What it says, as JSON; `queue` and `priority` in it are the terms on which it is handed over.
+    /// The task's content, as JSON. `queue` and `priority` in it apply to its execution.
     pub value: Arc<str>,
 }
 
-/// A task that was asked for.
+/// A requested task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Added {
-    /// Its number.
+    /// The task's number on the board.
     pub no: StepNo,
-    /// Its key had been there before; nothing was added.
+    /// Whether a task with its key existed before; nothing was added.
     pub existing: bool,
 }
 
-/// What became of a wish about one task.
+/// The result of a request about one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskMoved {
-    /// It was acted on.
+    /// The request was carried out.
     Moved,
-    /// There was nothing to act on: it is this.
+    /// There was nothing to do: the task has this status.
     Already(StepStatus),
 }
 
-/// Makes a board. Its name must not be that of an open one.
+/// Creates a board. Its name must not be that of an open one.
 pub fn create_board(session: &mut Session<'_>, new: &NewBoard, plan_hash: i64) -> Result<Created> {
     if session.db().board_called(&new.name)?.is_some_and(|board| board.open) {
         return Err(Error::Refused(format!(
@@ -108,7 +110,7 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
     }
     let (numbers, keys) = number(&mut held, first, tasks)?;
     let added = numbers.iter().filter(|added| !added.existing).count();
-    // Before the first of them there is the fan-out.
+    // The fan-out is step 0, so that the tasks start at 1.
     if first as usize - 1 + added > MOST_TASKS as usize {
         return Err(Error::Refused(format!("a board takes {MOST_TASKS} tasks at most: begin another")));
     }
@@ -131,18 +133,18 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
             held.session.db().put_task_key(board, key, no)?;
         }
         for item in needs {
-            held.session.db().put_task_need(board, no, Following { item, tolerant: task.tolerant })?;
+            held.session.db().put_task_need(board, no, TaskNeed { item, tolerant: task.tolerant })?;
         }
         values.push(Arc::clone(&task.value));
         added.push(no);
     }
     let made_by = sprag_lifecycle::ExecutionId { run: board, step: TASKS, attempt: list.made_by };
     held.session.db().put_items(made_by, list.items.created, &values)?;
-    take_up(&mut held, TASKS, &added)?;
+    admit_items(&mut held, TASKS, &added)?;
     Ok(numbers)
 }
 
-/// The number that each of these tasks has, or will have; and those of them that have a key by that.
+/// Returns the number that each of these tasks has or will have, and the numbers of those with a key, by key.
 fn number<'t>(
     held: &mut HeldRun<'_, '_>,
     first: StepNo,
@@ -169,7 +171,7 @@ fn number<'t>(
     Ok((numbers, keys))
 }
 
-/// The numbers of what each of these tasks needs.
+/// Returns the numbers of the tasks that each of these tasks needs.
 fn resolve_needs(
     held: &mut HeldRun<'_, '_>,
     first: StepNo,
@@ -179,7 +181,7 @@ fn resolve_needs(
 ) -> Result<Vec<Vec<StepNo>>> {
     let end = first + numbers.iter().filter(|added| !added.existing).count() as StepNo;
     let mut all = Vec::with_capacity(tasks.len());
-    // Of the new tasks alone, by their place among them: older ones cannot need newer ones.
+    // Only the new tasks, by their index among them: older ones cannot need newer ones.
     let mut among_new = Vec::new();
     for (task, told) in tasks.iter().zip(numbers) {
         let mut needs = Vec::new();
@@ -203,7 +205,7 @@ fn resolve_needs(
         }
         all.push(needs);
     }
-    match graph::find_circle(&among_new) {
+    match graph::find_cycle(&among_new) {
         None => Ok(all),
         Some(circle) => {
             let named: Vec<String> = circle.iter().map(|at| (first + at).to_string()).collect();
@@ -212,13 +214,13 @@ fn resolve_needs(
     }
 }
 
-/// Takes a task back: at once if nobody is at it, else its holder is told.
+/// Cancels a task: immediately if no worker holds it, else the store notifies its holder.
 pub fn cancel_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result<TaskMoved> {
     let mut held = hold_task(session, board, no)?;
     moved(&mut held, no, cancel_item)
 }
 
-/// Tries a task again that failed, was cancelled, or was skipped because of another.
+/// Retries a task that failed, was cancelled, or was skipped because of another.
 pub fn retry_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result<TaskMoved> {
     let mut held = hold_task(session, board, no)?;
     if held.row()?.status() != RunStatus::Running {
@@ -238,8 +240,8 @@ fn moved<'s, 'a>(
     Ok(if act(held, no)? { TaskMoved::Moved } else { TaskMoved::Already(was) })
 }
 
-/// Takes no more tasks: the board ends with the last of them. Those that nobody has begun are taken back, if
-/// `cancel_waiting`.
+/// Closes a board: it takes no more tasks, and ends with the last of them. With `cancel_waiting`, cancels the tasks
+/// that have not started.
 pub fn close_board(session: &mut Session<'_>, board: RunId, cancel_waiting: bool) -> Result<()> {
     let mut held = hold_open(session, board)?;
     held.session.note::<RunRow>(board, |row| row.open = false)?;
@@ -254,7 +256,7 @@ pub fn close_board(session: &mut Session<'_>, board: RunId, cancel_waiting: bool
     advance(&mut held, [TASKS])
 }
 
-/// A board that has ended, or is about to, takes no tasks.
+/// Marks a board as closed, because it has ended or is about to end.
 pub(crate) fn mark_closed(session: &mut Session<'_>, board: RunId) -> Result<()> {
     if let Some(row) = session.db().board(board)? {
         session.db().change_board(&BoardRow { open: false, ..row })?;
@@ -262,7 +264,7 @@ pub(crate) fn mark_closed(session: &mut Session<'_>, board: RunId) -> Result<()>
     Ok(())
 }
 
-/// Says anew what is to be reached, or how.
+/// Changes a board's goal or plan.
 pub fn set_board_plan(
     session: &mut Session<'_>,
     board: RunId,
@@ -270,7 +272,7 @@ pub fn set_board_plan(
     plan: Option<&Arc<str>>,
 ) -> Result<()> {
     let row = known(session, board)?;
-    session.nudge(board);
+    session.announce(Topic::Run(board));
     session.db().change_board(&BoardRow {
         goal: goal.cloned().unwrap_or(row.goal),
         plan: plan.cloned().unwrap_or(row.plan),
@@ -278,7 +280,7 @@ pub fn set_board_plan(
     })
 }
 
-/// Leaves a note on a board; its number.
+/// Adds a note to a board, and returns its number.
 pub fn add_note(
     session: &mut Session<'_>,
     board: RunId,
@@ -287,7 +289,7 @@ pub fn add_note(
     text: &Arc<str>,
 ) -> Result<i64> {
     known(session, board)?;
-    session.nudge(board);
+    session.announce(Topic::Run(board));
     let at_ms = session.now().wall_ms;
     session.db().put_note(&NoteRow {
         id: 0,

@@ -14,24 +14,24 @@ use crate::outcome::Outcome;
 use crate::rows::{EnforcementRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow};
 use crate::session::Session;
 
-/// A worker that presents itself.
+/// A worker that registers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewWorker {
-    /// Its number, drawn by itself.
+    /// The worker's id, which it drew itself.
     pub id: Id,
-    /// What it calls itself.
+    /// The worker's name for itself.
     pub name: Arc<str>,
-    /// Its process, in one text.
+    /// The worker's process, in one text.
     pub process: Arc<str>,
     /// The queues it serves, separated by commas.
     pub queues: Arc<str>,
-    /// What it has that steps may ask for, separated by commas.
+    /// The labels that steps may require, separated by commas.
     #[serde(default = "nothing", skip_serializing_if = "str::is_empty")]
     pub labels: Arc<str>,
-    /// How much it takes at once.
+    /// The most executions that it holds at once; 0 for a claimer, which stays registered while it holds something.
     pub slots: u32,
-    /// How long it may be silent.
+    /// The time without a heartbeat after which the worker counts as lost.
     pub lease_ms: i64,
 }
 
@@ -39,11 +39,19 @@ fn nothing() -> Arc<str> {
     "".into()
 }
 
-/// Registers a worker, new or come back.
-pub fn register_worker(session: &mut Session<'_>, new: &NewWorker) -> Result<Outcome<WorkerPresence>> {
+/// Registers a worker, new or returning. For a worker that is online already, records a heartbeat, unless it has just
+/// sent one.
+pub fn register_worker(session: &mut Session<'_>, new: &NewWorker) -> Result<()> {
     let now = session.now();
     let until = now.steady_ms + new.lease_ms;
-    if session.get::<WorkerRow>(new.id)?.is_none() {
+    let there = session.get::<WorkerRow>(new.id)?;
+    if let Some(row) = there.as_ref().filter(|row| row.status() == WorkerStatus::Online) {
+        if row.heartbeat_until_ms < until - new.lease_ms / 2 {
+            heartbeat(session, new.id, new.lease_ms)?;
+        }
+        return Ok(());
+    }
+    if there.is_none() {
         let row = WorkerRow {
             id: new.id,
             status: WorkerStatus::Offline,
@@ -58,10 +66,10 @@ pub fn register_worker(session: &mut Session<'_>, new: &NewWorker) -> Result<Out
         };
         session.create_quietly(row);
     }
-    worker_event(session, new.id, WorkerEvent::Registered, Actor::Worker, Some(until))
+    worker_event(session, new.id, WorkerEvent::Registered, Actor::Worker, Some(until)).map(drop)
 }
 
-/// A worker leaves, or was told to finish what it has.
+/// Reports that a worker leaves, or that it was told to finish its executions and take no more.
 pub fn worker_event(
     session: &mut Session<'_>,
     id: Id,
@@ -77,7 +85,8 @@ pub fn worker_event(
     })
 }
 
-/// A worker leaves in good order: nothing of what it held goes on, and runs reserved to it go to anyone.
+/// Removes a worker in good order: abandons the executions that it held, and releases the runs reserved to it to any
+/// worker.
 pub fn leave(session: &mut Session<'_>, id: Id) -> Result<Outcome<WorkerPresence>> {
     for row in session.db().held_by(id)? {
         let lease = Lease { execution: row.id, fence: row.fence };
@@ -89,7 +98,7 @@ pub fn leave(session: &mut Session<'_>, id: Id) -> Result<Outcome<WorkerPresence
     worker_event(session, id, WorkerEvent::Left, Actor::Worker, None)
 }
 
-/// A worker shows that it is there; says whether the store still counts on it.
+/// Records a worker's heartbeat. Returns whether the store still counts the worker as present.
 pub fn heartbeat(session: &mut Session<'_>, id: Id, lease_ms: i64) -> Result<bool> {
     let until = session.now().steady_ms + lease_ms;
     match session.get::<WorkerRow>(id)? {
@@ -101,7 +110,7 @@ pub fn heartbeat(session: &mut Session<'_>, id: Id, lease_ms: i64) -> Result<boo
     }
 }
 
-/// Begins a conversation.
+/// Creates a thread.
 pub fn create_thread(session: &mut Session<'_>, id: Id, environment: Option<Id>) -> Result<()> {
     let row = ThreadRow {
         id,
@@ -139,24 +148,24 @@ pub fn thread_event(
     })
 }
 
-/// A wish that outlives a restart.
+/// A request on a thread that survives a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadIntent {
-    /// Stop the turn.
+    /// Stop the open turn.
     Stop,
-    /// Put it away.
+    /// Archive the thread.
     Archive,
-    /// Remove it.
+    /// Delete the thread.
     Delete,
 }
 
-/// Notes a wish on a thread; says whether the thread is there.
+/// Records a request on a thread. Returns whether the thread exists.
 pub fn thread_intent(session: &mut Session<'_>, id: Id, intent: ThreadIntent) -> Result<bool> {
     if session.get::<ThreadRow>(id)?.is_none() {
         return Ok(false);
     }
     session.note::<ThreadRow>(id, |row| match intent {
-        // Without an open turn there is nothing to stop, and nothing would ever end the wish.
+        // Without an open turn there is nothing to stop, and nothing would ever clear the request.
         ThreadIntent::Stop => row.stop_requested = row.turn_open,
         ThreadIntent::Archive => row.archived = true,
         ThreadIntent::Delete => row.deleted = true,
@@ -164,7 +173,7 @@ pub fn thread_intent(session: &mut Session<'_>, id: Id, intent: ThreadIntent) ->
     Ok(true)
 }
 
-/// Notes that a rule matched an event; `false` if it had done so before.
+/// Records that a rule matched an event; `false` if that was recorded before.
 pub fn create_enforcement(
     session: &mut Session<'_>,
     id: Id,

@@ -1,4 +1,4 @@
-//! Where runs work: who makes an environment, who uses it, who may remove it.
+//! The environments of runs: which worker creates one, which runs use it, and who may remove it.
 
 use std::sync::Arc;
 
@@ -17,38 +17,56 @@ use crate::session::Session;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wanted {
-    /// A number for it, should it be new.
+    /// The number of the environment, if it is new.
     pub id: Id,
     /// The run that works in it.
     pub run: RunId,
-    /// The step that has it alone; none for the whole run.
+    /// The step that uses it alone; absent if the whole run uses it.
     pub scope: Option<StepNo>,
-    /// The host it is on.
+    /// The environment's host.
     pub host: Arc<str>,
-    /// Who asks, and makes it if nobody has.
+    /// The worker that asks, and that creates the environment if there is none.
     pub worker: Id,
-    /// Sprag makes it, so Sprag may remove it.
+    /// Whether Sprag creates it, so that Sprag may remove it.
     pub managed: bool,
-    /// Where it is to be. A further attempt gets a suffix: what a former one may have left is not used.
+    /// The path of the environment. A further attempt gets a suffix, because it must not use remains of an earlier
+    /// one.
     pub path: Arc<str>,
-    /// What else is known of it, as JSON.
+    /// Other facts about it, as JSON.
     pub details: Arc<str>,
 }
 
-/// What becomes of the wish for an environment.
+/// The answer to a request for an environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Provide {
-    /// It is for the one who asks to make it, as this attempt.
+    /// The caller creates it, as this attempt.
     Make(EnvironmentRow),
-    /// It is there.
+    /// The environment exists and can be used.
     Ready(EnvironmentRow),
-    /// Somebody else is making or removing it.
+    /// Another worker is creating or removing it.
     Busy(EnvironmentRow),
 }
 
-/// Finds a run's environment, or notes that the one who asks makes it: before anything is touched on disk.
-/// `there` says whether one that is said to be ready really is.
-pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bool) -> Result<Provide> {
+/// A worker's check of the files of an environment.
+///
+/// It counts only for the version of the row that the worker had read before the check: missing files may have been
+/// created since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sighting {
+    /// The version of the row that the worker had read.
+    pub version: u32,
+    /// Whether the files exist.
+    pub is_present: bool,
+}
+
+/// Finds a run's environment, or records that the caller creates it, before the caller touches the disk. `seen` is
+/// the caller's last check of its files; `None` if there was no row.
+pub fn provide_environment(
+    session: &mut Session<'_>,
+    wanted: &Wanted,
+    seen: Option<Sighting>,
+) -> Result<Provide> {
     let found = session.db().environments_of(wanted.run)?.into_iter().find(|row| row.scope == wanted.scope);
     let Some(row) = found else {
         let row = EnvironmentRow {
@@ -71,20 +89,28 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
         session.create(row.clone(), "environment.created", Actor::Executor);
         return Ok(Provide::Make(row));
     };
+    let is_present = seen.is_some_and(|seen| seen.is_present);
+    let is_stale = seen.is_none_or(|seen| seen.version != row.version) && !mutant!(StaleSightingCounts);
     match row.status() {
-        EnvironmentStatus::Ready if there => return Ok(Provide::Ready(row)),
+        EnvironmentStatus::Ready if is_present => return Ok(Provide::Ready(row)),
+        EnvironmentStatus::Ready | EnvironmentStatus::Destroying if is_stale => {
+            return Ok(Provide::Busy(row));
+        }
         EnvironmentStatus::Ready | EnvironmentStatus::Error | EnvironmentStatus::Destroyed => {}
         EnvironmentStatus::Provisioning
             if row.owner == Some(wanted.worker) || is_gone(session, row.owner)? =>
         {
-            // Whoever was at it cannot say so any more.
+            // The worker that was creating it cannot report any more.
             let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
             let _ =
                 environment_event(session, row.id, EnvironmentEvent::ProvisionFailed, Actor::Reaper, &given)?;
         }
         EnvironmentStatus::Destroying if is_gone(session, row.owner)? => {
-            let given =
-                EnvironmentGiven { path_present: there, destroyer_gone: true, ..EnvironmentGiven::default() };
+            let given = EnvironmentGiven {
+                path_present: is_present,
+                destroyer_gone: true,
+                ..EnvironmentGiven::default()
+            };
             let _ = environment_event(session, row.id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
         }
         EnvironmentStatus::Provisioning | EnvironmentStatus::Destroying => return Ok(Provide::Busy(row)),
@@ -102,16 +128,16 @@ pub fn provide_environment(session: &mut Session<'_>, wanted: &Wanted, there: bo
     }
     session.note::<EnvironmentRow>(row.id, |row| {
         row.owner = Some(wanted.worker);
-        // It may be made on another host than the one that was removed.
+        // The new host may differ from the host of the removed environment.
         row.host = Arc::clone(&wanted.host);
         row.details = Arc::clone(&wanted.details);
     })?;
     Ok(Provide::Make(session.get::<EnvironmentRow>(row.id)?.unwrap_or(row)))
 }
 
-/// The run whose environment a run works in, if that is another one's.
+/// Returns the run whose environment a run uses, if it is another run's.
 pub fn environment_of(context: &str) -> Option<RunId> {
-    // Most runs have none: their contexts need not be read.
+    // Most runs use their own: their contexts need not be parsed.
     if !context.contains("environment_of") {
         return None;
     }
@@ -125,7 +151,7 @@ pub(super) fn is_gone(session: &mut Session<'_>, worker: Option<Id>) -> Result<b
     Ok(session.get::<WorkerRow>(worker)?.is_none_or(|row| row.status() == WorkerStatus::Offline))
 }
 
-/// The environments that a run works in, on hosts that it may leave: a remote has its states.
+/// Returns the environments of a run on hosts that it may leave, because a remote has their states.
 pub fn leavable_environments(db: &mut dyn Backend, run: RunId) -> Result<Vec<EnvironmentRow>> {
     let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
     let of = environment_of(&row.context).unwrap_or(run);
@@ -138,7 +164,7 @@ pub fn leavable_environments(db: &mut dyn Backend, run: RunId) -> Result<Vec<Env
     Ok(rows)
 }
 
-/// Whether a run's files are nowhere: their host was lost, and nobody has made them anew since.
+/// Whether a run's files exist nowhere: their host was lost, and no worker has created them again since.
 pub(super) fn is_nowhere(row: &EnvironmentRow) -> bool {
     row.status() == EnvironmentStatus::Error && details_of(row)["lost_host"].is_string()
 }
@@ -147,8 +173,8 @@ fn details_of(row: &EnvironmentRow) -> serde_json::Value {
     serde_json::from_str(&row.details).unwrap_or_default()
 }
 
-/// Takes an environment from a host where nobody has worked since then: it is made anew wherever the run goes on.
-/// False if somebody is there, or was there since.
+/// Marks an environment's host as lost if no worker has been on it since `since_ms`. The environment is then created
+/// again on the host where the run continues. Returns false if a worker is on the host, or was since.
 pub fn host_lost(session: &mut Session<'_>, id: Id, since_ms: i64) -> Result<bool> {
     let Some(row) = session.get::<EnvironmentRow>(id)? else { return Ok(false) };
     let was_there = |worker: &WorkerRow| worker.heartbeat_until_ms > since_ms;
@@ -158,7 +184,7 @@ pub fn host_lost(session: &mut Session<'_>, id: Id, since_ms: i64) -> Result<boo
         return Ok(false);
     }
     let reason = format!("its host {} was lost", row.host);
-    // One that is in error is nobody's to lose: it is only made elsewhere.
+    // An environment in error cannot be lost: it is only created elsewhere.
     if row.status() != EnvironmentStatus::Error {
         let given = EnvironmentGiven { host_lease_lapsed: true, ..EnvironmentGiven::default() };
         let event = EnvironmentEvent::HostLost;
@@ -177,7 +203,7 @@ pub fn host_lost(session: &mut Session<'_>, id: Id, since_ms: i64) -> Result<boo
     Ok(true)
 }
 
-/// Notes what is known of an environment by now.
+/// Stores the present facts about an environment.
 pub fn describe_environment(session: &mut Session<'_>, id: Id, details: &Arc<str>) -> Result<()> {
     session.note::<EnvironmentRow>(id, |row| row.details = Arc::clone(details))
 }
@@ -193,7 +219,7 @@ pub fn environment_event(
     environment_event_because(session, id, event, actor, given, None)
 }
 
-/// Reports an event with the reason for it, which stays with the row until the next one.
+/// Reports an event with its reason, which stays in the row until the next event.
 pub fn environment_event_because(
     session: &mut Session<'_>,
     id: Id,
@@ -216,7 +242,7 @@ pub fn environment_event_because(
             _ => {}
         }
     })?;
-    // Most are removed after their run has ended: its journal goes on until then.
+    // Most environments are removed after their run has ended: the run's journal continues until then.
     if outcome.is_applied()
         && let Some(run) = session.get::<EnvironmentRow>(id)?.and_then(|row| row.run)
     {
@@ -225,7 +251,7 @@ pub fn environment_event_because(
     Ok(outcome)
 }
 
-/// Asks for an environment to be removed.
+/// Requests the removal of an environment.
 pub fn request_cleanup(session: &mut Session<'_>, id: Id) -> Result<bool> {
     if session.get::<EnvironmentRow>(id)?.is_none() {
         return Ok(false);
@@ -234,8 +260,8 @@ pub fn request_cleanup(session: &mut Session<'_>, id: Id) -> Result<bool> {
     Ok(true)
 }
 
-/// Begins to remove an environment, unless its run lives: whoever resumes the run and whoever removes the
-/// environment cannot both pass. The new attempt's number, if it may.
+/// Starts to remove an environment, unless its run is live. A resume of the run and a removal of the environment
+/// cannot both succeed. Returns the number of the new attempt, if the removal may start.
 pub fn dispatch_destroy(
     session: &mut Session<'_>,
     id: Id,
@@ -248,7 +274,7 @@ pub fn dispatch_destroy(
         None => false,
     };
     if live && !mutant!(CleanedUpUnderARun) {
-        // Refused, and forgotten: the run's end decides anew.
+        // The request is refused and not stored: the end of the run decides again.
         let given = EnvironmentGiven { path_present, live_users: 1, ..EnvironmentGiven::default() };
         let event = EnvironmentEvent::DestroyDispatched;
         return environment_event(session, id, event, Actor::Worker, &given).map(|_| None);
@@ -256,7 +282,8 @@ pub fn dispatch_destroy(
     begin_destroy(session, &row, worker, path_present)
 }
 
-/// Begins to remove an environment that nobody uses; the attempt's number, if there is something to remove.
+/// Starts to remove an environment that no run uses. Returns the number of the attempt, if there is something to
+/// remove.
 pub(super) fn begin_destroy(
     session: &mut Session<'_>,
     row: &EnvironmentRow,
@@ -264,7 +291,7 @@ pub(super) fn begin_destroy(
     path_present: bool,
 ) -> Result<Option<u32>> {
     let id = row.id;
-    // Whoever asks anew is not at it any more: how that went was told, and never heard.
+    // A worker that asks again is not removing it any more: it reported its result, but the report was lost.
     let gone = row.owner == Some(worker) || is_gone(session, row.owner)?;
     session.note::<EnvironmentRow>(id, |row| {
         row.cleanup_requested = true;
@@ -275,7 +302,7 @@ pub(super) fn begin_destroy(
     }
     let given = EnvironmentGiven { path_present, destroyer_gone: gone, ..EnvironmentGiven::default() };
     if row.status() == EnvironmentStatus::Destroying {
-        // Whoever was at it is gone; the files may be half there.
+        // The worker that was removing it is gone; some of the files may be left.
         let _ = environment_event(session, id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
     }
     if !path_present {

@@ -1,4 +1,4 @@
-//! What executors do before hand-off, and after nothing happened: schedule, revoke, heal.
+//! The operations of executors before hand-off, and on executions that no worker received: schedule, revoke, heal.
 
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, advance, heal};
 
@@ -8,22 +8,22 @@ use crate::rows::{ExecutionRow, Row, StepRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
-/// Hands over an execution whose time has come.
+/// Publishes an execution that is due.
 pub fn schedule(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
     held.session.clear_timer(id);
     held.schedule(id)
 }
 
-/// Takes an execution back that nobody came for, and hands it over again.
+/// Revokes an execution that no worker received, and publishes it again.
 pub fn redispatch(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let row = session.get::<ExecutionRow>(id)?.filter(|row| row.status() == ExecutionStatus::Scheduled);
     let Some(row) = row else { return Ok(false) };
     if let Some(pin) = row.pin
         && (super::is_gone(session, Some(pin))? || super::works_elsewhere(session, pin, id.run)?)
     {
-        // The one it is reserved to will not come: it was never heard of, is gone, or works on another host than the
-        // one the run's files are on.
+        // The worker that it is reserved to will not receive it: it never registered, is gone, or is on another host
+        // than the run's files.
         super::pin_run(session, id.run, None)?;
     }
     let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
@@ -33,7 +33,8 @@ pub fn redispatch(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     held.schedule(id)
 }
 
-/// Looks at a whole run: recounts, decides whatever is due, hands over what can be.
+/// Checks a whole run: recounts, makes the decisions that are due, and publishes the executions that can be
+/// published.
 pub fn heal_run(session: &mut Session<'_>, id: RunId) -> Result<()> {
     let Some(mut held) = HeldRun::take(session, id)? else {
         tracing::warn!(run = %id, "advance: there is no such run");
@@ -54,7 +55,7 @@ pub fn heal_run(session: &mut Session<'_>, id: RunId) -> Result<()> {
     Ok(())
 }
 
-/// The run's present executions that wait to be handed over.
+/// Returns the run's current executions that wait to be published.
 fn requested_of(session: &mut Session<'_>, run: RunId) -> Result<Vec<ExecutionId>> {
     let mut found = Vec::new();
     for step in session.seen::<StepRow>().filter(|step| step.run == run).cloned().collect::<Vec<_>>() {
@@ -71,7 +72,7 @@ pub fn set_queue(session: &mut Session<'_>, queue: &QueueRow) -> Result<()> {
     session.db().put_queue(queue)
 }
 
-/// Hands over what waits in a queue that has places again.
+/// Publishes executions that wait in a queue with free places.
 pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Result<usize> {
     let now_ms = session.now().steady_ms;
     let mut handed_over = 0;
@@ -85,7 +86,7 @@ pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Resul
     Ok(handed_over)
 }
 
-/// Gives up on an execution that nobody can be found for; its step fails.
+/// Gives up on an execution for which there is no worker; its step fails.
 pub fn fail_unserved(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
     if held.session.get::<ExecutionRow>(id)?.is_none_or(|row| row.status() != ExecutionStatus::Scheduled)
@@ -98,9 +99,10 @@ pub fn fail_unserved(session: &mut Session<'_>, id: ExecutionId) -> Result<bool>
     Ok(true)
 }
 
-/// Starts the next run of a group that has a place; `unattended` ones are passed over.
+/// Starts the next run of a group that has a free place. Skips `unattended` runs.
 pub fn fill_group(session: &mut Session<'_>, group: &str, unattended: &[RunId]) -> Result<Option<RunId>> {
-    /// More than this many unattended runs at the head of a line are for a person to look at.
+    /// The most queued runs to check. More unattended runs than this at the head of the queue need a person's
+    /// attention.
     const LOOK: usize = 64;
     for run in session.db().queued(group, LOOK)?.into_iter().filter(|run| !unattended.contains(run)) {
         if super::start_run(session, run)?.is_some_and(|outcome| outcome.is_applied()) {

@@ -1,4 +1,5 @@
-//! Who may be given what: a worker serves the queue, has what the step asks for, and is where the run's files are.
+//! Rules for which worker may receive which execution: it serves the queue, has the required labels, and is on the
+//! host of the run's files.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::error::Result;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
 use crate::session::Session;
 
-/// Whether a worker could be given an execution that waits, now or once it has a slot.
+/// Whether a worker could receive a waiting execution, now or once it has a free slot.
 pub fn could_take(db: &mut dyn Backend, worker: &WorkerRow, row: &ExecutionRow) -> Result<bool> {
     let reserved = row.pin == Some(worker.id);
     if !reserved && !worker.serves(&row.queue) {
@@ -27,12 +28,12 @@ pub fn could_take(db: &mut dyn Backend, worker: &WorkerRow, row: &ExecutionRow) 
     Ok(!is_elsewhere(&hosts_of_files(db, &run)?, worker))
 }
 
-/// Whether an execution of a queue that this worker serves is for it.
+/// Whether this worker may receive an execution of a queue that it serves.
 pub(super) fn is_for(session: &mut Session<'_>, worker: Id, id: ExecutionId) -> Result<bool> {
     Ok(has_labels(session, worker, id)? && !works_elsewhere(session, worker, id.run)?)
 }
 
-/// Whether the worker has the labels that the step asks for. What is reserved to it is its own, whatever it has.
+/// Whether the worker has the labels that the step requires. An execution that is reserved to it needs no labels.
 pub(super) fn has_labels(session: &mut Session<'_>, worker: Id, id: ExecutionId) -> Result<bool> {
     let (Some(run), Some(step)) =
         (session.get::<RunRow>(id.run)?, session.get::<StepRow>((id.run, id.step))?)
@@ -47,18 +48,18 @@ pub(super) fn has_labels(session: &mut Session<'_>, worker: Id, id: ExecutionId)
     Ok(session.get::<WorkerRow>(worker)?.is_some_and(|row| row.has_all(labels)))
 }
 
-/// Whether a run has files on another host than this worker's: its further steps are for that host.
+/// Whether a run has files on another host than this worker's: that host must then execute its further steps.
 pub(super) fn works_elsewhere(session: &mut Session<'_>, worker: Id, run: RunId) -> Result<bool> {
     let Some(row) = session.get::<RunRow>(run)? else { return Ok(false) };
     let hosts = hosts_of_files(session.db(), &row)?;
-    // Most runs have no files, and then nobody need look at the worker.
+    // Most runs have no files, and then the worker's row need not be read.
     if hosts.is_empty() {
         return Ok(false);
     }
     Ok(session.get::<WorkerRow>(worker)?.is_some_and(|worker| is_elsewhere(&hosts, &worker)))
 }
 
-/// The hosts that a run has files on.
+/// Returns the hosts on which a run has files.
 pub fn hosts_of_files(db: &mut dyn Backend, run: &RunRow) -> Result<Vec<Arc<str>>> {
     let plan = db.plan(run.plan)?;
     let of = match plan.is_some_and(|plan| plan.environment.is_some()) {
@@ -71,7 +72,7 @@ pub fn hosts_of_files(db: &mut dyn Backend, run: &RunRow) -> Result<Vec<Arc<str>
     Ok(there.into_iter().map(|row| row.host).collect())
 }
 
-/// A worker that does not say where it is may be anywhere.
+/// Whether a worker is on none of these hosts. A worker that does not report its host may be on any.
 fn is_elsewhere(hosts: &[Arc<str>], worker: &WorkerRow) -> bool {
     !worker.host().is_empty() && hosts.iter().any(|host| **host != *worker.host())
 }

@@ -1,4 +1,4 @@
-//! Answers, moments and signals: what ends a wait for something outside.
+//! Answers, times and signals: the events that end a wait for something outside.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::rows::{ExecutionRow, GateGiven, GateKind, GateRow, Id, Row, RunRow, S
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
-/// A person answers a gate, and its run goes on.
+/// Answers a gate for a person, and continues its run.
 pub fn answer_gate(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
     let outcome = note_answer(session, id, answer)?;
     if outcome.is_applied() {
@@ -24,7 +24,7 @@ pub fn answer_gate(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Resu
     Ok(outcome)
 }
 
-/// Writes an answer down; whoever calls this looks at the step.
+/// Records an answer; the caller then advances the step.
 pub(crate) fn note_answer(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
     let given = GateGiven { now_ms: session.now().steady_ms };
     session.apply::<GateRow>(id, GateEvent::Answered, Actor::Person, &given, |row, _| {
@@ -38,7 +38,7 @@ fn look_at_step_of(session: &mut Session<'_>, gate: Id) -> Result<()> {
     look_at_step(session, gate.run, gate.step)
 }
 
-/// Looks at one step of a run whose work, somewhere else, may have come to an end.
+/// Advances one step of a run whose work outside of the workers may have ended.
 pub fn look_at_step(session: &mut Session<'_>, run: RunId, step: StepNo) -> Result<()> {
     match HeldRun::take(session, run)? {
         Some(mut held) => advance(&mut held, [step]),
@@ -46,16 +46,16 @@ pub fn look_at_step(session: &mut Session<'_>, run: RunId, step: StepNo) -> Resu
     }
 }
 
-/// What became of a signal.
+/// The result of sending a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signalled {
-    /// A step had waited for it, and goes on.
+    /// A step waited for it, and continues.
     Received(StepNo),
-    /// It is kept for the step that will wait for it.
+    /// The signal is stored for the step that will wait for it.
     Kept,
 }
 
-/// Sends a signal to a run: to whoever has waited for it longest, or to whoever will.
+/// Sends a signal to a run: to the step that has waited for it longest, or to the next that will wait for it.
 pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<str>) -> Result<Signalled> {
     match session.get::<RunRow>(run)? {
         None => return Err(Error::NoSuchRun(run.to_string())),
@@ -80,7 +80,7 @@ pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<s
     }
 }
 
-/// An attempt's time has come: it is handed over, its wait is over, or it has taken too long.
+/// Handles an attempt's timer: the attempt is published, its wait is over, or it has taken too long.
 pub fn timer_fired(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     session.clear_timer(id);
     if session.get::<ExecutionRow>(id)?.is_some() {
@@ -101,7 +101,7 @@ pub fn timer_fired(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     }
 }
 
-/// A gate's time is over. One that waits for a moment looks at the wall clock: it may have been set.
+/// Expires a gate. A gate that waits for a time compares it with the wall clock, which may have been set.
 fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
     let now = session.now();
     let Some(gate) = session.get::<GateRow>(id)? else { return Ok(Outcome::NotFound) };
@@ -115,7 +115,7 @@ fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
         return Ok(Outcome::Superseded(sprag_lifecycle::GatePredicate::TimeoutPassed));
     }
     if gate.timeout_at_ms > now.steady_ms && gate.status() == GateStatus::Open {
-        // Whoever fired it was early: its time has yet to come, and somebody must look then.
+        // The timer fired too early, so that another one must fire at the right time.
         session.set_timer(TimerRow {
             due_ms: gate.timeout_at_ms,
             execution: ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt },
@@ -129,7 +129,7 @@ fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
     Ok(outcome)
 }
 
-/// The answer that a person gives, as it is kept.
+/// Returns a person's answer, in the form in which it is stored.
 pub fn answer_text(choice: &str, comment: Option<&str>, approved: bool) -> Arc<str> {
     let mut answer = serde_json::json!({ "choice": choice, "approved": approved });
     if let Some(comment) = comment {

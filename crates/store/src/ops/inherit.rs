@@ -1,4 +1,4 @@
-//! What a run takes over from the one it was forked from.
+//! The rows that a run takes over from the run it was forked from.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use crate::error::Result;
 use crate::rows::{ExecutionRow, RunRow, StepRow};
 use crate::session::Session;
 
-/// Takes over a settled step with its items and what they handed on; the number after the highest that its
-/// steps have.
+/// Copies a settled step with its items and outputs. Returns the number after the highest that its steps have.
 pub(super) fn inherit_step(session: &mut Session<'_>, from: RunId, to: RunId, no: StepNo) -> Result<u32> {
     let Some(step) = session.get::<StepRow>((from, no))? else { return Ok(0) };
     let mut next = no + 1;
@@ -34,7 +33,8 @@ fn inherit_row(session: &mut Session<'_>, to: RunId, step: &StepRow) -> Result<(
     row.run = to;
     row.version = 1;
     row.reworks = 0;
-    // Only the run itself can have been there before: its planned steps are made with it, waiting.
+    // The only earlier rows are those that this operation has added: a run is created with its planned steps,
+    // waiting.
     session.replace_new(row, "step.inherited", Actor::Person);
     let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
     if let Some(mut execution) = session.get::<ExecutionRow>(id)? {

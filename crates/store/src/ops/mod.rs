@@ -1,7 +1,7 @@
-//! The operations: everything that anybody can do to a store, each one transaction.
+//! The operations: all changes to a store, each in one transaction.
 //!
-//! They are plain functions over a [`Session`](crate::Session), so that the model checker, the simulation, memory and
-//! SQLite all run exactly this code. Who may call which is a matter of the roles in `roles.rs`.
+//! They are plain functions over a [`Session`](crate::Session), so that the model checker, the simulation, memory,
+//! SQLite and PostgreSQL all run exactly this code. The roles in `roles.rs` define which caller may use which.
 
 mod boards;
 mod entities;

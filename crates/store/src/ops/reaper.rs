@@ -1,4 +1,4 @@
-//! What the reaper says for the dead.
+//! The operations of the reaper, on behalf of workers that are gone.
 
 use sprag_lifecycle::{Actor, Execution, ExecutionEvent, WorkerEvent, WorkerPresence, advance, mutant};
 
@@ -9,16 +9,16 @@ use crate::rows::{ExecutionGiven, ExecutionRow, Id, RunRow, WorkerGiven, WorkerR
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
-/// How an owner was lost.
+/// The way in which an owner was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lost {
-    /// It was silent for longer than its lease.
+    /// The owner sent no heartbeat for longer than its lease.
     LeaseLapsed,
-    /// Its process is gone, as seen on its own host.
+    /// The owner's process is gone, as seen on its own host.
     ProcessGone,
 }
 
-/// Takes an execution from an owner that was lost. The store's clock decides whether a lease has lapsed.
+/// Takes an execution from an owner that was lost. The store's clock decides whether a lease has expired.
 pub fn abandon(session: &mut Session<'_>, lease: Lease, lost: Lost) -> Result<Outcome<Execution>> {
     let run_epoch = session.get::<RunRow>(lease.execution.run)?.map_or(0, |run| run.epoch);
     let event = match lost {
@@ -45,7 +45,7 @@ pub fn abandon(session: &mut Session<'_>, lease: Lease, lost: Lost) -> Result<Ou
     Ok(outcome)
 }
 
-/// Notes that a worker is gone.
+/// Records that a worker is gone.
 pub fn worker_lost(session: &mut Session<'_>, worker: Id, lost: Lost) -> Result<Outcome<WorkerPresence>> {
     let event = match lost {
         Lost::LeaseLapsed => WorkerEvent::HeartbeatLapsed,

@@ -1,4 +1,4 @@
-//! Taking an environment from a run that nobody goes on with, for another that wants what it has.
+//! Takes an environment from a run that no process continues, for another run that needs the environment's resources.
 
 use sprag_lifecycle::{ExecutionStatus, RunId};
 
@@ -7,11 +7,11 @@ use crate::error::Result;
 use crate::rows::{EnvironmentRow, ExecutionRow, Id, Row, RunRow, WorkerRow};
 use crate::session::Session;
 
-/// How deep runs may lie in one another before it is not looked at any more.
+/// The deepest nesting of child runs that is checked; deeper runs count as live.
 const DEEPEST: u32 = 32;
 
-/// Begins to remove the environment of a live run that nobody goes on with. Whoever resumes the run and whoever
-/// takes its environment cannot both pass. The new attempt's number, if it may.
+/// Starts to remove the environment of a live run that no process continues. A resume of the run and this removal
+/// cannot both succeed. Returns the number of the new attempt, if the removal may start.
 pub fn take_environment_of_dead_run(session: &mut Session<'_>, id: Id, worker: Id) -> Result<Option<u32>> {
     let Some(row) = session.get::<EnvironmentRow>(id)? else { return Ok(None) };
     let dead = match row.run {
@@ -21,9 +21,9 @@ pub fn take_environment_of_dead_run(session: &mut Session<'_>, id: Id, worker: I
     if dead { begin_destroy(session, &row, worker, true) } else { Ok(None) }
 }
 
-/// Whether nobody goes on with a run: the process that it is reserved to is gone, and it waits for nothing from
-/// outside. One that waits for an answer, a moment, somebody who takes a task or just a worker is not dead. What
-/// is over is.
+/// Whether no process continues a run: the process that it is reserved to is gone, and it waits for nothing from
+/// outside. A run that waits for an answer, for a time, for an agent or person to take a task, or just for a worker
+/// is not dead. A run that has ended is.
 fn is_dead(session: &mut Session<'_>, run: RunId, depth: u32) -> Result<bool> {
     let Some(row) = session.get::<RunRow>(run)? else { return Ok(true) };
     if row.status().is_terminal() {
@@ -42,7 +42,7 @@ fn is_dead(session: &mut Session<'_>, run: RunId, depth: u32) -> Result<bool> {
     }
     let unattended = match row.pin {
         Some(pin) => is_gone(session, Some(pin))?,
-        // Left to workers: it goes on as soon as there is one.
+        // Any worker may claim it: it continues as soon as there is one.
         None => lost > 0 && !session.db().workers()?.iter().any(serves),
     };
     if !unattended {
@@ -56,17 +56,17 @@ fn is_dead(session: &mut Session<'_>, run: RunId, depth: u32) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether a worker takes what is left to anyone.
+/// Whether a worker claims executions that are not reserved.
 fn serves(worker: &WorkerRow) -> bool {
     !worker.queues.is_empty() && !worker.process.is_empty()
 }
 
-/// What can be said of an execution of a run whose process may be gone.
+/// The state of an execution of a run whose process may be gone.
 enum Fate {
     Over,
-    /// Whoever had it, or was to have it, is gone.
+    /// The worker that held it, or was to receive it, is gone.
     Lost,
-    /// Somebody has it, or may come for it.
+    /// A worker holds it, or may still receive it.
     Waits,
 }
 

@@ -1,6 +1,6 @@
-//! What workers do that may not hear the answer: they ask again, and get what they got before.
+//! Operations of workers that may lose the answer: a worker repeats its request, and gets the same answer again.
 
-use sprag_lifecycle::{Execution, ExecutionPredicate, ExecutionStatus};
+use sprag_lifecycle::{Execution, ExecutionPredicate, ExecutionStatus, mutant};
 
 use super::{Assignment, Claimer, Ending, Finished, Lease, claim, finish};
 use crate::error::Result;
@@ -8,22 +8,23 @@ use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, WorkerRow};
 use crate::session::Session;
 
-/// What a claim got.
+/// The result of a claim.
 #[derive(Debug)]
 pub struct Got {
-    /// The work.
+    /// The received executions.
     pub assignments: Vec<Assignment>,
-    /// It was received before, by a claim of the same nonce.
+    /// Whether an earlier claim with the same nonce received them.
     pub before: bool,
 }
 
-/// Receives up to `limit` executions. The same nonce gets what it got before, for as long as that is held.
+/// Receives up to `limit` executions. The same nonce gets the same executions, while the worker still holds them.
 pub fn claim_again(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Got> {
     let held = got_by(session, claimer)?;
     if !held.is_empty() {
         return Ok(Got { assignments: held, before: true });
     }
-    // One that has fallen silent may be stopped, with its question still open: it would only lose what it is given.
+    // A worker without heartbeats may be stopped while its request is still open: it would only lose the executions
+    // that it gets.
     let now_ms = session.now().steady_ms;
     let worker = session.get::<WorkerRow>(claimer.worker)?;
     if worker.is_none_or(|row| row.heartbeat_until_ms <= now_ms) {
@@ -32,24 +33,24 @@ pub fn claim_again(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -
     Ok(Got { assignments: claim(session, claimer, limit)?, before: false })
 }
 
-/// What the worker holds by this nonce.
+/// Returns the executions that the worker holds by this nonce.
 fn got_by(session: &mut Session<'_>, claimer: &Claimer) -> Result<Vec<Assignment>> {
     let held = session.db().held_by(claimer.worker)?;
     let by_nonce = held.into_iter().filter(|row| row.nonce == claimer.nonce);
     by_nonce.map(|row| super::worker::assignment(session, row.id)).collect()
 }
 
-/// What became of a report that may have come before.
+/// The result of a report that may have been repeated.
 #[derive(Debug)]
 pub struct Heard {
-    /// What became of it, and what follows.
+    /// The result of the report, and the next execution.
     pub finished: Finished,
-    /// The very same had been reported, and stands.
+    /// Whether the same report was accepted before.
     pub before: bool,
 }
 
-/// Reports how an execution ended. What stands already, word for word, is told again instead of refused: the
-/// first answer was lost.
+/// Reports the end of an execution. A report that was accepted before, word for word, is confirmed again instead of
+/// refused, because the first answer was lost.
 pub fn finish_again(
     session: &mut Session<'_>,
     worker: Id,
@@ -70,7 +71,7 @@ pub fn finish_again(
         let finished = Finished { outcome: Outcome::Illegal { status, wrong_actor: false }, next };
         return Ok(Heard { finished, before: true });
     }
-    // Any other refusal is the table's.
+    // The table decides about every other refusal.
     if let Some(row) = row.filter(|row| row.fence == lease.fence)
         && let Some(refused) = refused(Some(&row), worker)
     {
@@ -79,19 +80,31 @@ pub fn finish_again(
     Ok(Heard { finished: finish(session, lease, ending, next)?, before: false })
 }
 
+/// Reports the end of a task for the bearer of its token. The token names the execution and the fence, and its bearer
+/// acts for the owner.
+pub fn finish_by_token(session: &mut Session<'_>, lease: Lease, ending: &Ending) -> Result<Heard> {
+    let owner = session.get::<ExecutionRow>(lease.execution)?.and_then(|row| row.owner);
+    match owner.filter(|_| !mutant!(RepeatedReportLost)) {
+        Some(owner) => finish_again(session, owner, lease, ending, None),
+        None => Ok(Heard { finished: finish(session, lease, ending, None)?, before: false }),
+    }
+}
+
 /// Whether an execution has ended in exactly this way.
 fn stands(row: &ExecutionRow, ending: &Ending) -> bool {
     let (_, result, retriable) = ending.told();
     let status = match ending {
         Ending::Completed { .. } => ExecutionStatus::Completed,
-        Ending::Failed { .. } => ExecutionStatus::Failed,
+        Ending::Failed { .. } | Ending::Blocked { .. } => ExecutionStatus::Failed,
         Ending::TimedOut { .. } => ExecutionStatus::TimedOut,
         Ending::Cancelled => ExecutionStatus::Cancelled,
     };
-    row.status() == status && row.result == result && row.retriable == retriable
+    let blocked = matches!(ending, Ending::Blocked { .. });
+    row.status() == status && row.result == result && (row.retriable, row.blocked) == (retriable, blocked)
 }
 
-/// Fences are small numbers: from elsewhere, an execution is its owner's alone, whoever guesses right.
+/// Returns the refusal for a worker that is not the owner. Fences are small numbers that can be guessed, so a remote
+/// caller must also be the owner.
 fn refused(row: Option<&ExecutionRow>, worker: Id) -> Option<Outcome<Execution>> {
     match row {
         Some(row) if row.owner == Some(worker) => None,
@@ -100,7 +113,7 @@ fn refused(row: Option<&ExecutionRow>, worker: Id) -> Option<Outcome<Execution>>
     }
 }
 
-/// Why this worker may not write to an execution any more; none if it may.
+/// Returns the reason why this worker may not write to an execution any more; `None` if it may.
 pub fn not_held(session: &mut Session<'_>, worker: Id, lease: Lease) -> Result<Option<Outcome<Execution>>> {
     let row = session.get::<ExecutionRow>(lease.execution)?;
     Ok(refused(row.as_ref(), worker).or_else(|| match row {

@@ -1,4 +1,4 @@
-//! What people do to runs: create, cancel, resume, rewind.
+//! The operations of people on runs: create, cancel, resume, rewind.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,43 +8,47 @@ use sprag_lifecycle::{
     StepMove, StepNo, StepStatus, Tally, advance, mutant, restart, resume_set,
 };
 
+use super::NewWorker;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepKey, StepRow};
-use crate::run_state::{DEFAULT_QUEUE, HeldRun, report_run};
+use crate::run_state::{HeldRun, report_run};
 use crate::seams::fnv;
 use crate::session::Session;
 
-/// A run to be made.
+/// A run to create.
 #[derive(Debug, Clone)]
 pub struct NewRun {
-    /// Its name; the caller draws it, so that a repeated request is the same request.
+    /// The run's id. The caller draws it, so that a repeated request is the same request.
     pub id: RunId,
-    /// What it runs.
+    /// The plan to run.
     pub plan: Arc<Plan>,
-    /// The worker to which its default-queue executions are reserved.
+    /// The worker to which its executions are reserved.
     pub pin: Option<Id>,
-    /// Added to the priority of its steps.
+    /// The same for a worker that is not registered yet: the transaction that creates the run registers it.
+    pub worker: Option<NewWorker>,
+    /// The number added to the priority of its steps.
     pub priority: i32,
-    /// The same key never makes a second run.
+    /// The key of the request; the same key never creates a second run.
     pub idempotency_key: Option<Arc<str>>,
     /// The inputs, as JSON.
     pub inputs: Arc<str>,
-    /// What else its steps must know, as JSON.
+    /// Other facts that its steps need, as JSON.
     pub context: Arc<str>,
-    /// The step of another run whose work it is.
+    /// The step whose work this run is; absent if it is no child run.
     pub parent: Option<StepKey>,
-    /// A board: it takes tasks until somebody closes it.
+    /// Whether it is a board, which takes tasks until it is closed.
     pub open: bool,
 }
 
 impl NewRun {
-    /// A run of `plan` with nothing special about it.
+    /// Creates a request for a run of `plan` with defaults for the rest.
     pub fn new(id: RunId, plan: Arc<Plan>) -> Self {
         NewRun {
             id,
             plan,
             pin: None,
+            worker: None,
             priority: 0,
             idempotency_key: None,
             inputs: "{}".into(),
@@ -55,24 +59,24 @@ impl NewRun {
     }
 }
 
-/// What became of a request for a run.
+/// The result of a request for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
-    /// It was made.
+    /// The run was created.
     New(RunId),
-    /// Its key had made this one before.
+    /// An earlier request with the same key created this run.
     Existing(RunId),
-    /// Another run has that name: draw another.
+    /// Another run has this id: the caller draws another.
     NameTaken,
 }
 
-/// The hash by which a plan's content is known (FNV-1a over its JSON).
+/// Returns the hash that identifies a plan's content (FNV-1a over its JSON).
 pub fn plan_hash(plan: &Plan) -> i64 {
     let json = serde_json::to_string(plan).expect("a plan is plain data");
     fnv(&json) as i64
 }
 
-/// Makes a run and starts it, if its group has a place.
+/// Creates a run and starts it, if its group has a free place.
 pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
     let created = insert_run(session, new, plan_hash)?;
     if let Created::New(run) = created {
@@ -81,8 +85,8 @@ pub fn create_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Re
     Ok(created)
 }
 
-/// Makes a run that begins where another had finished a step: that step and all before it are taken over
-/// as they are, with what they handed on; everything else runs anew.
+/// Creates a run that starts after a finished step of another run. It takes over that step and all before it
+/// unchanged, with their outputs; everything else runs again.
 pub fn fork_run(
     session: &mut Session<'_>,
     source: RunId,
@@ -114,7 +118,7 @@ pub fn fork_run(
     Ok(created)
 }
 
-/// What a fork takes over: the step, and all that comes before it.
+/// Returns the steps that a fork takes over: the step, and all before it.
 fn kept_by_fork(
     session: &mut Session<'_>,
     source: RunId,
@@ -144,7 +148,7 @@ fn kept_by_fork(
     Ok(kept)
 }
 
-/// Makes a run and its steps, waiting.
+/// Creates a run and its steps, which wait.
 fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result<Created> {
     if let Some(key) = &new.idempotency_key
         && let Some(existing) = session.db().run_by_key(key)?.filter(|_| !mutant!(KeyIgnored))
@@ -155,6 +159,7 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
         return Ok(Created::NameTaken);
     }
     let crowd = resolve_conflict(session, new)?;
+    let pin = reservation(session, new)?;
     let plan_hash = keep_plan(session, plan_hash, &new.plan)?;
     let steps = &new.plan.steps;
     let root = match new.parent {
@@ -171,7 +176,7 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
         reworking: None,
         plan: plan_hash,
         pipeline: new.plan.name.as_str().into(),
-        pin: new.pin,
+        pin,
         priority: new.priority,
         group: match needs_place(session, new)? {
             true => new.plan.concurrency.as_ref().map(|c| c.group.as_str().into()),
@@ -201,7 +206,18 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
     Ok(Created::New(new.id))
 }
 
-/// Whether a run needs a place of its own: not where a run whose work it is holds one of the same group.
+/// Returns the worker to which a new run is reserved, and registers it if necessary.
+fn reservation(session: &mut Session<'_>, new: &NewRun) -> Result<Option<Id>> {
+    match &new.worker {
+        Some(worker) => {
+            super::register_worker(session, worker)?;
+            Ok(Some(worker.id))
+        }
+        None => Ok(new.pin),
+    }
+}
+
+/// Whether a run needs its own place: not if an ancestor run belongs to the same group.
 fn needs_place(session: &mut Session<'_>, new: &NewRun) -> Result<bool> {
     let Some(limits) = &new.plan.concurrency else { return Ok(false) };
     let mut above = new.parent.map(|(run, _)| run);
@@ -215,9 +231,10 @@ fn needs_place(session: &mut Session<'_>, new: &NewRun) -> Result<bool> {
     Ok(true)
 }
 
-/// What a run that finds its group full does about it: nothing, or it names those that make room for it.
+/// Resolves a new run's conflict with its group. Returns the runs to cancel for it, or refuses it if the group is
+/// full and rejects new runs.
 fn resolve_conflict(session: &mut Session<'_>, new: &NewRun) -> Result<Vec<RunId>> {
-    /// Older runs of a group that one new run may cancel.
+    /// The most older runs of a group that one new run may cancel.
     const MANY: usize = 10_000;
     let Some(limits) = new.plan.concurrency.as_ref().filter(|_| needs_place(session, new).unwrap_or(true))
     else {
@@ -242,7 +259,8 @@ fn resolve_conflict(session: &mut Session<'_>, new: &NewRun) -> Result<Vec<RunId
     }
 }
 
-/// Keeps a plan; the number by which it is found. Another plan with the same hash gets the next number.
+/// Stores a plan and returns the number by which it is found. A different plan with the same hash gets the next
+/// number.
 fn keep_plan(session: &mut Session<'_>, mut hash: i64, plan: &Arc<Plan>) -> Result<i64> {
     while let Some(kept) = session.db().plan(hash)? {
         if kept.is_same(plan) {
@@ -254,7 +272,7 @@ fn keep_plan(session: &mut Session<'_>, mut hash: i64, plan: &Arc<Plan>) -> Resu
     Ok(hash)
 }
 
-/// Starts a queued run, if its group has a place; `None` if it has to wait.
+/// Starts a queued run, if its group has a free place; `None` if it has to wait.
 pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<Run>>> {
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Some(Outcome::NotFound)) };
     let run = held.row()?;
@@ -270,7 +288,7 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     if outcome.is_applied() {
         let plan = held.plan();
         if run.tally.unsettled < plan.steps.len() as u32 {
-            // Some of it was done by the run that it began in.
+            // The run from which it was forked has done some of its steps.
             let left = held.unsettled()?;
             advance(&mut held, left)?;
         } else {
@@ -281,12 +299,12 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     Ok(Some(outcome))
 }
 
-/// Asks a run to end.
+/// Requests the cancellation of a run.
 pub fn cancel_run(session: &mut Session<'_>, id: RunId) -> Result<Outcome<Run>> {
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };
     let run = held.row()?;
     if run.status() == RunStatus::Queued {
-        // Nothing has begun: its steps end with it. What it took over from another run stays.
+        // No step has started, so the steps end with the run. Steps that it took over from another run stay.
         let plan = held.plan();
         let open: BTreeSet<StepNo> = held.unsettled()?.into_iter().collect();
         for no in &open {
@@ -308,19 +326,28 @@ pub fn cancel_run(session: &mut Session<'_>, id: RunId) -> Result<Outcome<Run>> 
     Ok(outcome)
 }
 
-/// Tries again what failed or was cancelled, keeping what is done.
-pub fn resume_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
-    refuse_child(session, id)?;
-    again(session, id, pin, RunEvent::Resumed, None, |held| resume_set(held))
+/// The worker to which a continued run is reserved.
+#[derive(Clone, Copy)]
+enum Reserve<'a> {
+    /// This worker, or none. It registers in the same transaction.
+    For(Option<&'a NewWorker>),
+    /// The worker to which the parent run is reserved.
+    AsParent(Option<Id>),
 }
 
-/// Goes on with the run that is the work of a step which goes on.
+/// Retries failed and cancelled steps, and keeps the finished ones. Reserves the run to `worker`.
+pub fn resume_run(session: &mut Session<'_>, id: RunId, worker: Option<&NewWorker>) -> Result<Outcome<Run>> {
+    refuse_child(session, id)?;
+    again(session, id, Reserve::For(worker), RunEvent::Resumed, None, |held| resume_set(held))
+}
+
+/// Resumes the child run of a step that continues.
 pub(crate) fn resume_child(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<Outcome<Run>> {
     session.note::<RunRow>(id, |row| row.reason = None)?;
-    again(session, id, pin, RunEvent::Resumed, None, |held| resume_set(held))
+    again(session, id, Reserve::AsParent(pin), RunEvent::Resumed, None, |held| resume_set(held))
 }
 
-/// A run that is another's work does not go on by itself: its parent would not know.
+/// Refuses to resume or rewind a child run by itself, because its parent would not notice.
 fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
     match session.get::<RunRow>(id)?.and_then(|run| run.parent) {
         Some((parent, _)) => Err(Error::Refused(format!(
@@ -330,7 +357,7 @@ fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
     }
 }
 
-/// A board's list would be empty again: its tasks are tried again one by one, or by resuming it.
+/// Refuses an operation that would empty a board's list. A person retries its tasks one by one, or resumes the board.
 fn refuse_board(plan: &Plan, what: &str) -> Result<()> {
     match plan.steps.iter().any(|step| step.spread.is_some_and(|spread| spread.open)) {
         true => Err(Error::Refused(format!(
@@ -340,16 +367,21 @@ fn refuse_board(plan: &Plan, what: &str) -> Result<()> {
     }
 }
 
-/// Goes on from an earlier step: it and all that descends from it run again.
-pub fn rewind_run(session: &mut Session<'_>, id: RunId, to: StepNo, pin: Option<Id>) -> Result<Outcome<Run>> {
+/// Continues from an earlier step: it and all its descendants run again. Reserves the run to `worker`.
+pub fn rewind_run(
+    session: &mut Session<'_>,
+    id: RunId,
+    to: StepNo,
+    worker: Option<&NewWorker>,
+) -> Result<Outcome<Run>> {
     refuse_child(session, id)?;
-    again(session, id, pin, RunEvent::Rewound, Some(to), |held| {
+    again(session, id, Reserve::For(worker), RunEvent::Rewound, Some(to), |held| {
         let plan = held.plan();
         if to as usize >= plan.steps.len() {
             return Err(Error::Refused(format!("run {id} has no step number {to}")));
         }
         refuse_board(&plan, "rewound")?;
-        // What else is broken would break the run again, whatever becomes of this step.
+        // Other failed steps would fail the run again, whatever the result of this step.
         let mut set = resume_set(held)?;
         set.extend(plan.with_descendants(to));
         Ok(set)
@@ -359,7 +391,7 @@ pub fn rewind_run(session: &mut Session<'_>, id: RunId, to: StepNo, pin: Option<
 fn again(
     session: &mut Session<'_>,
     id: RunId,
-    pin: Option<Id>,
+    reserve: Reserve<'_>,
     event: RunEvent,
     afresh: Option<StepNo>,
     set: impl FnOnce(&mut HeldRun<'_, '_>) -> Result<BTreeSet<StepNo>>,
@@ -376,6 +408,14 @@ fn again(
     }
     let outcome = report_run(held.session, &run, event, Actor::Person)?;
     if outcome.is_applied() {
+        let pin = match reserve {
+            Reserve::AsParent(pin) => pin,
+            Reserve::For(None) => None,
+            Reserve::For(Some(worker)) => {
+                super::register_worker(held.session, worker)?;
+                Some(worker.id)
+            }
+        };
         held.session.note::<RunRow>(id, |row| row.pin = pin)?;
         if let Some(group) = &run.group {
             held.session.set_place(group, id, true);
@@ -387,8 +427,8 @@ fn again(
     Ok(outcome)
 }
 
-/// Reserves a live run to a worker again, if it is reserved to nobody: one that was silent for too long
-/// comes back to its own run.
+/// Reserves a live run to a worker again, if it is reserved to none: a worker without heartbeats for too long returns
+/// to its own run.
 pub fn reclaim_run(session: &mut Session<'_>, id: RunId, worker: Id) -> Result<bool> {
     match session.get::<RunRow>(id)? {
         Some(run) if run.pin.is_none() => pin_run(session, id, Some(worker)),
@@ -396,15 +436,50 @@ pub fn reclaim_run(session: &mut Session<'_>, id: RunId, worker: Id) -> Result<b
     }
 }
 
-/// Reserves a live run to another worker, or to none: whoever takes over a run whose process died.
+/// Reserves a live run to `worker`, which registers in the same transaction. `seen` is the reservation that the
+/// caller found and judged useless. Returns false if a present worker has another reservation by now.
+pub fn take_over_run(
+    session: &mut Session<'_>,
+    id: RunId,
+    seen: Option<Id>,
+    worker: &NewWorker,
+) -> Result<bool> {
+    let Some(run) = session.get::<RunRow>(id)?.filter(|run| !run.status().is_terminal()) else {
+        return Ok(false);
+    };
+    if run.pin != seen && !super::is_gone(session, run.pin)? {
+        return Ok(false);
+    }
+    super::register_worker(session, worker)?;
+    pin_run(session, id, Some(worker.id))
+}
+
+/// Reserves a live run to a present worker, if its reservation still is `seen`, which the caller judged useless.
+/// Returns whether it did.
+pub fn adopt_run(session: &mut Session<'_>, id: RunId, seen: Option<Id>, worker: Id) -> Result<bool> {
+    match session.get::<RunRow>(id)? {
+        Some(run) if run.pin == seen => pin_run(session, id, Some(worker)),
+        _ => Ok(false),
+    }
+}
+
+/// Releases a live run to any worker if the worker that it is reserved to is gone. Returns whether it did.
+pub fn free_orphan(session: &mut Session<'_>, id: RunId) -> Result<bool> {
+    let pin = session.get::<RunRow>(id)?.and_then(|run| run.pin);
+    let orphaned = pin.is_some() && super::is_gone(session, pin)? && !mutant!(OrphansNotLookedAt);
+    Ok(orphaned && pin_run(session, id, None)?)
+}
+
+/// Reserves a live run, with its child runs, to another worker or to none.
 pub fn pin_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<bool> {
     let Some(run) = session.get::<RunRow>(id)? else { return Ok(false) };
     if run.status().is_terminal() {
         return Ok(false);
     }
     session.note::<RunRow>(id, |row| row.pin = pin)?;
+    let plan = session.plan(id, run.plan)?;
     let mut executions = session.db().executions(id)?;
-    // What this very operation has made or changed stands above what the database holds.
+    // Rows that this operation has created or changed override those in the database.
     executions.extend(session.seen::<ExecutionRow>().filter(|row| row.id.run == id).cloned());
     for execution in executions {
         let Some(execution) = session.get::<ExecutionRow>(execution.id)? else { continue };
@@ -412,7 +487,8 @@ pub fn pin_run(session: &mut Session<'_>, id: RunId, pin: Option<Id>) -> Result<
             execution.status(),
             ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled
         );
-        if open && &*execution.queue == DEFAULT_QUEUE {
+        let Some(step) = session.get::<StepRow>((id, execution.id.step))? else { continue };
+        if open && plan.step(step.node()).is_for_workers() {
             session.note::<ExecutionRow>(execution.id, |row| row.pin = pin)?;
         }
     }

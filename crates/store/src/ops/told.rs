@@ -1,4 +1,4 @@
-//! Receiving what a message told of: messages come late, twice, in any order, and to whoever listens.
+//! Receives executions that a message announced. Messages arrive late, twice, in any order, and at any listener.
 
 use sprag_lifecycle::ExecutionStatus;
 
@@ -8,21 +8,21 @@ use crate::error::{Error, Result};
 use crate::rows::{ExecutionRow, Row};
 use crate::session::Session;
 
-/// What became of a hand-off that a message told of.
+/// The result of a hand-off that a message announced.
 #[derive(Debug)]
 pub enum Told {
-    /// It is this worker's.
+    /// This worker has received the execution.
     Received(Box<Assignment>),
-    /// It is over: received before, taken back, or never there. Nobody need be told again.
+    /// The hand-off is over: received before, revoked, or never there. The message need not be delivered again.
     Stale,
-    /// It waits, but not for this worker.
+    /// The execution waits, but not for this worker.
     NotHere,
 }
 
-/// Receives one execution that a message told of. One that is over is no event, and leaves no refusal behind: messages
-/// come twice as a matter of course.
+/// Receives one execution that a message announced. A message about a finished hand-off is no event, and leaves no
+/// refusal: duplicate messages are normal.
 pub fn receive_told(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -> Result<Told> {
-    // The execution first: a message that is over is nobody's reason to wait for a run.
+    // The execution first: a stale message must not wait for a run.
     let row = match session.get::<ExecutionRow>(told.execution) {
         Err(Error::UnknownWord { .. }) => return Ok(Told::NotHere),
         row => row?,
@@ -33,12 +33,13 @@ pub fn receive_told(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -
         return Ok(Told::NotHere);
     }
     match row.pin {
-        // Reserved since: the one that it is reserved to is told otherwise.
+        // Reserved since: another message notifies the worker that it is reserved to.
         Some(pin) if pin != claimer.worker => return Ok(Told::Stale),
         None if claimer.reserved_only => return Ok(Told::NotHere),
         _ => {}
     }
-    if !claimer.queues.contains(&row.queue) || !is_for(session, claimer.worker, told.execution)? {
+    let serves = row.pin == Some(claimer.worker) || claimer.queues.contains(&row.queue);
+    if !serves || !is_for(session, claimer.worker, told.execution)? {
         return Ok(Told::NotHere);
     }
     Ok(match receive(session, claimer, told)? {

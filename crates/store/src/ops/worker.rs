@@ -1,5 +1,6 @@
-//! What workers do: receive, renew, finish, give back. Every write carries the fence it was given.
+//! The operations of workers: receive, renew, finish, release. Every write carries the fence of its lease.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,24 +9,33 @@ use sprag_lifecycle::{
     WorkerStatus, advance, mutant,
 };
 
-use crate::backend::Candidate;
+use crate::backend::{Backend, Candidate, Table};
 use crate::error::Result;
+use crate::gathered::{NoRoom, Room, StepsRead};
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
 use crate::run_state::HeldRun;
 use crate::seams::Now;
 use crate::session::Session;
 
-/// The right to an execution: whoever shows this fence may write to it.
+/// The right to an execution: the holder of this fence may write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lease {
-    /// What was received.
+    /// The received execution.
     pub execution: ExecutionId,
-    /// The fence that receiving it gave.
+    /// The fence that the worker got with it.
     pub fence: u32,
 }
 
-/// Who claims, and on what terms.
+impl Lease {
+    /// Returns a number for outside systems that can refuse an older one. It grows whenever the step's owner changes,
+    /// over all its attempts; the fence alone restarts with each attempt.
+    pub fn guard(&self) -> u64 {
+        u64::from(self.execution.attempt) << 32 | u64::from(self.fence)
+    }
+}
+
+/// A worker that claims, and the terms of its claim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claimer {
@@ -33,20 +43,20 @@ pub struct Claimer {
     pub worker: Id,
     /// The queues it serves.
     pub queues: Vec<Arc<str>>,
-    /// Takes only what is reserved to it.
+    /// Whether it takes only executions that are reserved to it.
     pub reserved_only: bool,
-    /// How long it may be silent.
+    /// The time for which a lease lasts without renewal, in milliseconds.
     pub lease_ms: i64,
-    /// What it calls this claim.
+    /// The worker's number for this claim, by which it can repeat the request.
     pub nonce: i64,
 }
 
-/// A received execution: what to do, and the right to do it.
+/// A received execution: the work, and the right to do it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The right.
+    /// The right to the execution.
     pub lease: Lease,
-    /// Until when it lasts unless renewed (steady, by the store's clock).
+    /// The time at which the lease expires unless renewed (steady, by the store's clock).
     pub lease_until_ms: i64,
     /// The run's plan.
     pub plan: Arc<Plan>,
@@ -54,35 +64,38 @@ pub struct Assignment {
     pub inputs: Arc<str>,
     /// The run's context, as JSON.
     pub context: Arc<str>,
-    /// What its last try, or the step that sent it back, had to say.
+    /// Feedback from its last attempt, or from the step that sent it back.
     pub feedback: Option<Arc<str>>,
-    /// The node of the plan that the step stands for.
+    /// The plan's node of the step.
     pub node: StepNo,
-    /// The step's name: its id, and which item of a fan-out it is.
+    /// The step's name: its id, and the number of its item in a fan-out.
     pub name: String,
-    /// What became of the steps that its texts name, as JSON.
-    pub steps: Option<Arc<str>>,
-    /// The value of the item that it stands for, as JSON.
+    /// The steps that its texts name, with their results.
+    pub steps: Option<StepsRead>,
+    /// The reason why its texts cannot be filled in, if that is known already: the step fails with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+    /// The value of its item, as JSON; absent if it is no item.
     pub item: Option<Arc<str>>,
-    /// The branch that the run works on, if it has one of its own.
+    /// The branch on which the run works, if it has one of its own.
     pub branch: Option<String>,
-    /// Somebody has tried it in this round before.
+    /// Whether it was tried in this round before.
     pub is_retry: bool,
 }
 
 impl Assignment {
-    /// The step to work on, as it was planned.
+    /// Returns the step to work on, as planned.
     pub fn step(&self) -> &PlanStep {
         self.plan.step(self.node)
     }
 
-    /// Everything that the step's texts can name; an item's value stands under [`crate::ITEM`].
+    /// Returns all values that the step's texts can name; an item's value is under [`crate::ITEM`].
     pub fn names(&self) -> serde_json::Value {
         let parse = |text: &str| serde_json::from_str(text).unwrap_or(serde_json::Value::Null);
         let mut names = serde_json::json!({
             "inputs": parse(&self.inputs),
             "run": crate::names::run_names(self.lease.execution.run, &self.plan),
-            "steps": self.steps.as_deref().map_or_else(|| serde_json::json!({}), parse),
+            "steps": self.steps.as_ref().map_or_else(|| serde_json::json!({}), StepsRead::value),
         });
         if let Some(item) = &self.item {
             names[crate::names::ITEM] = parse(item);
@@ -94,47 +107,65 @@ impl Assignment {
     }
 }
 
-/// How an execution ended, as its worker tells it.
+/// The end of an execution, as its worker reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "how", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Ending {
-    /// Well.
+    /// The work succeeded.
     Completed {
-        /// What it produced, as JSON.
+        /// The outputs, as JSON.
         result: Option<Arc<str>>,
     },
-    /// Badly.
+    /// The work failed.
     Failed {
-        /// What is known of it, as JSON.
+        /// The known details, as JSON.
         result: Option<Arc<str>>,
-        /// Whether another try makes sense.
+        /// Whether a retry makes sense.
         retriable: bool,
     },
-    /// It took too long and was ended.
-    TimedOut {
-        /// What is known of it, as JSON.
+    /// The work failed for a reason that only a person can remove. It is neither retried nor reworked; a resume tries
+    /// again.
+    Blocked {
+        /// The known details, as JSON.
         result: Option<Arc<str>>,
     },
-    /// It was ended because somebody wanted so.
+    /// The work took too long and was stopped.
+    TimedOut {
+        /// The known details, as JSON.
+        result: Option<Arc<str>>,
+    },
+    /// The work was stopped on request.
     Cancelled,
 }
 
 impl Ending {
-    /// The event, what is kept of it, and whether another try makes sense.
+    /// Returns the result that the worker reports, as JSON.
+    pub fn result(&self) -> Option<&Arc<str>> {
+        match self {
+            Ending::Completed { result }
+            | Ending::Failed { result, .. }
+            | Ending::Blocked { result }
+            | Ending::TimedOut { result } => result.as_ref(),
+            Ending::Cancelled => None,
+        }
+    }
+
+    /// Returns the event, the result to store, and whether a retry makes sense.
     pub(super) fn told(&self) -> (ExecutionEvent, Option<Arc<str>>, bool) {
         match self {
             Ending::Completed { result } => (ExecutionEvent::Completed, result.clone(), true),
             Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
+            Ending::Blocked { result } => (ExecutionEvent::Failed, result.clone(), false),
             Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
             Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
         }
     }
 }
 
-/// What became of a worker's report.
+/// The result of a worker's report.
 #[derive(Debug)]
 pub struct Finished {
-    /// Whether it stands.
+    /// The outcome of the reported event.
     pub outcome: Outcome<Execution>,
     /// The next execution of the same run, received in the same transaction.
     pub next: Option<Assignment>,
@@ -154,17 +185,16 @@ pub fn claim(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Resu
     Ok(got)
 }
 
-/// What may be received, at most `limit`. A run that cannot be read holds up no other: it is passed over.
+/// Returns the executions that may be received, at most `limit`. Skips runs that cannot be read, so that they block
+/// no others.
 fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Vec<Candidate>> {
+    let lines = lines(session, claimer)?;
     let mut wanted = limit;
-    // Ends: each round passes over at least one more, or is the last.
+    // The loop ends: each round skips at least one more, or is the last.
     loop {
         let mut found: Vec<Candidate> = Vec::new();
-        for queue in &claimer.queues {
-            let anyones = (!claimer.reserved_only).then_some(0);
-            for pin in anyones.into_iter().chain([claimer.worker]) {
-                found.extend(session.db().claimable(queue, pin, wanted)?);
-            }
+        for (queue, pin) in &lines {
+            found.extend(session.db().claimable(queue, *pin, wanted)?);
         }
         found.sort_unstable();
         found.truncate(wanted);
@@ -184,7 +214,28 @@ fn candidates(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Res
     }
 }
 
-/// Whether this version knows the statuses of the rows that receiving it touches.
+/// Returns the queues to search for this claimer, each with the worker to which its executions are reserved (0:
+/// none).
+///
+/// A worker that only executes runs reserved to it serves no queue. It executes all their steps, whatever their
+/// queues.
+fn lines(session: &mut Session<'_>, claimer: &Claimer) -> Result<Vec<(Arc<str>, Id)>> {
+    if !claimer.reserved_only {
+        let queues = claimer.queues.iter();
+        return Ok(queues
+            .flat_map(|queue| [0, claimer.worker].map(|pin| (Arc::clone(queue), pin)))
+            .collect());
+    }
+    let mut queues: BTreeSet<Arc<str>> = claimer.queues.iter().cloned().collect();
+    for plan in session.db().pinned_plans(claimer.worker)? {
+        let plan = session.db().plan(plan)?;
+        let steps = plan.iter().flat_map(|plan| &plan.steps).filter(|step| step.is_for_workers());
+        queues.extend(steps.map(|step| step.queue.as_str().into()));
+    }
+    Ok(queues.into_iter().map(|queue| (queue, claimer.worker)).collect())
+}
+
+/// Whether this version knows the statuses of the rows that receiving the execution touches.
 pub(super) fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let read = session
         .get::<RunRow>(id.run)
@@ -201,7 +252,7 @@ pub(super) fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<
     }
 }
 
-/// Receives one execution that a message told of: the message's fence decides whether it is still meant.
+/// Receives one execution that a message announced. The message's fence decides whether it is still valid.
 pub fn receive(
     session: &mut Session<'_>,
     claimer: &Claimer,
@@ -213,7 +264,8 @@ pub fn receive(
     }
     let ExecutionId { run, step, .. } = told.execution;
     if !session.db().is_held(run) {
-        // Receiving waits for nobody: whoever has the run looks at it, or this process does afterwards.
+        // Receiving does not wait for a lock: the process that holds the run advances it, or this process does
+        // afterwards.
         session.db().look_later(run, step);
     } else if let Some(mut held) = HeldRun::take(session, run)? {
         advance(&mut held, [step])?;
@@ -221,7 +273,7 @@ pub fn receive(
     Ok(Ok(assignment(session, told.execution)?))
 }
 
-/// Touches the execution's row alone: the run's is not needed to receive.
+/// Changes only the execution's row: receiving does not need the run's.
 fn receive_row(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -> Result<Outcome<Execution>> {
     let given = given(session, told)?;
     session.apply::<ExecutionRow>(
@@ -239,7 +291,7 @@ fn receive_row(session: &mut Session<'_>, claimer: &Claimer, told: Lease) -> Res
     )
 }
 
-/// The clock that leases are measured by.
+/// Returns the time on the clock that measures leases.
 pub(super) fn lease_clock(now: Now) -> i64 {
     if mutant!(WallClockLeases) { now.wall_ms } else { now.steady_ms }
 }
@@ -262,9 +314,12 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
     let step = session.get::<StepRow>((id.run, id.step))?.ok_or_else(missing)?;
     let plan = session.plan(id.run, run.plan)?;
     let node = step.node();
-    let steps = match plan.step(node).reads.is_empty() {
-        true => None,
-        false => Some(crate::names::step_names(session, &plan, id.run, &step)?.to_string().into()),
+    let (steps, unreadable) = match plan.step(node).reads.is_empty() {
+        true => (None, None),
+        false => match crate::names::step_names(session, &plan, id.run, &step, &mut Room::default())? {
+            Ok(steps) => (Some(steps), None),
+            Err(_) => (None, Some(NoRoom::TOLD.to_owned())),
+        },
     };
     let branch = match plan.environment.is_some() {
         true => session.language().branch(&plan, &id.run.to_string()),
@@ -276,6 +331,7 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
         node,
         name: crate::names::step_name(&plan, &step),
         steps,
+        unreadable,
         item: crate::names::item_value(session, &step)?,
         lease: Lease { execution: id, fence: row.fence },
         lease_until_ms: row.lease_until_ms,
@@ -286,7 +342,7 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
     })
 }
 
-/// Reports how an execution ended, advances its run and, if `next` asks for it, receives what follows.
+/// Reports the end of an execution, advances its run and, if `next` asks for it, receives the next execution.
 pub fn finish(
     session: &mut Session<'_>,
     lease: Lease,
@@ -299,6 +355,7 @@ pub fn finish(
         session.apply::<ExecutionRow>(lease.execution, event, Actor::Worker, &given, |row, now| {
             row.result = result;
             row.retriable = retriable;
+            row.blocked = matches!(ending, Ending::Blocked { .. });
             row.ended_ms = Some(now.wall_ms);
         })?;
     if !outcome.is_applied() {
@@ -316,15 +373,17 @@ pub fn finish(
     Ok(Finished { outcome, next })
 }
 
-/// Receives what this very operation has handed over, if it is for this worker.
+/// Receives an execution that this operation has published, if it is for this worker.
 fn receive_next(session: &mut Session<'_>, claimer: &Claimer, last: Lease) -> Result<Option<Assignment>> {
     let mut found: Vec<_> = session
         .seen::<ExecutionRow>()
         .filter(|row| {
             row.id.run == last.execution.run
                 && row.status() == ExecutionStatus::Scheduled
-                && row.pin.is_none_or(|pin| pin == claimer.worker)
-                && claimer.queues.contains(&row.queue)
+                && match row.pin {
+                    Some(pin) => pin == claimer.worker,
+                    None => claimer.queues.contains(&row.queue),
+                }
         })
         .map(|row| (std::cmp::Reverse(row.priority), row.id, row.fence))
         .collect();
@@ -337,21 +396,37 @@ fn receive_next(session: &mut Session<'_>, claimer: &Claimer, last: Lease) -> Re
     Ok(None)
 }
 
-/// What became of a lease.
+/// The state of a lease after a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// It lasts until then (steady, by the store's clock).
+    /// The worker still holds the lease.
     Held {
-        /// Until when.
+        /// The time at which it expires (steady, by the store's clock).
         until_ms: i64,
-        /// Somebody wants the execution to end.
+        /// Whether the execution was asked to stop.
         cancel_requested: bool,
     },
-    /// It was taken away: end the work, its result will be refused.
+    /// The lease was taken away: the worker must stop the work, because its result will be refused.
     Lost,
 }
 
-/// Prolongs leases, each matched by its fence.
+/// Returns for how many milliseconds from now each lease is certain to stay with its holder although no process can
+/// write to the store; `None` if commits succeed, or if the lease was taken away before.
+pub fn kept_through_stall(db: &mut dyn Backend, leases: &[Lease]) -> Result<Vec<Option<i64>>> {
+    let now_ms = lease_clock(db.now());
+    let mut kept = Vec::with_capacity(leases.len());
+    for lease in leases {
+        let row = Table::<ExecutionRow>::load(db, lease.execution)?;
+        let held = row.filter(|row| row.status() == ExecutionStatus::Running && row.fence == lease.fence);
+        kept.push(match held {
+            Some(row) => db.lease_is_certain_for_ms(row.lease_until_ms - now_ms)?,
+            None => None,
+        });
+    }
+    Ok(kept)
+}
+
+/// Renews leases, each matched by its fence.
 pub fn renew(session: &mut Session<'_>, leases: &[Lease], lease_ms: i64) -> Result<Vec<Renewal>> {
     let until_ms = lease_clock(session.now()) + lease_ms;
     let mut renewals = Vec::with_capacity(leases.len());
@@ -370,7 +445,7 @@ pub fn renew(session: &mut Session<'_>, leases: &[Lease], lease_ms: i64) -> Resu
     Ok(renewals)
 }
 
-/// Gives an execution back unfinished; it goes to the queue again.
+/// Returns an unfinished execution to its queue.
 pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execution>> {
     let given = given(session, lease)?;
     let outcome = session.apply::<ExecutionRow>(
@@ -393,35 +468,21 @@ pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execut
         if wanted {
             held.schedule(lease.execution)?;
         } else {
-            held.end_work(lease.execution.step)?;
+            held.stop_work(lease.execution.step)?;
         }
         advance(&mut held, [lease.execution.step])?;
     }
     Ok(outcome)
 }
 
-/// Receives one execution for whoever comes by from time to time, and is known by its name: an agent, a person.
-/// The same nonce gets what it got before, for as long as that is still held: the answer may have been lost.
+/// Receives one execution for an agent or a person, identified by name. The same nonce gets the same execution while
+/// it is still held, because the first answer may have been lost. Only a claimer that received something is
+/// registered.
 pub fn claim_as(
     session: &mut Session<'_>,
     worker: &super::NewWorker,
     claimer: &Claimer,
 ) -> Result<Option<Assignment>> {
-    let until_ms = session.now().steady_ms + worker.lease_ms;
-    match session.get::<WorkerRow>(worker.id)? {
-        Some(row) if row.status() == WorkerStatus::Online => {
-            // Told anew only where it makes a difference: many claims a second are one worker's.
-            if row.heartbeat_until_ms < until_ms - worker.lease_ms / 2 || row.queues != worker.queues {
-                session.note::<WorkerRow>(worker.id, |row| {
-                    row.heartbeat_until_ms = until_ms.max(row.heartbeat_until_ms);
-                    row.queues = Arc::clone(&worker.queues);
-                })?;
-            }
-        }
-        _ => {
-            let _ = super::register_worker(session, worker)?;
-        }
-    }
     if claimer.nonce != 0 && !mutant!(NonceIgnored) {
         let held = session.db().held_by(claimer.worker)?;
         let same = |row: &ExecutionRow| row.nonce == claimer.nonce && claimer.queues.contains(&row.queue);
@@ -429,10 +490,32 @@ pub fn claim_as(
             return assignment(session, row.id).map(Some);
         }
     }
-    Ok(claim(session, claimer, 1)?.pop())
+    let claimed = claim(session, claimer, 1)?.pop();
+    if claimed.is_some() {
+        show_claimer(session, worker)?;
+    }
+    Ok(claimed)
 }
 
-/// What is held by this lease, told again; none if it is not held any more.
+/// Registers a claimer, or records a heartbeat for it.
+fn show_claimer(session: &mut Session<'_>, worker: &super::NewWorker) -> Result<()> {
+    let until_ms = session.now().steady_ms + worker.lease_ms;
+    match session.get::<WorkerRow>(worker.id)? {
+        Some(row) if row.status() == WorkerStatus::Online => {
+            // Written only if it makes a difference: one worker may claim many times a second.
+            if row.heartbeat_until_ms < until_ms - worker.lease_ms / 2 || row.queues != worker.queues {
+                session.note::<WorkerRow>(worker.id, |row| {
+                    row.heartbeat_until_ms = until_ms.max(row.heartbeat_until_ms);
+                    row.queues = Arc::clone(&worker.queues);
+                })?;
+            }
+            Ok(())
+        }
+        _ => super::register_worker(session, worker),
+    }
+}
+
+/// Returns the assignment of this lease again; `None` if it is not held any more.
 pub fn assignment_of(session: &mut Session<'_>, lease: Lease) -> Result<Option<Assignment>> {
     match session.get::<ExecutionRow>(lease.execution)? {
         Some(row) if row.status() == ExecutionStatus::Running && row.fence == lease.fence => {
@@ -442,7 +525,7 @@ pub fn assignment_of(session: &mut Session<'_>, lease: Lease) -> Result<Option<A
     }
 }
 
-/// Prolongs a lease, and shows that whoever has it is there.
+/// Renews a lease, and records a heartbeat for its owner.
 pub fn keep(session: &mut Session<'_>, lease: Lease, lease_ms: i64) -> Result<Renewal> {
     let renewal = renew(session, &[lease], lease_ms)?.pop().unwrap_or(Renewal::Lost);
     if renewal != Renewal::Lost

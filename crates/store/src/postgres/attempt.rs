@@ -1,4 +1,4 @@
-//! One transaction for several jobs: what each came to, once it is committed.
+//! One transaction for several jobs, and the outcome of each job after the commit.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use sprag_lifecycle::{RunId, StepNo};
 
 use super::Shared;
+use super::cells::Cell;
 use super::fault::Fault;
 use super::listen::{NOTIFY, message};
 use super::open;
@@ -18,11 +19,11 @@ use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{Flushed, Session};
 
-/// What became of one job.
+/// The outcome of one job.
 pub(super) enum Fate {
-    /// It was run, and this came of it.
+    /// The job ran, with this result.
     Done(Result<Flushed>),
-    /// Somebody else holds this: nothing of it was written.
+    /// Another transaction holds this lock. Nothing of the job was written.
     Busy(Lock),
 }
 
@@ -33,7 +34,7 @@ pub(super) struct Done {
     pub(super) later: BTreeSet<(RunId, StepNo)>,
 }
 
-/// Why nothing was written, or nobody knows.
+/// The reason why nothing was written, or why the outcome of the commit is unknown.
 pub(super) enum Failure {
     /// The transaction was undone.
     Fault(Fault),
@@ -41,11 +42,11 @@ pub(super) enum Failure {
     Together,
     /// The answer to the commit was lost.
     Lost { xid: Option<i64>, done: Box<Done>, reason: String },
-    /// And it cannot be found out whether it was made.
+    /// The answer to the commit was lost, and the writer cannot find out whether the commit was made.
     Unknown(String),
 }
 
-/// Waits for `locks`, runs all jobs that need wait for nothing else, and commits.
+/// Waits for `locks`, runs all jobs that wait for no other lock, and commits.
 pub(super) fn attempt(
     wire: &Wire,
     shared: &Shared,
@@ -56,6 +57,7 @@ pub(super) fn attempt(
     let began = Tx::write(wire, shared, locks.iter(), &about);
     let mut tx = began.map_err(|fault| undo(wire, Failure::Fault(fault)))?;
     let alone = works.len() == 1;
+    let put_back = tx.state.clock_put_back;
     let mut fates = Vec::with_capacity(works.len());
     for work in works.iter_mut() {
         match run_in(&mut tx, &mut *work.job, alone) {
@@ -66,7 +68,21 @@ pub(super) fn attempt(
             }
         }
     }
-    commit(tx, fates)
+    let committed = commit(tx, fates);
+    if let Some((was_ms, ahead_ms)) = put_back {
+        raise_clock(wire, was_ms, ahead_ms);
+    }
+    committed
+}
+
+/// Records for all processes that the server's clock was put back. Runs by itself after the transaction, so that no
+/// transaction waits for this row while it holds another. If it fails, the next transaction sees the same.
+fn raise_clock(wire: &Wire, was_ms: i64, ahead_ms: i64) {
+    let sql = "UPDATE store_state SET ahead_ms = $2 WHERE ahead_ms = $1";
+    tracing::warn!(by_ms = ahead_ms - was_ms, "PostgreSQL's clock was put back: the store's time goes on");
+    if let Err(fault) = wire.ask(&[Ask::new(sql, [Cell::from(was_ms), Cell::from(ahead_ms)])]) {
+        tracing::warn!(%fault, "telling others of the clock: they see it themselves");
+    }
 }
 
 fn run_in(tx: &mut Tx<'_>, job: &mut dyn Job, alone: bool) -> std::result::Result<Fate, Failure> {
@@ -80,7 +96,7 @@ fn run_in(tx: &mut Tx<'_>, job: &mut dyn Job, alone: bool) -> std::result::Resul
     if let Some(fault) = tx.fault.take() {
         return Err(Failure::Fault(fault));
     }
-    // What it made of a row that it could not have is of no account.
+    // The job's result is ignored if it met a row that another transaction holds.
     let fate = match (tx.state.busy.take(), done) {
         (Some(lock), _) => Fate::Busy(lock),
         (None, Ok(flushed)) => {
@@ -93,7 +109,7 @@ fn run_in(tx: &mut Tx<'_>, job: &mut dyn Job, alone: bool) -> std::result::Resul
         if !alone {
             return Err(Failure::Together);
         }
-        // Nothing else is in this transaction: its end undoes the job.
+        // Nothing else is in this transaction, so undoing it undoes the job.
         tx.state.undo_all = true;
     }
     tx.state.drop_job();
@@ -111,11 +127,11 @@ fn run_job(tx: &mut Tx<'_>, job: &mut dyn Job) -> Result<Flushed> {
     })
 }
 
-/// Ends a transaction that came to nothing.
+/// Rolls back a transaction that failed.
 fn undo(wire: &Wire, failure: Failure) -> Failure {
     match wire.script("ROLLBACK") {
         Ok(()) => failure,
-        // The connection went with it.
+        // The rollback failed because the connection is lost.
         Err(fault) => match failure {
             Failure::Together => Failure::Fault(fault),
             failure => failure,
@@ -123,12 +139,12 @@ fn undo(wire: &Wire, failure: Failure) -> Failure {
     }
 }
 
-/// Sends everything that is left together with the commit: it fails as a whole if one statement does.
+/// Sends all remaining statements together with the commit. If one statement fails, the whole transaction does.
 fn commit(mut tx: Tx<'_>, fates: Vec<Fate>) -> std::result::Result<Done, Failure> {
     let wire = tx.wire;
     let later = std::mem::take(&mut tx.state.later);
     if tx.state.undo_all || !tx.state.wants_commit() {
-        // Whatever was read stands; nothing was to be written.
+        // The reads are valid, and there is nothing to write.
         wire.script("ROLLBACK").map_err(Failure::Fault)?;
         return Ok(Done { fates, later });
     }
@@ -139,12 +155,12 @@ fn commit(mut tx: Tx<'_>, fates: Vec<Fate>) -> std::result::Result<Done, Failure
         .cloned()
         .collect();
     if tx.state.xid.is_none() {
-        // What is not told in the journal has not asked for its number yet.
+        // A transaction that writes no journal entry has not asked for its id yet.
         tx.state.xid =
             Some(open::number(wire, "SELECT pg_current_xact_id()::text::bigint").map_err(Failure::Fault)?);
     }
     let told = message(&topics);
-    let mut asks = tx.state.asks(&tx.shared.sentences);
+    let mut asks = tx.state.asks(&tx.shared.sentences, tx.now.steady_ms);
     if !topics.is_empty() {
         asks.push(Ask::new(NOTIFY, [told.as_str().into()]));
     }
@@ -156,7 +172,7 @@ fn commit(mut tx: Tx<'_>, fates: Vec<Fate>) -> std::result::Result<Done, Failure
             tx.state.sent(&tx.shared.sentences);
             tx.shared.sentences.learn(std::mem::take(&mut tx.state.new_sentences));
             for (hash, plan) in &tx.state.plans {
-                tx.shared.keep_plan(*hash, plan);
+                tx.shared.keep_plan(tx.state.plans_removed, *hash, plan);
             }
             Ok(Done { fates, later })
         }

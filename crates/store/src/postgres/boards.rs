@@ -1,8 +1,8 @@
-//! The tables of boards in PostgreSQL. What belongs to one board is covered by its run's row.
+//! The tables of boards in PostgreSQL. The row of a board's run covers everything that belongs to the board.
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{Following, RunId, StepNo, StepStatus, Word};
+use sprag_lifecycle::{RunId, StepNo, StepStatus, TaskNeed, Word};
 
 use super::cells::Reader;
 use super::tx::Tx;
@@ -23,8 +23,8 @@ fn board(r: &mut Reader<'_>) -> Result<BoardRow> {
     })
 }
 
-fn following(r: &mut Reader<'_>) -> Result<Following> {
-    Ok(Following { item: r.int()?, tolerant: r.bool()? })
+fn following(r: &mut Reader<'_>) -> Result<TaskNeed> {
+    Ok(TaskNeed { item: r.int()?, tolerant: r.bool()? })
 }
 
 impl Boards for Tx<'_> {
@@ -98,7 +98,7 @@ impl Boards for Tx<'_> {
         self.one(sql, vec![run.to_i64().into(), key.into()], |r| r.int())
     }
 
-    fn put_task_need(&mut self, run: RunId, no: StepNo, need: Following) -> Result<()> {
+    fn put_task_need(&mut self, run: RunId, no: StepNo, need: TaskNeed) -> Result<()> {
         self.state.extra(
             "INSERT INTO task_needs (run, no, need, tolerant) VALUES ($1, $2, $3, $4)",
             vec![run.to_i64().into(), no.into(), need.item.into(), need.tolerant.into()],
@@ -106,12 +106,12 @@ impl Boards for Tx<'_> {
         Ok(())
     }
 
-    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<Following>> {
+    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<TaskNeed>> {
         let sql = "SELECT need, tolerant FROM task_needs WHERE run = $1 AND no = $2 ORDER BY need";
         self.list(sql, vec![run.to_i64().into(), no.into()], following)
     }
 
-    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>> {
+    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<TaskNeed>> {
         let sql = "SELECT no, tolerant FROM task_needs WHERE run = $1 AND need = $2 ORDER BY no";
         self.list(sql, vec![run.to_i64().into(), need.into()], following)
     }

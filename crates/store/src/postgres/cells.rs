@@ -1,4 +1,4 @@
-//! Columns between Rust and PostgreSQL: what a row writes, cell by cell, and reads back in the same order.
+//! Columns between Rust and PostgreSQL: a row writes its cells in one order, and reads them back in the same order.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -10,7 +10,7 @@ use tokio_postgres::types::{IsNull, ToSql, Type};
 
 use crate::error::{Error, Result};
 
-/// One value. Whole numbers are BIGINT everywhere, so that there are three kinds.
+/// One value. All whole numbers are BIGINT, so that there are only three kinds.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Cell<'a> {
     Int(Option<i64>),
@@ -86,7 +86,7 @@ impl From<Vec<i64>> for Cell<'_> {
 }
 
 impl Cell<'_> {
-    /// The same, kept until it is sent.
+    /// Returns the same cell with owned data, to keep it until it is sent.
     pub(super) fn into_owned(self) -> Cell<'static> {
         match self {
             Cell::Int(value) => Cell::Int(value),
@@ -108,7 +108,7 @@ macro_rules! to_sql {
                 }
             }
 
-            // What does not fit its column is PostgreSQL's to refuse.
+            // PostgreSQL refuses a value that does not fit its column.
             fn accepts(_: &Type) -> bool {
                 true
             }
@@ -128,7 +128,7 @@ pub(super) enum Column<'a> {
 }
 to_sql!(Column, Int, Text, Bool);
 
-/// Turns rows of cells into columns.
+/// Converts rows of cells into columns.
 pub(super) fn columns<'a>(rows: impl IntoIterator<Item = Vec<Cell<'a>>>) -> Vec<Column<'a>> {
     let mut columns: Vec<Column<'a>> = Vec::new();
     for row in rows {
@@ -170,7 +170,7 @@ impl<'r> Reader<'r> {
         })
     }
 
-    /// A number that fits the type it is kept in; what does not was written by somebody else.
+    /// Returns a number that fits the type of its field. A number that does not fit was written by another program.
     pub(super) fn int<T: TryFrom<i64>>(&mut self) -> Result<T> {
         let value: i64 = self.next()?;
         T::try_from(value).map_err(|_| self.misfit(value))

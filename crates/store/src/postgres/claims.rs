@@ -1,7 +1,8 @@
-//! Claims: they take what nobody else is taking at this moment, and wait for no run.
+//! Claims: they take executions that no other transaction is taking at this moment, and wait for no run.
 //!
-//! Receiving an execution needs its own row alone. If its run is free, it is held as well and goes on at once; if not,
-//! whoever has it is not waited for, and the run is looked at after the commit.
+//! Receiving an execution needs its own row alone. If its run is free, the claim holds the run as well, and the run
+//! continues at once. Otherwise the claim does not wait for the run's holder, and the writer looks at the run after
+//! the commit.
 
 use std::collections::BTreeSet;
 
@@ -29,12 +30,12 @@ fn candidate(r: &mut Reader<'_>) -> Result<Candidate> {
 }
 
 impl Tx<'_> {
-    /// What waits, for somebody who only wants to know.
+    /// Returns the waiting executions, for a caller that only reads.
     pub(super) fn look_at_claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
         self.list(WAITING, vec![queue.into(), pin.into(), limit.into()], candidate)
     }
 
-    /// What waits and nobody else is taking; it is this transaction's to take.
+    /// Returns the waiting executions that no other transaction is taking. This transaction holds them.
     pub(super) fn hold_claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
         if let Some(waiting) = self.still_waiting(queue, pin, limit) {
             return Ok(waiting);
@@ -56,12 +57,13 @@ impl Tx<'_> {
         }
         self.learn_all::<ExecutionRow>(&answers[0], true);
         if let (true, Some(first)) = (free.is_empty(), waiting.first()) {
-            // Somebody is taking all of it, and may leave some: only then is there nothing.
+            // Other transactions are taking all of them, and may leave some. Only after those have ended is the queue
+            // known to be empty.
             let ExecutionId { run, step, attempt } = first.execution;
             return Err(self.busy(Lock::Execution(run.to_i64(), step, attempt)));
         }
         self.learn_surroundings(&free)?;
-        // What was free and is not among the first any more has moved up meanwhile.
+        // An execution that was free but is not among the first in this list has moved up meanwhile.
         let missing = free.iter().filter(|id| !waiting.iter().any(|one| one.execution == **id));
         let moved_up: Vec<Candidate> = missing
             .filter_map(|id| self.state.executions.get(*id)?.0)
@@ -77,7 +79,7 @@ impl Tx<'_> {
         Ok(waiting)
     }
 
-    /// Reads the runs and steps of what may be received; of the runs, it holds those that are free.
+    /// Reads the runs and steps of executions that may be received, and holds those of the runs that are free.
     fn learn_surroundings(&mut self, executions: &BTreeSet<ExecutionId>) -> Result<()> {
         let around = Around::of(&self.state, executions);
         let asks = around.asks();
@@ -86,14 +88,15 @@ impl Tx<'_> {
         }
         let answers = self.ask(asks, "reading")?;
         self.state.glimpsed.extend(executions.iter().map(|id| id.run));
-        // Those that are held are told twice: what is held stands.
+        // Held runs are in both answers. The held rows overwrite the others.
         self.learn_all::<RunRow>(&answers[1], false);
         self.learn_all::<RunRow>(&answers[0], true);
         self.learn_all::<StepRow>(&answers[2], true);
         Ok(())
     }
 
-    /// What waited when the transaction began, and is not taken yet; none if that does not answer the question.
+    /// Returns the executions that waited when the transaction began and are not taken yet; none if they do not answer
+    /// the question.
     pub(super) fn still_waiting(&mut self, queue: &str, pin: Id, limit: usize) -> Option<Vec<Candidate>> {
         let waiting = self.state.waiting.get(&(queue.into(), pin))?;
         let mut free: Vec<Candidate> = Vec::new();
@@ -115,7 +118,8 @@ impl Tx<'_> {
         free.iter().all(|candidate| self.glimpse(candidate.execution.run)).then_some(free)
     }
 
-    /// Lets the present job know a run that somebody else holds, if it was seen when the transaction began.
+    /// Makes a run that another transaction holds known to the present job, if it was seen when the transaction began.
+    /// Returns whether the run is known.
     pub(super) fn glimpse(&mut self, run: RunId) -> bool {
         if self.state.runs.get(run).is_some() {
             return true;
@@ -127,7 +131,7 @@ impl Tx<'_> {
     }
 }
 
-/// The statements that read what lies around executions: the runs and steps that are not known yet.
+/// The statements that read the runs and steps of executions, as far as they are not known yet.
 pub(super) struct Around {
     held_sql: String,
     plain_sql: String,
@@ -160,7 +164,7 @@ impl Around {
         }
     }
 
-    /// None, or three: the runs that are free, all of them, the steps.
+    /// Returns no statements, or three: for the free runs, for all runs, and for the steps.
     pub(super) fn asks(&self) -> Vec<Ask<'_>> {
         if self.runs.is_empty() && self.numbers.is_empty() {
             return Vec::new();
@@ -174,7 +178,7 @@ impl Around {
 }
 
 impl Tx<'_> {
-    /// The steps of a run that are known, in order.
+    /// Returns the known steps of a run, in order.
     pub(super) fn known_steps(&self, run: RunId) -> impl Iterator<Item = &StepRow> {
         self.state.steps.known.range((run, 0)..=(run, u32::MAX)).filter_map(|(_, known)| known.row.as_ref())
     }

@@ -1,4 +1,4 @@
-//! How environments, threads, gates, workers and enforcements lie in their tables.
+//! The mapping of environments, threads, gates, workers and enforcements to their tables.
 
 use sprag_lifecycle::{RunId, Word};
 use tokio_postgres::Row as Columns;

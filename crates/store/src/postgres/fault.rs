@@ -1,4 +1,4 @@
-//! What goes wrong with PostgreSQL: what it means to the writer, and to a person.
+//! Faults of PostgreSQL: their meaning for the writer, and for a person.
 
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
@@ -6,13 +6,17 @@ use tokio_postgres::error::SqlState;
 use super::place::Place;
 use crate::error::Error;
 
-/// What went wrong on a connection.
+/// A fault of a connection.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// PostgreSQL or the connection to it says so.
+    /// PostgreSQL or the connection to it reported an error.
     Sql(tokio_postgres::Error),
-    /// Nothing was heard for longer than any statement may take.
+    /// No answer arrived for longer than any statement may take.
     Silent,
+    /// A newer program has changed the schema to this version.
+    Newer(i64),
+    /// A row that every database of Sprag has is missing.
+    Incomplete,
 }
 
 impl From<tokio_postgres::Error> for Fault {
@@ -25,13 +29,15 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Fault::Silent => f.write_str("the server does not answer"),
+            Fault::Newer(found) => write!(f, "the database has schema version {found}"),
+            Fault::Incomplete => f.write_str("the row of the store's state is missing"),
             Fault::Sql(error) => match error.as_db_error() {
                 Some(told) => {
                     f.write_str(told.message())?;
                     told.detail().map_or(Ok(()), |detail| write!(f, " ({detail})"))
                 }
                 None => {
-                    // The library's own words end where the reason begins.
+                    // The library's own message does not include its source, which has the reason.
                     let mut source = std::error::Error::source(error);
                     match source {
                         None => write!(f, "{error}"),
@@ -54,14 +60,14 @@ impl Fault {
     fn code(&self) -> Option<&SqlState> {
         match self {
             Fault::Sql(error) => error.code(),
-            Fault::Silent => None,
+            Fault::Silent | Fault::Newer(_) | Fault::Incomplete => None,
         }
     }
 
-    /// The connection is gone, or going: the same again on another one may work.
+    /// Returns whether the connection is lost or closing. The same operation may succeed on another connection.
     pub(super) fn is_lost(&self) -> bool {
         match self.code() {
-            None => true,
+            None => !matches!(self, Fault::Newer(_) | Fault::Incomplete),
             Some(code) => {
                 [
                     SqlState::ADMIN_SHUTDOWN,
@@ -76,7 +82,7 @@ impl Fault {
         }
     }
 
-    /// Somebody else was at the same rows: the same again may work.
+    /// Returns whether another transaction used the same rows. The same operation may then succeed when it is retried.
     pub(super) fn is_contention(&self) -> bool {
         self.code().is_some_and(|code| {
             [
@@ -90,14 +96,21 @@ impl Fault {
         })
     }
 
-    /// A plan that was known to be kept was forgotten.
+    /// Returns whether a plan that the process had cached was forgotten meanwhile.
     pub(super) fn is_about_a_plan(&self) -> bool {
         self.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION)
     }
 
-    /// What it means to a person.
+    /// Returns the error that a person reads.
     pub(super) fn told(&self, place: &Place, action: &'static str) -> Error {
         let path = place.path();
+        match self {
+            Fault::Newer(found) => {
+                return Error::Newer { path, found: *found, known: super::open::SCHEMA_VERSION };
+            }
+            Fault::Incomplete => return Error::Corrupt { path, reason: self.to_string() },
+            Fault::Sql(_) | Fault::Silent => {}
+        }
         let Some(code) = self.code() else {
             let reason = match action {
                 "opening" if place.config().get_ssl_mode() == SslMode::Require => format!(
@@ -136,7 +149,7 @@ impl Fault {
             }
             code if *code == SqlState::DISK_FULL => Error::Full { path },
             code if *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::QUERY_CANCELED => {
-                Error::Locked { path, waited_ms: super::LOCK_TIMEOUT.as_millis() as u64 }
+                Error::Locked { path, waited_ms: super::LOCK_TIMEOUT.as_millis() as u64, holder: None }
             }
             code if *code == SqlState::CHARACTER_NOT_IN_REPERTOIRE => Error::Refused(format!(
                 "PostgreSQL cannot keep this text: {self}; leave the character with the number zero out of it"

@@ -1,4 +1,4 @@
-//! What `sprag doctor` wants to know of a server.
+//! The facts about a server that `sprag doctor` reports.
 
 use super::cells::Reader;
 use super::fault::Fault;
@@ -15,7 +15,7 @@ const ABOUT: &str = "SELECT current_setting('server_version'), current_setting('
      pg_size_pretty(pg_database_size(current_database())), \
      (extract(epoch FROM clock_timestamp()) * 1000)::bigint::text";
 
-/// The server in one line; what endangers the guarantees is said first.
+/// Returns a description of the server in one line. Settings that endanger the guarantees come first.
 pub(super) fn health(wire: &Wire) -> Result<String, Fault> {
     let before_ms = System.wall_ms();
     let answers = wire.ask(&[Ask::plain(ABOUT)])?;

@@ -1,4 +1,4 @@
-//! Wake-ups from other processes: one connection that listens, and comes back when it was lost.
+//! Notifications from other processes: one connection that listens, and reconnects when it was lost.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,17 +12,17 @@ use super::Shared;
 use super::open::connect;
 use crate::wake::Topic;
 
-/// PostgreSQL takes no longer messages than 8,000 bytes.
+/// The longest message in bytes. PostgreSQL accepts no message longer than 8,000 bytes.
 const MESSAGE_BOUND: usize = 7_900;
-/// What is sent instead of a message that would be too long.
+/// The message that replaces one that would be too long.
 const ANYTHING: &str = "*";
-/// How long a listener that cannot connect waits between tries, at most.
+/// The longest pause between two tries of a listener that cannot connect.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The statement that tells others of a commit: the channel is the schema's own.
+/// The statement that notifies other processes of a commit. Each schema has its own channel.
 pub(super) const NOTIFY: &str = "SELECT pg_notify('sprag_' || current_schema(), $1)";
 
-/// The message that tells of these topics: their numbers.
+/// Returns the message for these topics: their numbers.
 pub(super) fn message(topics: &BTreeSet<Topic>) -> String {
     let mut message = String::new();
     for topic in topics {
@@ -31,7 +31,7 @@ pub(super) fn message(topics: &BTreeSet<Topic>) -> String {
     if message.len() > MESSAGE_BOUND { ANYTHING.to_owned() } else { message }
 }
 
-/// Listens until the store is gone.
+/// Listens until the store is dropped.
 pub(super) async fn listen(shared: Weak<Shared>) {
     let mut pause = Duration::from_millis(50);
     while let Some(place) = shared.upgrade().map(|shared| shared.place.clone()) {
@@ -62,14 +62,14 @@ pub(super) async fn listen(shared: Weak<Shared>) {
                         }
                         listens = true;
                         pause = Duration::from_millis(50);
-                        // What was told before this moment was not heard.
+                        // Notifications before this moment did not arrive here, so all waiters look again.
                         let Some(shared) = shared.upgrade() else { return };
                         shared.hub.wake_all();
                     }
                 }
             }
         }
-        // Nobody tells when the server is back.
+        // No notification arrives when the server is back.
         let _ = tokio::time::timeout(pause, std::future::pending::<()>()).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -6,11 +6,12 @@
 //!        run all jobs in memory                          none, unless a job wants more
 //!        every table's changes, the journal, COMMIT      one round trip, one wait for the disk
 //!   readers ──▶ connections of their own, each look one snapshot
-//!   another process's commit ──NOTIFY──▶ listener ──▶ whoever waits here
+//!   another process's commit ──NOTIFY──▶ listener ──▶ waiting callers of this process
 //! ```
 //!
-//! Nothing in a batch waits for another process: a job that meets a row which somebody else holds is run again after
-//! the others, in a transaction that begins by waiting for that row. So waits are made with nothing held, in one order.
+//! Nothing in a batch waits for another process. If a job meets a row that another transaction holds, the writer runs
+//! the job again after the others, in a transaction that begins by waiting for that row. So a transaction waits only
+//! while it holds nothing else, and always in the same order.
 
 mod attempt;
 mod boards;
@@ -37,16 +38,16 @@ mod writer;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use sprag_lifecycle::Plan;
+use sprag_lifecycle::{Plan, mutant};
 
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::language::Language;
+use crate::language::{Language, Wordless};
 use crate::seams::{Clock, Entropy, Now};
 use crate::service::Observer;
 use crate::wake::Hub;
@@ -56,28 +57,31 @@ use sentences::Sentences;
 use tx::Tx;
 use wire::Wire;
 
-/// No statement of ours takes longer.
+/// The longest time that a statement of Sprag may take.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Nobody holds a row for longer, unless it is stuck.
+/// The longest wait for a row. A row that is held for longer has a stuck holder.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// A writer that was stopped in the middle of a transaction loses it after this: others wait for what it holds.
+/// The time after which the server ends the transaction of a writer that stopped in the middle of it, because other
+/// transactions wait for the rows that it holds.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many look at once; more wait for their turn.
+/// The most concurrent readers; further readers wait for their turn.
 const READERS: usize = 8;
-/// How many plans are remembered: many runs share a few.
+/// The number of plans that the process caches. Many runs share a few plans.
 const PLANS_KEPT: usize = 256;
 
-/// What all connections of a process share.
+/// The state that all connections of a process share.
 struct Shared {
     place: Place,
     clock: DatabaseClock,
     entropy: Arc<dyn Entropy>,
     sentences: Sentences,
     plans: Mutex<BTreeMap<i64, Arc<Plan>>>,
+    /// The store's count of removed plans when the cached plans were read.
+    plans_removed: AtomicI64,
     hub: Arc<Hub>,
     language: OnceLock<Arc<dyn Language>>,
     observer: OnceLock<Arc<dyn Observer>>,
-    /// The server's process that serves the writer: what it notifies of has been told here already.
+    /// The server's process id of the writer's connection. Its notifications have already reached this process.
     writer: AtomicI32,
 }
 
@@ -90,8 +94,20 @@ impl Shared {
         self.plans().get(&hash).cloned()
     }
 
-    fn keep_plan(&self, hash: i64, plan: &Arc<Plan>) {
+    /// Clears the cached plans if plans were removed since they were read, because another plan may have the number of
+    /// one of them.
+    fn plans_were_removed(&self, times: i64) {
+        if self.plans_removed.fetch_max(times, Ordering::AcqRel) < times && !mutant!(PlansRemembered) {
+            self.plans().clear();
+        }
+    }
+
+    /// Caches a plan that was read when `plans_removed` plans had been removed.
+    fn keep_plan(&self, plans_removed: i64, hash: i64, plan: &Arc<Plan>) {
         let mut plans = self.plans();
+        if self.plans_removed.load(Ordering::Acquire) != plans_removed {
+            return;
+        }
         if plans.len() >= PLANS_KEPT {
             plans.clear();
         }
@@ -99,7 +115,7 @@ impl Shared {
     }
 }
 
-/// The connections that look.
+/// The connections for reading.
 #[derive(Default)]
 struct Readers {
     idle: Vec<Wire>,
@@ -113,14 +129,14 @@ pub(crate) struct Postgres {
     readers: Mutex<Readers>,
     reader_is_back: Condvar,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
-    /// Drives the connections that look and listen.
+    /// The runtime that drives the reading and the listening connections.
     runtime: Option<tokio::runtime::Runtime>,
     path: PathBuf,
 }
 
 impl Postgres {
-    /// Opens the database that this URL names, and makes its tables if they are not there. `clock` stands in for the
-    /// database's own: for tests.
+    /// Opens the database that this URL names, and creates its tables if they do not exist. Tests pass a `clock` in
+    /// place of the database's own.
     pub(crate) fn open(url: &str, clock: Option<Arc<dyn Clock>>, entropy: Arc<dyn Entropy>) -> Result<Self> {
         let place = Place::parse(url)?;
         let path = place.path();
@@ -130,6 +146,7 @@ impl Postgres {
             entropy,
             sentences: Sentences::default(),
             plans: Mutex::default(),
+            plans_removed: AtomicI64::new(0),
             hub: Hub::local(),
             language: OnceLock::new(),
             observer: OnceLock::new(),
@@ -145,7 +162,7 @@ impl Postgres {
         let (jobs, queue) = tokio::sync::mpsc::channel(writer::QUEUE_BOUND);
         let (opened, wait) = std::sync::mpsc::channel();
         let of_writer = Arc::clone(&shared);
-        // It connects on its own thread: whoever opens a store may be part of a runtime.
+        // It connects on its own thread, because the caller that opens a store may be part of a runtime.
         let thread = std::thread::Builder::new()
             .name("sprag-writer".into())
             .spawn(move || match writer::Writer::open(of_writer) {
@@ -172,22 +189,27 @@ impl Postgres {
         Ok(store)
     }
 
-    /// Has the specs of steps read by `language`; the first one to be named stays.
+    /// Sets the evaluator of step specs. The first one that is set stays.
     pub(crate) fn speak(&self, language: Arc<dyn Language>) {
         let _ = self.shared.language.set(language);
     }
 
-    /// Has somebody told of what the writer does; the first one to be named stays.
+    /// Returns the evaluator of step specs.
+    pub(crate) fn language(&self) -> Arc<dyn Language> {
+        self.shared.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
+    }
+
+    /// Sets the observer of the writer. The first observer that is set stays.
     pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.shared.observer.set(observer);
     }
 
-    /// Gives the writer a job; waits while its queue is full.
+    /// Sends a job to the writer; waits while its queue is full.
     pub(crate) async fn submit(&self, job: Box<dyn Job>) -> Result<()> {
         self.jobs.send(job).await.map_err(|_| Error::Closed)
     }
 
-    /// Looks at one consistent state of the database, beside the writer.
+    /// Reads one consistent state of the database, without blocking the writer.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         let told = |fault: fault::Fault| fault.told(&self.shared.place, "reading");
         let mut wire = self.reader()?;
@@ -221,7 +243,7 @@ impl Postgres {
         self.runtime.as_ref().expect("it is there until the store is dropped")
     }
 
-    /// A connection to look with; waits for its turn.
+    /// Returns a connection for reading; waits for a free one.
     fn reader(&self) -> Result<Wire> {
         let mut readers = self.readers();
         while readers.out >= READERS {
@@ -230,7 +252,7 @@ impl Postgres {
             readers = back;
             if timeout.timed_out() {
                 let waited_ms = STATEMENT_TIMEOUT.as_millis() as u64;
-                return Err(Error::Locked { path: self.path.clone(), waited_ms });
+                return Err(Error::Locked { path: self.path.clone(), waited_ms, holder: None });
             }
         }
         readers.out += 1;
@@ -250,7 +272,7 @@ impl Postgres {
         self.reader_is_back.notify_one();
     }
 
-    /// Says in what state the database is, or what is wrong with it.
+    /// Returns a description of the database's state, or an error that says what is wrong with it.
     pub(crate) fn health(&self) -> Result<String> {
         let wire = self.reader()?;
         let told = health::health(&wire).map_err(|fault| fault.told(&self.shared.place, "checking"));
@@ -266,7 +288,7 @@ impl Postgres {
         self.shared.entropy.next_u64()
     }
 
-    /// Its URL without the password.
+    /// Returns the database's URL without the password.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -278,14 +300,14 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // Closing the queue lets the writer finish what was accepted, then end.
+        // The writer finishes the accepted jobs when its queue is closed, and then ends.
         let (closed, _) = tokio::sync::mpsc::channel(1);
         drop(std::mem::replace(&mut self.jobs, closed));
         let handle = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(handle) = handle {
             let _ = handle.join();
         }
-        // Whoever drops the store may be part of a runtime, where none may be waited for.
+        // The caller that drops the store may be part of a runtime, where waiting for another runtime is not allowed.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -1,4 +1,4 @@
-//! Opening a database: a connection with the settings that everything relies on, and a schema that we know.
+//! Opening a database: a connection with the settings that all operations rely on, and a schema of a known version.
 
 use std::sync::Arc;
 
@@ -13,27 +13,34 @@ use super::wire::{Ask, Driver, Wire};
 use super::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
 use crate::error::{Error, Result};
 
-/// Each takes the schema one version further, in one transaction.
-const MIGRATIONS: &[&str] =
-    &[include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+/// The migrations. Each takes the schema one version further, in one transaction.
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+    include_str!("schema_5.sql"),
+    include_str!("schema_6.sql"),
+];
 /// The newest schema that this program knows.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// "SPRG": whoever migrates a schema holds this advisory lock, so that of two servers that start at once one waits.
+/// "SPRG": the advisory lock that a process holds while it migrates a schema. Of two servers that start at once, one
+/// waits.
 const MIGRATING: i64 = 0x5350_5247;
 
-/// The oldest PostgreSQL that has everything we use.
+/// The oldest PostgreSQL version that has all features that Sprag uses.
 const OLDEST: i64 = 130_000;
 
 type Connected = (Client, Connection<Socket, Encrypted>);
 
-/// Connects; the connection is to be driven by somebody.
+/// Connects. The caller must drive the returned connection.
 pub(super) async fn connect(place: &Place) -> std::result::Result<Connected, Fault> {
     let (client, connection) = place.config().connect(place.tls()).await?;
     Ok((client, connection))
 }
 
-/// A connection that is driven by the thread that uses it.
+/// Opens a connection that is driven by the thread that uses it.
 pub(super) fn connect_here(place: &Place, runtime: &Arc<Runtime>) -> std::result::Result<Wire, Fault> {
     let driver = Driver::Here(Arc::clone(runtime));
     let (client, connection) = driver.wait(connect(place))??;
@@ -43,7 +50,7 @@ pub(super) fn connect_here(place: &Place, runtime: &Arc<Runtime>) -> std::result
     Ok(wire)
 }
 
-/// A connection that is driven by another runtime's threads.
+/// Opens a connection that is driven by another runtime's threads.
 pub(super) fn connect_elsewhere(place: &Place, runtime: &Runtime) -> std::result::Result<Wire, Fault> {
     let (send, receive) = std::sync::mpsc::channel();
     let to = place.clone();
@@ -62,7 +69,7 @@ pub(super) fn connect_elsewhere(place: &Place, runtime: &Runtime) -> std::result
     Ok(wire)
 }
 
-/// Keeps a connection going until it ends; whoever uses it is told of the reason.
+/// Drives a connection until it ends, and reports the reason to its users.
 pub(super) async fn drive<T>(connection: Connection<Socket, T>)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
@@ -72,8 +79,8 @@ where
     }
 }
 
-/// Plans are kept whatever the tables' sizes are said to be: every statement finds its rows through an index, also
-/// before anybody has counted them.
+/// Returns the settings of a session. Plans are kept whatever the tables' statistics say: every statement finds its
+/// rows through an index, also before the tables were first analyzed.
 pub(super) fn settings() -> String {
     format!(
         "SET statement_timeout = {}; SET lock_timeout = {}; SET idle_in_transaction_session_timeout = {}; \
@@ -86,7 +93,7 @@ pub(super) fn settings() -> String {
     )
 }
 
-/// Brings the schema to the newest version, or says why not.
+/// Migrates the schema to the newest version, or returns an error with the reason.
 pub(super) fn migrate(wire: &Wire, place: &Place) -> Result<()> {
     let told = |fault: Fault| fault.told(place, "opening");
     let version = number(wire, "SELECT current_setting('server_version_num')::bigint").map_err(told)?;
@@ -94,15 +101,20 @@ pub(super) fn migrate(wire: &Wire, place: &Place) -> Result<()> {
         let reason = format!("it is PostgreSQL {}: Sprag needs 13 or newer", version / 10_000);
         return Err(Error::Open { path: place.path(), reason });
     }
-    // A look first: most who open a database find it as it should be, and may not be allowed to change it.
+    // Reads the version first: most processes find the newest schema, and may not be allowed to change it.
     if found(wire, place)? == SCHEMA_VERSION {
         return Ok(());
     }
     wire.script("BEGIN").map_err(told)?;
     let done = (|| {
         wire.ask(&[Ask::new("SELECT pg_advisory_xact_lock($1)", [Cell::from(MIGRATING)])]).map_err(told)?;
-        // Another server may have been faster.
-        for version in found(wire, place)?..SCHEMA_VERSION {
+        // Another server may have migrated it first.
+        let from = found(wire, place)?;
+        if from > 0 {
+            // No transaction is writing now, and the next writer sees the new version.
+            wire.script("SELECT seq FROM journal_head FOR UPDATE").map_err(told)?;
+        }
+        for version in from..SCHEMA_VERSION {
             wire.script(MIGRATIONS[version as usize]).map_err(told)?;
             wire.script(&format!(
                 "INSERT INTO meta (name, value) VALUES ('schema', '{0}') \
@@ -114,6 +126,7 @@ pub(super) fn migrate(wire: &Wire, place: &Place) -> Result<()> {
             ))
             .map_err(told)?;
         }
+        wire.script(&format!("UPDATE journal_head SET schema = {SCHEMA_VERSION}")).map_err(told)?;
         wire.script("COMMIT").map_err(told)
     })();
     if done.is_err() {
@@ -122,7 +135,7 @@ pub(super) fn migrate(wire: &Wire, place: &Place) -> Result<()> {
     done
 }
 
-/// The schema's version, between 0 (nothing is in it) and the newest; an error if it is not ours.
+/// Returns the schema's version, between 0 (empty) and the newest; an error if the schema is not Sprag's.
 fn found(wire: &Wire, place: &Place) -> Result<i64> {
     let told = |fault: Fault| fault.told(place, "opening");
     let ours = "SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace \
@@ -145,7 +158,7 @@ fn found(wire: &Wire, place: &Place) -> Result<i64> {
     }
 }
 
-/// A question that is answered with one number; 0 where there is no answer.
+/// Runs a query that returns one number; 0 if it returns no row.
 pub(super) fn number(wire: &Wire, sql: &str) -> std::result::Result<i64, Fault> {
     let answers = wire.ask(&[Ask::plain(sql)])?;
     Ok(answers[0].first().and_then(|row| row.get::<_, Option<i64>>(0)).unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Where a database is: its URL, and what may be shown of it.
+//! The location of a database: its URL, and the parts of it that may be shown.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tokio_postgres::config::{Host, SslMode};
 use super::tls::Tls;
 use crate::error::{Error, Result};
 
-/// How long a connection may take to be made.
+/// The longest time that connecting may take.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A peer that does not answer for so long is gone.
+/// The time without an answer after which a peer counts as gone.
 const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A database, as its URL says.
+/// A database, described by its URL.
 #[derive(Clone)]
 pub(super) struct Place {
     config: Config,
@@ -23,7 +23,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Reads a URL (`postgres://user:password@host:port/database?sslmode=require&sslrootcert=…`).
+    /// Parses a URL (`postgres://user:password@host:port/database?sslmode=require&sslrootcert=…`).
     pub(super) fn parse(url: &str) -> Result<Place> {
         let (url, encryption) = Encryption::asked_for(url);
         let tls =
@@ -31,10 +31,11 @@ impl Place {
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why =
                 std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            // The URL may hold a password: it is not repeated.
+            // The URL may contain a password, so the error does not repeat it.
             Error::Open { path: "the PostgreSQL URL".into(), reason: why }
         })?;
-        // What is not asked for is not tried: a server that offers it with a certificate that nobody knows is common.
+        // Encryption is not tried unless the URL asks for it, because servers often offer it with an unknown
+        // certificate.
         config.ssl_mode(if encryption.wanted { SslMode::Require } else { SslMode::Disable });
         if config.get_application_name().is_none() {
             config.application_name("sprag");
@@ -72,12 +73,12 @@ impl Place {
         &self.config
     }
 
-    /// How its connections are encrypted.
+    /// Returns the encryption of its connections.
     pub(super) fn tls(&self) -> Tls {
         self.tls.clone()
     }
 
-    /// Its URL without the password.
+    /// Returns the database's URL without the password.
     pub(super) fn path(&self) -> PathBuf {
         self.shown.clone().into()
     }
@@ -91,7 +92,7 @@ impl Place {
     }
 }
 
-/// What a URL says of encryption.
+/// The encryption settings of a URL.
 #[derive(Debug, PartialEq, Eq)]
 struct Encryption {
     wanted: bool,
@@ -100,14 +101,15 @@ struct Encryption {
 }
 
 impl Encryption {
-    /// Takes it out of the URL: the library that reads the rest does not know all of it.
+    /// Removes the encryption settings from the URL, because the library that parses the rest does not know all of
+    /// them.
     fn asked_for(url: &str) -> (String, Encryption) {
         let mut found = Encryption { wanted: false, authorities: None };
         let Some((before, options)) = url.split_once('?') else { return (url.to_owned(), found) };
         let mut rest = Vec::new();
         for option in options.split('&') {
             match option.split_once('=') {
-                // All of them are the strictest here.
+                // All of these mean the strictest mode here.
                 Some(("sslmode", "require" | "verify-ca" | "verify-full")) => found.wanted = true,
                 Some(("sslrootcert", file)) => {
                     let decoded = percent_encoding::percent_decode_str(file).decode_utf8_lossy();

@@ -84,16 +84,17 @@ impl Backend for Tx<'_> {
             path: self.shared.place.path(),
             reason: format!("plan {hash}: {error}"),
         })?;
-        // For good only if it was not this very transaction that put it there.
+        // The process caches the plan only if this transaction cannot have inserted it.
         match self.writes {
             true => drop(self.state.plans.insert(hash, Arc::clone(&plan))),
-            false => self.shared.keep_plan(hash, &plan),
+            false => self.shared.keep_plan(self.state.plans_removed, hash, &plan),
         }
         Ok(Some(plan))
     }
 
     fn put_plan(&mut self, hash: i64, plan: &Arc<Plan>) -> Result<()> {
-        // Somebody may have been faster: then this transaction is undone, and finds it.
+        // Another transaction may have inserted the plan first. Then this transaction is undone, and the retry finds
+        // the plan.
         let body = serde_json::to_string(&**plan).expect("a plan is plain data");
         let sql = "INSERT INTO plans (hash, body) VALUES ($1, $2)";
         self.state.extra(sql, vec![hash.into(), body.into()]);
@@ -203,7 +204,7 @@ impl Backend for Tx<'_> {
                 refusal.detail.as_str().into(),
             ],
         );
-        // Whoever removes the same ones at the same moment is not waited for.
+        // This statement does not wait for another transaction that removes the same rows at the same moment.
         self.state.extra(
             "DELETE FROM refusals WHERE id IN (SELECT id FROM refusals WHERE run = $1 AND id <= \
                  (SELECT id FROM refusals WHERE run = $1 ORDER BY id DESC LIMIT 1 OFFSET $2) \
@@ -278,6 +279,15 @@ impl Backend for Tx<'_> {
             vec![run.to_i64().into(), of.into(), first.into(), limit.into()],
             |r| r.int(),
         )
+    }
+
+    fn last_item_attempt(&mut self, run: RunId, of: StepNo) -> Result<u32> {
+        let last = self.one(
+            "SELECT coalesce(max(attempt), 0) FROM steps WHERE run = $1 AND item_of = $2",
+            vec![run.to_i64().into(), of.into()],
+            |r| r.int(),
+        )?;
+        Ok(last.unwrap_or(0))
     }
 
     fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
@@ -387,6 +397,25 @@ impl Backend for Tx<'_> {
         )
     }
 
+    fn pinned_plans(&mut self, worker: Id) -> Result<Vec<i64>> {
+        self.list(
+            "SELECT DISTINCT plan FROM runs WHERE pin = $1 AND pin <> 0 \
+             AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY plan",
+            vec![worker.into()],
+            |r| r.int(),
+        )
+    }
+
+    fn orphaned_runs(&mut self, limit: usize) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs WHERE pin <> 0 AND status IN ('queued', 'running', 'failing', 'cancelling') \
+             AND NOT EXISTS (SELECT FROM workers WHERE workers.id = runs.pin AND workers.status <> 'offline') \
+             ORDER BY id LIMIT $1",
+            vec![limit.into()],
+            run_id,
+        )
+    }
+
     fn claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
         match self.writes {
             true => self.hold_claimable(queue, pin, limit),
@@ -406,7 +435,7 @@ impl Backend for Tx<'_> {
         {
             return Ok(None);
         }
-        // One with a limit is asked about by one transaction at a time.
+        // Only one transaction at a time may ask about a queue with a limit.
         let sql = "SELECT name, maximum, held FROM queues WHERE name = $1";
         if self.one(sql, vec![name.into()], queue)?.is_none() {
             return Ok(None);
@@ -507,7 +536,7 @@ impl Backend for Tx<'_> {
     }
 
     fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
-        // A run's entries lie between its first and, once it has ended, its last.
+        // A run's entries are between its first one and, once it has ended, its last one.
         let (from, to) = match run {
             None => (since, u64::MAX),
             Some(id) => match Table::<RunRow>::load(self, id)? {
@@ -529,7 +558,7 @@ impl Backend for Tx<'_> {
         }
         let all = self.ask(vec![Ask::plain(super::sentences::ALL)], "reading")?;
         self.shared.sentences.learn_rows(&all[0])?;
-        // What a newer version says is passed over.
+        // Entries with sentences of a newer version are skipped.
         Ok(self.shared.sentences.read(&found)?.0)
     }
 }

@@ -1,7 +1,7 @@
-//! How runs, steps and executions lie in their tables; `entities.rs` has the other kinds.
+//! The mapping of runs, steps and executions to their tables; `entities.rs` has the other kinds.
 //!
 //! Each kind has one `INSERT` and one `UPDATE` over any number of rows. The `UPDATE`s are the only statements that
-//! change a status, and each changes it only from what it was read as.
+//! change a status. Each changes the status only if it still equals the one that was read.
 
 use sprag_lifecycle::{ExecutionId, Items, Lifecycle, Needs, RunId, Tally, Word};
 use tokio_postgres::Row as Columns;
@@ -10,17 +10,17 @@ use super::cells::{Cell, Reader};
 use crate::error::{Error, Result};
 use crate::rows::{ExecutionRow, Id, ItemList, Row, RunRow, Status, StepKey, StepRow};
 
-/// A row that PostgreSQL keeps. Its columns are its key, what may change, and what never does, in this order.
+/// A row that PostgreSQL stores. Its columns are its key, then the changing columns, then the fixed ones.
 pub(super) trait Stored: Row {
-    /// All columns.
+    /// The statement that selects all columns.
     const SELECT: &'static str;
     /// The condition that finds one row.
     const KEY: &'static str;
-    /// Adds rows.
+    /// The statement that adds rows.
     const INSERT: &'static str;
-    /// The compare-and-set, of as many rows as its last parameter says, or it fails.
+    /// The compare-and-set over as many rows as its last parameter says. It fails if it finds fewer.
     const UPDATE: &'static str;
-    /// Its rows tell who moved them last.
+    /// Whether its rows have a column for the actor that moved them last.
     const TELLS_ACTOR: bool = false;
 
     fn keys(key: Self::Key) -> Vec<Cell<'static>>;
@@ -28,13 +28,13 @@ pub(super) trait Stored: Row {
     fn fixed(&self) -> Vec<Cell<'_>>;
     fn read(columns: &Columns) -> Result<Self>;
 
-    /// Nobody changes it any more, so that nobody need hold it.
+    /// Returns whether the row never changes any more, so that no transaction needs to hold it.
     fn is_over(&self) -> bool {
         false
     }
 }
 
-/// A status; a word that this version does not know is an error that names the row.
+/// Reads a status. A word that this version does not know is an error that names the row.
 pub(super) fn status<R: Row>(r: &mut Reader<'_>, keys: &[i64]) -> Result<Status<R>> {
     let text = r.str()?;
     Status::<R>::parse(text).ok_or_else(|| Error::UnknownWord {
@@ -45,21 +45,25 @@ pub(super) fn status<R: Row>(r: &mut Reader<'_>, keys: &[i64]) -> Result<Status<
     })
 }
 
-/// A fan-out's list as it lies in its column.
+/// Returns a fan-out's list in the format of its column.
 fn items_text(list: ItemList) -> String {
-    let ItemList { made_by, first, items } = list;
-    let Items { total, created, settled, failed, cancelled, again, ending } = items;
+    let ItemList { made_by, first, first_attempt, items } = list;
+    let Items { total, created, settled, failed, cancelled, requeued, ending } = items;
     let ending = u8::from(ending);
-    format!("{made_by} {first} {total} {created} {settled} {failed} {cancelled} {again} {ending}")
+    format!(
+        "{made_by} {first} {total} {created} {settled} {failed} {cancelled} {requeued} {ending} {first_attempt}"
+    )
 }
 
 fn read_items(text: &str) -> Option<ItemList> {
     let numbers: Vec<u32> = text.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [made_by, first, total, created, settled, failed, cancelled, again, ending] = numbers[..] else {
+    let [made_by, first, total, created, settled, failed, cancelled, requeued, ending, first_attempt] =
+        numbers[..]
+    else {
         return None;
     };
-    let items = Items { total, created, settled, failed, cancelled, again, ending: ending == 1 };
-    Some(ItemList { made_by, first, items })
+    let items = Items { total, created, settled, failed, cancelled, requeued, ending: ending == 1 };
+    Some(ItemList { made_by, first, first_attempt, items })
 }
 
 fn some_unless_zero(pin: i64) -> Option<Id> {
@@ -229,30 +233,30 @@ impl Stored for StepRow {
 impl Stored for ExecutionRow {
     const SELECT: &'static str =
         "SELECT run, step, attempt, status, version, fence, pin, cancel_requested, published_ms, \
-         owner, lease_until_ms, nonce, retriable, result, started_ms, ended_ms, epoch, queue, \
+         owner, lease_until_ms, nonce, retriable, blocked, result, started_ms, ended_ms, epoch, queue, \
          priority, not_before_ms, created_ms FROM executions";
     const KEY: &'static str = "run = $1 AND step = $2 AND attempt = $3";
     const INSERT: &'static str =
         "INSERT INTO executions (run, step, attempt, status, version, fence, pin, cancel_requested, \
-         published_ms, owner, lease_until_ms, nonce, retriable, result, started_ms, ended_ms, epoch, \
-         queue, priority, not_before_ms, created_ms, actor) SELECT * FROM unnest($1::bigint[], \
+         published_ms, owner, lease_until_ms, nonce, retriable, blocked, result, started_ms, ended_ms, \
+         epoch, queue, priority, not_before_ms, created_ms, actor) SELECT * FROM unnest($1::bigint[], \
          $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], \
          $8::boolean[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[], $13::boolean[], \
-         $14::text[], $15::bigint[], $16::bigint[], $17::bigint[], $18::text[], $19::bigint[], \
-         $20::bigint[], $21::bigint[], $22::text[])";
+         $14::boolean[], $15::text[], $16::bigint[], $17::bigint[], $18::bigint[], $19::text[], \
+         $20::bigint[], $21::bigint[], $22::bigint[], $23::text[])";
     const UPDATE: &'static str =
         "WITH done AS (UPDATE executions AS t SET status = n.status, version = n.version, fence = \
          n.fence, pin = n.pin, cancel_requested = n.cancel_requested, published_ms = n.published_ms, \
          owner = n.owner, lease_until_ms = n.lease_until_ms, nonce = n.nonce, retriable = n.retriable, \
-         result = n.result, started_ms = n.started_ms, ended_ms = n.ended_ms, actor = \
+         blocked = n.blocked, result = n.result, started_ms = n.started_ms, ended_ms = n.ended_ms, actor = \
          coalesce(n.actor, t.actor) FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], \
          $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::bigint[], $10::bigint[], \
-         $11::bigint[], $12::bigint[], $13::boolean[], $14::text[], $15::bigint[], $16::bigint[], \
-         $17::text[], $18::bigint[], $19::text[]) AS n (run, step, attempt, status, version, fence, \
-         pin, cancel_requested, published_ms, owner, lease_until_ms, nonce, retriable, result, \
-         started_ms, ended_ms, was, was_version, actor) WHERE t.run = n.run AND t.step = n.step AND \
-         t.attempt = n.attempt AND t.status = n.was AND t.version = n.was_version RETURNING 1) SELECT \
-         sprag_expect(count(*), $20::bigint, 'executions') FROM done";
+         $11::bigint[], $12::bigint[], $13::boolean[], $14::boolean[], $15::text[], $16::bigint[], \
+         $17::bigint[], $18::text[], $19::bigint[], $20::text[]) AS n (run, step, attempt, status, \
+         version, fence, pin, cancel_requested, published_ms, owner, lease_until_ms, nonce, retriable, \
+         blocked, result, started_ms, ended_ms, was, was_version, actor) WHERE t.run = n.run AND t.step = \
+         n.step AND t.attempt = n.attempt AND t.status = n.was AND t.version = n.was_version RETURNING 1) \
+         SELECT sprag_expect(count(*), $21::bigint, 'executions') FROM done";
     const TELLS_ACTOR: bool = true;
 
     fn keys(key: ExecutionId) -> Vec<Cell<'static>> {
@@ -264,7 +268,7 @@ impl Stored for ExecutionRow {
             self.status().as_str().into(), self.version().into(), self.fence.into(),
             self.pin.unwrap_or(0).into(), self.cancel_requested.into(), self.published_ms.into(),
             self.owner.into(), self.lease_until_ms.into(), self.nonce.into(), self.retriable.into(),
-            self.result.as_deref().into(), self.started_ms.into(), self.ended_ms.into(),
+            self.blocked.into(), self.result.as_deref().into(), self.started_ms.into(), self.ended_ms.into(),
         ]
     }
 
@@ -291,6 +295,7 @@ impl Stored for ExecutionRow {
             lease_until_ms: r.int()?,
             nonce: r.int()?,
             retriable: r.bool()?,
+            blocked: r.bool()?,
             result: r.opt_text()?,
             started_ms: r.opt_int()?,
             ended_ms: r.opt_int()?,

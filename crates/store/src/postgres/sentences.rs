@@ -1,5 +1,5 @@
-//! The journal's words. Each distinct sentence is kept once, under the hash of its words, so that an entry is a few
-//! numbers and nobody has to be asked for one.
+//! The journal's words. The store keeps each distinct sentence once, under the hash of its words. So an entry is a few
+//! numbers, and a new sentence gets its number without a query.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use crate::rows::{JournalEntry, Place};
 use crate::seams::fnv;
 use crate::sqlite::intern;
 
-/// What a journal entry says, apart from of whom and when.
+/// The text of a journal entry, without its entity's number and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sentence {
     entity: &'static str,
@@ -30,14 +30,14 @@ impl Sentence {
         Sentence { entity, event, from, to, actor }
     }
 
-    /// The number that it is kept under.
+    /// Returns the number under which the sentence is stored.
     fn id(&self) -> i64 {
         let Sentence { entity, event, from, to, actor } = self;
         fnv(&format!("{entity} {event} {} {to} {actor}", from.unwrap_or(""))) as i64
     }
 }
 
-/// The sentences that are in the database for good.
+/// The sentences that are committed to the database.
 #[derive(Default)]
 pub(super) struct Sentences(Mutex<BTreeMap<i64, Sentence>>);
 
@@ -56,19 +56,19 @@ impl Sentences {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those of these entries that are not known to be kept.
+    /// Returns the sentences of these entries that are not known to be stored.
     pub(super) fn new_in(&self, entries: &[JournalEntry]) -> BTreeMap<i64, Sentence> {
         let known = self.known();
         let said = entries.iter().map(Sentence::of).map(|sentence| (sentence.id(), sentence));
         said.filter(|(id, _)| !known.contains_key(id)).collect()
     }
 
-    /// They are in the database for good.
+    /// Remembers sentences that are committed to the database.
     pub(super) fn learn(&self, sentences: BTreeMap<i64, Sentence>) {
         self.known().extend(sentences);
     }
 
-    /// Remembers what a look at all of them found.
+    /// Remembers the rows of a query for all sentences.
     pub(super) fn learn_rows(&self, rows: &[Columns]) -> Result<()> {
         for row in rows {
             let r = &mut Reader::new(row);
@@ -83,7 +83,7 @@ impl Sentences {
         Ok(())
     }
 
-    /// The statements that add these entries.
+    /// Appends the statements that add these entries.
     pub(super) fn asks<'a>(&self, entries: &'a [JournalEntry], asks: &mut Vec<Ask<'a>>) {
         if entries.is_empty() {
             return;
@@ -117,7 +117,8 @@ impl Sentences {
         }
     }
 
-    /// The entries in these rows, in order; those that say what nobody here knows are told apart.
+    /// Returns the entries in these rows, in order, and the numbers of the sentences that this process does not know
+    /// yet.
     pub(super) fn read(&self, rows: &[Columns]) -> Result<(Vec<JournalEntry>, BTreeSet<i64>)> {
         let known = self.known();
         let (mut entries, mut unknown) = (Vec::with_capacity(rows.len()), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Tokens, hooks and counts in PostgreSQL. What servers contend for is decided with the hook's row held.
+//! Tokens, hooks and counts in PostgreSQL. Servers that contend for a hook decide while they hold its row.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn hook(r: &mut Reader<'_>) -> Result<HookRow> {
 }
 
 impl Tx<'_> {
-    /// A hook, held until this transaction ends.
+    /// Loads a hook and holds it until this transaction ends.
     fn held_hook(&mut self, id: Id) -> Result<Option<HookRow>> {
         let plain = format!("{HOOK} WHERE id = $1");
         let held = format!("{plain} FOR UPDATE SKIP LOCKED");
@@ -166,7 +166,7 @@ impl ServiceTables for Tx<'_> {
     }
 
     fn queue_counts(&mut self) -> Result<Vec<QueueCount>> {
-        // The conditions are those of the index over live executions.
+        // The conditions equal those of the index over live executions.
         let found = self.list(
             "SELECT queue, status, count(*), min(published_ms) FROM executions \
              WHERE status IN ('requested', 'scheduling', 'scheduled', 'running') \

@@ -1,4 +1,4 @@
-//! What a transaction knows and has yet to send.
+//! The rows that a transaction knows, and the changes that it has yet to send.
 //!
 //! ```text
 //!   a job's writes ──▶ staged ──(the job went well)──▶ pending ──▶ one statement per table
@@ -22,10 +22,10 @@ use crate::rows::{
     ThreadRow, WorkerRow,
 };
 
-/// What another transaction may hold, in the order in which they are waited for.
+/// A lock that another transaction may hold. The order of the locks is the order in which transactions wait for them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lock {
-    /// Something with a name: a group, a limited queue, a key.
+    /// A name: of a group, a limited queue, or a key.
     Name(i64),
     Run(i64),
     Execution(i64, u32, u32),
@@ -35,13 +35,13 @@ pub(super) enum Lock {
 
 /// A row as this transaction knows it.
 pub(super) struct Known<R> {
-    /// None: there is no such row.
+    /// The row; none if it does not exist.
     pub(super) row: Option<R>,
-    /// Nobody else changes it until this transaction ends.
+    /// Whether this transaction holds the row, so that no other one changes it until this transaction ends.
     pub(super) held: bool,
 }
 
-/// A row to be written; with what it was in the database, unless it is new.
+/// A row to write, with its status and version in the database unless it is new.
 struct Write<R: Stored> {
     row: R,
     was: Option<(Status<R>, u32)>,
@@ -61,7 +61,7 @@ impl<R: Stored> Default for Rows<R> {
 }
 
 impl<R: Stored> Rows<R> {
-    /// The row as this job sees it, if it is known; and whether it is held.
+    /// Returns the row as this job sees it, if it is known, and whether it is held.
     pub(super) fn get(&self, key: R::Key) -> Option<(Option<R>, bool)> {
         match self.staged.get(&key) {
             Some(write) => Some((Some(write.row.clone()), true)),
@@ -84,8 +84,8 @@ impl<R: Stored> Rows<R> {
         }
     }
 
-    /// The statements that write what is pending. What has changed goes before what is new: a step's next attempt is
-    /// live only when the last is not.
+    /// Appends the statements that write the pending rows. Changed rows come before new ones, because a step's next
+    /// attempt may be live only when the last one is not.
     fn asks<'a>(&'a self, actors: &BTreeMap<R::Key, Actor>, asks: &mut Vec<Ask<'a>>) {
         let (new, changed): (Vec<_>, Vec<_>) =
             self.pending.iter().partition(|(_, write)| write.was.is_none());
@@ -123,13 +123,13 @@ impl<R: Stored> Rows<R> {
 
 fn stage<R: Stored>(writes: &mut BTreeMap<R::Key, Write<R>>, key: R::Key, write: Write<R>) {
     match writes.get_mut(&key) {
-        // What the database holds is what the first of them found.
+        // The database's version is the one that the first write found.
         Some(before) => before.row = write.row,
         None => drop(writes.insert(key, write)),
     }
 }
 
-/// A statement over `unnest`, with one parameter for each column.
+/// Returns a statement over `unnest`, with one parameter for each column.
 fn over_rows<'a>(sql: &'a str, rows: impl Iterator<Item = Vec<Cell<'a>>>) -> Ask<'a> {
     Ask { sql, params: columns(rows).into_iter().map(|column| Box::new(column) as Param<'a>).collect() }
 }
@@ -138,19 +138,19 @@ fn over_rows<'a>(sql: &'a str, rows: impl Iterator<Item = Vec<Cell<'a>>>) -> Ask
 pub(super) struct Extra {
     sql: &'static str,
     cells: Vec<Cell<'static>>,
-    /// It is written over `unnest`: neighbours with the same words are one statement.
+    /// Whether it is written over `unnest`. Consecutive extras with the same SQL become one statement.
     over_rows: bool,
 }
 
-/// What waited in a queue, and nobody else was taking.
+/// The executions that waited in a queue and that no other transaction was taking.
 #[derive(Default)]
 pub(super) struct Waiting {
     pub(super) free: Vec<ExecutionId>,
-    /// There was nothing else, free or not.
+    /// Whether nothing else waited, free or not.
     pub(super) all: bool,
 }
 
-/// A transaction's memory.
+/// The state of a transaction.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) runs: Rows<RunRow>,
@@ -161,41 +161,48 @@ pub(super) struct State {
     pub(super) gates: Rows<GateRow>,
     pub(super) workers: Rows<WorkerRow>,
     pub(super) enforcements: Rows<EnforcementRow>,
-    /// Runs whose steps are all known, with the executions that there were.
+    /// Runs whose steps are all known, with the executions that existed.
     pub(super) whole: BTreeMap<RunId, BTreeSet<(StepNo, u32)>>,
-    /// What waited in queues for these workers (0: anyone) when the transaction began, first to be received first.
+    /// The executions that waited in queues for these workers (0: any worker) when the transaction began, in the order
+    /// in which workers receive them.
     pub(super) waiting: BTreeMap<(Arc<str>, Id), Waiting>,
-    /// Runs of it that somebody else holds: for telling, not for deciding.
+    /// Their runs that another transaction holds. Jobs may report these rows, but must not decide by them.
     pub(super) glimpses: BTreeMap<RunId, RunRow>,
-    /// Runs that are there, and held by somebody else.
+    /// Runs that exist and that another transaction holds.
     pub(super) contended: BTreeSet<RunId>,
     /// The number of the last journal entry, once the journal's head is held.
     pub(super) head: Option<u64>,
     staged_head: Option<u64>,
-    /// What this transaction is called, so that its fate can be asked for.
+    /// The id of this transaction, with which the writer can ask for its outcome.
     pub(super) xid: Option<i64>,
     journal: Vec<JournalEntry>,
     staged_journal: Vec<JournalEntry>,
     extras: Vec<Extra>,
     staged_extras: Vec<Extra>,
-    /// Something of the present job has been sent: it can be undone with the whole transaction only.
+    /// Whether statements of the present job have been sent. Then only undoing the whole transaction undoes the job.
     pub(super) job_was_sent: bool,
     pub(super) wrote: bool,
-    /// The transaction is to be undone, whatever it has written.
+    /// Whether the transaction must be undone, whatever it has written.
     pub(super) undo_all: bool,
     pub(super) queues: Option<BTreeMap<Arc<str>, QueueRow>>,
     pub(super) plans: BTreeMap<i64, Arc<Plan>>,
     pub(super) items: BTreeMap<(ExecutionId, u32), Arc<str>>,
     pub(super) signals_taken: BTreeSet<i64>,
     pub(super) names: BTreeSet<i64>,
-    /// Runs that the present job knows though somebody else holds them: for telling, not for deciding.
+    /// Runs that the present job knows though another transaction holds them. The job may report them, but must not
+    /// decide by them.
     pub(super) glimpsed: Vec<RunId>,
-    /// What the present job met that somebody else holds.
+    /// The lock that the present job met and that another transaction holds.
     pub(super) busy: Option<Lock>,
-    /// Steps that were received while somebody else held their run.
+    /// Steps that were received while another transaction held their run.
     pub(super) later: BTreeSet<(RunId, StepNo)>,
     pub(super) staged_later: Vec<(RunId, StepNo)>,
-    /// Sentences that this transaction is the first of this process to say.
+    /// The store's count of removed plans when the transaction began.
+    pub(super) plans_removed: i64,
+    /// The milliseconds by which the steady clock was ahead of the server's, and by which it has to be ahead; none
+    /// unless the server's clock was put back.
+    pub(super) clock_put_back: Option<(i64, i64)>,
+    /// Sentences that no transaction of this process has stored before.
     pub(super) new_sentences: BTreeMap<i64, Sentence>,
 }
 
@@ -212,7 +219,12 @@ macro_rules! each_kind {
 }
 
 impl State {
-    /// The number of the last entry as the present job sees it.
+    /// Returns the state of a transaction that has just begun.
+    pub(super) fn begin(plans_removed: i64, clock_put_back: Option<(i64, i64)>) -> State {
+        State { plans_removed, clock_put_back, ..State::default() }
+    }
+
+    /// Returns the number of the last entry as the present job sees it.
     pub(super) fn last_seq(&self) -> Option<u64> {
         self.staged_head.or(self.head)
     }
@@ -226,7 +238,7 @@ impl State {
         self.stage_extra(sql, cells, false);
     }
 
-    /// The same for a statement that adds any number of rows, of which this is one.
+    /// Adds one row of a statement that adds any number of rows.
     pub(super) fn extra_row(&mut self, sql: &'static str, cells: Vec<Cell<'_>>) {
         self.stage_extra(sql, cells, true);
     }
@@ -236,7 +248,7 @@ impl State {
         self.staged_extras.push(Extra { sql, cells, over_rows });
     }
 
-    /// Forgets what the next job could not decide by.
+    /// Forgets the glimpsed rows, by which the next job must not decide.
     fn forget_glimpses(&mut self) {
         for run in std::mem::take(&mut self.glimpsed) {
             if self.runs.known.get(&run).is_some_and(|known| !known.held) {
@@ -246,7 +258,7 @@ impl State {
         }
     }
 
-    /// The job went well.
+    /// Keeps the job's writes, after the job has succeeded.
     pub(super) fn keep(&mut self) {
         self.forget_glimpses();
         each_kind!(self, merge);
@@ -258,7 +270,7 @@ impl State {
         self.job_was_sent = false;
     }
 
-    /// The job did not go well: nothing of it stays.
+    /// Drops the job's writes, after the job has failed.
     pub(super) fn drop_job(&mut self) {
         self.forget_glimpses();
         macro_rules! clear {
@@ -274,7 +286,7 @@ impl State {
         self.staged_later.clear();
     }
 
-    /// Nothing waits to be sent.
+    /// Returns whether no statement waits to be sent.
     pub(super) fn is_clean(&self) -> bool {
         fn clean<R: Stored>(rows: &Rows<R>) -> bool {
             rows.pending.is_empty()
@@ -292,8 +304,8 @@ impl State {
             && self.staged_extras.is_empty()
     }
 
-    /// Everything that waits to be sent, in an order that the tables' own rules allow.
-    pub(super) fn asks(&self, sentences: &Sentences) -> Vec<Ask<'_>> {
+    /// Returns all statements that wait to be sent, in an order that the tables' constraints allow.
+    pub(super) fn asks(&self, sentences: &Sentences, steady_ms: i64) -> Vec<Ask<'_>> {
         let mut asks = Vec::new();
         let nobody = BTreeMap::new();
         self.runs.asks(&nobody, &mut asks);
@@ -315,12 +327,13 @@ impl State {
             }
         }
         if let (Some(_), Some(head)) = (self.journal.last(), self.head) {
-            asks.push(Ask::new("UPDATE journal_head SET seq = $1", [Cell::from(head)]));
+            let sql = "UPDATE journal_head SET seq = $1, steady_ms = greatest(steady_ms, $2)";
+            asks.push(Ask::new(sql, [Cell::from(head), Cell::from(steady_ms)]));
         }
         asks
     }
 
-    /// Who was the first to move each execution.
+    /// Returns the first actor that moved each execution.
     fn movers(&self) -> BTreeMap<ExecutionId, Actor> {
         let mut movers = BTreeMap::new();
         for entry in self.journal.iter().filter(|entry| entry.entity == "execution") {
@@ -333,7 +346,7 @@ impl State {
         movers
     }
 
-    /// It was sent.
+    /// Clears the pending writes after they were sent.
     pub(super) fn sent(&mut self, sentences: &Sentences) {
         macro_rules! clear {
             ($($kind:ident),+) => { $(self.$kind.pending.clear();)+ };

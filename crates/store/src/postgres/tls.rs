@@ -1,6 +1,6 @@
-//! Encrypted connections. There is one kind: the server's certificate must name the host and be signed by an authority that is
-//! trusted, the machine's own or the one that the URL names. Encryption without that would hide from those who only
-//! listen, and give the password to whoever answers.
+//! Encrypted connections. There is one kind: the server's certificate must name the host, and a trusted authority must
+//! have signed it, either one of the machine's own or the one that the URL names. Encryption without that check would
+//! only stop passive listeners, and would give the password to any server that answers.
 
 use std::future::Future;
 use std::io;
@@ -17,17 +17,17 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-/// How connections are encrypted, where they are.
+/// The TLS settings of connections; none where they are not encrypted.
 #[derive(Clone)]
 pub(super) struct Tls(Option<Arc<ClientConfig>>);
 
 impl Tls {
-    /// Connections are not encrypted.
+    /// Returns settings without encryption.
     pub(super) fn off() -> Tls {
         Tls(None)
     }
 
-    /// Trusts the authorities in this file, or the machine's own; an error says what is wrong with them.
+    /// Trusts the authorities in this file, or the machine's own. The error says what is wrong with them.
     pub(super) fn trusting(file: Option<&Path>) -> Result<Tls, String> {
         let roots = match file {
             Some(file) => from_file(file)?,
@@ -73,13 +73,13 @@ impl MakeTlsConnect<Socket> for Tls {
     type TlsConnect = Shake;
     type Error = io::Error;
 
-    // Called for every connection, also for those that are not encrypted.
+    // The library calls this for every connection, also for unencrypted ones.
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Shake> {
         Ok(Shake { config: self.0.clone(), host: host.to_owned() })
     }
 }
 
-/// Shakes hands with a server of this name.
+/// The TLS handshake with a server of this name.
 pub(super) struct Shake {
     config: Option<Arc<ClientConfig>>,
     host: String,

@@ -1,30 +1,34 @@
 //! A transaction: it begins by holding the runs that its jobs are about, and never waits for anything after that.
 //!
-//! Rows are written after the journal's head was taken, which one transaction holds at a time: so no statement that
-//! writes ever waits for another transaction's rows, unique indexes included.
+//! A transaction writes rows only after it has taken the journal's head, which one transaction holds at a time. So no
+//! statement that writes ever waits for another transaction's rows, unique indexes included. (Forgetting is the
+//! exception: it takes rows of runs that have ended, and not the head.)
 //!
-//! READ COMMITTED, so that whatever is read after a row was held is at least as new as the hold. What is decided by
-//! rows that are read and not written is covered by something that both sides hold:
+//! The isolation level is READ COMMITTED, so that a read after a row was held is at least as new as the hold. A
+//! decision that depends on rows which are read and not written is covered by a lock that both sides hold:
 //!
 //! | read | covered by |
 //! |---|---|
 //! | a run's status, epoch, tally; its steps; its gates, items, signals, boards, needs | the run's row |
-//! | an execution | its own row, held by whoever reads it while it is live |
-//! | a step, by who receives work while another holds the run | nothing: only told, never decided by |
+//! | an execution | its own row, which each reader holds while the execution is live |
+//! | a step, by a claim while another transaction holds the run | nothing: only reported, never decided by |
 //! | a child's run, by its parent | the child's row |
 //! | places and queued runs of a group | a lock on the group's name |
-//! | a limited queue's settings and what is out of it | a lock on the queue's name |
-//! | whether a key, a plan, a board's name or a run's environment is there | a unique index: the second is undone, and looks again |
+//! | a limited queue's settings and its executions that are out | a lock on the queue's name |
+//! | whether a key, plan, board's name or run's environment exists | a unique index: the second is undone and retried |
 //! | a worker, an environment, a hook | its own row |
-//! | what is in a whole queue, group or table, by those who only look for something to do | what they then do is decided anew |
-//! | the list of workers | nothing: who registers at the same moment may be overlooked, as a moment later it would not |
+//! | the remaining rows of a forgotten run | the run's row, until it is gone; then no other transaction finds it |
+//! | a whole queue, group or table, by a reader that looks for something to do | its next operation decides again |
+//! | the list of workers | nothing: one that registers at the same moment is seen a moment later |
 
-use sprag_lifecycle::{ExecutionId, RunId};
+use sprag_lifecycle::{ExecutionId, RunId, mutant};
 use tokio_postgres::Row as Columns;
 
 use super::Shared;
 use super::cells::{Cell, Reader};
+use super::clock::Reading;
 use super::fault::Fault;
+use super::open::SCHEMA_VERSION;
 use super::rows::Stored;
 use super::state::{Lock, Rows, State};
 use super::wire::{Ask, Wire};
@@ -34,10 +38,14 @@ use crate::rows::{
     EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, RunRow, Status, StepKey, StepRow, ThreadRow,
     WorkerRow,
 };
-use crate::seams::{Now, fnv};
+use crate::seams::{Clock, Now, System, fnv};
 
-const CLOCK: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
-pub(super) const HEAD: &str = "SELECT seq, (pg_current_xact_id()::text)::bigint FROM journal_head FOR UPDATE";
+/// The statement that every transaction asks first: the time, the count of removed plans, and the schema's version.
+pub(super) const STATE: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, s.ahead_ms, \
+     h.steady_ms, s.plans_removed, h.schema, set_config('sprag.actor', 'rows', true) \
+     FROM store_state AS s, journal_head AS h";
+pub(super) const HEAD: &str =
+    "SELECT seq, (pg_current_xact_id()::text)::bigint, schema FROM journal_head FOR UPDATE";
 pub(super) const QUEUES: &str = "SELECT name, maximum, held FROM queues ORDER BY name";
 
 /// A database inside a transaction.
@@ -45,24 +53,47 @@ pub(super) struct Tx<'w> {
     pub(super) wire: &'w Wire,
     pub(super) shared: &'w Shared,
     pub(super) now: Now,
-    /// It may write, so it holds what it reads.
+    /// Whether it may write. Then it holds the rows that it reads.
     pub(super) writes: bool,
     pub(super) state: State,
-    /// What went wrong with the transaction as a whole.
+    /// The fault of the transaction as a whole.
     pub(super) fault: Option<Fault>,
 }
 
-/// A kind of row that a transaction remembers.
+/// Returns the time and the initial state of a transaction from the answer to [`STATE`].
+pub(super) fn begin_with(
+    shared: &Shared,
+    asked_ms: i64,
+    rows: &[Columns],
+) -> std::result::Result<(Now, State), Fault> {
+    let Some(row) = rows.first() else { return Err(Fault::Incomplete) };
+    refuse_newer(row.get(4))?;
+    let (clock_ms, ahead_ms, committed_ms) = (row.get(0), row.get(1), row.get(2));
+    let (now, raised) = shared.clock.told(Reading { asked_ms, clock_ms, ahead_ms, committed_ms });
+    let plans_removed = row.get(3);
+    shared.plans_were_removed(plans_removed);
+    let clock_put_back = raised.map(|raised_ms| (ahead_ms, raised_ms));
+    Ok((now, State::begin(plans_removed, clock_put_back)))
+}
+
+fn refuse_newer(found: i64) -> std::result::Result<(), Fault> {
+    match found > SCHEMA_VERSION && !mutant!(SchemaNotLookedAt) {
+        true => Err(Fault::Newer(found)),
+        false => Ok(()),
+    }
+}
+
+/// A kind of row that a transaction caches.
 pub(super) trait Kept: Stored {
     fn rows(state: &mut State) -> &mut Rows<Self>;
     fn lock(key: Self::Key) -> Lock;
-    /// The run whose row stands for this one: it is not held by itself.
+    /// Returns the run whose row covers this one, which is then not held by itself.
     fn covered_by(_: Self::Key) -> Option<RunId> {
         None
     }
-    /// Forgets what was read of others before this row was held.
+    /// Forgets the rows that this row covers, if they were read before it was held.
     fn forget_what_it_covers(_: &mut State, _: Self::Key) {}
-    /// It is known that there is no such row.
+    /// Returns whether the row is known not to exist.
     fn is_absent(_: &State, _: Self::Key) -> bool {
         false
     }
@@ -136,19 +167,24 @@ kept_by_number! {
 }
 
 impl<'w> Tx<'w> {
-    /// Begins to look at one consistent state.
+    /// Begins to read one consistent state.
     pub(super) fn read(wire: &'w Wire, shared: &'w Shared) -> std::result::Result<Tx<'w>, Fault> {
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        let answers = wire.ask(&[Ask::plain(begin), Ask::plain(CLOCK)])?;
-        let now = shared.clock.told(answers[1][0].get(0));
-        Ok(Tx { wire, shared, now, writes: false, state: State::default(), fault: None })
+        let asked_ms = System.boot_ms();
+        let answers = wire.ask(&[Ask::plain(begin), Ask::plain(STATE)])?;
+        let (now, state) = begin_with(shared, asked_ms, &answers[1])?;
+        Ok(Tx { wire, shared, now, writes: false, state, fault: None })
     }
 
-    pub(super) fn learn_head(&mut self, rows: &[Columns]) {
+    /// Reads the journal's head, which this transaction now holds. A migrating process holds it too, so the schema's
+    /// version stays the same.
+    pub(super) fn learn_head(&mut self, rows: &[Columns]) -> std::result::Result<(), Fault> {
         if let Some(row) = rows.first() {
+            refuse_newer(row.get(2))?;
             self.state.head = Some(row.get::<_, i64>(0) as u64);
             self.state.xid = Some(row.get(1));
         }
+        Ok(())
     }
 
     pub(super) fn learn_queues(&mut self, rows: &[Columns]) {
@@ -156,7 +192,7 @@ impl<'w> Tx<'w> {
         self.state.queues = Some(rows.iter().filter_map(read).map(|row| (row.name.clone(), row)).collect());
     }
 
-    /// Remembers rows; says whether all of them could be read.
+    /// Caches rows; returns whether all of them could be read.
     pub(super) fn learn_all<'r, R: Kept>(
         &mut self,
         rows: impl IntoIterator<Item = &'r Columns>,
@@ -172,27 +208,32 @@ impl<'w> Tx<'w> {
         all
     }
 
-    /// Takes the journal's head, which stays this transaction's until it ends.
+    /// Takes the journal's head, which this transaction holds until it ends.
     pub(super) fn take_head(&mut self) -> Result<u64> {
         if let Some(seq) = self.state.last_seq() {
             return Ok(seq);
         }
         let mut answers = self.ask(vec![Ask::plain(HEAD)], "writing")?;
-        self.learn_head(&answers.remove(0));
+        if let Err(fault) = self.learn_head(&answers.remove(0)) {
+            let told = fault.told(&self.shared.place, "writing");
+            self.fault = Some(fault);
+            return Err(told);
+        }
         self.state.head.ok_or_else(|| Error::Corrupt {
             path: self.shared.place.path(),
             reason: "the journal has no head".into(),
         })
     }
 
-    /// Sends what waits, then these; their answers. A failure is the transaction's.
+    /// Sends the pending writes, then these statements, and returns the answers to these. A failure fails the whole
+    /// transaction.
     pub(super) fn ask(&mut self, asks: Vec<Ask<'_>>, action: &'static str) -> Result<Vec<Vec<Columns>>> {
         let waits = !self.state.is_clean();
         self.send(waits, asks, action)
     }
 
-    /// Sends these, and leaves what waits to wait: it is about other rows. So the jobs before this one share their
-    /// statements with those behind it.
+    /// Sends these statements without the pending writes, which are about other rows. So the jobs before this one
+    /// share their statements with the jobs after it.
     fn ask_beside(&mut self, asks: Vec<Ask<'_>>, action: &'static str) -> Result<Vec<Vec<Columns>>> {
         self.send(false, asks, action)
     }
@@ -206,7 +247,11 @@ impl<'w> Tx<'w> {
         if let Some(fault) = &self.fault {
             return Err(fault.told(&self.shared.place, action));
         }
-        let mut all = if waiting_too { self.state.asks(&self.shared.sentences) } else { Vec::new() };
+        let mut all = if waiting_too {
+            self.state.asks(&self.shared.sentences, self.now.steady_ms)
+        } else {
+            Vec::new()
+        };
         let waiting = all.len();
         all.extend(asks);
         let answers = self.wire.ask(&all);
@@ -244,7 +289,7 @@ impl<'w> Tx<'w> {
         answers[0].iter().map(|row| read(&mut Reader::new(row))).collect()
     }
 
-    /// The one row of a query, if there is one.
+    /// Returns the one row of a query, if there is one.
     pub(super) fn one<T>(
         &mut self,
         sql: &str,
@@ -254,14 +299,16 @@ impl<'w> Tx<'w> {
         Ok(self.list(sql, cells, read)?.into_iter().next())
     }
 
-    /// Somebody else holds what the present job needs: it is run again once that is free.
+    /// Notes that another transaction holds what the present job needs. The writer runs the job again once that is
+    /// free.
     pub(super) fn busy(&mut self, lock: Lock) -> Error {
         let id = format!("{lock:?}");
         self.state.busy.get_or_insert(lock);
         Error::Conflict { entity: "lock", id }
     }
 
-    /// Holds a name until the end, so that others who ask about the same thing decide after this transaction.
+    /// Holds a name until the transaction ends, so that other transactions that ask about the same thing decide after
+    /// this one.
     pub(super) fn hold_name(&mut self, kind: &str, name: &str) -> Result<()> {
         if !self.writes {
             return Ok(());
@@ -280,7 +327,7 @@ impl<'w> Tx<'w> {
         }
     }
 
-    /// Fetches a row that is not known yet: so nothing that waits to be sent is about it.
+    /// Fetches a row that is not known yet, so that no pending write is about it.
     fn fetch<R: Kept>(&mut self, key: R::Key) -> Result<Option<R>> {
         let plain_sql = format!("{} WHERE {}", R::SELECT, R::KEY);
         if !self.writes || R::covered_by(key).is_some() {
@@ -301,12 +348,12 @@ impl<'w> Tx<'w> {
     }
 }
 
-/// The statement that holds and reads the rows which nobody else holds.
+/// Returns the statement that holds and reads the rows which no other transaction holds.
 pub(super) fn held<R: Stored>(condition: &str) -> String {
     format!("{} WHERE {condition} FOR UPDATE SKIP LOCKED", R::SELECT)
 }
 
-/// The statement that waits until something is free, and holds it.
+/// Returns the statement that waits until a lock is free, and holds it.
 pub(super) fn wait_for<'a>(lock: &Lock) -> Ask<'a> {
     match lock {
         Lock::Name(key) => Ask::new("SELECT pg_advisory_xact_lock($1)", [Cell::from(*key)]),
@@ -356,7 +403,7 @@ impl<R: Kept> Table<R> for Tx<'_> {
         Ok(())
     }
 
-    /// Decided here, for the row is held; the statement that writes it compares once more.
+    /// Decides here, because the row is held. The statement that writes the row compares once more.
     fn update(&mut self, row: &R, was: (Status<R>, u32)) -> Result<bool> {
         let found = Table::<R>::load(self, row.key())?;
         if found.is_none_or(|found| (found.status(), found.version()) != was) {

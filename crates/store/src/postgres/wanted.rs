@@ -1,4 +1,4 @@
-//! The beginning of a transaction that writes: what its jobs are about is held and read for all of them at once.
+//! The beginning of a transaction that writes: it holds and reads the rows of all its jobs at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,21 +10,20 @@ use super::Shared;
 use super::cells::{Cell, Column};
 use super::fault::Fault;
 use super::rows::Stored;
-use super::state::{Lock, State};
-use super::tx::{HEAD, QUEUES, Tx, held, wait_for};
+use super::state::Lock;
+use super::tx::{HEAD, QUEUES, STATE, Tx, begin_with, held, wait_for};
 use super::wire::{Ask, Wire};
 use crate::job::About;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
+use crate::seams::{Clock, System};
 
-/// A run with more steps than this is not read as a whole; `SMALL` says the same.
+/// The most steps of a run that is read as a whole. The statement `SMALL` has the same limit.
 const SMALL_RUN: u32 = 64;
-/// No more is fetched of one queue for all who claim from it.
+/// The most executions that are fetched from one queue for all its claimers.
 const MOST_WAITING: usize = 1_000;
 
-const CLOCK_AND_ACTOR: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, \
-     set_config('sprag.actor', 'rows', true)";
 const RUNS_THERE: &str = "SELECT id FROM runs WHERE id = ANY($1)";
-/// Of the runs that are asked for, those that are read as a whole.
+/// The statement that selects the runs to read as a whole.
 const SMALL: &str = "SELECT id FROM runs WHERE id = ANY($1) AND steps <= 64";
 const TOLD: &str = "status = 'scheduled' AND (run, step, attempt) IN \
      (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]))";
@@ -32,13 +31,13 @@ const WAITING_COUNTS: &str = "SELECT w.queue, w.pin, (SELECT count(*) FROM (SELE
      WHERE e.status = 'scheduled' AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin LIMIT w.n + 1) AS s) \
      FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n)";
 
-/// What the jobs of a transaction are about.
+/// The rows that the jobs of a transaction need.
 #[derive(Default)]
 pub(super) struct Wanted {
     runs: Vec<RunId>,
-    /// By queue and worker (0: anyone), how much is wanted.
+    /// The number of wanted executions by queue and worker (0: any worker).
     claims: BTreeMap<(Arc<str>, Id), usize>,
-    /// Executions that messages told of.
+    /// Executions that messages named.
     told: Vec<ExecutionId>,
 }
 
@@ -60,13 +59,13 @@ impl Wanted {
         Wanted { runs: runs.into_iter().collect(), claims, told: told.into_iter().collect() }
     }
 
-    /// The runs, steps and attempts of what messages told of, as parameters.
+    /// Returns the runs, steps and attempts of the executions that messages named, as parameters.
     fn told_columns<'a>(&self) -> [Cell<'a>; 3] {
         let column = |of: fn(&ExecutionId) -> i64| Cell::from(self.told.iter().map(of).collect::<Vec<i64>>());
         [column(|id| id.run.to_i64()), column(|id| id.step.into()), column(|id| id.attempt.into())]
     }
 
-    /// The queues, the workers and the numbers, as parameters.
+    /// Returns the queues, the workers and the numbers, as parameters.
     fn claim_columns<'a>(&'a self) -> Vec<Box<dyn tokio_postgres::types::ToSql + Sync + 'a>> {
         let queues = self.claims.keys().map(|(queue, _)| Some((&**queue).into())).collect();
         let pins = self.claims.keys().map(|(_, pin)| Some(*pin)).collect();
@@ -75,13 +74,13 @@ impl Wanted {
     }
 }
 
-/// The columns of executions.
+/// Returns the columns of executions.
 fn execution_columns() -> &'static str {
     let columns = ExecutionRow::SELECT.strip_prefix("SELECT ").and_then(|rest| rest.split_once(" FROM "));
     columns.map_or("*", |(columns, _)| columns)
 }
 
-/// The statement that holds what waits for each of several workers in each of several queues.
+/// Returns the statement that holds the executions that wait for each of several workers in each of several queues.
 fn waiting_sql() -> String {
     format!(
         "SELECT found.* FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n) \
@@ -93,8 +92,8 @@ fn waiting_sql() -> String {
     )
 }
 
-/// The statements that read small runs as a whole, after those that are free were held: their steps, their live
-/// executions, and which executions there are. Nothing is held of a run that somebody else holds.
+/// The statements that read small runs as a whole, after the free ones were held: their steps, their live executions,
+/// and the list of their executions. They hold nothing of a run that another transaction holds.
 struct Whole {
     ids: Vec<i64>,
     steps_sql: String,
@@ -118,7 +117,7 @@ impl Whole {
         }
     }
 
-    /// None, or three.
+    /// Returns no statements, or three.
     fn asks(&self) -> Vec<Ask<'_>> {
         let ask = |sql| Ask::new(sql, [Cell::from(self.ids.clone())]);
         match self.ids.is_empty() {
@@ -129,7 +128,7 @@ impl Whole {
 }
 
 impl<'w> Tx<'w> {
-    /// Begins to write: waits for `locks`, then holds what of `wanted` nobody else holds, and reads it.
+    /// Begins to write: waits for `locks`, then holds and reads the `wanted` rows that no other transaction holds.
     pub(super) fn write<'l>(
         wire: &'w Wire,
         shared: &'w Shared,
@@ -140,7 +139,8 @@ impl<'w> Tx<'w> {
         let (runs_sql, waiting_sql) = (held::<RunRow>("id = ANY($1) ORDER BY id"), waiting_sql());
         let whole = Whole::of(ids.clone());
         let told_sql = held::<ExecutionRow>(TOLD);
-        let mut asks = vec![Ask::plain("BEGIN"), Ask::plain(CLOCK_AND_ACTOR)];
+        let asked_ms = System.boot_ms();
+        let mut asks = vec![Ask::plain("BEGIN"), Ask::plain(STATE)];
         asks.extend(locks.map(wait_for));
         let first = asks.len();
         if !ids.is_empty() {
@@ -155,15 +155,16 @@ impl<'w> Tx<'w> {
         if !wanted.told.is_empty() {
             asks.push(Ask::new(&told_sql, wanted.told_columns()));
         }
-        // Whoever is about a run mostly tells of it. Who receives something has more to read before it takes the head.
+        // A job about a run mostly writes to the journal. A job that receives an execution has more to read before it
+        // takes the head.
         let receives = !wanted.claims.is_empty() || !wanted.told.is_empty();
         if !receives && !wanted.runs.is_empty() {
             asks.extend([Ask::plain(QUEUES), Ask::plain(HEAD)]);
         }
         let mut answers = wire.ask(&asks)?;
         drop(asks);
-        let now = shared.clock.told(answers[1][0].get(0));
-        let mut tx = Tx { wire, shared, now, writes: true, state: State::default(), fault: None };
+        let (now, state) = begin_with(shared, asked_ms, &answers[1])?;
+        let mut tx = Tx { wire, shared, now, writes: true, state, fault: None };
         let mut answers = answers.split_off(first);
         if !wanted.runs.is_empty() {
             let rest = answers.split_off(5);
@@ -176,7 +177,7 @@ impl<'w> Tx<'w> {
         if !receives {
             if let Some((queues, head)) = two() {
                 tx.learn_queues(&queues);
-                tx.learn_head(&head);
+                tx.learn_head(&head)?;
             }
             return Ok(tx);
         }
@@ -185,7 +186,7 @@ impl<'w> Tx<'w> {
         {
             tx.learn_waiting(wanted, &found, &counts);
         }
-        // One that is not among them is over, or another's: it is looked for by its key.
+        // An execution that is not among them is over, or another transaction holds it. The job loads it by its key.
         let told: Vec<ExecutionRow> =
             answers.next().iter().flatten().filter_map(|row| ExecutionRow::read(row).ok()).collect();
         let ids: Vec<ExecutionId> = told.iter().map(|row| row.id).collect();
@@ -223,7 +224,7 @@ impl<'w> Tx<'w> {
         }
     }
 
-    /// Remembers what was read of the runs that are held and small.
+    /// Caches the rows of the runs that are held and small.
     fn learn_whole(&mut self, runs: &[RunId], answers: &[Vec<Columns>]) {
         let [steps, live, there] = answers else { return };
         let is_small = |run: &RunId| {
@@ -231,11 +232,11 @@ impl<'w> Tx<'w> {
             known.is_some_and(|row| row.steps <= SMALL_RUN)
         };
         let small: BTreeSet<RunId> = runs.iter().copied().filter(is_small).collect();
-        // Of a run that somebody else holds nothing can be decided by.
+        // A job must not decide by rows of a run that another transaction holds.
         let of_small = |row: &&Columns| small.contains(&RunId::from_i64(row.get(0)));
         let whole = self.learn_all::<StepRow>(steps.iter().filter(of_small), true);
         self.learn_all::<ExecutionRow>(live.iter().filter(of_small), true);
-        // A row that cannot be read is looked for by its key, and told of.
+        // If a row cannot be read, the job loads it by its key and reports the error.
         if whole {
             self.state.whole.extend(small.iter().map(|run| (*run, BTreeSet::new())));
         }
@@ -246,7 +247,8 @@ impl<'w> Tx<'w> {
         }
     }
 
-    /// Reads the runs and steps of what may be received, and takes the journal's head if there is something to tell.
+    /// Reads the runs and steps of executions that may be received, and takes the journal's head if there is something
+    /// to write.
     fn read_around(&mut self, about_runs: bool, told: &[ExecutionId]) -> Result<(), Fault> {
         let free = self.state.waiting.values().flat_map(|waiting| waiting.free.iter());
         let free: BTreeSet<ExecutionId> = free.chain(told).copied().collect();
@@ -259,7 +261,7 @@ impl<'w> Tx<'w> {
         let answers = self.wire.ask(&asks)?;
         drop(asks);
         self.learn_queues(&answers[0]);
-        self.learn_head(&answers[1]);
+        self.learn_head(&answers[1])?;
         if let [held, plain, steps] = &answers[2..] {
             self.learn_all::<RunRow>(held, true);
             self.learn_all::<StepRow>(steps, true);

@@ -1,7 +1,7 @@
-//! One connection: statements prepared once, any number of them on their way at once.
+//! One connection: statements are prepared once, and any number of them may be in flight.
 //!
-//! Round trips are what PostgreSQL costs, so there is one way to ask: a list of statements, sent together and answered
-//! together. The callers are no futures; they wait here, on whatever thread they are.
+//! Round trips are the cost of PostgreSQL, so there is one way to ask: a list of statements, sent together and
+//! answered together. The callers are not futures. They wait here, on whatever thread they run.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use super::cells::Cell;
 use super::fault::Fault;
 use crate::seams::{Clock, System};
 
-/// Nobody waits for an answer for longer than this: the server's own limits are shorter, so that the connection
-/// must be dead.
+/// The longest wait for an answer. The server's own limits are shorter, so that after this time the connection must be
+/// dead.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A parameter of a statement.
@@ -41,15 +41,15 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Who drives the connection while its user waits.
+/// The thread that drives the connection while its user waits.
 pub(super) enum Driver {
-    /// The waiting thread itself: nobody else has to be woken.
+    /// The waiting thread itself, so that no other thread has to be woken.
     Here(Arc<tokio::runtime::Runtime>),
-    /// A thread of its own: the user may be part of any program's runtime.
+    /// A thread of its own, because the user may be part of any program's runtime.
     Elsewhere,
 }
 
-/// A statement's answer on its way.
+/// The future of a statement's answer.
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<Vec<Columns>, tokio_postgres::Error>> + 'a>>;
 
 /// A connection.
@@ -64,12 +64,12 @@ impl Wire {
         Wire { client, statements: RefCell::default(), driver }
     }
 
-    /// The connection has ended.
+    /// Returns whether the connection has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
     }
 
-    /// Sends everything at once; the rows that each statement gave, or what went wrong first.
+    /// Sends all statements at once. Returns the rows of each statement, or the first fault.
     pub(super) fn ask(&self, asks: &[Ask<'_>]) -> Result<Vec<Vec<Columns>>, Fault> {
         let mut statements = Vec::with_capacity(asks.len());
         for ask in asks {
@@ -83,7 +83,7 @@ impl Wire {
         answers.into_iter().map(|answer| answer.map_err(Fault::from)).collect()
     }
 
-    /// Sends a script whose answers nobody wants.
+    /// Sends a script and ignores its answers.
     pub(super) fn script(&self, sql: &str) -> Result<(), Fault> {
         Ok(self.driver.wait(self.client.batch_execute(sql))??)
     }
@@ -110,7 +110,7 @@ impl Driver {
     }
 }
 
-/// Wakes a thread that waits for an answer.
+/// A waker for a thread that waits for an answer.
 struct Unpark(std::thread::Thread);
 
 impl Wake for Unpark {
@@ -119,7 +119,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits on this thread, which may belong to a runtime: nothing of that is used.
+/// Waits on this thread. The thread may belong to a runtime, so this function uses nothing of a runtime.
 fn park_on<F: Future>(future: F) -> Result<F::Output, Fault> {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -137,11 +137,12 @@ fn park_on<F: Future>(future: F) -> Result<F::Output, Fault> {
     }
 }
 
-/// Several futures at once, begun in order: so their statements are sent in order.
+/// Several futures that are polled together. They are first polled in order, so that their statements are sent in
+/// order.
 struct Together<'a, T> {
     waiting: Vec<Option<Pin<Box<dyn Future<Output = T> + 'a>>>>,
     done: Vec<Option<T>>,
-    /// Before this one all are done: PostgreSQL answers in order.
+    /// The first future that is not done. PostgreSQL answers in order.
     first: usize,
     begun: bool,
 }
@@ -166,7 +167,7 @@ impl<T: Unpin> Future for Together<'_, T> {
                     this.done[at] = Some(done);
                     this.waiting[at] = None;
                 }
-                // The ones behind it are answered later, but all are to be sent.
+                // The futures behind it are answered later, but all of them must be sent.
                 Poll::Pending if begin => {}
                 Poll::Pending => break,
             }

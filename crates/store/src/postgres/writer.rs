@@ -1,4 +1,4 @@
-//! The writer thread: whatever waits is written in one transaction, and answered after its commit.
+//! The writer thread: it writes all waiting jobs in one transaction, and answers them after its commit.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::attempt::{self, Failure, Fate};
 use super::fault::Fault;
 use super::open;
 use super::state::Lock;
+use super::tx::{STATE, begin_with};
 use super::wire::{Ask, Wire};
 use super::{LOCK_TIMEOUT, Shared};
 use crate::error::{Error, Result};
@@ -21,34 +22,35 @@ use crate::ops;
 use crate::seams::{Clock, System};
 use crate::session::{Flushed, Session};
 
-/// How many operations may wait before callers do.
+/// The number of operations that may wait in the queue before callers block.
 pub(super) const QUEUE_BOUND: usize = 1024;
-/// How many share a commit: enough to make the disk's part small, few enough to answer soon.
+/// The most operations that share a commit: enough to make the disk's part small, few enough to answer soon.
 const BATCH_BOUND: usize = 256;
-/// How often the writer steps aside for callers whom it has just answered, and who tend to come back at once,
-/// so that they share the next commit.
+/// The number of times that the writer yields to callers that it has just answered. They tend to send their next
+/// operation at once, and then share the next commit.
 const LINGER_YIELDS: usize = 64;
-/// How often an operation that met a conflict is tried in all.
+/// The most tries of an operation that meets conflicts, including the first.
 const CONFLICT_TRIES: u32 = 8;
-/// How often an operation may find one more row that somebody else holds.
+/// The number of times that an operation may find one more row that another transaction holds.
 const BUSY_TRIES: u32 = 64;
-/// For how long the writer tries to reach the server before it gives up on those who wait.
+/// The longest time that the writer tries to reach the server before it fails the waiting jobs, in milliseconds.
 const RECONNECT_MS: i64 = 15_000;
-/// How long steps that were received under somebody else's hands wait for a look, if nothing else happens.
+/// The delay before the writer looks at steps that were received while another transaction held their run, if nothing
+/// else happens.
 const LATER: Duration = Duration::from_millis(5);
-/// Runs looked at afterwards, in one batch.
+/// The most runs that one batch looks at afterwards.
 const LATER_BOUND: usize = 32;
-/// The first to come after a crash gives the server's new life a number.
+/// The statement that numbers the server's new life. The first process that connects after a crash inserts the number.
 const BEGIN_LIFE: &str = "INSERT INTO life VALUES (true, hashtextextended(gen_random_uuid()::text, 0)) \
      ON CONFLICT DO NOTHING";
 
-/// A job, what it waits for, and how often it was tried.
+/// A job, the locks that it waits for, and the counts of its tries.
 pub(super) struct Work {
     pub(super) job: Box<dyn Job>,
     locks: BTreeSet<Lock>,
     conflicts: u32,
     busy: u32,
-    /// What it looks at, if it only looks after others: it waits for nobody.
+    /// The steps that it looks at, if it is a `Look`. No caller waits for it.
     look: Option<(RunId, Vec<StepNo>)>,
 }
 
@@ -58,8 +60,8 @@ impl Work {
     }
 }
 
-/// Looks at steps of a run that were received while somebody else held it. Nobody waits for the answer: if it fails,
-/// the next who decides about the run sees to it.
+/// A job that looks at steps of a run that were received while another transaction held it. No caller waits for the
+/// answer. If it fails, the next operation that decides about the run looks at them.
 struct Look {
     run: RunId,
     steps: Vec<StepNo>,
@@ -86,10 +88,10 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     runtime: Arc<Runtime>,
     wire: Option<Wire>,
-    /// Which life of the server it is connected to: another one after each crash.
+    /// The number of the server's life that it is connected to. It changes with each crash of the server.
     life: i64,
     later: BTreeMap<RunId, BTreeSet<StepNo>>,
-    /// Nobody comes any more: what is left is waited for.
+    /// Whether the queue is closed: no more jobs arrive, and the writer waits for the rest.
     closing: bool,
 }
 
@@ -118,16 +120,17 @@ impl Writer {
     fn adopt(&mut self, wire: Wire) -> std::result::Result<(), Fault> {
         let pid = open::number(&wire, "SELECT pg_backend_pid()::bigint")?;
         self.shared.writer.store(i32::try_from(pid).unwrap_or(0), Ordering::Relaxed);
-        // So that the time is known before anything is written.
-        let ms = open::number(&wire, "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
-        self.shared.clock.told(ms);
+        // The clock needs a reading before anything is written.
+        let asked_ms = System.boot_ms();
+        let answers = wire.ask(&[Ask::plain(STATE)])?;
+        begin_with(&self.shared, asked_ms, &answers[0])?;
         wire.ask(&[Ask::plain(BEGIN_LIFE)])?;
         self.life = open::number(&wire, "SELECT number FROM life")?;
         self.wire = Some(wire);
         Ok(())
     }
 
-    /// Works until the queue is closed and empty.
+    /// Runs jobs until the queue is closed and empty.
     pub(super) fn run(mut self, mut queue: Receiver<Box<dyn Job>>) {
         let mut crowd = 0;
         loop {
@@ -155,7 +158,7 @@ impl Writer {
         }
     }
 
-    /// The next job; the connection is looked after meanwhile.
+    /// Returns the next job. Drives the connection meanwhile.
     fn next(&self, queue: &mut Receiver<Box<dyn Job>>) -> Next {
         let soon = !self.later.is_empty();
         self.runtime.block_on(async {
@@ -170,7 +173,7 @@ impl Writer {
         })
     }
 
-    /// Writes all, together where nothing stands in the way.
+    /// Writes all jobs, in one transaction where possible.
     fn write(&mut self, batch: Vec<Box<dyn Job>>) {
         let mut first: Vec<Work> = batch.into_iter().map(Work::new).collect();
         let looks: Vec<RunId> = self.later.keys().copied().take(LATER_BOUND).collect();
@@ -180,14 +183,14 @@ impl Writer {
             let look = Look { run, steps: steps.clone(), about };
             first.push(Work { look: Some((run, steps)), ..Work::new(Box::new(look)) });
         }
-        // Ends: a job comes back a bounded number of times.
+        // The loop ends, because a job is retried a bounded number of times.
         let mut rounds = VecDeque::from([first]);
         while let Some(round) = rounds.pop_front() {
             self.round(round, &mut rounds);
         }
     }
 
-    /// One transaction for jobs that wait for the same.
+    /// Runs one transaction for jobs that wait for the same locks.
     fn round(&mut self, mut works: Vec<Work>, rounds: &mut VecDeque<Vec<Work>>) {
         let since_ms = System.boot_ms();
         loop {
@@ -210,7 +213,7 @@ impl Writer {
                         std::thread::park_timeout(Duration::from_millis(50));
                         continue;
                     }
-                    // They have waited together: nobody waits once more for each of the others.
+                    // These jobs have waited together, so none of them waits again for each of the others.
                     let error = fault.told(&self.shared.place, "writing");
                     return works.into_iter().for_each(|work| work.job.answer(Err(error.clone())));
                 }
@@ -227,7 +230,7 @@ impl Writer {
                 }
                 Failure::Together => Error::Conflict { entity: "batch", id: "of several operations".into() },
             };
-            // Alone, each meets its own fate.
+            // Each job is retried alone, and succeeds or fails by itself.
             if works.len() > 1 {
                 return rounds.extend(works.into_iter().map(|work| vec![work]));
             }
@@ -248,7 +251,8 @@ impl Writer {
                 self.wire = None;
                 let life = self.life;
                 match xid.and_then(|xid| self.fate(xid)) {
-                    // A server that crashed gives numbers again that never reached its disk: another's commit may be meant.
+                    // A server that crashed reuses transaction ids that never reached its disk, so the id may be
+                    // another commit's.
                     Some(true) if self.life != life => Err(Failure::Unknown(reason)),
                     Some(true) => Ok(*done),
                     Some(false) => Err(Failure::Fault(Fault::Silent)),
@@ -259,7 +263,7 @@ impl Writer {
         }
     }
 
-    /// Whether a transaction whose commit was not answered was committed; none if that cannot be found out.
+    /// Returns whether a transaction whose commit was not answered was committed; none if that cannot be found out.
     fn fate(&mut self, xid: i64) -> Option<bool> {
         let until_ms = System.boot_ms() + RECONNECT_MS;
         while System.boot_ms() < until_ms {
@@ -287,7 +291,7 @@ impl Writer {
         }
     }
 
-    /// Answers those that are done, and lines up those that have to wait for somebody.
+    /// Answers the jobs that are done, and queues those that have to wait for a lock.
     fn settle(&mut self, works: Vec<Work>, done: attempt::Done, rounds: &mut VecDeque<Vec<Work>>) {
         let mut topics = BTreeSet::new();
         let mut waiting: BTreeMap<BTreeSet<Lock>, Vec<Work>> = BTreeMap::new();
@@ -305,7 +309,11 @@ impl Writer {
                 }
                 Fate::Busy(_) if work.busy >= BUSY_TRIES => {
                     let waited_ms = LOCK_TIMEOUT.as_millis() as u64;
-                    work.job.answer(Err(Error::Locked { path: self.shared.place.path(), waited_ms }));
+                    work.job.answer(Err(Error::Locked {
+                        path: self.shared.place.path(),
+                        waited_ms,
+                        holder: None,
+                    }));
                 }
                 Fate::Busy(lock) => {
                     work.busy += 1;
@@ -340,14 +348,14 @@ impl Writer {
 
 enum Next {
     Job(Box<dyn Job>),
-    /// Nobody came, and something waits to be looked at.
+    /// No job arrived, and steps wait to be looked at.
     Nothing,
     Closed,
 }
 
-/// Has a job that met a conflict look again, alone; one that has done so often enough is told of it.
+/// Retries a job that met a conflict, alone. After too many tries, answers it with the error.
 fn again(mut work: Work, error: Error, rounds: &mut VecDeque<Vec<Work>>) {
-    // A row that was not free for long is no conflict that goes away by itself.
+    // A row that stayed locked for long is not a conflict that goes away by itself.
     work.conflicts += if matches!(error, Error::Locked { .. }) { CONFLICT_TRIES / 2 } else { 1 };
     let may_help = matches!(error, Error::Conflict { .. } | Error::Locked { .. });
     if may_help && work.conflicts < CONFLICT_TRIES {

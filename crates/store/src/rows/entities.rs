@@ -1,4 +1,4 @@
-//! The rows of what is neither run, step nor execution: environments, threads, gates, workers, enforcements.
+//! The rows of all entities except runs, steps and executions: environments, threads, gates, workers, enforcements.
 
 use std::sync::Arc;
 
@@ -9,53 +9,53 @@ use sprag_lifecycle::{
 
 use super::{Id, Place, Row, Status, WriterOnly};
 
-/// Where a run works.
+/// The place where a run works.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EnvironmentRow {
-    /// Its number.
+    /// The environment's number.
     pub id: Id,
     pub(crate) status: EnvironmentStatus,
     pub(crate) version: u32,
-    /// The run it was made for.
+    /// The run for which it was created.
     pub run: Option<RunId>,
-    /// The step that has it alone; none for the whole run.
+    /// The step that uses it alone; absent if the whole run uses it.
     pub scope: Option<StepNo>,
-    /// The host it is on.
+    /// The host of the environment; empty after the host was lost.
     pub host: Arc<str>,
-    /// The directory.
+    /// The path of the directory.
     pub path: Arc<str>,
-    /// Sprag made it, so Sprag may remove it.
+    /// Whether Sprag created it, so that Sprag may remove it.
     pub managed: bool,
-    /// Somebody asked for it to be removed.
+    /// Whether its removal was requested.
     pub cleanup_requested: bool,
-    /// Which attempt to make it is the present one.
+    /// The number of the present attempt to create it.
     pub provision_attempt: u32,
-    /// Which attempt to remove it is the present one.
+    /// The number of the present attempt to remove it.
     pub destroy_attempt: u32,
-    /// Who is making or removing it.
+    /// The worker that creates or removes it.
     pub owner: Option<Id>,
-    /// What went wrong last.
+    /// The reason of the last failure.
     pub reason: Option<Arc<str>>,
-    /// The repository, the branch and what else is known of it, as JSON.
+    /// The repository, the branch and other facts, as JSON.
     pub details: Arc<str>,
-    /// When it was first asked for (wall clock).
+    /// The time of the first request for it (wall clock).
     pub created_ms: i64,
 }
 
-/// What is known beside an environment's row.
+/// The facts that a reporter gives besides an environment's row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EnvironmentGiven {
     /// The provision or destroy attempt that the reporter saw.
     pub attempt: u32,
-    /// The directory is on disk.
+    /// Whether the directory exists.
     pub path_present: bool,
-    /// The host's lease ran out.
+    /// Whether the host's lease has expired.
     pub host_lease_lapsed: bool,
-    /// The host is gone for good.
+    /// Whether the host is permanently gone.
     pub host_gone: bool,
-    /// Whoever was removing it is gone.
+    /// Whether the worker that was removing it is gone.
     pub destroyer_gone: bool,
-    /// Live runs and threads that use it.
+    /// The number of live runs and threads that use it.
     pub live_users: u32,
 }
 
@@ -99,32 +99,32 @@ impl Row for EnvironmentRow {
 /// A conversation with a coding agent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ThreadRow {
-    /// Its number.
+    /// The thread's number.
     pub id: Id,
     pub(crate) status: ThreadStatus,
     pub(crate) version: u32,
-    /// The environment it works in.
+    /// The environment in which it works.
     pub environment: Option<Id>,
-    /// Somebody asked it to stop.
+    /// Whether it was asked to stop.
     pub stop_requested: bool,
-    /// It is archived.
+    /// Whether it is archived.
     pub archived: bool,
-    /// It is deleted.
+    /// Whether it is deleted.
     pub deleted: bool,
-    /// The last turn's number.
+    /// The number of the last turn.
     pub turn: u32,
-    /// That turn is open: nothing has ended it yet.
+    /// Whether that turn is open: nothing has ended it yet.
     pub turn_open: bool,
-    /// The agent process's generation.
+    /// The generation of the agent's process.
     pub runtime: u32,
 }
 
-/// What is known beside a thread's row.
+/// The facts that a reporter gives besides a thread's row.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ThreadGiven {
     /// The turn that the reporter saw.
     pub turn: u32,
-    /// The runtime's generation that the reporter saw.
+    /// The generation of the agent's process that the reporter saw.
     pub runtime: u32,
 }
 
@@ -150,46 +150,46 @@ impl Row for ThreadRow {
     }
 }
 
-/// Something outside that a run waits for: an answer, a moment, a signal.
+/// An outside event for which a run waits: an answer, a time, or a signal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GateRow {
-    /// Its number.
+    /// The gate's number.
     pub id: Id,
     pub(crate) status: GateStatus,
     pub(crate) version: u32,
-    /// The step that asks.
+    /// The run of the step that waits.
     pub run: RunId,
-    /// The step that asks.
+    /// The step that waits.
     pub step: StepNo,
     /// The attempt at the step.
     pub attempt: u32,
-    /// What is waited for.
+    /// The kind of event for which it waits.
     pub kind: GateKind,
     /// The question as JSON (text and choices), or the signal's name.
     pub question: Arc<str>,
-    /// The moment that is waited for (wall clock); 0 for none.
+    /// The time for which it waits (wall clock); 0 for none.
     pub until_ms: i64,
-    /// When it was opened (wall clock).
+    /// The time at which it was opened (wall clock).
     pub opened_ms: i64,
-    /// The answer, as JSON.
+    /// The answer, as JSON; absent until it is given.
     pub answer: Option<Arc<str>>,
-    /// When it expires (steady); 0 for never.
+    /// The time at which it expires (steady); 0 for never.
     pub timeout_at_ms: i64,
 }
 
-/// What a gate waits for.
+/// The kind of event for which a gate waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GateKind {
     /// A person's answer.
     Question,
-    /// A moment.
+    /// A time.
     Time,
     /// A signal from outside.
     Signal,
 }
 
 impl GateKind {
-    /// Its word.
+    /// Returns the word of the kind.
     pub fn as_str(self) -> &'static str {
         match self {
             GateKind::Question => "question",
@@ -198,21 +198,21 @@ impl GateKind {
         }
     }
 
-    /// The kind of this word.
+    /// Returns the kind of this word.
     pub fn parse(word: &str) -> Option<GateKind> {
         [GateKind::Question, GateKind::Time, GateKind::Signal].into_iter().find(|kind| kind.as_str() == word)
     }
 }
 
-/// What is known beside a gate's row: the present moment (steady).
+/// The facts that a reporter gives besides a gate's row.
 #[derive(Debug, Clone, Copy)]
 pub struct GateGiven {
-    /// The present moment (steady).
+    /// The present time (steady).
     pub now_ms: i64,
 }
 
 impl GateRow {
-    /// Whether the answer lets the run go on.
+    /// Whether the answer lets the run continue.
     pub fn is_approved(&self) -> bool {
         let answer =
             self.answer.as_deref().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
@@ -236,52 +236,52 @@ impl Row for GateRow {
     }
 }
 
-/// Whoever claims from a queue.
+/// A worker, which claims from queues.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkerRow {
-    /// Its number.
+    /// The worker's number.
     pub id: Id,
     pub(crate) status: WorkerStatus,
     pub(crate) version: u32,
-    /// What it calls itself.
+    /// The worker's name for itself.
     pub name: Arc<str>,
-    /// Host, pid, start time, boot id and pid namespace, in one text.
+    /// The worker's host, pid, start time, boot id and pid namespace, in one text.
     pub process: Arc<str>,
     /// The queues it serves, separated by commas.
     pub queues: Arc<str>,
-    /// What it has that steps may ask for, separated by commas.
+    /// The labels that steps may require, separated by commas.
     pub labels: Arc<str>,
-    /// How much it takes at once.
+    /// The most executions that it holds at once.
     pub slots: u32,
-    /// Until when it may be silent (steady).
+    /// The time until which it counts as present without another heartbeat (steady).
     pub heartbeat_until_ms: i64,
-    /// When it first appeared.
+    /// The time of its first registration (wall clock).
     pub created_ms: i64,
 }
 
 impl WorkerRow {
-    /// Whether it takes what waits in this queue.
+    /// Whether it takes executions of this queue.
     pub fn serves(&self, queue: &str) -> bool {
         self.queues.split(',').any(|served| served == queue)
     }
 
-    /// Whether it has all that a step asks for.
+    /// Whether it has all labels that a step requires.
     pub fn has_all(&self, labels: &[String]) -> bool {
         labels.iter().all(|wanted| self.labels.split(',').any(|label| label == wanted))
     }
 
-    /// The host its process is on.
+    /// Returns the host of its process.
     pub fn host(&self) -> &str {
         self.process.split('/').next().unwrap_or_default()
     }
 }
 
-/// What is known beside a worker's row.
+/// The facts that a reporter gives besides a worker's row.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerGiven {
-    /// The present moment (steady).
+    /// The present time (steady).
     pub now_ms: i64,
-    /// Its process is gone.
+    /// Whether its process is gone.
     pub process_gone: bool,
 }
 
@@ -304,18 +304,18 @@ impl Row for WorkerRow {
     }
 }
 
-/// A rule matched an event.
+/// A match of a rule and an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EnforcementRow {
-    /// Its number.
+    /// The enforcement's number.
     pub id: Id,
     pub(crate) status: EnforcementStatus,
     pub(crate) version: u32,
     /// The rule.
     pub rule: Arc<str>,
-    /// The event it matched.
+    /// The event that the rule matched.
     pub event: Arc<str>,
-    /// The run it started.
+    /// The run that it started.
     pub run: Option<RunId>,
 }
 

@@ -1,4 +1,4 @@
-//! The rows: what is kept of each entity. Their statuses are private: only the writer moves them.
+//! The rows: the stored data of each entity. Their statuses are private: only the writer changes them.
 
 use std::sync::Arc;
 
@@ -12,33 +12,33 @@ pub use entities::{
     WorkerGiven, WorkerRow,
 };
 
-/// The number by which a worker, environment, thread, gate or enforcement is known.
+/// The number that identifies a worker, environment, thread, gate or enforcement.
 pub type Id = i64;
 
 /// An entity's row, as the writer sees it.
 pub trait Row: Clone + std::fmt::Debug + Send + 'static {
-    /// Its table of events.
+    /// The entity's lifecycle.
     type Life: Lifecycle;
-    /// What finds it.
+    /// The type of the key that finds it.
     type Key: Copy + Ord + std::fmt::Debug + Send;
-    /// What a reporter knows beside the row, for the predicates.
+    /// The facts that a reporter gives besides the row, for the predicates.
     type Given;
 
-    /// What finds it.
+    /// Returns the key that finds it.
     fn key(&self) -> Self::Key;
-    /// Its status.
+    /// Returns its status.
     fn status(&self) -> Status<Self>;
-    /// How often it was written.
+    /// Returns the number of times it was written.
     fn version(&self) -> u32;
-    /// What the predicates look at.
+    /// Returns the facts that the predicates test.
     fn facts(&self, given: &Self::Given) -> <Self::Life as Lifecycle>::Facts;
-    /// The run it belongs to, its step and attempt, for the journal.
+    /// Returns its run, step and attempt, for the journal.
     fn place(&self) -> Place;
-    /// What the journal tells beyond that, as a JSON object.
+    /// Returns further facts for the journal, as a JSON object.
     fn note(&self) -> Option<Arc<str>> {
         None
     }
-    /// Moves it to another status. The writer calls this, and nobody else can.
+    /// Changes the status. Only the writer can call this.
     #[doc(hidden)]
     fn set_status(&mut self, to: Status<Self>, _: WriterOnly);
     /// Counts a write.
@@ -51,11 +51,11 @@ pub type Status<R> = <<R as Row>::Life as Lifecycle>::Status;
 /// A row's event type.
 pub type Event<R> = <<R as Row>::Life as Lifecycle>::Event;
 
-/// A token that only the writer can make.
+/// A token that only the writer can create.
 #[derive(Debug, Clone, Copy)]
 pub struct WriterOnly(pub(crate) ());
 
-/// Where in a run something belongs.
+/// The position of an entity in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Place {
     /// The run.
@@ -64,7 +64,7 @@ pub struct Place {
     pub step: Option<StepNo>,
     /// The attempt at the step.
     pub attempt: Option<u32>,
-    /// The number of what is no run, step or execution.
+    /// The number of an entity that is no run, step or execution.
     pub id: Option<Id>,
 }
 
@@ -92,66 +92,66 @@ macro_rules! row_basics {
     };
 }
 
-// Below the macro that it uses.
+// It uses the macro above.
 mod entities;
 
 /// One execution of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RunRow {
-    /// Its name.
+    /// The run's id.
     pub id: RunId,
     pub(crate) status: RunStatus,
     pub(crate) version: u32,
-    /// Raised by each resume and rewind: whatever was in flight before is superseded.
+    /// The epoch. Each resume and rewind raises it, which supersedes everything that was in flight before.
     pub epoch: u32,
-    /// A board that still takes tasks.
+    /// Whether it is a board that still takes tasks.
     pub open: bool,
-    /// How its steps stand.
+    /// The counts of its unsettled and broken steps.
     pub tally: Tally,
     /// The failed step whose rework is being prepared.
     pub reworking: Option<StepNo>,
-    /// The plan it runs, by the hash of its content.
+    /// The hash that identifies the content of its plan.
     pub plan: i64,
     /// The pipeline's name.
     pub pipeline: Arc<str>,
     /// The worker to which its default-queue executions are reserved: the process that started it.
     pub pin: Option<Id>,
-    /// Added to the priority of its steps.
+    /// The number added to the priority of its steps.
     pub priority: i32,
-    /// The concurrency group whose place it needs.
+    /// The concurrency group in which it needs a place.
     pub group: Option<Arc<str>>,
-    /// Names the request that made it: the same key never makes a second run.
+    /// The key of the request that created it: the same key never creates a second run.
     pub idempotency_key: Option<Arc<str>>,
     /// The inputs, as JSON.
     pub inputs: Arc<str>,
-    /// Where it was started, and what else its steps must know, as JSON.
+    /// The folder in which it was started, and other facts that its steps need, as JSON.
     pub context: Arc<str>,
-    /// Why it ended as it did.
+    /// The reason for its end.
     pub reason: Option<Arc<str>>,
-    /// The step of another run whose work it is.
+    /// The step whose work this run is; absent if it is no child run.
     pub parent: Option<StepKey>,
-    /// The run that stands at the beginning: itself, unless it is the work of another's step.
+    /// The run at the top: itself, unless it is a child run.
     pub root: RunId,
-    /// How many steps it has had: those of its plan, then the items of fan-outs.
+    /// The number of steps it has had: those of its plan, then the items of fan-outs.
     pub steps: u32,
-    /// Its first journal entry.
+    /// The number of its first journal entry.
     pub first_seq: u64,
-    /// The last journal entry when this row was last written.
+    /// The number of the last journal entry when this row was last written.
     pub last_seq: u64,
-    /// When it was made.
+    /// The time of creation (wall clock).
     pub created_ms: i64,
-    /// When it started.
+    /// The time of its start (wall clock); absent before.
     pub started_ms: Option<i64>,
-    /// When it ended.
+    /// The time of its end (wall clock); absent before.
     pub ended_ms: Option<i64>,
 }
 
-/// What is known beside a run's row.
+/// The facts that a reporter gives besides a run's row.
 #[derive(Debug, Clone, Copy)]
 pub struct RunGiven {
     /// The epoch that the reporter saw.
     pub epoch: u32,
-    /// The wait for a place has outlasted its bound.
+    /// Whether it has waited longer for a place than allowed.
     pub queue_wait_over: bool,
 }
 
@@ -177,17 +177,20 @@ impl Row for RunRow {
     }
 }
 
-/// A step's key: its run and its place in it.
+/// A step's key: its run and its number in it.
 pub type StepKey = (RunId, StepNo);
 
 /// A fan-out's list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemList {
-    /// The attempt that made it.
+    /// The attempt that created it.
     pub made_by: u32,
-    /// The number that its first item has, or will have at least: earlier items are of earlier lists.
+    /// The number that its first item has, or will have at least: lower numbers belong to earlier lists.
     pub first: StepNo,
-    /// How its items stand.
+    /// The first attempt of its items. Items with the same number have the same name in all lists of a fan-out, so an
+    /// attempt must be higher than all in earlier lists.
+    pub first_attempt: u32,
+    /// The counts of its items by state.
     pub items: Items,
 }
 
@@ -196,44 +199,44 @@ pub struct ItemList {
 pub struct StepRow {
     /// The run.
     pub run: RunId,
-    /// Its place in the run.
+    /// The step's number in the run.
     pub no: StepNo,
     pub(crate) status: StepStatus,
     pub(crate) version: u32,
     /// The present attempt; it only grows.
     pub attempt: u32,
-    /// How often it was sent back.
+    /// The number of times it was sent back.
     pub round: u32,
-    /// Failed tries in this round.
+    /// The failed tries in this round.
     pub tries: u32,
-    /// Workers lost in a row.
+    /// The workers lost in a row.
     pub losses: u32,
-    /// How often it has sent another step back.
+    /// The number of times it has sent another step back.
     pub reworks: u32,
-    /// How its needs stand.
+    /// The counts of its open and broken needs.
     pub needs: Needs,
-    /// It was skipped by its own `when`.
+    /// Whether its own `when` condition skipped it.
     pub skipped_by_when: bool,
-    /// It failed and will send another step back.
+    /// Whether it failed and will send another step back.
     pub rework_pending: bool,
-    /// What its last try, or the step that sent it back, had to say.
+    /// Feedback from its last attempt, or from the step that sent it back.
     pub feedback: Option<Arc<str>>,
-    /// The fan-out that it is an item of.
+    /// The fan-out of which it is an item; absent if it is none.
     pub item_of: Option<StepNo>,
-    /// Which item it is, from 0.
+    /// The index of the item, from 0.
     pub item: Option<u32>,
     /// The gate or the child run that is the present attempt's work.
     pub work: Option<Id>,
-    /// The list that it is worked off by, if it is a fan-out that has begun.
+    /// The list of items, if it is a fan-out that has started.
     pub items: Option<ItemList>,
-    /// When its work was first begun in this attempt.
+    /// The time at which this attempt's work first started (wall clock).
     pub started_ms: Option<i64>,
-    /// When it was settled.
+    /// The time at which it was settled (wall clock).
     pub ended_ms: Option<i64>,
 }
 
 impl StepRow {
-    /// A step that waits, as it is when its run or its fan-out makes it.
+    /// Creates a waiting step, for a new run or fan-out.
     pub(crate) fn new(run: RunId, no: StepNo, needs: Needs) -> StepRow {
         StepRow {
             run,
@@ -258,7 +261,7 @@ impl StepRow {
         }
     }
 
-    /// The node of the plan that it stands for.
+    /// Returns the plan's node of the step.
     pub fn node(&self) -> StepNo {
         self.item_of.unwrap_or(self.no)
     }
@@ -287,52 +290,55 @@ pub struct ExecutionRow {
     pub id: ExecutionId,
     pub(crate) status: ExecutionStatus,
     pub(crate) version: u32,
-    /// Grows whenever the execution changes hands.
+    /// The fence. It grows whenever the owner of the execution changes.
     pub fence: u32,
-    /// The run's epoch when it was made.
+    /// The run's epoch when it was created.
     pub epoch: u32,
-    /// Where it waits for a worker.
+    /// The queue in which it waits for a worker.
     pub queue: Arc<str>,
-    /// The only worker that may have it.
+    /// The only worker that may receive it; absent if any may.
     pub pin: Option<Id>,
-    /// Higher is claimed first.
+    /// The priority; workers claim higher ones first.
     pub priority: i32,
-    /// Somebody wants it to end.
+    /// Whether it was asked to stop.
     pub cancel_requested: bool,
-    /// It may not be handed over before this moment (steady).
+    /// The earliest time at which it may be published (steady).
     pub not_before_ms: i64,
-    /// When it was first put in the queue's hands (steady); 0 before. Its place in line.
+    /// The time of its first publication to the queue (steady); 0 before. It determines the order in the queue.
     pub published_ms: i64,
-    /// Who has it.
+    /// The worker that holds it.
     pub owner: Option<Id>,
-    /// Until when its owner may be silent (steady); in the queue's hands, since when it lies there.
+    /// The time until which its owner need not renew its lease (steady); in the queue, the time since which it waits
+    /// there.
     pub lease_until_ms: i64,
-    /// What the claimer called its claim, so that it can ask what it got.
+    /// The claimer's number for its claim, by which it can repeat the request.
     pub nonce: i64,
-    /// Another try makes sense if it failed.
+    /// Whether a retry makes sense if it failed.
     pub retriable: bool,
-    /// How it ended, as JSON.
+    /// Whether it failed for a reason that only a person can remove: neither a retry nor a rework helps.
+    pub blocked: bool,
+    /// The result, as JSON.
     pub result: Option<Arc<str>>,
-    /// When it was made.
+    /// The time of creation (wall clock).
     pub created_ms: i64,
-    /// When it was received.
+    /// The time at which a worker received it (wall clock).
     pub started_ms: Option<i64>,
-    /// When it ended.
+    /// The time of its end (wall clock).
     pub ended_ms: Option<i64>,
 }
 
-/// What is known beside an execution's row.
+/// The facts that a reporter gives besides an execution's row.
 #[derive(Debug, Clone, Copy)]
 pub struct ExecutionGiven {
     /// The fence that the reporter was given.
     pub fence: u32,
     /// The run's present epoch.
     pub run_epoch: u32,
-    /// Its run starts work of this kind.
+    /// Whether its run starts work of this kind.
     pub run_live: bool,
-    /// Its owner's process is gone.
+    /// Whether its owner's process is gone.
     pub owner_dead: bool,
-    /// The present moment (steady).
+    /// The present time (steady).
     pub now_ms: i64,
 }
 
@@ -360,72 +366,72 @@ impl Row for ExecutionRow {
     }
 }
 
-/// An applied transition, or the creation that began an entity (`from` is then empty).
+/// An applied transition, or the creation of an entity (`from` is then empty).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JournalEntry {
-    /// Its place in the order of commits.
+    /// The position in the order of commits.
     pub seq: u64,
-    /// When it happened (wall clock).
+    /// The time of the commit's operation (wall clock).
     pub at_ms: i64,
-    /// What kind of thing it happened to.
+    /// The kind of entity.
     pub entity: &'static str,
-    /// Which one.
+    /// The position of the entity.
     pub place: Place,
-    /// What happened.
+    /// The event.
     pub event: &'static str,
-    /// What the thing was before.
+    /// The status before.
     pub from: Option<&'static str>,
-    /// What it is now.
+    /// The status now.
     pub to: &'static str,
-    /// Who said so.
+    /// The actor that reported it.
     pub actor: Actor,
-    /// What else there is to tell, as a JSON object.
+    /// Further facts, as a JSON object.
     pub note: Option<Arc<str>>,
 }
 
-/// Something to be done after the commit that wrote it: a message to publish, an effect to carry out.
+/// An effect to carry out after the commit that wrote it, such as a message to publish.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OutboxRow {
-    /// Its number, in the order of commits.
+    /// The effect's number, in the order of commits.
     pub id: i64,
-    /// What to do.
+    /// The kind of effect.
     pub kind: Arc<str>,
-    /// The run it is about.
+    /// The run that it concerns.
     pub run: RunId,
-    /// On what, as JSON.
+    /// The arguments, as JSON.
     pub payload: Arc<str>,
-    /// How often it was tried.
+    /// The number of tries so far.
     pub attempts: u32,
-    /// Not before this moment (steady).
+    /// The earliest time of the next try (steady).
     pub not_before_ms: i64,
-    /// What went wrong last.
+    /// The error of the last try.
     pub error: Option<Arc<str>>,
 }
 
-/// A moment at which somebody must look at a step.
+/// A time at which an executor must check a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimerRow {
-    /// When (steady).
+    /// The time (steady).
     pub due_ms: i64,
-    /// At what: the attempt whose time has come.
+    /// The attempt whose time has come then.
     pub execution: ExecutionId,
 }
 
 /// An event that was refused, kept for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Refusal {
-    /// When (wall clock).
+    /// The time of the report (wall clock).
     pub at_ms: i64,
-    /// What kind of thing.
+    /// The kind of entity.
     pub entity: &'static str,
-    /// Which one.
+    /// The position of the entity.
     pub place: Place,
-    /// What was reported.
+    /// The reported event.
     pub event: &'static str,
-    /// By whom.
+    /// The actor that reported it.
     pub actor: Actor,
-    /// `superseded` or `illegal`.
+    /// The kind of refusal: `superseded` or `illegal`.
     pub reason: &'static str,
-    /// The predicate that failed, or the status in which the event means nothing.
+    /// The predicate that failed, or the status in which the event is not allowed.
     pub detail: String,
 }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionEvent, ExecutionId, ExecutionStatus, Following, Items, Needs, OnFail, Plan, RunEvent,
-    RunNow, RunState, StepEvent, StepMove, StepNo, StepNow, StepStatus, Tally, Work, WorkKind,
+    Actor, ExecutionEvent, ExecutionId, ExecutionStatus, Items, Needs, OnFail, Plan, RunEvent, RunNow,
+    RunState, StepEvent, StepMove, StepNo, StepNow, StepStatus, Tally, TaskNeed, Work, WorkKind,
 };
 
 use super::{HeldRun, decided, report_run};
+use crate::blocked::step_is_blocked;
 use crate::error::{Error, Result};
 use crate::names;
 use crate::rows::{ExecutionRow, Row, RunRow, StepRow};
+use crate::wake::Topic;
 
 impl RunState for HeldRun<'_, '_> {
     type Error = Error;
@@ -36,6 +38,7 @@ impl RunState for HeldRun<'_, '_> {
             items: row.items.map(|list| list.items),
             status: row.status(),
             attempt: row.attempt,
+            first_attempt: self.first_attempt(&row)?,
             tries: row.tries,
             losses: row.losses,
             reworks: row.reworks,
@@ -60,13 +63,13 @@ impl RunState for HeldRun<'_, '_> {
         Ok(all.into_iter().collect())
     }
 
-    fn wanted(&mut self, no: StepNo) -> Result<bool> {
+    fn when_holds(&mut self, no: StepNo) -> Result<bool> {
         let step = self.step_row(no)?;
         if !self.has_condition(&step) {
             return Ok(true);
         }
-        // One that has no answer is no reason to skip the step: it is started, and fails with the same words.
-        Ok(self.ask(&step, |language, planned, names| language.wanted(planned, names))?.unwrap_or(true))
+        // A condition without an answer does not skip the step: the step starts, and fails with the same message.
+        Ok(self.condition_holds(&step)?.unwrap_or(true))
     }
 
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>> {
@@ -78,11 +81,11 @@ impl RunState for HeldRun<'_, '_> {
         self.session.waiting_items(self.id, of, limit as usize)
     }
 
-    fn followers(&mut self, item: StepNo) -> Result<Vec<Following>> {
+    fn tasks_needing(&mut self, item: StepNo) -> Result<Vec<TaskNeed>> {
         self.session.db().task_followers(self.id, item)
     }
 
-    fn followed(&mut self, item: StepNo) -> Result<Vec<Following>> {
+    fn needs_of_task(&mut self, item: StepNo) -> Result<Vec<TaskNeed>> {
         self.session.db().task_needs(self.id, item)
     }
 
@@ -103,7 +106,7 @@ impl RunState for HeldRun<'_, '_> {
         };
         let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
         if keeps_child && step.status() == StepStatus::Running {
-            // What bounded the child run ends with the attempt.
+            // The timeout of the child run ends with the attempt.
             self.session.clear_timer(ExecutionId { run: self.id, step: no, attempt: step.attempt });
         }
         let outcome = self.session.apply::<StepRow>(
@@ -171,9 +174,9 @@ impl RunState for HeldRun<'_, '_> {
         let step = self.step_row(no)?;
         let plan = Arc::clone(&self.plan);
         let planned = plan.step(step.node());
-        // A condition that had no answer: the step fails with the reason.
+        // A condition without an answer: the step fails with the reason.
         if self.has_condition(&step)
-            && let Err(why) = self.ask(&step, |language, planned, names| language.wanted(planned, names))?
+            && let Err(why) = self.condition_holds(&step)?
         {
             return self.fail_to_start(&step, &why);
         }
@@ -195,7 +198,8 @@ impl RunState for HeldRun<'_, '_> {
         row.item_of = Some(of);
         let parent = self.step_row(of)?;
         row.item = parent.items.map(|list| list.items.created);
-        // What sent the fan-out back is for each of its items.
+        row.attempt = parent.items.map_or(1, |list| list.first_attempt);
+        // The feedback to the fan-out is for each of its items.
         row.feedback = parent.feedback;
         self.session.create(row, "step.added", Actor::Advance);
         self.session.note::<RunRow>(self.id, |row| row.steps += 1)?;
@@ -210,15 +214,20 @@ impl RunState for HeldRun<'_, '_> {
         })
     }
 
-    fn end_work(&mut self, no: StepNo) -> Result<()> {
+    fn stop_work(&mut self, no: StepNo) -> Result<()> {
         let step = self.step_row(no)?;
         if let Some(list) = step.items {
             return self.set_items(no, Items { ending: true, ..list.items });
         }
         let Some(row) = self.execution(&step)? else { return self.end_outside(&step) };
         match row.status() {
-            ExecutionStatus::Running => {
+            // Requested once: only the request wakes the owner. If every later write to the row woke it too, its own
+            // renewals would, and it would renew without a pause until the work has ended.
+            ExecutionStatus::Running if !row.cancel_requested => {
                 self.session.note::<ExecutionRow>(row.id, |row| row.cancel_requested = true)?;
+                if let Some(owner) = row.owner {
+                    self.session.announce(Topic::Worker(owner));
+                }
             }
             ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled => {
                 if row.status() == ExecutionStatus::Scheduled {
@@ -248,5 +257,10 @@ impl RunState for HeldRun<'_, '_> {
 
     fn drop_rework(&mut self, no: StepNo) -> Result<()> {
         self.session.note::<StepRow>((self.id, no), |row| row.rework_pending = false)
+    }
+
+    fn is_blocked(&mut self, no: StepNo) -> Result<bool> {
+        let step = self.step_row(no)?;
+        step_is_blocked(self.session, &self.plan, &step)
     }
 }

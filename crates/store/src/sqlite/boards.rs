@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rusqlite::{OptionalExtension, Row as Columns, params};
-use sprag_lifecycle::{Following, RunId, StepNo, StepStatus, Word};
+use sprag_lifecycle::{RunId, StepNo, StepStatus, TaskNeed, Word};
 
 use super::tx::SqliteTx;
 use crate::boards::{BoardRow, Boards, NoteRow};
@@ -23,8 +23,8 @@ fn board(columns: &Columns<'_>) -> rusqlite::Result<BoardRow> {
     })
 }
 
-fn following(columns: &Columns<'_>) -> rusqlite::Result<Following> {
-    Ok(Following { item: columns.get(0)?, tolerant: columns.get(1)? })
+fn following(columns: &Columns<'_>) -> rusqlite::Result<TaskNeed> {
+    Ok(TaskNeed { item: columns.get(0)?, tolerant: columns.get(1)? })
 }
 
 impl Boards for SqliteTx<'_> {
@@ -104,7 +104,7 @@ impl Boards for SqliteTx<'_> {
         self.sql("reading", found)
     }
 
-    fn put_task_need(&mut self, run: RunId, no: StepNo, need: Following) -> Result<()> {
+    fn put_task_need(&mut self, run: RunId, no: StepNo, need: TaskNeed) -> Result<()> {
         self.run(
             "INSERT INTO task_needs (run, no, need, tolerant) VALUES (?1, ?2, ?3, ?4)",
             params![run.to_i64(), no, need.item, need.tolerant],
@@ -112,7 +112,7 @@ impl Boards for SqliteTx<'_> {
         .map(drop)
     }
 
-    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<Following>> {
+    fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<TaskNeed>> {
         self.list(
             "SELECT need, tolerant FROM task_needs WHERE run = ?1 AND no = ?2 ORDER BY need",
             params![run.to_i64(), no],
@@ -120,7 +120,7 @@ impl Boards for SqliteTx<'_> {
         )
     }
 
-    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<Following>> {
+    fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<TaskNeed>> {
         self.list(
             "SELECT no, tolerant FROM task_needs WHERE run = ?1 AND need = ?2 ORDER BY no",
             params![run.to_i64(), need],

@@ -1,4 +1,4 @@
-//! The journal in SQLite: an entry is a few numbers, its words are kept once.
+//! The journal in SQLite: an entry is a few numbers, and each sentence is stored once.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::backend::Table;
 use crate::error::Result;
 use crate::rows::{JournalEntry, Place, Row, RunRow};
 
-/// A journal number as SQLite keeps it.
+/// Returns a journal number in SQLite's type.
 fn seq_of(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
 impl SqliteTx<'_> {
-    /// The number of the last entry.
+    /// Returns the number of the last entry.
     pub(super) fn last_entry(&mut self) -> Result<u64> {
         if let Some(seq) = self.memo.borrow().seq {
             return Ok(seq);
@@ -69,7 +69,7 @@ impl SqliteTx<'_> {
                 |columns| columns.get(0),
             ),
         )?;
-        // Not remembered yet: if this transaction is undone, the sentence goes with it.
+        // The sentence is not cached yet: if this transaction is undone, the sentence is undone with it.
         self.memo.borrow_mut().has_news = true;
         Ok(id)
     }
@@ -95,7 +95,7 @@ impl SqliteTx<'_> {
         statement.raw_execute().map(drop)
     }
 
-    /// Remembers the sentences that are in the file for good.
+    /// Caches the sentences that are committed to the file.
     pub(super) fn learn_sentences(&self) -> Result<()> {
         let known: Vec<(i64, Option<Sentence>)> = self.list(
             "SELECT id, entity, event, was, became, actor FROM sentences ORDER BY id",
@@ -126,14 +126,14 @@ impl SqliteTx<'_> {
         Ok(())
     }
 
-    /// The entries after one, of one run or of all, in order.
+    /// Returns the entries after one, of one run or of all, in order.
     pub(super) fn read_journal(
         &mut self,
         since: u64,
         run: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<JournalEntry>> {
-        // A run's entries lie between its first and, once it has ended, its last.
+        // A run's entries are between its first one and, once it has ended, its last one.
         let (from, to) = match run {
             None => (seq_of(since), i64::MAX),
             Some(id) => match Table::<RunRow>::load(self, id)? {

@@ -5,10 +5,12 @@
 //!   readers ──▶ their own connections, never blocked by the writer
 //! ```
 //!
-//! A commit is on disk before anybody is answered (WAL, `synchronous=FULL`). Operations that wait share
-//! a commit; if one of them fails half-way, all are run again in savepoints, and it alone is undone.
+//! A commit is on disk before the writer answers any caller (WAL, `synchronous=FULL`). Operations that wait share a
+//! commit. If one of them fails half-way, the writer runs all of them again in savepoints and undoes only the failed
+//! one.
 
 mod boards;
+mod holder;
 mod journal;
 mod memo;
 mod open;
@@ -16,6 +18,7 @@ mod queries;
 mod retention;
 mod rows;
 mod service;
+mod stall;
 mod tx;
 mod writer;
 
@@ -27,10 +30,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
+pub(crate) use open::make_private_folder;
+
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::language::Language;
+use crate::language::{Language, Wordless};
 use crate::seams::{Clock, Entropy, Now, System};
 use crate::service::Observer;
 use crate::wake::Hub;
@@ -42,31 +47,52 @@ pub const FILE_NAME: &str = "sprag.db";
 /// The newest schema that this program knows.
 pub const SCHEMA_VERSION: i64 = open::MIGRATIONS.len() as i64;
 
-/// How a file is opened.
+/// The options for opening a database file.
 #[derive(Debug, Clone, Copy)]
 pub struct SqliteOptions {
-    /// How long to wait for another process's transaction.
+    /// The longest time to wait for another process's transaction.
     pub busy_timeout: Duration,
+    /// Whether leases are prolonged after a time in which no process wrote. A clock that a test puts forward looks like
+    /// such a time.
+    pub prolong_leases: bool,
+}
+
+impl SqliteOptions {
+    /// The options for a store whose clock is simulated.
+    pub fn simulated() -> Self {
+        SqliteOptions { prolong_leases: false, ..SqliteOptions::default() }
+    }
 }
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        SqliteOptions { busy_timeout: Duration::from_secs(10) }
+        SqliteOptions { busy_timeout: Duration::from_secs(10), prolong_leases: true }
     }
 }
 
-/// The store's clock: never jumps while the machine runs, the same for all its processes.
+/// The store's clock. It never jumps while the machine runs, and is the same for all processes of the machine.
 ///
-/// The first process after a start of the machine writes down which wall-clock time belongs to which
-/// time since the start; from then on only the latter is looked at.
+/// The first process after a start of the machine records which steady time belongs to which time since the start.
+/// From then on only the time since the start is read. Across starts, the clock continues where it was, plus the time
+/// by which the wall clock has moved. So a wall clock that was wrong for a while cannot make waits longer.
 #[derive(Clone)]
 pub(crate) struct SqliteClock {
     clock: Arc<dyn Clock>,
-    /// Added to the time since the machine's start.
+    /// The milliseconds that are added to the time since the machine's start, as this process sees it.
     offset_ms: i64,
+    /// The milliseconds by which this process sees the machine's start later than other processes do, in a time
+    /// namespace.
+    shift_ms: i64,
+    /// See [`SqliteOptions::prolong_leases`].
+    prolong_leases: bool,
 }
 
 impl SqliteClock {
+    /// Returns the milliseconds since the machine started, the same in all processes.
+    fn machine_ms(&self) -> i64 {
+        self.clock.boot_ms() - self.shift_ms
+    }
+
     fn now(&self) -> Now {
         Now { wall_ms: self.clock.wall_ms(), steady_ms: self.clock.boot_ms() + self.offset_ms }
     }
@@ -87,7 +113,7 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens the file in `folder`, making both if they are not there.
+    /// Opens the file in `folder`, and creates both if they do not exist.
     pub(crate) fn open(
         folder: &Path,
         options: SqliteOptions,
@@ -100,7 +126,7 @@ impl Sqlite {
         let since_ms = System.boot_ms();
         open::migrate(&conn, &path).map_err(waited_since(since_ms))?;
         let since_ms = System.boot_ms();
-        let clock = open::anchor_clock(&conn, &path, clock).map_err(waited_since(since_ms))?;
+        let clock = open::anchor_clock(&conn, &path, clock, options).map_err(waited_since(since_ms))?;
         let bells = folder.join("bell");
         crate::wake::probe(&bells).map_err(|error| open::cannot_make(&bells, &error))?;
         let hub = Hub::shared(&bells)
@@ -135,22 +161,27 @@ impl Sqlite {
         })
     }
 
-    /// Has the specs of steps read by `language`; the first one to be named stays.
+    /// Sets the evaluator of step specs. The first one that is set stays.
     pub(crate) fn speak(&self, language: Arc<dyn Language>) {
         let _ = self.language.set(language);
     }
 
-    /// Has somebody told of what the writer does; the first one to be named stays.
+    /// Returns the evaluator of step specs.
+    pub(crate) fn language(&self) -> Arc<dyn Language> {
+        self.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
+    }
+
+    /// Sets the observer of the writer. The first observer that is set stays.
     pub(crate) fn observe(&self, observer: Arc<dyn Observer>) {
         let _ = self.observer.set(observer);
     }
 
-    /// Gives the writer a job; waits while its queue is full.
+    /// Sends a job to the writer; waits while its queue is full.
     pub(crate) async fn submit(&self, job: Box<dyn Job>) -> Result<()> {
         self.jobs.send(job).await.map_err(|_| Error::Closed)
     }
 
-    /// Looks at one consistent state of the file, beside the writer.
+    /// Reads one consistent state of the file, without blocking the writer.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         let since_ms = System.boot_ms();
         let idle = self.readers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).pop();
@@ -160,15 +191,17 @@ impl Sqlite {
         };
         let sql = |done: rusqlite::Result<()>| done.map_err(|error| translate(&self.path, "reading", &error));
         sql(conn.execute_batch("BEGIN DEFERRED"))?;
-        let answer = look(&mut tx::SqliteTx {
-            conn: &conn,
-            memo: Rc::new(RefCell::default()),
-            clock: &self.clock,
-            entropy: &*self.entropy,
-            path: &self.path,
-            language: &self.language,
+        let answer = open::refuse_newer(&conn, &self.path).and_then(|()| {
+            look(&mut tx::SqliteTx {
+                conn: &conn,
+                memo: Rc::new(RefCell::default()),
+                clock: &self.clock,
+                entropy: &*self.entropy,
+                path: &self.path,
+                language: &self.language,
+            })
         });
-        // A failure may have ended the transaction already, and is what is to be told.
+        // A failed read may have ended the transaction already, and its error is the one to return.
         let end = sql(conn.execute_batch("COMMIT"));
         let answer = answer.map_err(waited_since(since_ms));
         if end.is_err() {
@@ -178,7 +211,7 @@ impl Sqlite {
         answer
     }
 
-    /// Reads the whole file; says in what state it is, or what is wrong with it.
+    /// Reads the whole file. Returns a description of its state, or an error that says what is wrong with it.
     pub(crate) fn health(&self) -> Result<String> {
         let conn = open::connect(&self.path, self.options)?;
         let ask = |question: &str| -> Result<String> {
@@ -200,6 +233,11 @@ impl Sqlite {
         }
     }
 
+    /// Returns the process that holds the write lock now.
+    pub(crate) fn lock_holder(&self) -> Option<String> {
+        holder::lock_holder(&self.path)
+    }
+
     pub(crate) fn now(&self) -> Now {
         self.clock.now()
     }
@@ -215,7 +253,7 @@ impl Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
-        // Closing the queue lets the writer finish what was accepted, then end.
+        // The writer finishes the accepted jobs when its queue is closed, and then ends.
         let (closed, _) = tokio::sync::mpsc::channel(1);
         drop(std::mem::replace(&mut self.jobs, closed));
         let handle = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
@@ -225,18 +263,18 @@ impl Drop for Sqlite {
     }
 }
 
-/// Says in a lock's error how long was waited for it.
+/// Adds to a lock's error how long the caller has waited for the lock.
 fn waited_since(since_ms: i64) -> impl Fn(Error) -> Error {
     move |error| match error {
-        Error::Locked { path, .. } => {
+        Error::Locked { path, holder, .. } => {
             let waited_ms = u64::try_from(System.boot_ms() - since_ms).unwrap_or(0);
-            Error::Locked { path, waited_ms }
+            Error::Locked { path, waited_ms, holder }
         }
         other => other,
     }
 }
 
-/// Whether the file's disk has no room: SQLite calls some failures for want of space input or output errors.
+/// Returns whether the file's disk is full. SQLite reports some failures for lack of space as input or output errors.
 fn is_full(path: &Path) -> bool {
     const LITTLE: u64 = 64 * 1024;
     path.parent()
@@ -244,7 +282,7 @@ fn is_full(path: &Path) -> bool {
         .is_some_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < LITTLE)
 }
 
-/// What SQLite's error means to a person.
+/// Translates SQLite's error into one that a person understands.
 fn translate(path: &Path, action: &'static str, error: &rusqlite::Error) -> Error {
     let path = path.to_owned();
     let reason = error.to_string();
@@ -252,7 +290,10 @@ fn translate(path: &Path, action: &'static str, error: &rusqlite::Error) -> Erro
         Some(ErrorCode::DiskFull) => Error::Full { path },
         Some(ErrorCode::SystemIoFailure) if is_full(&path) => Error::Full { path },
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Error::Corrupt { path, reason },
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Error::Locked { path, waited_ms: 0 },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            let holder = holder::lock_holder(&path);
+            Error::Locked { path, waited_ms: 0, holder }
+        }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             Error::Open { path, reason }
         }

@@ -1,4 +1,4 @@
-//! What operations ask of SQLite inside a transaction.
+//! The queries of operations, answered by SQLite inside a transaction.
 
 use std::sync::Arc;
 
@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, Row as Columns, params};
 use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word, mutant};
 
 use super::memo::{PLANS_KEPT, intern};
+use super::stall::LastCommit;
 use super::tx::SqliteTx;
 use crate::backend::{Backend, Candidate, QueueRow};
 use crate::error::{Error, Result};
@@ -32,6 +33,20 @@ pub(super) fn run_id(columns: &Columns<'_>) -> rusqlite::Result<RunId> {
 impl Backend for SqliteTx<'_> {
     fn now(&mut self) -> Now {
         self.clock.now()
+    }
+
+    fn lease_is_certain_for_ms(&mut self, left_ms: i64) -> Result<Option<i64>> {
+        if !self.clock.prolong_leases {
+            return Ok(None);
+        }
+        let last = self.conn.prepare_cached("SELECT committed_ms, grace_until_ms FROM store_state").and_then(
+            |mut statement| {
+                statement.query_row([], |columns| {
+                    Ok(LastCommit { at_ms: columns.get(0)?, grace_until_ms: columns.get(1)? })
+                })
+            },
+        );
+        Ok(self.sql("reading", last)?.certain_ms(self.clock.machine_ms(), left_ms))
     }
 
     fn random(&mut self) -> u64 {
@@ -251,6 +266,16 @@ impl Backend for SqliteTx<'_> {
         )
     }
 
+    fn last_item_attempt(&mut self, run: RunId, of: StepNo) -> Result<u32> {
+        let found = self
+            .conn
+            .prepare_cached("SELECT coalesce(max(attempt), 0) FROM steps WHERE run = ?1 AND item_of = ?2")
+            .and_then(|mut statement| {
+                statement.query_row(params![run.to_i64(), of], |columns| columns.get(0))
+            });
+        self.sql("reading", found)
+    }
+
     fn put_items(&mut self, of: ExecutionId, first: u32, values: &[Arc<str>]) -> Result<()> {
         for (no, value) in (first..).zip(values) {
             self.run(
@@ -365,6 +390,27 @@ impl Backend for SqliteTx<'_> {
              AND (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
              ORDER BY id",
             params![worker],
+            run_id,
+        )
+    }
+
+    fn pinned_plans(&mut self, worker: Id) -> Result<Vec<i64>> {
+        self.list(
+            "SELECT DISTINCT plan FROM runs WHERE pin = ?1 AND pin <> 0 \
+             AND (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
+             ORDER BY plan",
+            params![worker],
+            |columns| columns.get(0),
+        )
+    }
+
+    fn orphaned_runs(&mut self, limit: usize) -> Result<Vec<RunId>> {
+        self.list(
+            "SELECT id FROM runs INDEXED BY runs_pinned WHERE pin <> 0 \
+             AND (status = 'queued' OR status = 'running' OR status = 'failing' OR status = 'cancelling') \
+             AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.id = runs.pin AND workers.status <> 'offline') \
+             ORDER BY id LIMIT ?1",
+            params![limit as i64],
             run_id,
         )
     }

@@ -1,7 +1,7 @@
-//! How each row lies in its table: its three statements, and how its columns are bound and read.
+//! The mapping of each row to its table: its three statements, and the binding and reading of its columns.
 //!
-//! The `UPDATE`s here are the only statements that change a status, and each changes it only from what
-//! it was read as.
+//! The `UPDATE`s here are the only statements that change a status. Each changes the status only if it still equals
+//! the one that was read.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Result as SqlResult, Row as Columns, Statement, params};
@@ -13,11 +13,11 @@ use crate::rows::{
     StepKey, StepRow, ThreadRow, WorkerRow,
 };
 
-/// Why a row could not be read.
+/// The reason why a row could not be read.
 pub(super) enum ReadError {
-    /// SQLite says so.
+    /// SQLite reported an error.
     Sql(rusqlite::Error),
-    /// The row holds something that this version does not know.
+    /// The row holds a value that this version does not know.
     Row(Error),
 }
 
@@ -27,13 +27,13 @@ impl From<rusqlite::Error> for ReadError {
     }
 }
 
-/// A row that SQLite keeps.
+/// A row that SQLite stores.
 pub(super) trait Stored: Row {
-    /// Finds one row by its key.
+    /// The statement that finds one row by its key.
     const LOAD: &'static str;
-    /// Adds one row.
+    /// The statement that adds one row.
     const INSERT: &'static str;
-    /// The compare-and-set: only if status and version are still what they were.
+    /// The compare-and-set: it changes the row only if status and version are unchanged.
     const UPDATE: &'static str;
 
     fn load(statement: &mut Statement<'_>, key: Self::Key) -> Result<Option<Self>, ReadError>;
@@ -43,7 +43,7 @@ pub(super) trait Stored: Row {
     fn read(r: &Columns<'_>) -> Result<Self, ReadError>;
 }
 
-/// The one row that a statement finds, if any.
+/// Returns the one row that a statement finds, if any.
 fn one<R: Stored>(rows: &mut rusqlite::Rows<'_>) -> Result<Option<R>, ReadError> {
     match rows.next()? {
         Some(columns) => R::read(columns).map(Some),
@@ -51,7 +51,7 @@ fn one<R: Stored>(rows: &mut rusqlite::Rows<'_>) -> Result<Option<R>, ReadError>
     }
 }
 
-/// A status in a column; a word that this version does not know is an error that names the row.
+/// Reads a status from a column. A word that this version does not know is an error that names the row.
 fn word<R: Row>(r: &Columns<'_>, column: usize) -> Result<Status<R>, ReadError> {
     let text = r.get_ref(column)?.as_str().map_err(|_| rusqlite::Error::InvalidQuery)?;
     Status::<R>::parse(text).ok_or_else(|| {
@@ -66,21 +66,25 @@ fn word<R: Row>(r: &Columns<'_>, column: usize) -> Result<Status<R>, ReadError> 
     })
 }
 
-/// A fan-out's list as it lies in its column.
+/// Returns a fan-out's list in the format of its column.
 fn items_text(list: ItemList) -> String {
-    let ItemList { made_by, first, items } = list;
-    let Items { total, created, settled, failed, cancelled, again, ending } = items;
+    let ItemList { made_by, first, first_attempt, items } = list;
+    let Items { total, created, settled, failed, cancelled, requeued, ending } = items;
     let ending = u8::from(ending);
-    format!("{made_by} {first} {total} {created} {settled} {failed} {cancelled} {again} {ending}")
+    format!(
+        "{made_by} {first} {total} {created} {settled} {failed} {cancelled} {requeued} {ending} {first_attempt}"
+    )
 }
 
 fn read_items(text: &str) -> Option<ItemList> {
     let numbers: Vec<u32> = text.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [made_by, first, total, created, settled, failed, cancelled, again, ending] = numbers[..] else {
+    let [made_by, first, total, created, settled, failed, cancelled, requeued, ending, first_attempt] =
+        numbers[..]
+    else {
         return None;
     };
-    let items = Items { total, created, settled, failed, cancelled, again, ending: ending == 1 };
-    Some(ItemList { made_by, first, items })
+    let items = Items { total, created, settled, failed, cancelled, requeued, ending: ending == 1 };
+    Some(ItemList { made_by, first, first_attempt, items })
 }
 
 fn some_unless_zero(pin: i64) -> Option<Id> {
@@ -233,17 +237,17 @@ impl Stored for ExecutionRow {
     const LOAD: &'static str =
         "SELECT run, step, attempt, status, version, epoch, queue, priority, not_before_ms, created_ms, \
          fence, pin, cancel_requested, published_ms, owner, lease_until_ms, nonce, retriable, result, \
-         started_ms, ended_ms FROM executions WHERE run = ?1 AND step = ?2 AND attempt = ?3";
+         started_ms, ended_ms, blocked FROM executions WHERE run = ?1 AND step = ?2 AND attempt = ?3";
     const INSERT: &'static str =
         "INSERT INTO executions (run, step, attempt, status, version, epoch, queue, priority, \
          not_before_ms, created_ms, fence, pin, cancel_requested, published_ms, owner, lease_until_ms, \
-         nonce, retriable, result, started_ms, ended_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
-         ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)";
+         nonce, retriable, result, started_ms, ended_ms, blocked) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, \
+         ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)";
     const UPDATE: &'static str =
         "UPDATE executions SET status = ?4, version = ?5, fence = ?6, pin = ?7, cancel_requested = ?8, \
          published_ms = ?9, owner = ?10, lease_until_ms = ?11, nonce = ?12, retriable = ?13, result = \
-         ?14, started_ms = ?15, ended_ms = ?16 WHERE run = ?1 AND step = ?2 AND attempt = ?3 AND status = \
-         ?17 AND version = ?18";
+         ?14, started_ms = ?15, ended_ms = ?16, blocked = ?17 WHERE run = ?1 AND step = ?2 AND attempt = ?3 \
+         AND status = ?18 AND version = ?19";
 
     fn load(statement: &mut Statement<'_>, key: ExecutionId) -> Result<Option<Self>, ReadError> {
         one(&mut statement.query(params![key.run.to_i64(), key.step, key.attempt])?)
@@ -254,7 +258,7 @@ impl Stored for ExecutionRow {
             row.id.run.to_i64(), row.id.step, row.id.attempt, row.status().as_str(), row.version(),
             row.epoch, &*row.queue, row.priority, row.not_before_ms, row.created_ms, row.fence,
             row.pin.unwrap_or(0), row.cancel_requested, row.published_ms, row.owner, row.lease_until_ms,
-            row.nonce, row.retriable, row.result.as_deref(), row.started_ms, row.ended_ms
+            row.nonce, row.retriable, row.result.as_deref(), row.started_ms, row.ended_ms, row.blocked
         ])
     }
 
@@ -263,7 +267,7 @@ impl Stored for ExecutionRow {
             row.id.run.to_i64(), row.id.step, row.id.attempt, row.status().as_str(), row.version(),
             row.fence, row.pin.unwrap_or(0), row.cancel_requested, row.published_ms, row.owner,
             row.lease_until_ms, row.nonce, row.retriable, row.result.as_deref(), row.started_ms,
-            row.ended_ms, was.0.as_str(), was.1
+            row.ended_ms, row.blocked, was.0.as_str(), was.1
         ])
     }
 
@@ -292,6 +296,7 @@ impl Stored for ExecutionRow {
             created_ms: r.get(9)?,
             started_ms: r.get(19)?,
             ended_ms: r.get(20)?,
+            blocked: r.get(21)?,
         })
     }
 }

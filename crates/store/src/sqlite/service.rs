@@ -1,4 +1,4 @@
-//! Tokens, hooks and counts in SQLite. What servers contend for is decided inside the `UPDATE`.
+//! Tokens, hooks and counts in SQLite. The `UPDATE` itself decides between servers that contend for a hook.
 
 use std::sync::Arc;
 
@@ -137,7 +137,7 @@ impl ServiceTables for SqliteTx<'_> {
     }
 
     fn queue_counts(&mut self) -> Result<Vec<QueueCount>> {
-        // The conditions are those of the index over live executions.
+        // The conditions equal those of the index over live executions.
         let found = self.list(
             "SELECT queue, status, count(*), min(published_ms) FROM executions \
              WHERE status = 'requested' OR status = 'scheduling' OR status = 'scheduled' OR status = 'running' \

@@ -16,7 +16,7 @@ use crate::language::Language;
 use crate::rows::Status;
 use crate::seams::Entropy;
 
-/// A connection, and what it remembers.
+/// A connection and its cache, inside a transaction.
 pub(super) struct SqliteTx<'c> {
     pub(super) conn: &'c Connection,
     pub(super) memo: Rc<RefCell<Memo>>,
@@ -70,7 +70,7 @@ impl SqliteTx<'_> {
         self.sql("writing", self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute(params)))
     }
 
-    /// Everything about a table's rows but the condition.
+    /// Returns the statement that selects a table's rows under a condition.
     pub(super) fn select<R: Stored>(condition: &str) -> String {
         let columns = R::LOAD.split_once(" WHERE ").map_or(R::LOAD, |(columns, _)| columns);
         format!("{columns} {condition}")

@@ -1,4 +1,4 @@
-//! The writer thread: whatever waits is written in one transaction, and answered after its commit.
+//! The writer thread: it writes all waiting jobs in one transaction, and answers them after its commit.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -6,33 +6,35 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 use sprag_lifecycle::mutant;
 use tokio::sync::mpsc::Receiver;
 
 use super::memo::Memo;
+use super::stall::LastCommit;
 use super::tx::SqliteTx;
-use super::{SqliteClock, translate, waited_since};
+use super::{SqliteClock, open, stall, translate, waited_since};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::language::Language;
-use crate::seams::{Clock, Entropy, System};
+use crate::seams::{Clock, Entropy, Now, System};
 use crate::service::Observer;
 use crate::session::{Flushed, Session};
 use crate::wake::Hub;
 
-/// How many operations may wait before callers do.
+/// The number of operations that may wait in the queue before callers block.
 pub(super) const QUEUE_BOUND: usize = 1024;
-/// How many share a commit: enough to make the disk's part small, few enough to answer soon.
+/// The most operations that share a commit: enough to make the disk's part small, few enough to answer soon.
 const BATCH_BOUND: usize = 256;
-/// How often the writer steps aside for callers whom it has just answered, and who tend to come back at once,
-/// so that they share the next commit.
+/// The number of times that the writer yields to callers that it has just answered. They tend to send their next
+/// operation at once, and then share the next commit.
 const LINGER_YIELDS: usize = 64;
-/// How often an operation that met a conflict is tried in all.
+/// The most tries of an operation that meets conflicts, including the first.
 const CONFLICT_TRIES: usize = 8;
 
-/// How a job that fails after it has written is undone.
+/// The way to undo a job that fails after it has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Undo {
     /// With its whole transaction, which is then run again: costs nothing as long as nothing fails.
@@ -41,9 +43,9 @@ enum Undo {
     Alone,
 }
 
-/// Why a transaction was undone.
+/// The reason why a transaction was undone.
 enum Undone {
-    /// It never began: somebody else held the file for too long.
+    /// It never began: another process held the file for too long.
     NotBegun(Error),
     /// A job failed that can only be undone together with the others.
     Together,
@@ -62,11 +64,11 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Works until the queue is closed and empty.
+    /// Runs jobs until the queue is closed and empty.
     pub(super) fn run(self, mut queue: Receiver<Box<dyn Job>>) {
         let memo = Rc::new(RefCell::new(Memo::default()));
         let mut batch = Vec::new();
-        let mut crowd = 0;
+        let (mut crowd, mut wrote) = (0, false);
         while let Some(first) = queue.blocking_recv() {
             batch.push(first);
             let mut yields = 0;
@@ -83,8 +85,12 @@ impl Writer {
             let together = batch.len();
             self.write(&memo, std::mem::take(&mut batch));
             crowd = together + queue.len();
+            wrote = true;
         }
-        let _ = self.conn.execute_batch("PRAGMA optimize");
+        // Statistics can wait: a process that ends does not wait for the lock.
+        if wrote && self.conn.busy_timeout(Duration::ZERO).is_ok() {
+            let _ = self.conn.execute_batch("PRAGMA optimize");
+        }
     }
 
     fn write(&self, memo: &Rc<RefCell<Memo>>, mut batch: Vec<Box<dyn Job>>) {
@@ -101,9 +107,9 @@ impl Writer {
                     self.hub.tell(&topics);
                 }
             }
-            // They have waited together: nobody waits once more for each of the others.
+            // These jobs have waited together, so none of them waits again for each of the others.
             Err(Undone::NotBegun(error)) => batch.into_iter().for_each(|job| job.answer(Err(error.clone()))),
-            // Alone, each meets its own fate: one that the disk cannot take fails no other.
+            // Each job is retried alone: one that does not fit on the disk fails no other.
             Err(_) if batch.len() > 1 => batch.into_iter().for_each(|job| self.write(memo, vec![job])),
             Err(Undone::Failed(error)) => batch.into_iter().for_each(|job| job.answer(Err(error.clone()))),
             Err(Undone::Together) => batch.into_iter().for_each(|job| job.answer(Err(self.lost()))),
@@ -132,7 +138,33 @@ impl Writer {
             .map_err(|error| waited_since(since_ms)(translate(&self.path, "writing", &error)))
     }
 
-    /// One transaction for all; what each job came to, once it is committed.
+    /// Reads what other processes may have changed since the last transaction.
+    fn look_around(&self, memo: &Rc<RefCell<Memo>>) -> Result<()> {
+        open::refuse_newer(&self.conn, &self.path)?;
+        let state = self
+            .conn
+            .prepare_cached("SELECT plans_removed, committed_ms, grace_until_ms FROM store_state")
+            .and_then(|mut statement| {
+                statement.query_row([], |columns| {
+                    let last = LastCommit { at_ms: columns.get(1)?, grace_until_ms: columns.get(2)? };
+                    Ok((columns.get(0)?, last))
+                })
+            });
+        let (plans_removed, last_commit): (i64, _) =
+            state.map_err(|error| translate(&self.path, "reading", &error))?;
+        stall::prolong_leases(&self.conn, &self.clock, last_commit)
+            .map_err(|error| translate(&self.path, "writing", &error))?;
+        let memo = &mut *memo.borrow_mut();
+        memo.seq = None;
+        memo.last_commit = last_commit;
+        if memo.plans_removed != plans_removed && !mutant!(PlansRemembered) {
+            memo.plans.clear();
+        }
+        memo.plans_removed = plans_removed;
+        Ok(())
+    }
+
+    /// Runs one transaction for all jobs. Returns the result of each job after the commit.
     fn transact(
         &self,
         memo: &Rc<RefCell<Memo>>,
@@ -151,8 +183,11 @@ impl Writer {
         undo: Undo,
     ) -> std::result::Result<Vec<Result<Flushed>>, Undone> {
         self.begin().map_err(Undone::NotBegun)?;
-        // Others may have written since the last one.
-        memo.borrow_mut().seq = None;
+        let at_first = self.conn.total_changes();
+        if let Err(error) = self.look_around(memo) {
+            let _ = self.conn.execute_batch("ROLLBACK");
+            return Err(Undone::NotBegun(error));
+        }
         let mut done = Vec::with_capacity(batch.len());
         for job in batch {
             let before = self.conn.total_changes();
@@ -173,6 +208,13 @@ impl Writer {
             }
             done.push(outcome);
         }
+        if self.conn.total_changes() != at_first
+            && let Err(error) = self.note_moment(memo)
+            && self.conn.is_autocommit()
+        {
+            memo.borrow_mut().forget();
+            return Err(Undone::Failed(translate(&self.path, "writing", &error)));
+        }
         if let Err(error) = self.conn.execute_batch("COMMIT")
             && !mutant!(CommitNotAsked)
         {
@@ -181,11 +223,24 @@ impl Writer {
             return Err(Undone::Failed(self.commit_failed(&error)));
         }
         if memo.borrow().has_news {
-            // The sentences that this commit added are in the file for good now. A failure is none: they
-            // are looked up again when they are next said.
+            // The sentences that this commit added are now committed to the file. A failure here does no harm: the
+            // sentences are looked up again when they are next used.
             memo.borrow_mut().has_news = self.tx(memo).learn_sentences().is_err();
         }
         Ok(done)
+    }
+
+    /// Records twice a second that there was a commit, and which steady time and which wall-clock time belong
+    /// together. If that fails and the transaction continues, the next transaction does it.
+    fn note_moment(&self, memo: &Rc<RefCell<Memo>>) -> rusqlite::Result<()> {
+        let now_ms = self.clock.machine_ms();
+        if !memo.borrow().last_commit.is_old(now_ms) {
+            return Ok(());
+        }
+        let Now { steady_ms, wall_ms } = self.clock.now();
+        let sql = "UPDATE store_state SET committed_ms = ?1, steady_ms = max(steady_ms, ?2), \
+                   wall_ms = CASE WHEN steady_ms < ?2 THEN ?3 ELSE wall_ms END";
+        self.conn.prepare_cached(sql)?.execute([now_ms, steady_ms, wall_ms]).map(drop)
     }
 
     fn lost(&self) -> Error {
@@ -204,7 +259,7 @@ impl Writer {
         }
     }
 
-    /// Runs a job in a savepoint; one that met a conflict is undone and looks again.
+    /// Runs a job in a savepoint. A job that met a conflict is undone and retried.
     fn run_in_savepoint(&self, memo: &Rc<RefCell<Memo>>, job: &mut dyn Job) -> Result<Flushed> {
         let savepoint = |sql: &str| {
             let done = self.conn.prepare_cached(sql).and_then(|mut statement| statement.execute([]));
@@ -243,8 +298,8 @@ impl Writer {
         })
     }
 
-    /// A commit that failed for want of space was not made. After any other failure the log may hold it
-    /// all the same, and show it after a restart.
+    /// Returns the error of a failed commit. A commit that failed for lack of space was not made. After any other
+    /// failure the log may still contain it, and show it after a restart.
     fn commit_failed(&self, error: &rusqlite::Error) -> Error {
         match error.sqlite_error_code() {
             Some(ErrorCode::SystemIoFailure) => {

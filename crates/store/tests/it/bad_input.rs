@@ -307,7 +307,15 @@ fn a_damaged_page_is_told_of_and_nothing_is_written_over_it() {
                 for run in db.runs(None, &[], 1_000)? {
                     db.steps(run.id)?;
                     db.executions(run.id)?;
+                    db.with_effects(&[run.id])?;
                 }
+                db.forgotten(None, 1_000)?;
+                db.half_forgotten(1_000)?;
+                db.store_id()?;
+                db.hooks()?;
+                db.tokens()?;
+                db.queues()?;
+                db.boards(true, 10)?;
                 db.outbox_due(i64::MAX, 1_000)?;
                 db.environments(true)?;
                 db.workers()?;
@@ -329,14 +337,15 @@ fn a_damaged_page_is_told_of_and_nothing_is_written_over_it() {
 }
 
 fn impatient(folder: &Path, busy_ms: u64) -> sprag_store::Result<Store> {
-    let options = SqliteOptions { busy_timeout: Duration::from_millis(busy_ms) };
+    let options = SqliteOptions { busy_timeout: Duration::from_millis(busy_ms), ..SqliteOptions::default() };
     Store::open_with(folder, options, Arc::new(System), Arc::new(System))
 }
 
 fn expect_locked(error: &Error, file: &Path, busy_ms: u64, took_ms: i64) {
     let Error::Locked { waited_ms, .. } = error else { panic!("{error:?}") };
     assert!(*waited_ms >= busy_ms && *waited_ms as i64 <= took_ms, "{waited_ms} of {took_ms} ms");
-    says(error, &[path(file), &format!("for {waited_ms} ms"), "nothing was written", "sprag doctor"]);
+    let us = format!("was locked by process {} (", std::process::id());
+    says(error, &[path(file), &us, &format!("for {waited_ms} ms"), "nothing was written", "sprag doctor"]);
     assert!(took_ms < busy_ms as i64 * 2 + 500, "given up after {took_ms} ms");
 }
 
@@ -449,7 +458,8 @@ fn a_wall_clock_that_jumps_expires_no_lease_and_disorders_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let chance: Arc<dyn Entropy> = Arc::new(Manual::new(0, 1));
     let open = || {
-        Store::open_with(folder.path(), SqliteOptions::default(), clock.clone(), Arc::clone(&chance)).unwrap()
+        Store::open_with(folder.path(), SqliteOptions::simulated(), clock.clone(), Arc::clone(&chance))
+            .unwrap()
     };
     let store = open();
     runtime().block_on(async {
@@ -468,5 +478,65 @@ fn a_wall_clock_that_jumps_expires_no_lease_and_disorders_nothing() {
         clock.pass(LEASE_MS / 6, -HOUR_MS);
         assert!(store.reaper().expire(held.lease).await.unwrap().is_applied(), "and lapses in time");
         check(&store, 0);
+    });
+}
+
+/// The machine starts with a wrong clock, which is set right while it runs; then it starts again.
+#[test]
+fn i17_a_clock_that_was_wrong_at_the_start_makes_no_wait_longer() {
+    const DAY_MS: i64 = 86_400_000;
+    const WAIT_MS: i64 = 20_000;
+    for wrong_ms in [DAY_MS, -DAY_MS] {
+        let right_ms = 1_800_000_000_000;
+        let clock = Arc::new(Jumping { wall_ms: (right_ms + wrong_ms).into(), boot_ms: 5_000.into() });
+        let folder = tempfile::tempdir().unwrap();
+        let chance: Arc<dyn Entropy> = Arc::new(Manual::new(0, 1));
+        let open = || {
+            let options = SqliteOptions::simulated();
+            Store::open_with(folder.path(), options, clock.clone(), Arc::clone(&chance)).unwrap()
+        };
+        let store = open();
+        let due_ms = runtime().block_on(async {
+            create(&store, &sequence(1)).await;
+            clock.pass(120_000, -wrong_ms);
+            create(&store, &sequence(1)).await;
+            store.now().steady_ms + WAIT_MS
+        });
+        drop(store);
+        // As after another start of the machine: the anchor is of a start that nobody remembers.
+        let file = Connection::open(folder.path().join(sprag_store::FILE_NAME)).unwrap();
+        file.execute("UPDATE meta SET value = '0 another-start' WHERE name = 'clock'", []).unwrap();
+        drop(file);
+        clock.boot_ms.store(1_000, Ordering::SeqCst);
+        clock.wall_ms.fetch_add(5_000, Ordering::SeqCst);
+        let left_ms = due_ms - open().now().steady_ms;
+        assert!((0..=WAIT_MS).contains(&left_ms), "a wait of {WAIT_MS} ms has {left_ms} ms left");
+    }
+}
+
+/// A newer program changes the schema while this one has the file open.
+#[test]
+fn a_schema_that_became_newer_is_seen_before_anything_is_written_or_read() {
+    let (folder, file, _) = used_store();
+    let store = Store::open(folder.path()).unwrap();
+    let entries = || -> i64 {
+        let conn = Connection::open(&file).unwrap();
+        conn.query_row("SELECT max(seq) FROM journal", [], |columns| columns.get(0)).unwrap()
+    };
+    runtime().block_on(async {
+        create(&store, &sequence(1)).await;
+        let newer = sprag_store::SCHEMA_VERSION + 1;
+        let before = entries();
+        Connection::open(&file).unwrap().pragma_update(None, "user_version", newer).unwrap();
+        let refused = store.person().create_run(store.person().new_run(sequence(1))).await.unwrap_err();
+        assert!(matches!(refused, Error::Newer { found, .. } if found == newer), "{refused:?}");
+        let refused = store.read(|db| db.live_runs(None, 10)).unwrap_err();
+        assert!(matches!(refused, Error::Newer { .. }), "{refused:?}");
+        assert_eq!(entries(), before, "nothing was written");
+        Connection::open(&file)
+            .unwrap()
+            .pragma_update(None, "user_version", sprag_store::SCHEMA_VERSION)
+            .unwrap();
+        create(&store, &sequence(1)).await;
     });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::*;
 use sprag_lifecycle::{Backoff, Growth, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind};
 use sprag_store::ops::{
-    Added, Assignment, Claimer, Created, Ending, NewBoard, NewTask, NewWorker, TaskMoved,
+    Added, Assignment, Claimer, Created, Ending, Lease, NewBoard, NewTask, NewWorker, TaskMoved,
 };
 use sprag_store::{Error, Row, RunRow, Store, Table};
 
@@ -402,9 +402,51 @@ fn c05_a_claim_that_is_asked_again_gets_what_it_got() {
         assert!(ask(3).await.unwrap().is_none(), "and no third");
         finish(&store, &first, well()).await;
         assert!(ask(1).await.unwrap().is_none(), "what has ended is not given again");
-        let moved = NewWorker { queues: "other".into(), ..worker.clone() };
-        store.claims().claim_as(moved, Claimer { nonce: 4, ..claimer(7) }).await.unwrap();
-        let there = look(&store, |db| db.workers());
-        assert_eq!(there.iter().find(|row| row.id == 7).map(|row| &*row.queues), Some("other"));
+    });
+}
+
+#[test]
+fn a_claimer_is_registered_once_it_gets_something() {
+    on_every_store(|store, _| async move {
+        let board = board(&store).await;
+        let worker = NewWorker {
+            id: 7,
+            name: "agent".into(),
+            process: "".into(),
+            queues: "default".into(),
+            labels: "".into(),
+            slots: 0,
+            lease_ms: 60_000,
+        };
+        let claim = |worker: NewWorker| store.claims().claim_as(worker, claimer(7));
+        assert!(claim(worker.clone()).await.unwrap().is_none());
+        let there = || look(&store, |db| db.workers());
+        assert!(there().is_empty(), "{:?}", there());
+        add(&store, board, &[task(&[]), task(&[])]).await;
+        assert!(claim(worker.clone()).await.unwrap().is_some());
+        assert!(claim(NewWorker { queues: "default,other".into(), ..worker }).await.unwrap().is_some());
+        assert_eq!(there().iter().map(|row| &*row.queues).collect::<Vec<_>>(), ["default,other"]);
+    });
+}
+
+#[test]
+fn e17_f2_a_report_of_a_task_that_stands_is_heard_again_and_another_is_refused() {
+    on_every_store(|store, _| async move {
+        let board = board(&store).await;
+        add(&store, board, &[task(&[])]).await;
+        let held = claim(&store, 7).await;
+        let report = |result: &str| Ending::Completed { result: Some(result.into()) };
+        let finish = |ending| store.worker(held.lease).finish_by_token(ending);
+        let first = finish(report("1")).await.unwrap();
+        assert!(first.finished.outcome.is_applied() && !first.before);
+        let before = journal(&store);
+        assert!(finish(report("1")).await.unwrap().before, "the answer may have been lost");
+        for ending in [report("2"), Ending::Failed { result: Some("1".into()), retriable: true }] {
+            let other = finish(ending).await.unwrap();
+            assert!(!other.before && !other.finished.outcome.is_applied(), "{other:?}");
+        }
+        let stale = Lease { fence: held.lease.fence - 1, ..held.lease };
+        assert!(!store.worker(stale).finish_by_token(report("1")).await.unwrap().before);
+        assert_eq!(journal(&store), before, "nothing was written");
     });
 }

@@ -208,7 +208,7 @@ fn environments_refuse_stale_attempts_and_live_users() {
         let run = create(&store, &sequence(1)).await;
         let (host, path, details) = ("here".into(), "/w".into(), "{}".into());
         let wanted = Wanted { id: 1, run, scope: None, host, worker: 7, managed: true, path, details };
-        let made = store.claims().provide_environment(wanted, false).await.unwrap();
+        let made = store.claims().provide_environment(wanted, None).await.unwrap();
         assert!(matches!(made, Provide::Make(_)));
         let event = |event, who, attempt| {
             let store = store.clone();

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};
-use sprag_store::ops::{Created, Lost, NewWorker, Provide, Wanted};
+use sprag_store::ops::{Created, Lost, NewWorker, Provide, Sighting, Wanted};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, Store};
 
 const MAKER: Id = 7;
@@ -14,7 +14,9 @@ fn wanted(run: RunId, worker: Id) -> Wanted {
 }
 
 async fn provide(store: &Store, run: RunId, worker: Id, there: bool) -> Provide {
-    store.claims().provide_environment(wanted(run, worker), there).await.unwrap()
+    let rows = look(store, |db| db.environments_of(run));
+    let seen = rows.first().map(|row| Sighting { version: row.version(), is_present: there });
+    store.claims().provide_environment(wanted(run, worker), seen).await.unwrap()
 }
 
 /// Reports an event of an attempt; whether it was applied.
@@ -46,6 +48,26 @@ async fn end(store: &Store) {
     let _ = finish(store, &only, well()).await;
 }
 
+/// Two workers start steps of one run at once: the second looks before the first has made the worktree, and asks after.
+#[test]
+fn w10_a_look_from_before_an_environment_was_ready_does_not_have_it_made_again() {
+    on_every_store(|store, _| async move {
+        let run = create(&store, &sequence(1)).await;
+        assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
+        let stale = Sighting { version: row(&store, run).version(), is_present: false };
+        assert!(report(&store, E::ProvisionSucceeded, 1).await);
+        let asked = store.claims().provide_environment(wanted(run, REMOVER), Some(stale)).await.unwrap();
+        assert!(matches!(asked, Provide::Busy(_)), "{asked:?}");
+        // No row was there to look at.
+        let asked = store.claims().provide_environment(wanted(run, REMOVER), None).await.unwrap();
+        assert!(matches!(asked, Provide::Busy(_)), "{asked:?}");
+        assert_eq!((word(&store, run).as_str(), row(&store, run).provision_attempt), ("ready", 1));
+        assert!(matches!(provide(&store, run, REMOVER, true).await, Provide::Ready(_)));
+        // One that is really gone is made again.
+        assert!(matches!(provide(&store, run, REMOVER, false).await, Provide::Make(_)));
+    });
+}
+
 #[test]
 fn one_whose_host_was_lost_is_made_elsewhere_and_what_comes_late_from_there_changes_nothing() {
     on_every_store(|store, _| async move {
@@ -58,7 +80,7 @@ fn one_whose_host_was_lost_is_made_elsewhere_and_what_comes_late_from_there_chan
             slots: 1,
             lease_ms: 60_000,
         };
-        let _ = store.claims().register(worker).await.unwrap();
+        store.claims().register(worker).await.unwrap();
         let run = ready(&store).await;
         let lost = async |since_ms: i64| store.reaper().host_lost(1, since_ms).await.unwrap();
         assert!(!lost(i64::MAX).await, "somebody works there");
@@ -68,7 +90,14 @@ fn one_whose_host_was_lost_is_made_elsewhere_and_what_comes_late_from_there_chan
         assert_eq!((word(&store, run).as_str(), &*row(&store, run).host), ("error", ""));
         assert!(!lost(i64::MAX).await, "once");
         let elsewhere = Wanted { host: "there".into(), ..wanted(run, REMOVER) };
-        let made = store.claims().provide_environment(elsewhere, false).await.unwrap();
+        let made = store
+            .claims()
+            .provide_environment(
+                elsewhere,
+                Some(Sighting { version: row(&store, run).version(), is_present: false }),
+            )
+            .await
+            .unwrap();
         assert!(matches!(&made, Provide::Make(row) if row.provision_attempt == 2 && &*row.host == "there"));
         assert!(!report(&store, E::ProvisionFailed, 1).await, "the first attempt is over");
         assert!(report(&store, E::ProvisionSucceeded, 2).await);
@@ -196,7 +225,7 @@ fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
 async fn register(store: &Store, id: Id) {
     let (name, process, queues) = ("one".into(), "one".into(), "".into());
     let new = NewWorker { id, name, process, queues, labels: "".into(), slots: 1, lease_ms: 1000 };
-    let _ = store.claims().register(new).await.unwrap();
+    store.claims().register(new).await.unwrap();
 }
 
 /// A run that is reserved to worker 5, and whose environment is ready.

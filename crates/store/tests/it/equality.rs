@@ -208,7 +208,7 @@ fn the_same_history_leaves_the_same_trace_in_every_store() {
                 }
                 _ => {
                     let folder = store.path().unwrap().parent().unwrap().join("again");
-                    let options = sprag_store::SqliteOptions::default();
+                    let options = sprag_store::SqliteOptions::simulated();
                     Store::open_with(&folder, options, clock.clone(), Arc::new(Manual::new(0, seed))).unwrap()
                 }
             };

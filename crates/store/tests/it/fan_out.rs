@@ -10,7 +10,7 @@ use serde_json::json;
 use sprag_lifecycle::{
     Condition, ExecutionId, OnFail, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind,
 };
-use sprag_store::ops::Assignment;
+use sprag_store::ops::{Assignment, Ending};
 use sprag_store::{Entropy, Manual, Store};
 
 fn fan_out(items: u32, max_parallel: Option<u32>) -> PlanStep {
@@ -212,4 +212,142 @@ async fn i25_children_made_in_one_millisecond_are_told_apart() {
     let created = store.person().create_run(named(1, &plan(vec![step]))).await;
     assert!(created.is_ok(), "{created:?}");
     assert_eq!(look(&store, |db| db.children(RunId::from_i64(1))).len(), 2);
+}
+
+/// Work that failed for a reason that only a person can remove.
+fn blocked() -> Ending {
+    Ending::Blocked { result: Some(r#"{"reason":"blocked"}"#.into()) }
+}
+
+/// Tried three times, and then sends the first step back.
+fn persistent() -> Policy {
+    Policy { attempts: 3, on_fail: OnFail::Rework { step: 0, max: 2 }, ..Policy::default() }
+}
+
+#[test]
+fn e09_a_blocked_failure_is_neither_tried_again_nor_reworked_and_a_resume_tries_again() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let lands = PlanStep { policy: persistent(), ..PlanStep::new("land", vec![0]) };
+        let each = PlanStep { needs: vec![0], policy: persistent(), ..fan_out(2, None) };
+        let of = Plan::new("lands", vec![PlanStep::new("land", Vec::new())]).unwrap();
+        let inner = PlanStep { needs: vec![0], policy: persistent(), ..child(&of) };
+        for (what, last) in [("a step", lands), ("a fan-out", each), ("a child run", inner)] {
+            let run = create(&store, &plan(vec![PlanStep::new("work", Vec::new()), last])).await;
+            finish(&store, &claim(&store, 1).await, well()).await;
+            for assignment in claim_all(&store).await {
+                finish(&store, &assignment, blocked()).await;
+            }
+            relay(&store).await;
+            assert_eq!(claim_all(&store).await.len(), 0, "{what}: nothing is done again");
+            assert_eq!(
+                (status(&store, run), steps(&store, run).remove(1)),
+                ("failed".into(), "failed".into())
+            );
+            assert!(store.person().resume_run(run, None).await.unwrap().is_applied());
+            let again = claim_all(&store).await;
+            assert!(!again.is_empty(), "{what}");
+            for assignment in again {
+                finish(&store, &assignment, well()).await;
+            }
+            relay(&store).await;
+            assert_eq!(status(&store, run), "completed", "{what}");
+        }
+    });
+}
+
+#[test]
+fn a_fan_out_with_an_ordinary_failure_beside_a_blocked_one_is_reworked() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let policy = Policy { on_fail: OnFail::Rework { step: 0, max: 1 }, ..Policy::default() };
+        let each = PlanStep { needs: vec![0], policy, ..fan_out(2, None) };
+        create(&store, &plan(vec![PlanStep::new("work", Vec::new()), each])).await;
+        finish(&store, &claim(&store, 1).await, well()).await;
+        let items = claim_all(&store).await;
+        finish(&store, &items[0], blocked()).await;
+        finish(&store, &items[1], badly()).await;
+        let again = claim(&store, 1).await;
+        assert_eq!(again.lease.execution.step, 0, "the first step is done again");
+    });
+}
+
+/// Claims all that waits, fails what a first try at an item fails at, and returns how each start looks from outside.
+async fn work_off_items(store: &Store, fails: impl Fn(&str) -> bool) -> Vec<(String, u32, u32)> {
+    let mut starts = Vec::new();
+    loop {
+        let live = claim_all(store).await;
+        if live.is_empty() {
+            return starts;
+        }
+        for assignment in &live {
+            let first = !starts.iter().any(|(name, ..)| *name == assignment.name);
+            let fence = assignment.lease.fence;
+            starts.push((assignment.name.clone(), assignment.lease.execution.attempt, fence));
+            let ending = if first && fails(&assignment.name) { badly() } else { well() };
+            finish(store, assignment, ending).await;
+        }
+    }
+}
+
+/// Checks that no start of an item looks like an earlier one from outside, and that its attempts grow.
+fn assert_attempts_grow(starts: &[(String, u32, u32)]) {
+    let mut last: std::collections::BTreeMap<&str, u32> = std::collections::BTreeMap::new();
+    for (name, attempt, _) in starts {
+        let before = last.insert(name, *attempt);
+        assert!(before.is_none_or(|before| *attempt > before), "{name} starts again: {starts:?}");
+    }
+}
+
+#[test]
+fn i26_items_that_are_rewound_go_on_counting_their_attempts() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let each = PlanStep { policy: tries(2), ..fan_out(3, Some(2)) };
+        let run = create(&store, &plan(vec![each])).await;
+        let mut starts = work_off_items(&store, |name| name == "each[1]").await;
+        for _ in 0..2 {
+            assert_eq!(status(&store, run), "completed");
+            assert!(store.person().rewind_run(run, 0, None).await.unwrap().is_applied());
+            starts.extend(work_off_items(&store, |name| name == "each[2]").await);
+        }
+        assert_eq!((status(&store, run), starts.len()), ("completed".into(), 12));
+        assert_attempts_grow(&starts);
+    });
+}
+
+#[test]
+fn i26_items_that_are_reworked_go_on_counting_their_attempts() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let rework = Policy { on_fail: OnFail::Rework { step: 0, max: 1 }, ..Policy::default() };
+        let check = PlanStep { policy: rework, ..PlanStep::new("check", vec![0]) };
+        let run = create(&store, &plan(vec![fan_out(2, None), check])).await;
+        let starts = work_off_items(&store, |name| name == "check").await;
+        assert_eq!((status(&store, run), starts.len()), ("completed".into(), 6));
+        assert_attempts_grow(&starts);
+    });
+}
+
+#[test]
+fn i26_items_that_are_resumed_after_a_rewind_wait_for_their_turn() {
+    on_every_store(|store, _| async move {
+        let store = Plain::on(store);
+        let run = create(&store, &plan(vec![fan_out(4, Some(2))])).await;
+        let mut starts = work_off_items(&store, |_| false).await;
+        assert!(store.person().rewind_run(run, 0, None).await.unwrap().is_applied());
+        starts.extend(work_off_items(&store, |_| true).await);
+        assert_eq!(status(&store, run), "failed");
+        assert!(store.person().resume_run(run, None).await.unwrap().is_applied());
+        let again = claim_all(&store).await;
+        assert_eq!(again.len(), 2, "no more at once than may be");
+        for assignment in &again {
+            let attempt = assignment.lease.execution.attempt;
+            starts.push((assignment.name.clone(), attempt, assignment.lease.fence));
+            finish(&store, assignment, well()).await;
+        }
+        starts.extend(work_off_items(&store, |_| false).await);
+        assert_eq!((status(&store, run), starts.len()), ("completed".into(), 12));
+        assert_attempts_grow(&starts);
+    });
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::common::*;
 use sprag_lifecycle::{
-    Concurrency, EnvironmentEvent, OnConflict, Plan, PlanStep, Policy, Surroundings, WorkKind,
+    Concurrency, EnvironmentEvent, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, WorkKind,
 };
-use sprag_store::ops::{Created, NewWorker, Provide, Wanted};
+use sprag_store::ops::{Created, NewWorker, Provide, Sighting, Wanted};
 use sprag_store::{
-    EnvironmentGiven, EnvironmentRow, ExecutionRow, Id, Language, Prepared, RunRow, Store, Table,
+    EnvironmentGiven, EnvironmentRow, ExecutionRow, Id, Language, Prepared, Row, RunRow, Store, Table,
 };
 
 async fn register(store: &Store, id: Id, host: &str) {
@@ -22,7 +22,7 @@ async fn register(store: &Store, id: Id, host: &str) {
         slots: 1,
         lease_ms: 1000,
     };
-    let _ = store.claims().register(new).await.unwrap();
+    store.claims().register(new).await.unwrap();
 }
 
 async fn provide(store: &Store, run: sprag_lifecycle::RunId, worker: Id, host: &str) -> Provide {
@@ -36,7 +36,9 @@ async fn provide(store: &Store, run: sprag_lifecycle::RunId, worker: Id, host: &
         path: "/w".into(),
         details: "{}".into(),
     };
-    store.claims().provide_environment(wanted, false).await.unwrap()
+    let rows = look(store, |db| db.environments_of(run));
+    let seen = rows.first().map(|row| Sighting { version: row.version(), is_present: false });
+    store.claims().provide_environment(wanted, seen).await.unwrap()
 }
 
 async fn report(store: &Store, event: EnvironmentEvent, attempt: u32) {
@@ -46,7 +48,7 @@ async fn report(store: &Store, event: EnvironmentEvent, attempt: u32) {
 
 fn with_environment(plan: &Plan) -> Arc<Plan> {
     let mut plan = plan.clone();
-    plan.environment = Some(Surroundings { spec: "{}".into() });
+    plan.environment = Some(PlanEnvironment { spec: "{}".into() });
     Arc::new(plan)
 }
 

@@ -1,5 +1,6 @@
 //! The store from outside. One program for all: it is built and linked once.
 
+mod answers;
 mod bad_input;
 mod boards;
 mod claims;
@@ -18,7 +19,9 @@ mod postgres;
 mod postgres_faults;
 mod power_loss;
 mod processes;
+mod reservations;
 mod retention;
 mod service;
+mod stalls;
 mod tidy;
 mod told;

@@ -206,7 +206,7 @@ fn many_that_start_at_once_make_the_tables_once() {
     let store = Store::open_postgres(&database.url).unwrap();
     runtime().block_on(create(&store, &sequence(1)));
     let health = store.health().unwrap();
-    assert!(health.contains("schema 3") && health.contains("fsync on"), "{health}");
+    assert!(health.contains("schema 6") && health.contains("fsync on"), "{health}");
     assert!(!health.contains("LOOK"), "{health}");
 }
 
@@ -255,4 +255,63 @@ fn leases_are_measured_by_the_databases_clock() {
     let clock = Arc::new(Manual::new(1_000, 1));
     let other = Store::open_postgres_with(&database.url, Some(clock), Arc::new(System)).unwrap();
     assert_eq!(other.now().steady_ms, 1_000);
+}
+
+/// A newer program changes the schema while this one is connected.
+#[test]
+fn a_schema_that_became_newer_is_seen_before_anything_is_written_or_read() {
+    let server = Postgres::shared();
+    let database = server.database();
+    let store = Store::open_postgres(&database.url).unwrap();
+    let schema = &database.schema;
+    let entries = || server.sql(&format!("SELECT max(seq) FROM {schema}.journal"));
+    runtime().block_on(async {
+        create(&store, &sequence(1)).await;
+        let before = entries();
+        server.sql(&format!("UPDATE {schema}.journal_head SET schema = 999"));
+        let refused = store.person().create_run(store.person().new_run(sequence(1))).await.unwrap_err();
+        assert!(matches!(refused, Error::Newer { found: 999, .. }), "{refused:?}");
+        let refused = store.read(|db| db.live_runs(None, 10)).unwrap_err();
+        assert!(matches!(refused, Error::Newer { .. }), "{refused:?}");
+        assert_eq!(entries(), before, "nothing was written");
+    });
+}
+
+/// The server's clock is put back by a day, then by nine, under a store that is open and one that opens later.
+#[test]
+fn i17_a_clock_that_is_put_back_does_not_stop_the_stores_time() {
+    const DAY_MS: i64 = 86_400_000;
+    let server = Postgres::shared();
+    let database = server.database();
+    let schema = &database.schema;
+    // Found before the server's own, which is what the second name in the path is for.
+    server.sql(&format!(
+        "CREATE TABLE {schema}.shift (by INTERVAL NOT NULL); INSERT INTO {schema}.shift VALUES ('0'); \
+         CREATE FUNCTION {schema}.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
+         $$ SELECT pg_catalog.clock_timestamp() + (SELECT by FROM {schema}.shift) $$"
+    ));
+    let url = database.url.replace(schema.as_str(), &format!("{schema}%2Cpg_catalog"));
+    let store = Store::open_postgres(&url).unwrap();
+    let steady = |store: &Store| look(store, |db| Ok(db.now().steady_ms));
+    runtime().block_on(async {
+        create(&store, &sequence(1)).await;
+        let before_ms = steady(&store);
+        server.sql(&format!("UPDATE {schema}.shift SET by = '-1 day'"));
+        create(&store, &sequence(1)).await;
+        let after_ms = steady(&store);
+        assert!((before_ms..before_ms + DAY_MS / 2).contains(&after_ms), "{before_ms} became {after_ms}");
+        assert!(store.now().wall_ms < before_ms - DAY_MS / 2, "people see the server's clock");
+        let late = Store::open_postgres(&url).unwrap();
+        assert!((steady(&late) - steady(&store)).abs() < 5_000, "all agree");
+        let last_ms = steady(&store);
+        drop((store, late));
+        server.sql(&format!("UPDATE {schema}.shift SET by = '-9 days'"));
+        let later = Store::open_postgres(&url).unwrap();
+        create(&later, &sequence(1)).await;
+        let now_ms = steady(&later);
+        assert!((last_ms - 5_000..last_ms + DAY_MS / 2).contains(&now_ms), "{last_ms} became {now_ms}");
+        let noted: i64 =
+            server.sql(&format!("SELECT ahead_ms FROM {schema}.store_state")).trim().parse().unwrap();
+        assert!(noted > 8 * DAY_MS, "{noted}");
+    });
 }

@@ -133,7 +133,7 @@ fn connections_that_were_ended_are_made_again() {
             waits += 1;
             assert!(waits < 500, "nobody listens");
         }
-        let waiting = store.subscribe(vec![sprag_store::Topic::Queue("default".into(), 0)]);
+        let waiting = store.subscribe(vec![sprag_store::Topic::Queue("default".into())]);
         waiting.wait(Duration::from_millis(200)).await;
         let since_ms = System.boot_ms();
         create(&other, &sequence(1)).await;
@@ -217,7 +217,7 @@ fn o14_a_commit_whose_answer_was_lost_is_looked_up() {
             slots: 1,
             lease_ms: 60_000,
         };
-        let _ = store.claims().register(worker).await.unwrap();
+        store.claims().register(worker).await.unwrap();
         proxy.armed.store(true, Ordering::SeqCst);
         assert!(store.claims().heartbeat(1, Vec::new(), 60_000).await.unwrap().0);
         assert_eq!(proxy.lost.load(Ordering::SeqCst), ROUNDS + 1, "the answer was lost");

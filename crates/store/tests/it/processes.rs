@@ -443,10 +443,10 @@ fn cpu_ms() -> i64 {
 
 /// Waits for work, and claims it when woken; then once more for nothing, and tells what that cost.
 async fn wait_for_work(store: &Store) {
-    let work = store.subscribe(vec![Topic::Queue("default".into(), 0)]);
+    let work = store.subscribe(vec![Topic::Queue("default".into())]);
     while let Some(line) = hear() {
         if line == "idle" {
-            let nothing = store.subscribe(vec![Topic::Queue("nothing".into(), 0)]);
+            let nothing = store.subscribe(vec![Topic::Queue("nothing".into())]);
             let before_ms = cpu_ms();
             nothing.wait(Duration::from_secs(2)).await;
             say(cpu_ms() - before_ms);
@@ -496,9 +496,9 @@ fn a_bell_hung_right_after_a_commit_elsewhere_is_rung() {
             for round in 0..100 {
                 let mut plan = (*sequence(1)).clone();
                 plan.steps[0].queue = format!("q{round}");
-                let early = waiter.subscribe(vec![Topic::Queue(format!("early{round}").into(), 0)]);
+                let early = waiter.subscribe(vec![Topic::Queue(format!("early{round}").into())]);
                 create(&teller, &sequence(1)).await;
-                let waiting = waiter.subscribe(vec![Topic::Queue(format!("q{round}").into(), 0)]);
+                let waiting = waiter.subscribe(vec![Topic::Queue(format!("q{round}").into())]);
                 let before_ms = System.boot_ms();
                 create(&teller, &Arc::new(plan)).await;
                 waiting.wait(Duration::from_secs(5)).await;

@@ -76,7 +76,7 @@ impl Stores {
         let clock = Arc::new(Manual::new(1_800_000_000_000, 7));
         let sqlite = Store::open_with(
             folder.path(),
-            SqliteOptions::default(),
+            SqliteOptions::simulated(),
             clock.clone(),
             Arc::new(Manual::new(0, 1)),
         );

@@ -36,7 +36,7 @@ fn clock() -> Arc<Manual> {
 }
 
 fn open(folder: &Path, seed: u64) -> sprag_store::Result<Store> {
-    Store::open_with(folder, SqliteOptions::default(), clock(), Arc::new(Manual::new(0, seed)))
+    Store::open_with(folder, SqliteOptions::simulated(), clock(), Arc::new(Manual::new(0, seed)))
 }
 
 fn folder() -> tempfile::TempDir {

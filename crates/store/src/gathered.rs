@@ -1,0 +1,175 @@
+//! The values that a step's texts can name, gathered as unparsed JSON. The writer only copies pointers; the thread that
+//! fills in the texts parses them. So no output, however large, keeps the writer busy.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value, json};
+use sprag_lifecycle::StepStatus;
+
+use crate::names::outputs_of;
+
+/// The most bytes that one step's texts can name in all.
+const MAX_BYTES: usize = 16 << 20;
+
+/// Bytes that one more entry counts besides its text.
+const ENTRY_BYTES: usize = 128;
+
+/// The outputs of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Handed {
+    /// None, or none yet.
+    Nothing,
+    /// The result that its worker reported, as JSON.
+    Result(Arc<str>),
+    /// The answer to its gate, or the payload of its signal, as JSON.
+    Answer(Arc<str>),
+    /// The outputs of each item, in the order of the list.
+    Items(Vec<Handed>),
+    /// The outputs of the steps of its child run, by their ids.
+    Run(Vec<(String, Handed)>),
+}
+
+impl Handed {
+    fn value(&self) -> Value {
+        match self {
+            Handed::Nothing => json!({}),
+            Handed::Result(text) => outputs_of(text),
+            Handed::Answer(text) => serde_json::from_str(text).unwrap_or_else(|_| json!({})),
+            Handed::Items(items) => lists(items),
+            Handed::Run(steps) => steps.iter().map(|(id, handed)| (id.clone(), handed.value())).collect(),
+        }
+    }
+}
+
+/// Returns each output's values over the items, in the order of the list; `null` where an item has none.
+fn lists(items: &[Handed]) -> Value {
+    let mut lists: Map<String, Value> = Map::new();
+    for (at, item) in items.iter().enumerate() {
+        let Value::Object(of_item) = item.value() else { continue };
+        for (name, value) in of_item {
+            let list = lists.entry(name).or_insert_with(|| Value::Array(vec![Value::Null; items.len()]));
+            list[at] = value;
+        }
+    }
+    Value::Object(lists)
+}
+
+/// A step as another step's texts can name it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StepRead {
+    pub(crate) id: String,
+    pub(crate) attempt: u32,
+    pub(crate) feedback: Option<Arc<str>>,
+    /// The step's status and outputs; absent where a step names itself.
+    pub(crate) ended: Option<(StepStatus, Handed)>,
+}
+
+impl StepRead {
+    fn value(&self) -> Value {
+        let feedback = self.feedback.as_deref().unwrap_or("");
+        match &self.ended {
+            None => json!({ "attempt": self.attempt, "feedback": feedback }),
+            Some((status, handed)) => json!({
+                "status": status, "attempt": self.attempt, "feedback": feedback, "outputs": handed.value(),
+            }),
+        }
+    }
+}
+
+/// The steps that a step's texts can name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepsRead(Steps);
+
+#[derive(Debug, Clone, PartialEq)]
+enum Steps {
+    Texts(Vec<StepRead>),
+    /// Parsed: as a remote worker has received it.
+    Value(Value),
+}
+
+impl StepsRead {
+    pub(crate) fn new(steps: Vec<StepRead>) -> Self {
+        StepsRead(Steps::Texts(steps))
+    }
+
+    /// Returns status, attempt, feedback and outputs of each step, by its id.
+    pub fn value(&self) -> Value {
+        match &self.0 {
+            Steps::Texts(steps) => steps.iter().map(|step| (step.id.clone(), step.value())).collect(),
+            Steps::Value(value) => value.clone(),
+        }
+    }
+}
+
+/// Serializes the steps as JSON text, for remote workers.
+impl Serialize for StepsRead {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.value().to_string())
+    }
+}
+
+impl<'de> Deserialize<'de> for StepsRead {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(StepsRead(Steps::Value(serde_json::from_str(&text).unwrap_or(Value::Null))))
+    }
+}
+
+/// The bytes that may still be gathered for one step.
+#[derive(Debug)]
+pub(crate) struct Room {
+    left: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room { left: MAX_BYTES }
+    }
+}
+
+/// A step names more than [`MAX_BYTES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+impl NoRoom {
+    /// The reason with which the step fails.
+    pub(crate) const TOLD: &'static str = "the values that its texts name have more than 16 MiB in all: name single outputs, or hand on large data in files";
+}
+
+impl Room {
+    /// Counts a text.
+    pub(crate) fn take(&mut self, text: &str) -> Result<(), NoRoom> {
+        self.left = self.left.checked_sub(ENTRY_BYTES + text.len()).ok_or(NoRoom)?;
+        Ok(())
+    }
+
+    /// Returns the bytes counted so far.
+    pub(crate) fn taken(&self) -> usize {
+        MAX_BYTES - self.left
+    }
+}
+
+/// All values that a step's texts can name.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Gathered {
+    pub(crate) inputs: Arc<str>,
+    /// The names of the run itself, with its branch if it has one.
+    pub(crate) run: Value,
+    pub(crate) steps: StepsRead,
+    pub(crate) item: Option<Arc<str>>,
+    /// The bytes of all texts together.
+    pub(crate) bytes: usize,
+}
+
+impl Gathered {
+    pub(crate) fn value(&self) -> Value {
+        let parse = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
+        let mut names =
+            json!({ "inputs": parse(&self.inputs), "run": self.run, "steps": self.steps.value() });
+        if let Some(item) = &self.item {
+            names[crate::names::ITEM] = parse(item);
+        }
+        names
+    }
+}
