@@ -1,16 +1,16 @@
-//! The only place of this crate that reads a clock.
+//! The only module of this crate that reads a clock.
 //!
-//! Deadlines count `CLOCK_BOOTTIME`: it never jumps, it goes on while the machine sleeps (a lease
-//! does too), and all processes of a machine read the same value, so that a deadline can be sent.
+//! Deadlines use `CLOCK_BOOTTIME`. It never jumps, it advances while the machine sleeps (so does a lease), and
+//! all processes of a machine read the same value, so that a deadline can be sent to another process.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Milliseconds since the machine started, time asleep included.
+/// Returns the milliseconds since the machine started, including time asleep.
 pub fn now_ms() -> u64 {
     millis(clock_gettime(ClockId::Boottime))
 }
 
-/// The wall clock as RFC 3339 in UTC with milliseconds, for people to read in the log.
+/// Returns the wall clock as RFC 3339 in UTC with milliseconds, for people who read the log.
 pub(crate) fn timestamp() -> String {
     rfc3339(millis(clock_gettime(ClockId::Realtime)))
 }

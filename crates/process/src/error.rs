@@ -1,46 +1,46 @@
-//! What can go wrong between a worker and its supervisor.
+//! The errors between a worker and its supervisor.
 
 use std::{io, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Why a command could not be put under supervision, or its processes not be ended.
+/// An error of starting a supervisor or killing processes.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The supervisor program itself did not start.
+    /// The supervisor program did not start.
     #[error("could not start the supervisor {}", program.display())]
     Supervisor {
-        /// The program that was to be the supervisor.
+        /// The program of the supervisor.
         program: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The order is not fit to be sent: no command, or a path that is not UTF-8.
+    /// The order cannot be sent: it has no command, or a path that is not UTF-8.
     #[error("the order for the supervisor is not valid: {message}")]
     BadOrder {
-        /// What is wrong with it.
+        /// The reason.
         message: String,
     },
-    /// A process of a former attempt is still alive and holds the owner lock.
-    #[error("a process of a former attempt still holds {}", path.display())]
+    /// A living process of an earlier attempt holds the owner lock.
+    #[error("a process of an earlier attempt still holds {}", path.display())]
     LockHeld {
-        /// The owner lock.
+        /// The lock file.
         path: PathBuf,
     },
-    /// The supervisor would not take the order.
+    /// The supervisor refused the order.
     #[error("the supervisor refused to start the command: {message}")]
     Refused {
-        /// Which part of the order it could not fulfil.
+        /// The part of the order that failed.
         kind: RefusalKind,
-        /// What was attempted and why it failed.
+        /// The operation, and why it failed.
         message: String,
     },
-    /// The pipes to the supervisor failed.
-    #[error("could not talk to the supervisor: {attempt}")]
+    /// A pipe to the supervisor failed.
+    #[error("lost contact with the supervisor: {attempt}")]
     Pipe {
-        /// What was attempted.
+        /// The operation.
         attempt: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The process table could not be read.
@@ -54,13 +54,13 @@ pub enum Error {
     },
 }
 
-/// The part of an order that a supervisor could not fulfil before starting the command.
+/// The part of an order that failed before the command started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// The owner lock is held by a former attempt.
+    /// A process of an earlier attempt holds the owner lock.
     LockHeld,
-    /// The owner lock's file could not be opened.
+    /// The lock file could not be opened.
     Lock,
     /// The log could not be opened.
     Log,
@@ -68,6 +68,6 @@ pub enum RefusalKind {
     Capture,
     /// The order could not be read.
     Order,
-    /// The supervisor could not set itself up.
+    /// The supervisor could not initialise itself.
     Setup,
 }

@@ -1,4 +1,4 @@
-//! Names one process for good: a number alone is reused, and means nothing on another host.
+//! A permanent identifier of a process. A pid alone is reused, and has no meaning on another host.
 
 use std::{fmt, fs, io, str::FromStr};
 
@@ -6,38 +6,39 @@ use serde::{Deserialize, Serialize, de};
 
 use crate::table::Stat;
 
-/// One process, among all that ever ran on all hosts.
+/// One process among all that ever ran on all hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ProcessId {
-    /// Name of the host, with the beginning of its machine id where it has one: names are not unique.
+    /// The host's name, followed by the start of its machine id if it has one, because names are not unique. It
+    /// contains no [`VOUCHED_MARK`]; a server adds that to the hosts of remote workers.
     pub host: String,
-    /// Process id.
+    /// The pid, as seen in `pid_ns`.
     pub pid: i32,
-    /// When the process started, in clock ticks since the host did.
+    /// The start time of the process, in clock ticks since the host started.
     pub start_time_ticks: u64,
-    /// Which start of the host that was.
+    /// The id of the host's boot.
     pub boot_id: String,
-    /// The process id namespace (the container) in which `pid` counts.
+    /// The pid namespace (the container) in which `pid` is valid.
     pub pid_ns: u64,
 }
 
-/// What can be said about a process from here.
+/// The state of a process, as far as this host can tell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
-    /// It runs.
+    /// The process runs.
     Alive,
-    /// It does not, and never will again.
+    /// The process has ended.
     Dead,
-    /// It is somewhere else: only its lease can tell.
+    /// The process is on another host or in another namespace, so only its lease can tell.
     Unknown,
 }
 
-/// The text names no process.
+/// A text that does not identify a process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` does not name a process: expected host/pid/start/boot/namespace")]
-pub struct NotAProcessId(String);
+pub struct ProcessIdError(String);
 
-/// This process.
+/// Returns the id of this process.
 pub fn current() -> io::Result<ProcessId> {
     let pid = std::process::id() as i32;
     let stat = Stat::of(pid)?.ok_or_else(|| io::Error::other("this process is not in /proc"))?;
@@ -50,14 +51,14 @@ pub fn current() -> io::Result<ProcessId> {
     })
 }
 
-/// Whether a process is alive, as far as that can be known here. Never `Dead` for one that may live.
+/// Returns whether a process is alive. Never returns `Dead` for a process that may be alive.
 pub fn is_alive(id: &ProcessId) -> Liveness {
     let (Ok(boot_id), Ok(pid_ns)) = (boot_id(), pid_namespace()) else { return Liveness::Unknown };
     if id.host != host() {
         return Liveness::Unknown;
     }
     if id.boot_id != boot_id {
-        // Without a machine id in it, the name may be another machine's too.
+        // Without a machine id, another machine may have the same name.
         return if id.host.contains(MACHINE_ID_MARK) { Liveness::Dead } else { Liveness::Unknown };
     }
     if id.pid_ns != pid_ns {
@@ -70,16 +71,32 @@ pub fn is_alive(id: &ProcessId) -> Liveness {
     }
 }
 
-/// Between the host's name and its machine id. No host name holds it.
+/// The separator between the host's name and its machine id. No host name contains it.
 const MACHINE_ID_MARK: char = '#';
 
+/// The separator between the host name that a remote worker reports and the name of its token. No host name of
+/// a local process contains it, so a remote worker cannot claim to be on this machine.
+pub const VOUCHED_MARK: char = '@';
+
+/// Returns the host of a remote worker: the name it reports, bound to its token. Workers with different tokens
+/// never share a host.
+pub fn vouched_host(claimed: &str, token: &str) -> String {
+    let token = token.replace('%', "%25").replace('/', "%2F");
+    format!("{}{VOUCHED_MARK}{token}", plain_host(claimed))
+}
+
+/// Returns the name that a host reports, without the token.
+pub fn reported_host_name(host: &str) -> &str {
+    host.split(VOUCHED_MARK).next().unwrap_or_default()
+}
+
+fn plain_host(name: &str) -> String {
+    name.chars().filter(|&c| c != '/' && c != VOUCHED_MARK && !c.is_control()).collect()
+}
+
 fn host() -> String {
-    let name: String = rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .chars()
-        .filter(|&c| c != '/' && c != MACHINE_ID_MARK)
-        .collect();
+    let name = plain_host(&rustix::system::uname().nodename().to_string_lossy());
+    let name = name.replace(MACHINE_ID_MARK, "");
     let machine_id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
     match machine_id.trim().get(..8) {
         Some(start) if start.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -93,8 +110,8 @@ fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().replace('-', ""))
 }
 
-/// The link reads like `pid:[4026531836]`.
-fn pid_namespace() -> io::Result<u64> {
+/// Parses the link, which looks like `pid:[4026531836]`.
+pub(crate) fn pid_namespace() -> io::Result<u64> {
     let link = fs::read_link("/proc/self/ns/pid")?;
     let link = link.to_string_lossy();
     let number = link.strip_prefix("pid:[").and_then(|rest| rest.strip_suffix(']'));
@@ -103,7 +120,7 @@ fn pid_namespace() -> io::Result<u64> {
         .ok_or_else(|| io::Error::other(format!("unexpected {link}")))
 }
 
-/// `host/pid/start/boot/namespace`.
+/// Formats as `host/pid/start/boot/namespace`.
 impl fmt::Display for ProcessId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ProcessId { host, pid, start_time_ticks, boot_id, pid_ns } = self;
@@ -112,9 +129,9 @@ impl fmt::Display for ProcessId {
 }
 
 impl FromStr for ProcessId {
-    type Err = NotAProcessId;
+    type Err = ProcessIdError;
 
-    fn from_str(text: &str) -> Result<Self, NotAProcessId> {
+    fn from_str(text: &str) -> Result<Self, ProcessIdError> {
         let parse = || {
             let [host, pid, start, boot_id, pid_ns] = text.split('/').collect::<Vec<_>>().try_into().ok()?;
             let pid: i32 = pid.parse().ok().filter(|&pid| pid > 0)?;
@@ -126,7 +143,7 @@ impl FromStr for ProcessId {
                 pid_ns: pid_ns.parse().ok()?,
             })
         };
-        parse().ok_or_else(|| NotAProcessId(text.to_owned()))
+        parse().ok_or_else(|| ProcessIdError(text.to_owned()))
     }
 }
 
@@ -159,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_nobody_waited_for_is_dead() {
+    fn a_zombie_is_dead() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
         let pid = child.id() as i32;
         let stat = Stat::of(pid).expect("/proc").expect("a process");
@@ -176,7 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn a_reused_number_is_not_the_same_process() {
+    fn no_vouched_host_is_this_host_or_another_tokens() {
+        assert!(!host().contains(VOUCHED_MARK));
+        assert_eq!(vouched_host("vm#1", "gpu"), "vm#1@gpu");
+        assert_eq!(reported_host_name("vm#1@gpu"), "vm#1");
+        assert_eq!(reported_host_name("vm#1"), "vm#1");
+        let all =
+            [("a", "b@c"), ("a@b", "c"), ("a", "b/c"), ("a", "b%2Fc"), ("a", ""), ("", "a"), ("a/x", "c")];
+        let hosts: std::collections::BTreeSet<String> =
+            all.iter().map(|(claimed, token)| vouched_host(claimed, token)).collect();
+        assert_eq!(hosts.len(), all.len());
+        assert!(hosts.iter().all(|host| host.contains(VOUCHED_MARK) && !host.contains('/')), "{hosts:?}");
+        let forged = ProcessId { host: vouched_host(&host(), "x"), ..current().expect("this process") };
+        assert_eq!(is_alive(&forged), Liveness::Unknown, "only its lease can tell");
+    }
+
+    #[test]
+    fn a_reused_pid_is_not_the_same_process() {
         let me = current().expect("this process");
         let with_machine = format!("{}{MACHINE_ID_MARK}01234567", me.host);
         for (other, expected) in [

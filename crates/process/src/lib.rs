@@ -1,4 +1,4 @@
-//! Runs one command under a supervisor of its own, ends its whole process tree, and keeps its log.
+//! Runs one command under its own supervisor, stops its whole process tree, and writes its log.
 //!
 //! ```text
 //!   worker (tokio)                    supervisor (`sprag __supervise`)              the step's tree
@@ -13,14 +13,17 @@
 //!                                       log, captured     owner lock (flock) ◀── inherited┘
 //! ```
 //!
-//! What holds, and by whom:
-//! - The tree ends when the worker says so, at the step's timeout, when the lease is not renewed in
-//!   time, and when the worker dies: by the supervisor.
-//! - `ended` is reported only after the kernel said that no child is left.
-//! - The tree ends when the supervisor is killed: by [`Running::wait`], and if the worker died as
-//!   well, by whoever recovers the step, with [`end_orphans`].
-//! - While any process of an attempt lives, its owner lock is held, and no other attempt starts there.
-//!   (A process that closes all files it inherited keeps no lock: the markers in its environment find it.)
+//! Guarantees:
+//! - The supervisor stops the tree when the worker asks for it, at the step's timeout, when the lease is not
+//!   renewed in time, and when the worker dies.
+//! - The supervisor reports `ended` only after the kernel confirmed that no child is left.
+//! - If the supervisor is killed, [`Running::wait`] stops the tree. If the worker died as well, the next
+//!   attempt or the recovery of the step does, with [`kill_orphans`].
+//! - While any process of an attempt lives, it holds the owner lock, and no other attempt starts there.
+//! - A process that closes all inherited files holds no lock, but the markers in its environment identify it.
+//!   If it cleared those too, the cgroup of the tree contains it, where a cgroup is delegated to the user.
+//!   Otherwise the worker adopts it when the supervisor is killed. Only without a cgroup, and with the worker
+//!   killed as well, is such a process out of reach.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), sprag_process::Error> {
@@ -44,8 +47,14 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("sprag-process needs Linux: it ends process trees with child subreapers, /proc and pidfds");
 
+mod adopted;
+mod cgroup;
 mod clock;
+mod crash_marks;
+mod environment;
 mod error;
+mod files;
+mod guard;
 mod identity;
 mod lock;
 mod log;
@@ -53,17 +62,33 @@ mod order;
 mod orphans;
 mod report;
 mod running;
+mod secrets;
 mod supervisor;
 mod sys;
 mod table;
 
+pub use adopted::{become_subreaper, kill_adopted};
+pub use cgroup::{cgroup_support, kill_abandoned_cgroups};
 pub use clock::now_ms as boot_ms;
+pub use crash_marks::CrashMarks;
+pub use environment::{
+    CREDENTIALS, DEFAULT_INHERITED, inherited, inherited_by_git, is_credential, restrict_inheritance,
+    take_environment, variable, withhold,
+};
 pub use error::{Error, RefusalKind};
-pub use identity::{Liveness, NotAProcessId, ProcessId, current, is_alive};
+pub use files::{
+    copy_private, make_private_folder, normalized, open_below, open_regular, private_options, read_regular,
+    regular, replace_private, write_private,
+};
+pub use guard::{OnParentExit, guard};
+pub use identity::{
+    Liveness, ProcessId, ProcessIdError, VOUCHED_MARK, current, is_alive, reported_host_name, vouched_host,
+};
 pub use lock::{is_held, remove_if_free};
-pub use log::{LogEntry, LogReader, Stream, WholeLines, remark};
+pub use log::{LineJoiner, LogEntry, LogReader, Stream, append_notes};
 pub use order::{Capture, DEFAULT_GRACE_MS, DEFAULT_LOG_LIMIT_BYTES, LEASE_GRACE_MS, Order, TREE_MARKER};
-pub use orphans::{OrphansEnded, end_orphans};
+pub use orphans::{KilledOrphans, kill_orphans};
 pub use report::{Ended, NotStarted, Reason, Started, Usage};
-pub use running::{Running, become_subreaper, spawn};
+pub use running::{Running, spawn};
+pub use secrets::{SecretSearch, Secrets};
 pub use supervisor::{SUPERVISE, run_if_supervisor, supervisor_main};

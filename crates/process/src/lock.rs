@@ -1,40 +1,52 @@
-//! The owner lock: while any process of an attempt lives, its file is locked.
+//! The owner lock: a file that stays locked while any process of an attempt lives.
 //!
-//! The lock belongs to the open file, and the step's processes inherit the open file: the kernel
-//! releases it when the last of them ends, whoever was killed before.
+//! The lock belongs to the open file, which the step's processes inherit. The kernel releases it when the last
+//! of them ends, in whatever order they are killed.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, BufRead, BufReader},
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    ffi::OsStr,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
     path::Path,
+    time::Duration,
 };
 
 use rustix::{
-    fs::{FlockOperation, flock},
-    io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
+    fs::{FlockOperation, flock, ftruncate},
+    io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, pwrite},
 };
 
-use crate::sys;
+use crate::{
+    cgroup::Cgroup,
+    files::{open_regular, private_options, regular},
+    sys,
+};
 
-/// Shell scripts open 3 to 9 for themselves, and bash keeps 10 and 255: stay clear of them.
+/// The descriptor of the lock. Shell scripts use 3 to 9, and bash keeps 10 and 255.
 const LOCK_FD: i32 = 200;
 
-/// Who asks with [`is_held`] has the lock for some microseconds: that is not a former attempt.
+/// The attempts to take the lock. A caller of [`is_held`] holds it for some microseconds.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES_MS: u64 = 5;
 
-/// Whether a process of the attempt that took this lock is alive.
+/// The longest wait for the kernel to kill the processes of a cgroup.
+const CGROUP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Returns whether a process of the attempt that took this lock is alive.
 ///
-/// A lock that was never taken is not held. An answer of `false` is a fact about this moment only:
-/// who wants to start takes the lock.
+/// A lock that was never taken is not held. `false` describes this moment only; a new attempt must take the
+/// lock.
 pub fn is_held(path: &Path) -> io::Result<bool> {
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    // Shared, so that two who ask at the same time do not see each other.
+    // Shared, so that two simultaneous checks do not see each other.
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => Ok(false),
         Err(Errno::WOULDBLOCK) => Ok(true),
@@ -42,17 +54,18 @@ pub fn is_held(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Removes a lock's file unless a process of the attempt that took it is alive; says whether it is gone.
+/// Removes a lock file unless a process of its attempt is alive. Returns whether the file is gone.
 ///
-/// It is removed while the lock is held: who opens the file at the same time finds that it is not the one
-/// at this path any more, and begins again.
+/// The file is removed while it is locked. A process that opens it at the same time notices that the path no
+/// longer leads to its file, and tries again.
 pub fn remove_if_free(path: &Path) -> io::Result<bool> {
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(error),
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) if !kill_recorded(path) => Ok(false),
         Ok(()) => std::fs::remove_file(path).map(|()| true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
@@ -61,17 +74,20 @@ pub fn remove_if_free(path: &Path) -> io::Result<bool> {
 
 /// The lock, on a descriptor that children inherit.
 pub(crate) struct OwnerLock {
-    _fd: OwnedFd,
+    fd: OwnedFd,
 }
 
-/// Takes the lock, or says None if it is held.
+/// Takes the lock; `None` if it is held.
 pub(crate) fn acquire(path: &Path) -> io::Result<Option<OwnerLock>> {
-    let open = || OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+    let open = || {
+        let opened = private_options().create(true).truncate(false).read(true).write(true).open(path);
+        opened.and_then(regular)
+    };
     let mut file = open()?;
     for tries in 1.. {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // A file that was removed meanwhile is nobody's lock.
-            Ok(()) if is_at(&file, path) => break,
+            // A file that was removed meanwhile is no longer the lock.
+            Ok(()) if is_file_at(&file, path) => break,
             Ok(()) if tries < TRIES => file = open()?,
             Ok(()) => return Ok(None),
             Err(Errno::WOULDBLOCK) if tries < TRIES => sys::pause(BETWEEN_TRIES_MS),
@@ -79,21 +95,49 @@ pub(crate) fn acquire(path: &Path) -> io::Result<Option<OwnerLock>> {
             Err(error) => return Err(error.into()),
         }
     }
-    // If the limit of open files is below our number, the one we have will do.
+    // If the limit of open files is lower than the wanted number, keep the original descriptor.
     let fd = fcntl_dupfd_cloexec(&file, LOCK_FD).unwrap_or_else(|_| file.into());
     fcntl_setfd(&fd, FdFlags::empty())?;
-    Ok(Some(OwnerLock { _fd: fd }))
+    Ok(Some(OwnerLock { fd }))
 }
 
-/// Whether this open file is the one at the path.
-fn is_at(file: &File, path: &Path) -> bool {
+impl OwnerLock {
+    /// Records the cgroup of this attempt's tree in the file, for the recovery after both supervisor and worker
+    /// were killed.
+    pub(crate) fn record_cgroup(&self, cgroup: Option<&Path>) -> io::Result<()> {
+        ftruncate(&self.fd, 0)?;
+        if let Some(path) = cgroup {
+            pwrite(&self.fd, path.as_os_str().as_bytes(), 0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Kills the tree in the cgroup that this lock file records. Returns whether nothing is left of it.
+pub(crate) fn kill_recorded(path: &Path) -> bool {
+    /// The longest possible path.
+    const MAX_PATH_BYTES: u64 = 4096;
+    let mut recorded = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(MAX_PATH_BYTES).read_to_end(&mut recorded));
+    if read.is_err() || recorded.is_empty() {
+        return true;
+    }
+    let Some(cgroup) = Cgroup::at(Path::new(OsStr::from_bytes(&recorded))) else { return true };
+    if cgroup.is_populated() {
+        tracing::warn!(cgroup = %cgroup.path().display(), "killing processes that a killed supervisor left behind");
+    }
+    cgroup.kill(CGROUP_DEADLINE)
+}
+
+/// Returns whether the path leads to this open file.
+fn is_file_at(file: &File, path: &Path) -> bool {
     let same = |a: std::fs::Metadata, b: std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     file.metadata().ok().zip(std::fs::metadata(path).ok()).is_some_and(|(a, b)| same(a, b))
 }
 
-/// Whether process `pid` holds the lock on `file` (its device and inode) by an inherited descriptor.
+/// Returns whether process `pid` holds the lock on `file` (device and inode) by an inherited descriptor.
 ///
-/// Who only asks with [`is_held`] has the file open for a moment too: without the lock, and closed on exec.
+/// A caller of [`is_held`] has the file open too, but without the exclusive lock and with close-on-exec.
 pub(crate) fn holds(pid: i32, file: (u64, u64)) -> bool {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     fds.flatten().any(|fd| {

@@ -1,66 +1,70 @@
-//! What a supervisor is told: the order, and the commands that follow it on the same pipe.
+//! The input of a supervisor: the order, and the commands that follow it on the same pipe.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf};
+use std::{collections::BTreeMap, ffi::OsString, fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Time between TERM and KILL unless the order says otherwise.
+/// The default of [`Order::grace_ms`].
 pub const DEFAULT_GRACE_MS: u64 = 10_000;
 
-/// The longest time between TERM and KILL when the lease is lost or the worker is dead: nobody waits for
-/// a clean end then, and the next attempt waits for any.
+/// The longest grace after the lease is lost or the worker is dead. The next attempt waits for the tree to be
+/// gone.
 pub const LEASE_GRACE_MS: u64 = 2_000;
 
-/// Size at which a log is cut unless the order says otherwise.
+/// The default of [`Order::log_limit_bytes`].
 pub const DEFAULT_LOG_LIMIT_BYTES: u64 = 64 << 20;
 
-/// The environment variable that [`crate::spawn`] sets to a value of its own for each tree, so that
-/// the tree's processes are found even after their supervisor was killed.
+/// The environment variable that [`crate::spawn`] sets to a unique value for each tree. It identifies the
+/// tree's processes even after their supervisor was killed.
 pub const TREE_MARKER: &str = "SPRAG_PROCESS_TREE";
 
-/// One command to run, and the bounds it runs in.
+/// One command to run, and its limits.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Order {
-    /// Shown by `ps` as the supervisor's argument; for people only.
+    /// The supervisor's argument in the output of `ps`.
     pub label: String,
     /// The program and its arguments; no shell is involved.
     pub argv: Vec<String>,
-    /// Variables to set for the command.
+    /// The variables to set for the command.
     pub env: BTreeMap<String, String>,
-    /// Whether the command sees only `env`, and nothing of the supervisor's own environment.
-    pub clear_env: bool,
-    /// Working folder; the supervisor's own if none is given.
+    /// The environment of the supervisor, which the command inherits beside `env`; the result of
+    /// [`crate::inherited`] if absent. It is not part of the message to the supervisor.
+    #[serde(skip)]
+    pub inherits: Option<Vec<(OsString, OsString)>>,
+    /// The working folder; that of the supervisor if absent.
     pub dir: Option<PathBuf>,
-    /// Time between TERM and KILL.
+    /// The time between TERM and KILL.
     pub grace_ms: u64,
-    /// Time after which the supervisor ends the tree.
+    /// The timeout of the command; absent means none.
     pub timeout_ms: Option<u64>,
-    /// Time within which the worker must renew, from the moment of [`crate::spawn`]. The tree is gone
-    /// [`LEASE_GRACE_MS`] later: give the supervisor so much less than the store gave the worker.
+    /// The time within which the worker must renew, from the call of [`crate::spawn`]. The tree is gone at most
+    /// [`LEASE_GRACE_MS`] later, so this must be shorter than the worker's lease by that much.
     pub lease_ms: Option<u64>,
-    /// The log file; it is appended to.
+    /// The log file, which the supervisor appends to.
     pub log: PathBuf,
-    /// Bytes this command may add to the log.
+    /// The most bytes that this command may add to the log.
     pub log_limit_bytes: u64,
-    /// Texts that appear as `***` in the log.
+    /// The texts that appear as `***` in the log.
     pub secrets: Vec<String>,
-    /// The file whose lock all processes of the tree hold.
+    /// The lock file that all processes of the tree keep locked.
     pub owner_lock: Option<PathBuf>,
-    /// Where to keep what the command wrote to stdout, as it is.
+    /// Whether the tree runs in its own cgroup, where one is delegated to the user.
+    pub cgroup: bool,
+    /// The file for the command's unmodified stdout; absent if it is only logged.
     pub capture_stdout: Option<Capture>,
 }
 
-/// A file for the command's stdout: unmasked, without times, cut at a size.
+/// A file for the command's stdout: unmasked, without timestamps, limited in size.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Capture {
-    /// The file; it is truncated first.
+    /// The file, which is truncated first.
     pub path: PathBuf,
-    /// Bytes to keep; what follows is dropped.
+    /// The most bytes to keep; the rest is dropped.
     pub max_bytes: u64,
 }
 
 impl Order {
-    /// An order to run `argv` and write `log`, with the default bounds.
+    /// Creates an order that runs `argv` and writes `log`, with the default limits.
     pub fn new<I>(argv: I, log: impl Into<PathBuf>) -> Self
     where
         I: IntoIterator<Item: Into<String>>,
@@ -69,7 +73,7 @@ impl Order {
             label: String::new(),
             argv: argv.into_iter().map(Into::into).collect(),
             env: BTreeMap::new(),
-            clear_env: false,
+            inherits: None,
             dir: None,
             grace_ms: DEFAULT_GRACE_MS,
             timeout_ms: None,
@@ -78,12 +82,13 @@ impl Order {
             log_limit_bytes: DEFAULT_LOG_LIMIT_BYTES,
             secrets: Vec::new(),
             owner_lock: None,
+            cgroup: true,
             capture_stdout: None,
         }
     }
 }
 
-/// Leaves out what may be secret: the environment and the secrets themselves.
+/// Omits the environment and the secrets.
 impl fmt::Debug for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Order")
@@ -97,8 +102,8 @@ impl fmt::Debug for Order {
 
 /// The first line on the supervisor's stdin.
 ///
-/// The lease is sent as a moment, not as a length: a line that waited in the pipe of a stopped
-/// supervisor must not give more time than the worker has.
+/// The lease is sent as a point in time, not as a duration. A line that waits in the pipe of a stopped
+/// supervisor must not extend the lease.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Envelope {
     pub(crate) order: Order,
@@ -108,16 +113,16 @@ pub(crate) struct Envelope {
 /// A later line on the supervisor's stdin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// The lease now ends at this moment of the machine's boot clock.
+    /// Extends the lease to this time of the boot clock.
     RenewUntil(u64),
-    /// End the tree: TERM, grace, KILL.
+    /// Stops the tree: TERM, grace, KILL.
     Cancel,
-    /// End the tree: KILL.
+    /// Kills the tree at once.
     Kill,
 }
 
 impl Command {
-    /// None for a line that is no command: a newer worker may say more than this supervisor knows.
+    /// Parses a line. Returns `None` for an unknown command, which a newer worker may send.
     pub(crate) fn parse(line: &str) -> Option<Command> {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("renew", until) => until.parse().ok().map(Command::RenewUntil),
@@ -143,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_read_as_they_are_written() {
+    fn commands_survive_a_round_trip() {
         for command in [Command::RenewUntil(0), Command::RenewUntil(u64::MAX), Command::Cancel, Command::Kill]
         {
             assert_eq!(Command::parse(&command.to_string()), Some(command));

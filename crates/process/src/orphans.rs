@@ -1,4 +1,5 @@
-//! Ends what is left of a tree whose supervisor was killed: found by environment and owner lock.
+//! Kills the rest of a tree whose supervisor was killed. The environment and the owner lock identify its
+//! processes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,48 +19,50 @@ use crate::{
     table::{self, Stat, signal_group},
 };
 
-/// Between two looks at the process table, unless a process is seen to end earlier.
-const LOOK_AGAIN_MS: u64 = 50;
+/// The interval between two reads of the process table, unless a process is seen to end earlier.
+const POLL_INTERVAL_MS: u64 = 50;
 
-/// How many processes are watched for their end at a time; the others are found by looking again.
-const WATCHED: usize = 64;
+/// The most processes that are watched for their end; the next read of the table finds the others.
+const MAX_WATCHED: usize = 64;
 
-/// What [`end_orphans`] did.
+/// The result of [`kill_orphans`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OrphansEnded {
-    /// How many processes were ended, and seen to be gone.
+pub struct KilledOrphans {
+    /// The number of processes that were killed and are gone.
     pub processes: usize,
 }
 
-/// Ends all processes that were started with all of these environment variables, or that inherited the
-/// owner lock, with all their descendants: TERM, after `grace` KILL, and back when they are seen to be gone.
+/// Kills all processes that were started with all of these environment variables, or that inherited the owner
+/// lock, with all their descendants. Sends TERM, after `grace` KILL, and returns when they are gone.
 ///
-/// With neither markers nor a lock nothing is touched, and never this process or one it descends from.
-/// This call blocks; processes that are left at `deadline` are an error.
-pub fn end_orphans(
+/// Without markers and without a lock it does nothing. It never kills this process or its ancestors. This call
+/// blocks. Processes that are left at `deadline` are an error.
+pub fn kill_orphans(
     markers: &[(&str, &str)],
     owner_lock: Option<&Path>,
     grace: Duration,
     deadline: Duration,
-) -> Result<OrphansEnded, Error> {
-    let began_ms = clock::now_ms();
-    let kill_at_ms = began_ms.saturating_add(millis(grace));
-    let give_up_at_ms = began_ms.saturating_add(millis(deadline));
+) -> Result<KilledOrphans, Error> {
+    let started_ms = clock::now_ms();
+    let kill_at_ms = started_ms.saturating_add(millis(grace));
+    let deadline_ms = started_ms.saturating_add(millis(deadline));
     let markers: Vec<Vec<u8>> =
         markers.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect();
     let mut search = Search { markers, owner_lock, known: HashMap::new(), whole_groups: HashSet::new() };
-    let (mut told, mut killed) = (HashSet::new(), HashSet::new());
+    let (mut terminated, mut killed) = (HashSet::new(), HashSet::new());
     loop {
-        // The table is not read in one instant: after one that shows none, another must show none too.
+        // Reading the table takes time, so it must be empty twice.
         let mut living = search.living()?;
         if living.is_empty() {
             living = search.living()?;
         }
         if living.is_empty() {
-            return Ok(OrphansEnded { processes: search.known.len() });
+            // Processes that this search cannot identify are in the cgroup of the attempt, if it has one.
+            owner_lock.map(lock::kill_recorded);
+            return Ok(KilledOrphans { processes: search.known.len() });
         }
         let now_ms = clock::now_ms();
-        if now_ms >= give_up_at_ms {
+        if now_ms >= deadline_ms {
             return Err(Error::OrphansRemain { pids: living.iter().map(|stat| stat.pid).collect() });
         }
         let mut found_new = false;
@@ -70,22 +73,22 @@ pub fn end_orphans(
             if now_ms >= kill_at_ms {
                 found_new |= killed.insert((stat.pid, stat.start_time));
                 stat.signal(Signal::KILL);
-            } else if told.insert((stat.pid, stat.start_time)) {
+            } else if terminated.insert((stat.pid, stat.start_time)) {
                 stat.signal(Signal::TERM);
                 if stat.is_stopped() {
                     stat.signal(Signal::CONT);
                 }
             }
         }
-        // Whoever forks faster than the table is read must not win by our waiting.
+        // No pause while new processes appear: they may fork faster than the table is read.
         if !found_new {
-            let next_ms = if now_ms < kill_at_ms { kill_at_ms } else { give_up_at_ms };
-            wait_for_an_end(&living, next_ms.saturating_sub(now_ms).min(LOOK_AGAIN_MS));
+            let next_ms = if now_ms < kill_at_ms { kill_at_ms } else { deadline_ms };
+            wait_for_exit(&living, next_ms.saturating_sub(now_ms).min(POLL_INTERVAL_MS));
         }
     }
 }
 
-/// Waits for zombies of the tree of session `session` that were left to this process as their subreaper.
+/// Reaps zombies of session `session` that this process inherited as a subreaper.
 pub(crate) fn reap_session(session: i32) {
     let me = getpid().as_raw_pid();
     let table = table::all().unwrap_or_default();
@@ -95,9 +98,9 @@ pub(crate) fn reap_session(session: i32) {
 struct Search<'a> {
     markers: Vec<Vec<u8>>,
     owner_lock: Option<&'a Path>,
-    /// All that were found, by number and start: a child stays ours when the parent it was found by is gone.
+    /// All processes found so far, by pid and start time. A child stays known when its parent is gone.
     known: HashMap<(i32, u64), Stat>,
-    /// Process groups of which all living members were found: these can be ended in one step.
+    /// The process groups whose living members are all known: one signal can kill such a group.
     whole_groups: HashSet<i32>,
 }
 
@@ -105,11 +108,11 @@ impl Search<'_> {
     fn living(&mut self) -> Result<Vec<Stat>, Error> {
         let table = table::all().map_err(Error::ProcessTable)?;
         let me = getpid().as_raw_pid();
-        let spared = table::ancestors(&table, me);
+        let excluded = table::ancestors(&table, me);
         let lock_file = self.held_lock_file();
         let roots = table
             .iter()
-            .filter(|stat| !stat.is_gone() && !spared.contains(&stat.pid))
+            .filter(|stat| !stat.is_gone() && !excluded.contains(&stat.pid))
             .filter(|stat| {
                 self.known.contains_key(&(stat.pid, stat.start_time))
                     || self.is_marked(stat.pid)
@@ -118,7 +121,7 @@ impl Search<'_> {
             .copied()
             .collect::<Vec<_>>();
         let family = table::descendants(&table, &roots.iter().map(|stat| stat.pid).collect());
-        for stat in roots.into_iter().chain(family).filter(|stat| !spared.contains(&stat.pid)) {
+        for stat in roots.into_iter().chain(family).filter(|stat| !excluded.contains(&stat.pid)) {
             self.known.insert((stat.pid, stat.start_time), stat);
         }
         let (ours, others): (Vec<Stat>, Vec<Stat>) =
@@ -136,12 +139,12 @@ impl Search<'_> {
         if self.markers.is_empty() {
             return false;
         }
-        // Not readable: it belongs to somebody else, or is ending.
+        // Not readable: the process belongs to another user, or is ending.
         let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
         self.markers.iter().all(|marker| environment.split(|&byte| byte == 0).any(|entry| entry == marker))
     }
 
-    /// Device and inode of the lock, if it is held at all: looking at all open files takes long.
+    /// Returns device and inode of the lock file if it is held. Searching all open files is slow.
     fn held_lock_file(&self) -> Option<(u64, u64)> {
         let path = self.owner_lock?;
         let file = fs::metadata(path).ok()?;
@@ -149,22 +152,21 @@ impl Search<'_> {
     }
 }
 
-/// A subreaper inherits its descendants' zombies; only those that were found are waited for, by number:
-/// the embedding program waits for its own children itself.
+/// Reaps one zombie by its number. The embedding program reaps its own children itself.
 fn reap(stat: &Stat) {
     if let Some(pid) = Pid::from_raw(stat.pid) {
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
     }
 }
 
-fn wait_for_an_end(living: &[Stat], timeout_ms: u64) {
+fn wait_for_exit(living: &[Stat], timeout_ms: u64) {
     let handles: Vec<OwnedFd> = living
         .iter()
-        .take(WATCHED)
+        .take(MAX_WATCHED)
         .filter_map(|stat| pidfd_open(Pid::from_raw(stat.pid)?, PidfdFlags::empty()).ok())
         .collect();
     let mut fds: Vec<PollFd<'_>> = handles.iter().map(|handle| PollFd::new(handle, PollFlags::IN)).collect();
-    // An error only means to look again at once, and the deadline bounds that.
+    // After an error the next round follows at once, and the deadline limits the rounds.
     let _ = sys::wait_ready(&mut fds, timeout_ms);
 }
 

@@ -1,4 +1,4 @@
-//! What a supervisor tells its worker: one JSON object per line.
+//! The reports of a supervisor to its worker: one JSON object per line.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,35 +13,36 @@ pub(crate) enum Report {
     Refused { kind: RefusalKind, message: String },
 }
 
-/// The command was started.
+/// The command has started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
-    /// Process id of the command; its session and process group have the same number.
+    /// The process id of the command; its session and process group have the same number.
     pub pid: i32,
-    /// When it started, in clock ticks since the machine did; with the pid it names one process.
+    /// The start time, in clock ticks since the machine started. Together with the pid it identifies the
+    /// process.
     pub start_time: u64,
 }
 
-/// No process of the tree is left.
+/// The tree has ended: no process is left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Why the tree ended.
+    /// The reason why the tree ended.
     pub reason: Reason,
-    /// The command's exit code, if it exited.
+    /// The command's exit code; absent if a signal ended it or it did not start.
     pub exit_code: Option<i32>,
-    /// The signal that ended the command, if one did.
+    /// The signal that ended the command; absent if it exited.
     pub signal: Option<i32>,
-    /// Processes that were still alive when the command exited by itself, and were ended.
+    /// The number of processes that outlived the command and were killed.
     pub leftovers: u32,
-    /// What the tree used.
+    /// The resources that the tree used.
     pub usage: Usage,
-    /// Bytes of output that are not in the log because it reached its limit.
+    /// The number of bytes that are missing in the log because of its limit.
     pub log_dropped_bytes: u64,
-    /// Why output is missing from the log, if writing it failed.
+    /// The error because of which output is missing in the log.
     pub log_error: Option<String>,
-    /// Bytes of output that are not in the captured file because it reached its limit.
+    /// The number of bytes that are missing in the captured file because of its limit.
     pub capture_dropped_bytes: u64,
-    /// Why output is missing from the captured file, if writing it failed.
+    /// The error because of which output is missing in the captured file.
     pub capture_error: Option<String>,
 }
 
@@ -60,62 +61,62 @@ impl Ended {
         }
     }
 
-    /// Whether the command ran to its own end and exited with 0.
+    /// Returns whether the command exited by itself with code 0.
     pub fn success(&self) -> bool {
         self.reason == Reason::Exited && self.exit_code == Some(0)
     }
 }
 
-/// Why a tree ended.
+/// The reason why a tree ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// The command ended by itself, or by a signal that did not come from the supervisor.
+    /// The command exited by itself, or a signal that the supervisor did not send ended it.
     Exited,
     /// The step's timeout passed.
     Timeout,
-    /// The worker said `cancel` or `kill`.
+    /// The worker sent `cancel` or `kill`.
     Cancelled,
     /// The worker did not renew its lease in time.
     LeaseLost,
-    /// The worker closed its pipe, most likely by dying.
+    /// The worker closed its pipe, most likely because it died.
     ParentGone,
-    /// The supervisor was told to end, by TERM, INT or HUP.
+    /// The supervisor received TERM, INT or HUP.
     Signalled,
-    /// The supervisor was killed; the worker ended what was left of the tree.
+    /// The supervisor was killed, and the worker killed the rest of the tree.
     SupervisorLost,
     /// The command did not start.
     CouldNotStart {
-        /// What was missing.
+        /// The kind of failure.
         kind: NotStarted,
-        /// What was attempted and why it failed.
+        /// The operation, and why it failed.
         message: String,
     },
 }
 
-/// What a command lacked to be started.
+/// The reason why a command did not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotStarted {
-    /// There is no such program.
+    /// The program does not exist.
     NotFound,
-    /// It is there, and cannot be executed.
+    /// The program exists but cannot be executed.
     NotExecutable,
-    /// The working folder is not there, or is not a folder.
+    /// The working folder does not exist or is not a folder.
     NoDir,
     /// The system refused for another reason.
     Other,
 }
 
-/// What a tree used, as far as its processes were waited for.
+/// The resources that the reaped processes of a tree used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// CPU time in the programs.
+    /// The CPU time in user mode, in milliseconds.
     pub user_ms: u64,
-    /// CPU time in the kernel.
+    /// The CPU time in the kernel, in milliseconds.
     pub sys_ms: u64,
-    /// Largest resident size of any one process.
+    /// The largest resident size of any one process, in KiB.
     pub max_rss_kb: u64,
-    /// From the start until the tree was empty.
+    /// The time from the start until the tree was empty, in milliseconds.
     pub wall_ms: u64,
 }

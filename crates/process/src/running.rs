@@ -1,4 +1,4 @@
-//! The worker's side: starts a supervisor, renews its lease, and waits for the end of the tree.
+//! The worker's side: starts a supervisor, renews its lease, and waits until the tree has ended.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -8,41 +8,35 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdout, Command},
 };
 
 use crate::{
-    Ended, Error, Order, Reason, RefusalKind, SUPERVISE, Started, TREE_MARKER, clock,
+    Ended, Error, KilledOrphans, Order, Reason, RefusalKind, SUPERVISE, Started, TREE_MARKER,
+    adopted::kill_adopted,
+    cgroup::Cgroup,
+    clock, environment,
     order::{Command as Line, Envelope},
     orphans,
     report::Report,
     sys,
 };
 
-/// The environment variables that hold what a worker shows its server, its database or its broker.
-const WORKER_TOKEN: &str = "SPRAG_TOKEN";
-const WORKER_STORE: &str = "SPRAG_STORE";
-const WORKER_BUS: &str = "SPRAG_BUS";
-/// Beyond the grace, for the kernel to end what was killed.
+/// The time beyond the grace for the kernel to end killed processes.
 const ORPHANS_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Makes this process the parent of whatever its supervisors leave behind when they are killed, instead
-/// of the system's first process. For programs that run steps; not needed for the tree's end.
-pub fn become_subreaper() -> std::io::Result<()> {
-    Ok(set_child_subreaper(Some(getpid()))?)
-}
-
-/// Starts `program` as the supervisor of one command, and returns when the command runs, or could not be
-/// started: then [`Running::wait`] says why.
+/// Starts `program` as the supervisor of one command. Returns when the command runs or has failed to start; in
+/// the second case [`Running::wait`] tells why.
 ///
-/// `program` is a program that calls [`crate::run_if_supervisor`] first in its `main`.
+/// `program` must call [`crate::run_if_supervisor`] first in its `main`.
 pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
     if order.argv.is_empty() {
         return Err(Error::BadOrder { message: "the command is empty".to_owned() });
     }
+    let inherits = order.inherits.take().unwrap_or_else(|| environment::inherited(&[], &[]));
     let marker = tree_marker();
     order.env.insert(TREE_MARKER.to_owned(), marker.clone());
     let lease_until_ms = order.lease_ms.map(|lease_ms| clock::now_ms().saturating_add(lease_ms));
@@ -56,24 +50,25 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
         .args([SUPERVISE, &order.label])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // What a worker shows its server, its database or its broker is not for the commands it runs.
-        .env_remove(WORKER_TOKEN)
-        .env_remove(WORKER_STORE)
-        .env_remove(WORKER_BUS)
-        // The terminal's Ctrl-C is for the worker, which knows whether to drain or to cancel.
+        // A step can read its supervisor's environment, so that contains only what the step inherits.
+        .env_clear()
+        .envs(inherits)
+        // The terminal's Ctrl-C is for the worker, which decides whether to drain or to cancel.
         .process_group(0)
         .spawn()
         .map_err(|source| Error::Supervisor { program: program.to_owned(), source })?;
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Error::BadOrder { message: "the supervisor has no pipes".to_owned() });
     };
-    // A supervisor that refuses does not read all of it; its refusal says more than the broken pipe.
+    // A supervisor that refuses stops reading; its refusal is more useful than the broken pipe.
     let sent = input.write_all(&line).await;
     let pipe = input.into_owned_fd().map_err(pipe_error("could not keep the pipe"))?;
     sys::set_nonblocking(&pipe).map_err(pipe_error("could not set up the pipe"))?;
+    let cgroup = child.id().and_then(|pid| Cgroup::path_of(pid as i32));
     let mut running = Running {
         pipe,
         child,
+        cgroup,
         lines: BufReader::new(output).lines(),
         marker,
         owner_lock: order.owner_lock.clone(),
@@ -89,19 +84,21 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
         }
         Some(Report::Refused { kind, message }) => return Err(Error::Refused { kind, message }),
         None => {
-            // Killed before it could speak, or even listen: `wait` ends what it may have started.
+            // The supervisor was killed before it reported or even read: `wait` stops what it may have started.
             if let Err(error) = sent {
-                tracing::warn!(%error, "the supervisor ended before it had read its order");
+                tracing::warn!(%error, "the supervisor exited before it had read its order");
             }
         }
     }
     Ok(running)
 }
 
-/// A command under supervision. Dropping it closes the pipe, and the supervisor ends the tree.
+/// A command under supervision. Dropping it closes the pipe, and the supervisor stops the tree.
 pub struct Running {
     pipe: OwnedFd,
     child: Child,
+    /// The cgroup of the tree; absent where cgroups are not available.
+    cgroup: Option<PathBuf>,
     lines: Lines<BufReader<ChildStdout>>,
     marker: String,
     owner_lock: Option<PathBuf>,
@@ -111,78 +108,86 @@ pub struct Running {
 }
 
 impl Running {
-    /// The command's process; None if it did not start.
+    /// Returns the command's process; `None` if it did not start.
     pub fn started(&self) -> Option<Started> {
         self.started
     }
 
-    /// Process id of the supervisor; None after its end.
+    /// Returns the supervisor's process id; `None` after its end.
     pub fn supervisor_pid(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// The lease now lasts for `lease` from this moment; a renewal never shortens it.
+    /// Extends the lease to `lease` from now. A renewal never shortens it.
     pub fn renew(&self, lease: Duration) -> Result<(), Error> {
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         self.send(Line::RenewUntil(clock::now_ms().saturating_add(lease_ms)))
     }
 
-    /// Ends the tree: TERM, and KILL after the grace.
+    /// Stops the tree: TERM, then KILL after the grace.
     pub fn cancel(&self) -> Result<(), Error> {
         self.send(Line::Cancel)
     }
 
-    /// Ends the tree by KILL, also while it is in its grace.
+    /// Kills the tree at once, even during the grace.
     pub fn kill(&self) -> Result<(), Error> {
         self.send(Line::Kill)
     }
 
-    /// Returns when no process of the tree is left. May be dropped and called again.
+    /// Waits until no process of the tree is left. The future may be dropped and the method called again.
     ///
-    /// When the supervisor was killed, ends what it left behind itself; the only error is that this did
+    /// If the supervisor was killed, this method kills the rest of the tree itself. It fails only if that does
     /// not succeed.
     pub async fn wait(&mut self) -> Result<Ended, Error> {
         while self.ended.is_none() {
             match self.next_report().await? {
                 Some(Report::Ended(ended)) => self.ended = Some(ended),
                 Some(_) => {}
-                None => self.ended = Some(self.end_lost_tree().await?),
+                None => self.ended = Some(self.kill_lost_tree().await?),
             }
         }
-        // Its last act is the report; after its exit nothing of the attempt is left at all.
+        // The report is the supervisor's last action. After its exit nothing of the attempt is left.
         let _ = self.child.wait().await;
         Ok(self.ended.clone().unwrap_or_else(|| Ended::because(Reason::SupervisorLost)))
     }
 
-    async fn end_lost_tree(&self) -> Result<Ended, Error> {
-        tracing::warn!(supervisor = self.child.id(), "the supervisor was killed; ending what it left behind");
+    async fn kill_lost_tree(&self) -> Result<Ended, Error> {
+        tracing::warn!(
+            supervisor = self.child.id(),
+            "the supervisor was killed: killing the rest of its tree"
+        );
         let (marker, owner_lock) = (self.marker.clone(), self.owner_lock.clone());
-        let (grace, started) = (self.grace, self.started);
+        let (grace, started, cgroup) = (self.grace, self.started, self.cgroup.clone());
         let ended = tokio::task::spawn_blocking(move || {
             let markers = [(TREE_MARKER, marker.as_str())];
             let ended =
-                orphans::end_orphans(&markers, owner_lock.as_deref(), grace, grace + ORPHANS_DEADLINE);
+                orphans::kill_orphans(&markers, owner_lock.as_deref(), grace, grace + ORPHANS_DEADLINE);
+            if let Some(cgroup) = cgroup.as_deref().and_then(Cgroup::at) {
+                cgroup.kill(ORPHANS_DEADLINE);
+            }
             if let Some(started) = started {
                 orphans::reap_session(started.pid);
             }
-            ended
+            // Processes without the marker and without the lock are children of this process by now.
+            let adopted = kill_adopted(ORPHANS_DEADLINE)?;
+            ended.map(|ended| KilledOrphans { processes: ended.processes + adopted })
         });
         let orphans = ended.await.unwrap_or_else(|panic| {
-            Err(Error::Pipe { attempt: "could not end its processes", source: std::io::Error::other(panic) })
+            Err(Error::Pipe { attempt: "could not kill its processes", source: std::io::Error::other(panic) })
         })?;
         let leftovers = u32::try_from(orphans.processes).unwrap_or(u32::MAX);
         Ok(Ended { leftovers, ..Ended::because(Reason::SupervisorLost) })
     }
 
-    /// None at the end of the supervisor's life.
+    /// Returns the supervisor's next report; `None` when the supervisor has exited.
     async fn next_report(&mut self) -> Result<Option<Report>, Error> {
         while let Some(line) =
             self.lines.next_line().await.map_err(pipe_error("could not read its report"))?
         {
             match serde_json::from_str(&line) {
                 Ok(report) => return Ok(Some(report)),
-                // A supervisor killed within its report leaves half a line.
-                Err(error) => tracing::warn!(%error, "the supervisor said something unexpected"),
+                // A supervisor that is killed while it reports leaves an incomplete line.
+                Err(error) => tracing::warn!(%error, "the supervisor sent a line that is not a report"),
             }
         }
         Ok(None)
@@ -190,9 +195,9 @@ impl Running {
 
     fn send(&self, line: Line) -> Result<(), Error> {
         let text = format!("{line}\n");
-        // Shorter than a pipe's atomic size: it is written as a whole or not at all.
+        // Shorter than PIPE_BUF, so the write is atomic.
         let written = rustix::io::retry_on_intr(|| rustix::io::write(self.pipe.as_fd(), text.as_bytes()));
-        // A supervisor that somebody stopped watches over nothing; it is our child, so the number is its.
+        // Continue a supervisor that was stopped by a signal. It is our child, so the pid is still its own.
         if let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id as i32)) {
             let _ = kill_process(pid, Signal::CONT);
         }
@@ -204,7 +209,7 @@ fn pipe_error(attempt: &'static str) -> impl FnOnce(std::io::Error) -> Error {
     move |source| Error::Pipe { attempt, source }
 }
 
-/// Unique on this host for as long as any process could carry it.
+/// Returns a value that is unique on this host for as long as any process could carry it.
 fn tree_marker() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The supervisor: the process between a worker and the processes of one step.
 //!
-//! One thread, no runtime. It reads its order, takes the owner lock, starts the command, and watches
-//! until the tree is empty. All it says goes to its stdout, as one JSON object per line.
+//! It has one thread and no runtime. It reads its order, takes the owner lock, starts the command, and watches
+//! until the tree is empty. It reports on stdout, one JSON object per line.
 
 mod child;
 mod inbox;
@@ -9,32 +9,38 @@ mod output;
 mod tree;
 mod watch;
 
-use std::{fmt::Display, process::ExitCode};
+use std::{fmt::Display, process::ExitCode, time::Duration};
 
 use rustix::{process::set_child_subreaper, stdio, thread::set_name};
 
 use crate::{
-    Ended, Reason, RefusalKind, clock,
+    Ended, Reason, RefusalKind,
+    cgroup::Cgroup,
+    clock,
     lock::{self, OwnerLock},
-    log::{CaptureWriter, LogWriter, Secrets},
+    log::{CaptureWriter, LogWriter},
     order::{Command, Envelope, Order},
     report::Report,
+    secrets::Secrets,
     sys,
 };
 use inbox::Inbox;
 use output::Sinks;
 use watch::Watch;
 
-/// The first argument that makes a program a supervisor.
+/// The first command-line argument that makes a program a supervisor.
 pub const SUPERVISE: &str = "__supervise";
 
-/// Runs the supervisor if this process was started as one; `main` returns what it gives, and does so
+/// The longest wait for the kernel to kill the processes of a cgroup.
+const CGROUP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Runs the supervisor if this process was started as one, and returns its exit code. `main` must call this
 /// before it starts threads or a runtime.
 pub fn run_if_supervisor() -> Option<ExitCode> {
     std::env::args_os().nth(1).is_some_and(|first| first == SUPERVISE).then(supervisor_main)
 }
 
-/// Reads an order from stdin, runs its command to the end of the whole tree, and reports on stdout.
+/// Reads an order from stdin, runs its command until the whole tree has ended, and reports on stdout.
 pub fn supervisor_main() -> ExitCode {
     match supervise() {
         Ok(()) => ExitCode::SUCCESS,
@@ -48,7 +54,7 @@ pub fn supervisor_main() -> ExitCode {
 type Refusal = (RefusalKind, String);
 
 fn supervise() -> Result<(), Refusal> {
-    // Only for `ps`.
+    // The name is only for `ps`.
     let _ = set_name(c"sprag-supervise");
     let signals = sys::signals().map_err(refuse(RefusalKind::Setup, "could not take signals"))?;
     set_child_subreaper(Some(rustix::process::getpid()))
@@ -62,20 +68,24 @@ fn supervise() -> Result<(), Refusal> {
 
     let owner_lock = take_lock(&order)?;
     let sinks = open_sinks(&order)?;
-    let outcome = match too_late(&mut inbox, &mut lease_until_ms) {
+    let cgroup = if order.cgroup { create_cgroup(owner_lock.as_ref()) } else { None };
+    let outcome = match stop_before_start(&mut inbox, &mut lease_until_ms) {
         Some(reason) => Err(reason),
-        None => child::start(&order),
+        None => child::start(&order, cgroup.as_ref()),
     };
     match outcome {
         Ok(child) => {
             report(&Report::Started(child.started));
             let ended = Watch::new(child, &order, lease_until_ms, inbox, signals, sinks).run();
-            // The tree is empty: whoever hears of the end may start the next attempt at once.
+            remove_cgroup(cgroup, owner_lock.as_ref());
+            // The tree is empty. Release the lock before the report, so that the next attempt can start at
+            // once.
             drop(owner_lock);
             report(&Report::Ended(ended));
         }
         Err(reason) => {
             let (log_dropped_bytes, log_error) = sinks.log.finish();
+            remove_cgroup(cgroup, owner_lock.as_ref());
             drop(owner_lock);
             report(&Report::Ended(Ended { log_dropped_bytes, log_error, ..Ended::because(reason) }));
         }
@@ -83,8 +93,8 @@ fn supervise() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether the worker lost the step, or changed its mind, before the command even started.
-fn too_late(inbox: &mut Inbox, lease_until_ms: &mut Option<u64>) -> Option<Reason> {
+/// Returns why the command must not start any more: cancelled, worker gone, or lease lost.
+fn stop_before_start(inbox: &mut Inbox, lease_until_ms: &mut Option<u64>) -> Option<Reason> {
     for command in inbox.take_commands() {
         match command {
             Command::RenewUntil(until_ms) => *lease_until_ms = (*lease_until_ms).max(Some(until_ms)),
@@ -100,12 +110,31 @@ fn too_late(inbox: &mut Inbox, lease_until_ms: &mut Option<u64>) -> Option<Reaso
 fn take_lock(order: &Order) -> Result<Option<OwnerLock>, Refusal> {
     let Some(path) = &order.owner_lock else { return Ok(None) };
     match lock::acquire(path) {
+        Ok(Some(_)) if !lock::kill_recorded(path) => {
+            let message = format!("could not stop processes of an earlier attempt: see {}", path.display());
+            Err((RefusalKind::LockHeld, message))
+        }
         Ok(Some(lock)) => Ok(Some(lock)),
         Ok(None) => {
-            let message = format!("a process of a former attempt still holds {}", path.display());
+            let message = format!("a process of an earlier attempt still holds {}", path.display());
             Err((RefusalKind::LockHeld, message))
         }
         Err(error) => Err(refuse(RefusalKind::Lock, format!("could not lock {}", path.display()))(error)),
+    }
+}
+
+/// Creates the tree's cgroup, where that is possible, and records it in the lock file.
+fn create_cgroup(owner_lock: Option<&OwnerLock>) -> Option<Cgroup> {
+    let cgroup = Cgroup::create()?;
+    // Without the record, `kill_abandoned_cgroups` still finds the cgroup by the name of the dead supervisor.
+    let _ = owner_lock.map(|lock| lock.record_cgroup(Some(cgroup.path())));
+    Some(cgroup)
+}
+
+/// Kills processes that left the tree in some other way, and removes the cgroup.
+fn remove_cgroup(cgroup: Option<Cgroup>, owner_lock: Option<&OwnerLock>) {
+    if cgroup.is_some_and(|cgroup| cgroup.kill(CGROUP_DEADLINE)) {
+        let _ = owner_lock.map(|lock| lock.record_cgroup(None));
     }
 }
 
@@ -126,7 +155,7 @@ fn refuse<E: Display>(kind: RefusalKind, attempt: impl Display) -> impl FnOnce(E
     move |error| (kind, format!("{attempt}: {error}"))
 }
 
-/// A worker that is gone hears nothing; there is nobody else to tell.
+/// Writes the report. If the worker is gone, there is no other reader, so errors are ignored.
 fn report(report: &Report) {
     let Ok(mut line) = serde_json::to_vec(report) else { return };
     line.push(b'\n');

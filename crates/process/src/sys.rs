@@ -1,9 +1,13 @@
-//! The few system calls that have no safe wrapper elsewhere, each in a function of its own.
+//! The few system calls that have no safe wrapper elsewhere, each in its own function.
 
 use std::{
+    ffi::{CStr, OsStr, OsString},
     io,
     mem::zeroed,
-    os::fd::{FromRawFd, OwnedFd},
+    os::{
+        fd::{FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
 };
 
 use rustix::{
@@ -14,14 +18,14 @@ use rustix::{
 
 use crate::Usage;
 
-/// Signals that wake the supervisor: a child ended, or it shall end itself.
+/// The signals that wake the supervisor: a child ended, or a request to stop.
 pub(crate) const WAKING: [i32; 4] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
-/// From now on the signals of [`WAKING`] are read from the returned descriptor, and SIGPIPE is an error
-/// of the write: reporting to a dead worker must not kill the supervisor before the tree is ended.
+/// Blocks the signals of [`WAKING`] and returns a descriptor to read them from. Also ignores SIGPIPE, so that a
+/// report to a dead worker does not kill the supervisor before it has stopped the tree.
 pub(crate) fn signals() -> io::Result<OwnedFd> {
-    // SAFETY: a sigset_t of zeroes is valid, the calls write only to it, and a null pointer says that
-    // the former mask is not wanted. The descriptor is new and owned by nobody else.
+    // SAFETY: a sigset_t of zeroes is valid, the calls write only to it, and a null pointer means that the
+    // previous mask is not wanted. The descriptor is new and has no other owner.
     unsafe {
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         let mut set: libc::sigset_t = zeroed();
@@ -39,7 +43,7 @@ pub(crate) fn signals() -> io::Result<OwnedFd> {
     }
 }
 
-/// The numbers of the signals that came since the last call.
+/// Returns the numbers of the signals since the last call.
 pub(crate) fn take_signals(fd: &OwnedFd) -> Vec<i32> {
     const SIZE: usize = size_of::<libc::signalfd_siginfo>();
     let mut buffer = [0; SIZE * 8];
@@ -55,17 +59,17 @@ pub(crate) fn take_signals(fd: &OwnedFd) -> Vec<i32> {
     taken
 }
 
-/// Gives a child the signal handling every program expects: nothing blocked, nothing ignored.
+/// Resets the signals of a child to the defaults: nothing blocked, nothing ignored.
 ///
-/// Only calls what is allowed between fork and exec. Past the C library, which keeps two signals to
-/// itself and would leave them ignored if somebody above us ignored them.
+/// Makes only calls that are allowed between fork and exec. Bypasses the C library, which reserves two signals
+/// and would leave them ignored if a parent ignored them.
 pub(crate) fn reset_signals() -> io::Result<()> {
     const SIGNALS: libc::c_int = 64;
-    /// The kernel's set of 64 signals, and more than its struct for one of them.
+    /// The size of the kernel's set of 64 signals. The zeroes below are larger than its struct for one of them.
     const SET_BYTES: usize = 8;
     let zeroes = [0_u64; 8];
-    // SAFETY: all zeroes are the default action and the empty set; the kernel only reads from them, and
-    // a null pointer says that the former value is not wanted. KILL and STOP refuse, and need no reset.
+    // SAFETY: all zeroes are the default action and the empty set. The kernel only reads them, and a null
+    // pointer means that the previous value is not wanted. KILL and STOP refuse, and need no reset.
     unsafe {
         let nothing = std::ptr::null_mut::<u64>();
         for signal in 1..=SIGNALS {
@@ -79,7 +83,7 @@ pub(crate) fn reset_signals() -> io::Result<()> {
     }
 }
 
-/// What all children that were waited for used, and their own children.
+/// Returns the resources that all reaped children and their descendants used.
 pub(crate) fn children_usage(wall_ms: u64) -> Usage {
     // SAFETY: a rusage of zeroes is valid, and the call writes only to it.
     let usage = unsafe {
@@ -96,13 +100,13 @@ pub(crate) fn children_usage(wall_ms: u64) -> Usage {
     }
 }
 
-/// Makes reads and writes return instead of waiting.
+/// Makes reads and writes return instead of blocking.
 pub(crate) fn set_nonblocking(fd: impl std::os::fd::AsFd) -> io::Result<()> {
     let flags = fcntl_getfl(&fd)?;
     Ok(fcntl_setfl(&fd, flags | OFlags::NONBLOCK)?)
 }
 
-/// Waits until a descriptor is ready or the time is over.
+/// Waits until a descriptor is ready or the timeout has passed.
 pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], timeout_ms: u64) -> io::Result<()> {
     let timeout =
         Timespec { tv_sec: (timeout_ms / 1000) as i64, tv_nsec: (timeout_ms % 1000 * 1_000_000) as _ };
@@ -112,8 +116,97 @@ pub(crate) fn wait_ready(fds: &mut [PollFd<'_>], timeout_ms: u64) -> io::Result<
     }
 }
 
-/// Lets a short time pass, where nothing announces what is waited for.
+/// Pauses for a short time, where no event announces the awaited change.
 pub(crate) fn pause(timeout_ms: u64) {
-    // With no descriptors nothing but the time can end it, and nothing can fail.
+    // Without descriptors only the timeout ends the call, and it cannot fail.
     let _ = wait_ready(&mut [], timeout_ms);
+}
+
+unsafe extern "C" {
+    /// The C library's list of pointers to `NAME=value` texts, terminated by a null pointer.
+    static environ: *const *mut libc::c_char;
+}
+
+/// Removes the variables for which `stays` is false, and overwrites them in `/proc/PID/environ`.
+///
+/// # Safety
+///
+/// No other thread may run, and no code may hold a pointer into the environment.
+pub(crate) unsafe fn erase_environment(stays: &dyn Fn(&OsStr) -> bool) {
+    let mut gone: Vec<(*mut libc::c_char, usize, OsString)> = Vec::new();
+    // SAFETY: the list and its texts belong to the C library, terminated by a null pointer and by zero bytes.
+    unsafe {
+        let mut next = environ;
+        while !next.is_null() && !(*next).is_null() {
+            let bytes = CStr::from_ptr(*next).to_bytes();
+            let name = OsStr::from_bytes(bytes.split(|&byte| byte == b'=').next().unwrap_or_default());
+            if !stays(name) {
+                gone.push((*next, bytes.len(), name.to_owned()));
+            }
+            next = next.add(1);
+        }
+    }
+    for (_, _, name) in &gone {
+        // SAFETY: the caller guarantees that no other thread runs.
+        unsafe { std::env::remove_var(name) };
+    }
+    for (text, length, _) in gone {
+        // SAFETY: the list no longer refers to this text. It is in the writable block that the kernel set up
+        // for the process, or in memory that the C library allocated for it and never frees.
+        unsafe { std::ptr::write_bytes(text, 0, length) };
+    }
+}
+
+/// Overwrites the values of these options in `/proc/PID/cmdline`.
+///
+/// # Safety
+///
+/// No other thread may run, and no code may hold a pointer into the arguments.
+pub(crate) unsafe fn erase_arguments(options: &[&str]) {
+    /// The fields of `/proc/self/stat` with the addresses of the first argument and of the end of the last,
+    /// counted from the field after the name.
+    const START_AND_END: std::ops::RangeInclusive<usize> = 45..=46;
+    let Ok(stat) = std::fs::read_to_string("/proc/self/stat") else { return };
+    let fields: Vec<usize> = stat
+        .rsplit_once(") ")
+        .map(|(_, rest)| rest.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect())
+        .unwrap_or_default();
+    let Some(&[start, end]) = fields.get(START_AND_END) else { return };
+    if start == 0 || end <= start {
+        return;
+    }
+    // SAFETY: the kernel reports that the arguments are there, in writable memory, and the caller guarantees
+    // that no other code uses them.
+    let arguments =
+        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(start), end - start) };
+    erase_values(arguments, options);
+}
+
+/// Overwrites the value of each option in a sequence of zero-terminated texts.
+fn erase_values(arguments: &mut [u8], options: &[&str]) {
+    let mut follows = false;
+    for argument in arguments.split_mut(|&byte| byte == 0) {
+        let name_end = argument.iter().position(|&byte| byte == b'=').unwrap_or(argument.len());
+        let named = options.iter().any(|option| option.as_bytes() == &argument[..name_end]);
+        if follows {
+            argument.fill(b'*');
+        } else if named && name_end < argument.len() {
+            argument[name_end + 1..].fill(b'*');
+        }
+        follows = !follows && named && name_end == argument.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e06_values_of_credential_options_are_erased() {
+        let mut arguments =
+            b"sprag\0--token\0abc\0--store=postgres://u:p@h/d\0worker\0--queue\0--token\0".to_vec();
+        erase_values(&mut arguments, &["--token", "--store"]);
+        let expected = b"sprag\0--token\0***\0--store=******************\0worker\0--queue\0--token\0";
+        assert_eq!(String::from_utf8_lossy(&arguments), String::from_utf8_lossy(expected));
+    }
 }

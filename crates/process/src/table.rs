@@ -1,4 +1,4 @@
-//! The process table: what `/proc` says about processes, and who descends from whom.
+//! The process table: the contents of `/proc`, and the relation of parents and children.
 
 use std::{
     collections::HashSet,
@@ -8,10 +8,12 @@ use std::{
 
 use rustix::{
     io::Errno,
-    process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal},
+    process::{
+        Pid, PidfdFlags, Signal, getpid, kill_process, kill_process_group, pidfd_open, pidfd_send_signal,
+    },
 };
 
-/// The part of `/proc/PID/stat` that matters here.
+/// The part of `/proc/PID/stat` that this crate needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) pid: i32,
@@ -24,9 +26,9 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// One process, or None if there is no such process.
+    /// Reads the entry of one process; `None` if there is no such process.
     pub(crate) fn of(pid: i32) -> io::Result<Option<Stat>> {
-        // The line is about 300 bytes; 64 bytes of it are the name.
+        // The line has about 300 bytes; up to 64 of them are the name.
         let mut line = [0; 1024];
         let read = File::open(format!("/proc/{pid}/stat")).and_then(|mut file| file.read(&mut line));
         match read {
@@ -37,7 +39,15 @@ impl Stat {
         }
     }
 
-    /// A name may hold blanks and parentheses, so fields count from the last parenthesis.
+    /// Reads the entry of this process.
+    ///
+    /// The session and the group are 0 if their leader is outside of this PID namespace, as in a container that
+    /// was entered. `getsid` and `getpgrp` of rustix take such a 0 for a PID, which is undefined behaviour.
+    pub(crate) fn own() -> io::Result<Stat> {
+        Stat::of(getpid().as_raw_pid())?.ok_or_else(|| io::Error::other("this process is not in /proc"))
+    }
+
+    /// Parses the line. A name may contain blanks and parentheses, so fields count from the last parenthesis.
     fn parse(line: &[u8]) -> Option<Stat> {
         let line = String::from_utf8_lossy(line);
         let (pid, _) = line.split_once(' ')?;
@@ -54,18 +64,18 @@ impl Stat {
         })
     }
 
-    /// Ended, and only not yet waited for. A process whose first thread ended while others go on
-    /// also shows as a zombie, and still runs.
+    /// Returns whether the process has ended and only waits to be reaped. A process whose first thread has
+    /// ended while others run also shows as a zombie, but is not gone.
     pub(crate) fn is_gone(&self) -> bool {
         matches!(self.state, b'Z' | b'X') && self.threads <= 1
     }
 
-    /// Stopped by a signal or a tracer: it sees no TERM before it is continued.
+    /// Returns whether a signal or a tracer stopped the process. It receives TERM only after it is continued.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')
     }
 
-    /// Sends to this very process: not to one that got its number since. Says whether it was there.
+    /// Sends a signal to exactly this process, even if its pid was reused. Returns whether it was there.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let Some(pid) = Pid::from_raw(self.pid) else { return false };
         let handle = pidfd_open(pid, PidfdFlags::empty());
@@ -73,7 +83,7 @@ impl Stat {
             Ok(Some(now)) if now.start_time == self.start_time => match handle {
                 Ok(handle) => pidfd_send_signal(handle, signal).is_ok(),
                 Err(Errno::SRCH) => false,
-                // An old kernel, or a sandbox without pidfds: the number was right a moment ago.
+                // An old kernel, or a sandbox without pidfds: the pid was right a moment ago.
                 Err(_) => kill_process(pid, signal).is_ok(),
             },
             _ => false,
@@ -81,18 +91,18 @@ impl Stat {
     }
 }
 
-/// Sends to all members of a group in one step, in which none of them can fork.
+/// Sends a signal to all members of a group at once, so that none of them can fork in between.
 pub(crate) fn signal_group(group: i32, signal: Signal) {
-    // 0 and 1 would mean our own group, or everybody.
+    // 0 and 1 would mean our own group, or all processes.
     if group > 1
         && let Some(group) = Pid::from_raw(group)
     {
-        // An empty group is what we want.
+        // An empty group is fine.
         let _ = kill_process_group(group, signal);
     }
 }
 
-/// All processes that can be seen, in the order of their numbers.
+/// Returns all visible processes, in the order of `/proc`.
 pub(crate) fn all() -> io::Result<Vec<Stat>> {
     let mut table = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -105,12 +115,12 @@ pub(crate) fn all() -> io::Result<Vec<Stat>> {
     Ok(table)
 }
 
-/// The processes of `table` that descend from one of `roots`, without the roots.
+/// Returns the processes of `table` that descend from one of `roots`, without the roots.
 pub(crate) fn descendants(table: &[Stat], roots: &HashSet<i32>) -> Vec<Stat> {
     let mut family = roots.clone();
     let mut found = Vec::new();
-    // Children mostly have higher numbers than their parents: one pass finds nearly all, and each
-    // further pass finds at least one, so that there are at most as many passes as processes.
+    // Children mostly have higher pids than their parents, so one pass finds nearly all. Each further pass
+    // finds at least one, which limits the number of passes.
     loop {
         let before = found.len();
         for stat in table {
@@ -124,7 +134,7 @@ pub(crate) fn descendants(table: &[Stat], roots: &HashSet<i32>) -> Vec<Stat> {
     }
 }
 
-/// The chain of parents of `pid`, itself included.
+/// Returns `pid` and its chain of parents.
 pub(crate) fn ancestors(table: &[Stat], pid: i32) -> HashSet<i32> {
     let mut chain = HashSet::new();
     let mut next = pid;
@@ -146,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_parentheses_and_blanks_is_no_trouble() {
+    fn a_name_with_parentheses_and_blanks_is_parsed() {
         let line = b"42 (a) R (b c) S 7 8 9 0 -1 4 1 2 3 4 5 6 7 8 20 0 3 0 12345 99 99\n";
         let parsed = Stat::parse(line).expect("a stat line");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Branches that we make, and when they may go: never with commits that nothing else holds.
+//! Sprag's branches: their creation, and their deletion without losing commits.
 
 use std::fs;
 
@@ -7,43 +7,45 @@ use crate::{
     error::{Attempt, Error, Kind},
     loose,
     mark::Mark,
+    read,
     repository::Repository,
     salvage::is_reachable,
 };
 
-/// The first line of the reflog of a branch that we made ends with this, the worktree's id, and the run.
-const MADE_FOR: &str = "sprag: made for ";
-/// What is between the id and the run.
+/// The reflog of a branch that Sprag created starts with a line that ends with this text, the worktree's id,
+/// and the run.
+const CREATED_FOR: &str = "sprag: made for ";
+/// The text between the id and the run.
 const OF_RUN: &str = " of run ";
 
-/// What becomes of a worktree's branch when the worktree goes.
+/// The treatment of a worktree's branch when the worktree is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BranchPolicy {
-    /// It stays.
+    /// Keep the branch.
     Keep,
-    /// It goes if we made it and something else holds all of its commits.
+    /// Delete it if Sprag created it and another ref contains all its commits.
     #[default]
     DeleteIfMerged,
-    /// It goes if we made it; what nothing else holds is saved first.
+    /// Delete it if Sprag created it, after saving commits that no other ref contains.
     Delete,
 }
 
-/// What became of a branch.
+/// The result for a branch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BranchFate {
-    /// There was none.
+    /// There was no branch.
     None,
-    /// It is gone.
+    /// The branch was deleted.
     Deleted,
-    /// It is still there, and why.
+    /// The branch was kept, for this reason.
     Kept(String),
 }
 
-/// Makes a branch, in a way that shows later who made it.
-pub(crate) fn make(repository: &Repository, branch: &str, mark: &Mark) -> Result<(), Kind> {
+/// Creates a branch, and records in its reflog that Sprag created it.
+pub(crate) fn create(repository: &Repository, branch: &str, mark: &Mark) -> Result<(), Kind> {
     let name = format!("refs/heads/{branch}");
-    let message = format!("{MADE_FOR}{}{OF_RUN}{}", mark.id, mark.run);
-    if loose::make(repository, branch, &mark.base, &message) {
+    let message = format!("{CREATED_FOR}{}{OF_RUN}{}", mark.id, mark.run);
+    if loose::create(repository, branch, &mark.base, &message) {
         return Ok(());
     }
     let args = ["-m", &message, "--create-reflog", &name, &mark.base, repository.null_oid()];
@@ -51,13 +53,13 @@ pub(crate) fn make(repository: &Repository, branch: &str, mark: &Mark) -> Result
     if output.status.success() {
         return Ok(());
     }
-    let said = &output.stderr;
-    if said.contains("reference already exists") {
+    let stderr = &output.stderr;
+    if stderr.contains("reference already exists") {
         return Err(Kind::BranchExists { branch: branch.to_owned() });
     }
     // "'refs/heads/feature' exists; cannot create 'refs/heads/feature/x'"
-    if said.contains("exists; cannot create")
-        && let Some(existing) = said
+    if stderr.contains("exists; cannot create")
+        && let Some(existing) = stderr
             .split('\'')
             .find_map(|part| part.strip_prefix("refs/heads/").filter(|&existing| existing != branch))
     {
@@ -66,24 +68,25 @@ pub(crate) fn make(repository: &Repository, branch: &str, mark: &Mark) -> Result
     Err(output.failure())
 }
 
-/// Whether we made the branch: for one worktree, or for any. Whoever makes it anew begins a new reflog.
-pub(crate) fn made_by_us(repository: &Repository, branch: &str, id: Option<&str>) -> bool {
-    match (maker(repository, branch), id) {
-        (Some((made_for, _)), Some(id)) => made_for == id,
+/// Returns whether Sprag created the branch, for this worktree or for any. A user who recreates it starts a new
+/// reflog.
+pub(crate) fn is_ours(repository: &Repository, branch: &str, id: Option<&str>) -> bool {
+    match (creator(repository, branch), id) {
+        (Some((created_for, _)), Some(id)) => created_for == id,
         (found, _) => found.is_some(),
     }
 }
 
-/// The worktree and the run for which we made a branch.
-fn maker(repository: &Repository, branch: &str) -> Option<(String, String)> {
+/// Returns the worktree and the run for which Sprag created a branch.
+fn creator(repository: &Repository, branch: &str) -> Option<(String, String)> {
     let log = repository.common_dir().join("logs/refs/heads").join(branch);
-    let text = fs::read_to_string(log).ok()?;
-    let (_, told) = text.lines().next()?.split_once(MADE_FOR)?;
-    let (id, run) = told.split_once(OF_RUN).unwrap_or((told, ""));
+    let text = read::text(log).ok()?;
+    let (_, text) = text.lines().next()?.split_once(CREATED_FOR)?;
+    let (id, run) = text.split_once(OF_RUN).unwrap_or((text, ""));
     Some((id.to_owned(), run.to_owned()))
 }
 
-/// Deletes a worktree's branch if its policy and its commits allow it. Call it after salvaging.
+/// Deletes a worktree's branch if the policy and its commits allow it. Must be called after salvaging.
 pub(crate) fn release(
     repository: &Repository,
     branch: Option<&str>,
@@ -93,11 +96,11 @@ pub(crate) fn release(
     let Some(branch) = branch else { return Ok(BranchFate::None) };
     let name = format!("refs/heads/{branch}");
     let Some(tip) = repository.read_ref(&name)? else { return Ok(BranchFate::None) };
-    if !made_by_us(repository, branch, Some(id)) {
-        return Ok(BranchFate::Kept("it was there before".to_owned()));
+    if !is_ours(repository, branch, Some(id)) {
+        return Ok(BranchFate::Kept("it existed before".to_owned()));
     }
     match policy {
-        BranchPolicy::Keep => return Ok(BranchFate::Kept("as asked".to_owned())),
+        BranchPolicy::Keep => return Ok(BranchFate::Kept("as requested".to_owned())),
         _ if is_reachable(repository, &tip, Some(branch))? => {}
         _ => return Ok(BranchFate::Kept(format!("its commits up to {tip} are not merged"))),
     }
@@ -105,7 +108,8 @@ pub(crate) fn release(
     Ok(BranchFate::Deleted)
 }
 
-/// Deletes a branch that is still at this commit. Git gives up after a second if others delete theirs all the while.
+/// Deletes a branch that is still at this commit. Retries, because git gives up after a second of concurrent
+/// deletions.
 fn delete(repository: &Repository, name: &str, tip: &str) -> Result<(), Kind> {
     const TRIES: u32 = 4;
     for _ in 1..TRIES {
@@ -126,15 +130,15 @@ pub(crate) fn clear_stale_lock(repository: &Repository, branch: &str, run: &str)
 }
 
 impl Repository {
-    /// Whether a branch was made for a worktree of this run.
+    /// Returns whether a branch was created for a worktree of this run.
     pub fn is_branch_of(&self, branch: &str, run: &str) -> bool {
-        maker(self, branch).is_some_and(|(_, made_for)| made_for == run)
+        creator(self, branch).is_some_and(|(_, created_for)| created_for == run)
     }
 
-    /// Deletes a branch that we made, if no checkout uses it and something else holds all of its commits.
+    /// Deletes a branch that Sprag created, if no checkout uses it and another ref contains all its commits.
     pub fn delete_merged_branch(&self, branch: &str) -> Result<BranchFate, Error> {
         let delete = || {
-            let tip = match self.may_go(branch)? {
+            let tip = match self.check_deletable(branch)? {
                 Ok(tip) => tip,
                 Err(fate) => return Ok(fate),
             };
@@ -144,20 +148,20 @@ impl Repository {
         delete().attempt(|| format!("delete the branch {branch} of {}", self.common_dir().display()))
     }
 
-    /// Whether [`Repository::delete_merged_branch`] would delete it.
+    /// Returns whether [`Repository::delete_merged_branch`] would delete the branch.
     pub fn is_merged_branch(&self, branch: &str) -> Result<bool, Error> {
-        let may_go = self.may_go(branch).map(|found| found.is_ok());
-        may_go.attempt(|| format!("look at the branch {branch} of {}", self.common_dir().display()))
+        let check_deletable = self.check_deletable(branch).map(|found| found.is_ok());
+        check_deletable.attempt(|| format!("check the branch {branch} of {}", self.common_dir().display()))
     }
 
-    /// The commit of a branch that nobody needs any more, or what keeps it.
-    fn may_go(&self, branch: &str) -> Result<Result<String, BranchFate>, Kind> {
+    /// Returns the commit of a branch that may be deleted, or why it is kept.
+    fn check_deletable(&self, branch: &str) -> Result<Result<String, BranchFate>, Kind> {
         let Some(tip) = self.read_ref(&format!("refs/heads/{branch}"))? else {
             return Ok(Err(BranchFate::None));
         };
-        let kept = if !made_by_us(self, branch, None) {
+        let kept = if !is_ours(self, branch, None) {
             "it was not made by Sprag".to_owned()
-        } else if let Some(checkout) = entry::holder_of(self, branch)? {
+        } else if let Some(checkout) = entry::checkout_of(self, branch)? {
             format!("it is checked out at {}", checkout.path.display())
         } else if !is_reachable(self, &tip, Some(branch))? {
             format!("its commits up to {tip} are not merged")

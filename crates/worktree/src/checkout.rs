@@ -1,144 +1,148 @@
-//! Filling a worktree with its files: some at once, each in a process group of its own.
+//! Checkouts: filling a worktree with its files, a limited number at a time.
 
 use std::path::PathBuf;
 use std::sync::{Condvar, LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::{
+    checkout_snapshot::CheckoutSnapshot,
     clock,
     error::Kind,
     git::{Cancel, Git},
-    mark::{Stamp, write_whole},
+    mark::{Stamp, write_atomic},
     metrics::{COUNTERS, count},
-    original::Original,
-    wish::Wishes,
+    single_flight::SingleFlight,
     worktrees::Worktree,
 };
 
-/// How long those who have a place may stand still before others go on without one: a filter that waits for a
-/// network must not stop every run of this process.
-const PATIENCE_MS: u64 = 5_000;
+/// The time without a finished checkout after which more than the limit may run. A filter that waits for a
+/// network must not block every run of this process.
+const STALL_LIMIT_MS: u64 = 5_000;
 
-/// How many checkouts go on at once for each core: while one waits for the disk, another has the core.
-const PLACES_PER_CORE: usize = 2;
-/// How many write files for a checkout that is alone. Several checkouts have cores enough to do between them, and one
-/// writer each.
+/// The most concurrent checkouts per core: while one waits for the disk, another uses the core.
+const SLOTS_PER_CORE: usize = 2;
+/// The number of git's writers for a checkout that runs alone. Concurrent checkouts use one writer each.
 const WRITERS_ALONE: &str = "4";
 
-/// How many checkouts go on at once in this process.
-struct Places {
-    line: Mutex<Line>,
+/// The limit of concurrent checkouts in this process.
+struct CheckoutSlots {
+    state: Mutex<SlotState>,
     freed: Condvar,
 }
 
-struct Line {
+struct SlotState {
     busy: usize,
     last_freed_ms: u64,
 }
 
-static PLACES: Places =
-    Places { line: Mutex::new(Line { busy: 0, last_freed_ms: 0 }), freed: Condvar::new() };
+static SLOTS: CheckoutSlots =
+    CheckoutSlots { state: Mutex::new(SlotState { busy: 0, last_freed_ms: 0 }), freed: Condvar::new() };
 
-/// A repository, a commit of it, its settings and its attributes.
-type Likeness = (PathBuf, String, Stamp, Stamp);
+/// The key of checkouts with the same files: repository, commit, config file and attributes file.
+type CheckoutKey = (PathBuf, String, Stamp, Stamp);
 
-/// Checkouts of one commit that are wanted at once.
-static CHECKOUTS: LazyLock<Wishes<Likeness, Original>> = LazyLock::new(Wishes::default);
+/// Concurrent checkouts of the same commit.
+static CHECKOUTS: LazyLock<SingleFlight<CheckoutKey, CheckoutSnapshot>> =
+    LazyLock::new(SingleFlight::default);
 
-/// A place among the checkouts that go on at once.
-struct Place {
-    /// Nobody else had one when it was taken.
+/// A slot for one checkout.
+struct CheckoutSlot {
+    /// Whether no other checkout was running when the slot was taken.
     alone: bool,
 }
 
-impl Place {
-    /// Writing files waits for the disk more than for a core, so that more writers than cores pay; not for a few
-    /// files, where starting them takes longer than the writing.
+impl CheckoutSlot {
+    /// Sets the number of git's writers. More writers than cores pay off, because writing mostly waits for the
+    /// disk; not for a few files, where starting the writers takes longer than writing.
     fn in_parallel<'a>(&self, git: Git<'a>) -> Git<'a> {
         let writers = if self.alone { WRITERS_ALONE } else { "1" };
         git.setting("checkout.workers", writers).setting("checkout.thresholdForParallelism", "500")
     }
 }
 
-impl Drop for Place {
+impl Drop for CheckoutSlot {
     fn drop(&mut self) {
-        let mut line = PLACES.line.lock().unwrap_or_else(PoisonError::into_inner);
-        line.busy -= 1;
-        line.last_freed_ms = clock::now_ms();
-        PLACES.freed.notify_one();
+        let mut state = SLOTS.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.busy -= 1;
+        state.last_freed_ms = clock::now_ms();
+        SLOTS.freed.notify_one();
     }
 }
 
-/// Waits for a place.
-fn take_place(cancel: &Cancel) -> Result<Place, Kind> {
-    const LOOK_EVERY: Duration = Duration::from_millis(50);
-    // Asking reads a dozen files.
+/// Waits for a slot.
+fn take_slot(cancel: &Cancel) -> Result<CheckoutSlot, Kind> {
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
+    // Cached, because the call reads a dozen files.
     static CORES: OnceLock<usize> = OnceLock::new();
     let cores = CORES.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let places = PLACES_PER_CORE * cores;
-    let began_ms = clock::now_ms();
-    let mut line = PLACES.line.lock().unwrap_or_else(PoisonError::into_inner);
-    while line.busy >= places && clock::now_ms() < began_ms.max(line.last_freed_ms) + PATIENCE_MS {
+    let slots = SLOTS_PER_CORE * cores;
+    let started_ms = clock::now_ms();
+    let mut state = SLOTS.state.lock().unwrap_or_else(PoisonError::into_inner);
+    while state.busy >= slots && clock::now_ms() < started_ms.max(state.last_freed_ms) + STALL_LIMIT_MS {
         if cancel.is_cancelled() {
             return Err(Kind::Cancelled);
         }
-        line = PLACES.freed.wait_timeout(line, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0;
+        state = SLOTS.freed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
     }
-    line.busy += 1;
-    Ok(Place { alone: line.busy == 1 })
+    state.busy += 1;
+    Ok(CheckoutSlot { alone: state.busy == 1 })
 }
 
 impl Worktree {
-    /// All files of its HEAD, into a folder that has none. Others may want the same at the same time: one of them has git do
-    /// it, and the others are copies.
+    /// Checks out all files of HEAD into an empty folder. If several worktrees need the same files at once, git
+    /// fills one and the others are copies of it.
     pub(crate) fn check_out(&mut self, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
-        let mut wish = self.may_be_like_another().then(|| CHECKOUTS.wish(self.like()));
-        let place = take_place(cancel)?;
+        let mut request = self.may_share_checkout().then(|| CHECKOUTS.request(self.checkout_key()));
+        let slot = take_slot(cancel)?;
         let index = self.entry().join("index");
-        let go_on = self.go_on(cancel);
-        let original = match &mut wish {
-            Some(wish) => wish.begin(go_on)?.filter(|_| self.is_at_base()),
+        let check = self.deadline_check(cancel);
+        let snapshot = match &mut request {
+            Some(request) => request.start(check)?.filter(|_| self.is_at_base()),
             None => None,
         };
-        if let Some(original) = original {
-            original.write(self.path(), &index, go_on)?;
+        if let Some(snapshot) = snapshot {
+            snapshot.write(self.path(), &index, check)?;
             self.is_copy = true;
             count(&COUNTERS.copies);
             return Ok(());
         }
         let fill = self.git("read-tree").args(["-m", "-u", "HEAD"]);
-        self.fill(place.in_parallel(fill), cancel)?;
-        if let Some(wish) = wish {
-            let fit = || self.is_at_base() && self.git_would_do_the_same_elsewhere().unwrap_or(false);
-            wish.offer(|| fit().then(|| Original::read(self.path(), &index, go_on)).flatten());
+        self.fill(slot.in_parallel(fill), cancel)?;
+        if let Some(request) = request {
+            let shareable = || self.is_at_base() && self.is_checkout_reproducible().unwrap_or(false);
+            request.publish(|| {
+                shareable().then(|| CheckoutSnapshot::read(self.path(), &index, check)).flatten()
+            });
         }
         Ok(())
     }
 
-    /// Who is limited to folders has an index of its own kind; a hook on indexes is for git to run.
-    fn may_be_like_another(&self) -> bool {
+    /// Returns whether the checkout may be shared. A sparse checkout has a special index, and a hook on indexes
+    /// must be run by git.
+    fn may_share_checkout(&self) -> bool {
         self.mark.sparse.is_empty() && self.repository.hook("post-index-change").is_none()
     }
 
-    /// What must be equal for two worktrees to have the same files: the repository, its commit, and what it says about files.
-    fn like(&self) -> Likeness {
+    /// Returns what must be equal for two worktrees to have the same files.
+    fn checkout_key(&self) -> CheckoutKey {
         let common = self.repository.common_dir();
         let attributes = Stamp::of(&common.join("info/attributes"));
         (common.to_owned(), self.mark.base.clone(), Stamp::of(&common.join("config")), attributes)
     }
 
-    /// Whether its HEAD is the commit that it began with; not if that is not plain to see.
+    /// Returns whether HEAD is certainly the commit that the worktree started with.
     fn is_at_base(&self) -> bool {
         let tip = match &self.mark.branch {
             Some(branch) => self.repository.common_dir().join("refs/heads").join(branch),
             None => self.entry().join("HEAD"),
         };
-        std::fs::read_to_string(tip).is_ok_and(|tip| tip.trim_end() == self.mark.base)
+        crate::read::text(tip).is_ok_and(|tip| tip.trim_end() == self.mark.base)
     }
 
-    /// Settings may hold for one worktree and not for another, and a filter may do as it likes each time.
-    fn git_would_do_the_same_elsewhere(&self) -> Result<bool, Kind> {
+    /// Returns whether git would write the same files into another worktree: no settings that depend on the
+    /// path, and no filters.
+    fn is_checkout_reproducible(&self) -> Result<bool, Kind> {
         let listed = self.git("config").args(["--list", "--name-only", "-z"]).run()?;
         let settings = listed.fields();
         if settings.iter().any(|key| key.starts_with("includeif.")) {
@@ -153,39 +157,41 @@ impl Worktree {
         let paths = self.git("ls-files").arg("-z").run()?.stdout;
         let filters =
             self.git("check-attr").args(["--cached", "--stdin", "-z", "filter"]).input(paths).run()?;
-        // Path, attribute, value; and again.
+        // Triples of path, attribute and value.
         Ok(filters.fields().chunks(3).all(|three| matches!(three, [_, _, value] if value == "unspecified")))
     }
 
-    /// Until it is cancelled, or as late as git would be ended.
-    fn go_on<'a>(&self, cancel: &'a Cancel) -> impl Fn() -> Result<(), Kind> + Copy + use<'a> {
+    /// Returns a check that fails when the operation is cancelled or git's timeout has passed.
+    fn deadline_check<'a>(&self, cancel: &'a Cancel) -> impl Fn() -> Result<(), Kind> + Copy + use<'a> {
         let timeout = self.timeout;
-        let give_up_at_ms = clock::now_ms().saturating_add(timeout.as_millis() as u64);
-        move || match cancel.is_cancelled() {
-            true => Err(Kind::Cancelled),
-            false if clock::now_ms() >= give_up_at_ms => {
+        let deadline_ms = clock::now_ms().saturating_add(timeout.as_millis() as u64);
+        move || {
+            if cancel.is_cancelled() {
+                Err(Kind::Cancelled)
+            } else if clock::now_ms() >= deadline_ms {
                 Err(Kind::TimedOut { command: "checkout".to_owned(), after: timeout })
+            } else {
+                Ok(())
             }
-            false => Ok(()),
         }
     }
 
-    /// From whatever state it is in to that of its HEAD. Files that git does not know stay.
+    /// Brings all files to the state of HEAD. Untracked files stay.
     pub(crate) fn switch_to_head(&self, cancel: &Cancel) -> Result<(), Kind> {
         self.limit_to_sparse()?;
-        let place = take_place(cancel)?;
+        let slot = take_slot(cancel)?;
         let switch = self.git("read-tree").args(["--reset", "-u", "HEAD"]);
-        self.fill(place.in_parallel(switch), cancel)
+        self.fill(slot.in_parallel(switch), cancel)
     }
 
-    /// Git does not always say that the disk is full when it is.
+    /// Runs git and reports a full disk, which git's own error does not always mention.
     fn fill<'a>(&'a self, git: Git<'a>, cancel: &'a Cancel) -> Result<(), Kind> {
-        const NEXT_TO_NOTHING: u64 = 256 * 1024;
+        const MIN_FREE_BYTES: u64 = 256 * 1024;
         let filled = self.long(git, cancel).run();
         let disk = rustix::fs::statvfs(self.path());
         match (filled, disk) {
             (Ok(_), _) => Ok(()),
-            (Err(Kind::Git { .. }), Ok(disk)) if disk.f_bavail * disk.f_frsize < NEXT_TO_NOTHING => {
+            (Err(Kind::Git { .. }), Ok(disk)) if disk.f_bavail * disk.f_frsize < MIN_FREE_BYTES => {
                 let source = rustix::io::Errno::NOSPC.into();
                 Err(Kind::Io { doing: "write the files of", path: self.path().to_owned(), source })
             }
@@ -193,24 +199,26 @@ impl Worktree {
         }
     }
 
-    /// What `git worktree add` runs when it is done, if the repository has it.
+    /// Runs the repository's `post-checkout` hook, as `git worktree add` does.
     pub(crate) fn run_post_checkout_hook(&self, cancel: &Cancel) -> Result<(), Kind> {
         const HOOK: &str = "post-checkout";
         if self.repository.hook(HOOK).is_none() {
             return Ok(());
         }
         let head = self.head()?.unwrap_or_else(|| self.repository.null_oid().to_owned());
-        // As git does it: in the worktree, found by its `.git` file.
+        // As git does: in the worktree, found by its `.git` file.
         let hook =
             Git::new(self.path(), "hook").args(["run", HOOK, "--", self.repository.null_oid(), &head, "1"]);
         let output = self.long(hook, cancel).output()?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(Kind::Hook { hook: HOOK, output: format!("{} ({})", output.stderr, output.status) }),
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(Kind::Hook { hook: HOOK, output: format!("{} ({})", output.stderr, output.status) })
         }
     }
 
-    /// Submodules live in the entry, so that each worktree has its own; only their names are shared.
+    /// Checks out the submodules into the worktree's entry, so that each worktree has its own. Only their
+    /// configuration is shared.
     pub(crate) fn check_out_submodules(
         &self,
         run: &str,
@@ -221,15 +229,16 @@ impl Worktree {
             return Ok(());
         }
         {
-            // Writes the shared config; not again when it has all names.
-            let _held = self.repository.hold(run, deadline)?;
-            Git::new(self.path(), "submodule").arg("init").run()?;
+            // Writes the shared config, except when it already has all names.
+            let _held = self.repository.acquire(run, deadline)?;
+            self.repository.git_at(self.path(), "submodule").arg("init").run()?;
         }
-        let update = Git::new(self.path(), "submodule").args(["update", "--recursive", "--init", "--force"]);
+        let update = self.repository.git_at(self.path(), "submodule");
+        let update = update.args(["update", "--recursive", "--init", "--force"]);
         self.long(update, cancel).run().map(|_| ())
     }
 
-    /// A long command that works in it: it holds the owner lock, and ends when we do.
+    /// Prepares a long command in the worktree: it holds the owner lock, and stops when this process dies.
     pub(crate) fn long<'a>(&'a self, git: Git<'a>, cancel: &'a Cancel) -> Git<'a> {
         git.long(self.timeout, cancel).owned_by(Some(self.owner_fd()))
     }
@@ -239,17 +248,17 @@ impl Worktree {
             return Ok(());
         }
         let info = self.entry().join("info");
-        std::fs::create_dir_all(&info).map_err(Kind::io("make", &info))?;
-        write_whole(&info.join("sparse-checkout"), cone(&self.mark.sparse).as_bytes())
+        std::fs::create_dir_all(&info).map_err(Kind::io("create", &info))?;
+        write_atomic(&info.join("sparse-checkout"), cone(&self.mark.sparse).as_bytes())
     }
 }
 
-/// The patterns by which git limits a checkout to folders, and to the files beside them.
+/// Returns the patterns that limit a checkout to folders and the files beside them.
 fn cone(folders: &[String]) -> String {
     let mut lines = vec!["/*".to_owned(), "!/*/".to_owned()];
-    let mut add = |line: String| {
-        if !lines.contains(&line) {
-            lines.push(line);
+    let mut add = |state: String| {
+        if !lines.contains(&state) {
+            lines.push(state);
         }
     };
     let parts: Vec<Vec<&str>> =
@@ -272,59 +281,59 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cone_holds_the_files_beside_its_folders() {
+    fn a_cone_contains_the_files_beside_its_folders() {
         let folders = ["a/b".to_owned(), "c/".to_owned()];
         assert_eq!(cone(&folders), "/*\n!/*/\n/a/\n!/a/*/\n/a/b/\n/c/\n");
     }
 
     #[test]
-    fn what_one_has_is_read_only_for_those_who_wait_and_held_only_for_those_who_want_it() {
-        let wishes = Wishes::<u8, u8>::default();
-        let mut alone = wishes.wish(1);
-        let go_on = || Ok::<_, ()>(());
-        assert_eq!(alone.begin(go_on), Ok(None));
-        alone.offer(|| unreachable!("nobody waits for it"));
-        let mut second = wishes.wish(1);
-        alone.offer(|| Some(7));
-        let mut third = wishes.wish(1);
-        for wish in [&mut second, &mut third] {
-            assert_eq!(wish.begin(go_on).unwrap().as_deref(), Some(&7));
+    fn a_result_is_produced_only_for_waiting_requests_and_held_only_while_requested() {
+        let group = SingleFlight::<u8, u8>::default();
+        let mut alone = group.request(1);
+        let check = || Ok::<_, ()>(());
+        assert_eq!(alone.start(check), Ok(None));
+        alone.publish(|| unreachable!("no request waits"));
+        let mut second = group.request(1);
+        alone.publish(|| Some(7));
+        let mut third = group.request(1);
+        for request in [&mut second, &mut third] {
+            assert_eq!(request.start(check).unwrap().as_deref(), Some(&7));
         }
         drop((alone, second, third));
-        assert_eq!(wishes.len(), 0);
-        assert_eq!(wishes.wish(1).begin(go_on), Ok(None));
+        assert_eq!(group.len(), 0);
+        assert_eq!(group.request(1).start(check), Ok(None));
     }
 
     #[test]
-    fn what_is_taken_very_often_is_made_anew() {
-        let wishes = Wishes::<u8, u8>::default();
-        let go_on = || Ok::<_, ()>(());
-        let held = wishes.wish(1);
-        held.offer(|| Some(7));
-        let taken = (0..1_000).take_while(|_| wishes.wish(1).begin(go_on).unwrap().is_some()).count();
+    fn a_result_is_produced_again_after_many_uses() {
+        let group = SingleFlight::<u8, u8>::default();
+        let check = || Ok::<_, ()>(());
+        let first = group.request(1);
+        first.publish(|| Some(7));
+        let taken = (0..1_000).take_while(|_| group.request(1).start(check).unwrap().is_some()).count();
         assert_eq!(taken, 200);
-        held.offer(|| Some(8));
-        assert_eq!(wishes.wish(1).begin(go_on).unwrap().as_deref(), Some(&8));
+        first.publish(|| Some(8));
+        assert_eq!(group.request(1).start(check).unwrap().as_deref(), Some(&8));
     }
 
     #[test]
-    fn who_waits_for_an_offer_can_give_up_and_is_told_if_it_fails() {
-        let wishes = Wishes::<u8, u8>::default();
-        let (first, mut second, mut third) = (wishes.wish(1), wishes.wish(1), wishes.wish(1));
-        let (began, go) = (&std::sync::Barrier::new(2), &std::sync::Barrier::new(2));
+    fn a_waiting_request_can_give_up_and_continues_if_publishing_fails() {
+        let group = SingleFlight::<u8, u8>::default();
+        let (first, mut second, mut third) = (group.request(1), group.request(1), group.request(1));
+        let (started, go) = (&std::sync::Barrier::new(2), &std::sync::Barrier::new(2));
         std::thread::scope(|scope| {
-            let offers = scope.spawn(move || {
-                first.offer(|| {
-                    began.wait();
+            let publisher = scope.spawn(move || {
+                first.publish(|| {
+                    started.wait();
                     go.wait();
                     panic!("a disk that is gone")
                 });
             });
-            began.wait();
-            assert_eq!(second.begin(|| Err("enough")), Err("enough"));
+            started.wait();
+            assert_eq!(second.start(|| Err("enough")), Err("enough"));
             go.wait();
-            assert!(offers.join().is_err());
-            assert_eq!(third.begin(|| Ok::<_, ()>(())), Ok(None));
+            assert!(publisher.join().is_err());
+            assert_eq!(third.start(|| Ok::<_, ()>(())), Ok(None));
         });
     }
 }

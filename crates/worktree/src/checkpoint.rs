@@ -1,40 +1,47 @@
-//! The state of a worktree after a step, as a commit under `refs/sprag/runs/RUN/STEP`, and the way back to it.
+//! Checkpoints: the state of a worktree after a step, as a commit under `refs/sprag/runs/RUN/STEP`, and its
+//! restoration.
 
 use std::{fs, path::Path, time::Duration};
 
 use crate::{
+    clock,
     entry::write_head,
     error::{Attempt, Error, Kind},
     git::{Cancel, Git},
     mark::Mark,
+    modules,
     name::ref_component,
+    prune::{StagedObjects, Written, write_despite_prunes},
     repository::Repository,
     snapshot,
     worktrees::{Worktree, git_in},
 };
 
-/// The line of a checkpoint's message that names the branch.
+/// The line of a checkpoint's message with the branch.
 const BRANCH_LINE: &str = "Sprag-Branch: ";
-/// The line that names the step as it is called.
+/// The line with the step's name.
 const STEP_LINE: &str = "Sprag-Step: ";
+/// The line with the time of recording, in milliseconds of the wall clock.
+const TIME_LINE: &str = "Sprag-Recorded: ";
 
-/// A state that was recorded.
+/// A recorded state of a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Its ref.
+    /// The full name of its ref.
     pub name: String,
-    /// The commit that holds it; its parent is what HEAD was.
+    /// The commit with the state; its parent is the HEAD of that time.
     pub commit: String,
 }
 
 impl Worktree {
-    /// Records the present state: tracked and untracked files, not ignored ones. Branch, index and stash stay as
-    /// they are. Recording the same step again replaces what was recorded.
+    /// Records the current state: tracked and untracked files, not ignored ones. Branch, index and stash do not
+    /// change. Recording a step again replaces its checkpoint.
     pub fn checkpoint(&self, run: &str, step: &str, cancel: &Cancel) -> Result<Checkpoint, Error> {
         record(&self.repository, &self.mark, self.timeout, run, step, cancel)
     }
 
-    /// Brings all files that git does not ignore, HEAD and branch back to a recorded state. What was staged is not.
+    /// Restores all files that git does not ignore, HEAD and the branch from a checkpoint. The index is not
+    /// restored.
     pub fn restore(&mut self, checkpoint: &Checkpoint, cancel: &Cancel) -> Result<(), Error> {
         let attempt = format!("restore {} to {}", self.path().display(), checkpoint.name);
         let restore = || {
@@ -53,22 +60,22 @@ impl Worktree {
                 let _ = fs::remove_file(entry.join(lock));
             }
             forget_unfinished(&entry);
-            // All that is there becomes known, so that what the state does not hold is removed.
+            // Add everything to the index, so that read-tree removes the files that the checkpoint lacks.
             self.long(self.git("add").args(["--all", "--sparse", "--", "."]), cancel).run()?;
             self.long(self.git("read-tree").args(["--reset", "-u", commit]), cancel).run()?;
+            // Now, while the index contains the submodules' commits of the checkpoint.
+            modules::restore(&self.repository, &self.mark, cancel, self.timeout)?;
             self.point_head(branch.strip_prefix("refs/heads/"), head)?;
-            match head.is_empty() {
-                true => self.git("read-tree").arg("--empty").run()?,
-                false => self.git("read-tree").arg(head).run()?,
-            };
-            // It only says that files differ from HEAD, which may well be.
+            let index = self.git("read-tree");
+            if head.is_empty() { index.arg("--empty") } else { index.arg(head) }.run()?;
+            // The command fails if files differ from HEAD, which is expected.
             self.git("update-index").args(["-q", "--refresh"]).output()?;
             Ok(())
         };
         restore().attempt(|| attempt)
     }
 
-    /// HEAD onto the recorded branch if it is this worktree's, else detached; and there to the recorded commit.
+    /// Sets HEAD to the recorded branch if it is this worktree's, else detached, at the recorded commit.
     pub(crate) fn point_head(&self, branch: Option<&str>, commit: &str) -> Result<(), Kind> {
         let ours = branch.filter(|&branch| self.mark.branch.as_deref() == Some(branch));
         match (ours, commit.is_empty()) {
@@ -84,7 +91,8 @@ impl Worktree {
     }
 }
 
-/// Records the present state of a worktree's files. It needs no ownership: nothing of the worktree is changed.
+/// Records the current state of a worktree's files. The caller need not own the worktree, because nothing in it
+/// changes.
 pub(crate) fn record(
     repository: &Repository,
     mark: &Mark,
@@ -93,30 +101,37 @@ pub(crate) fn record(
     step: &str,
     cancel: &Cancel,
 ) -> Result<Checkpoint, Error> {
-    let record = || {
-        let found = snapshot::take(repository, mark, cancel, timeout)?;
+    let at_ms = clock::unix_ms();
+    let name = name_of(run, step);
+    let write = |staged: Option<&StagedObjects>| {
+        let found = snapshot::take(repository, mark, staged, cancel, timeout)?;
         let branch = git_in(repository, mark, "symbolic-ref").args(["--quiet", "HEAD"]).output()?.line();
-        let message =
-            format!("sprag: run {run} after step {step}\n\n{STEP_LINE}{step}\n{BRANCH_LINE}{branch}\n");
-        let parents: Vec<&str> = found.head.as_deref().into_iter().collect();
-        let commit = snapshot::commit(repository, &found.tree, &parents, &message)?;
-        let name = format!("{}{}", runs_prefix(run), ref_component(step));
-        repository.git("update-ref").args([&name, &commit]).run()?;
-        Ok(Checkpoint { name, commit })
+        let message = format!(
+            "sprag: run {run} after step {step}\n\n{STEP_LINE}{step}\n{TIME_LINE}{at_ms}\n{BRANCH_LINE}{branch}\n"
+        );
+        let known: Vec<String> = found.head.into_iter().collect();
+        let parents: Vec<&str> = known.iter().map(String::as_str).collect();
+        let commit = snapshot::commit(repository, &found.tree, &parents, &message, at_ms, staged)?;
+        Ok(Written { commit, known })
     };
+    let point = |commit: &str| {
+        repository.git("update-ref").args([&name, commit]).run()?;
+        Ok(Checkpoint { name: name.clone(), commit: commit.to_owned() })
+    };
+    let record = || write_despite_prunes(repository, write, point);
     record().attempt(|| format!("record {} of run {run} after step {step}", mark.path.display()))
 }
 
 impl Repository {
-    /// All recorded states of a run.
+    /// Returns all checkpoints of a run.
     pub fn checkpoints(&self, run: &str) -> Result<Vec<Checkpoint>, Error> {
         self.refs_of(run).attempt(|| format!("list the checkpoints of run {run}"))
     }
 
-    /// The recorded state of a run after a step.
+    /// Returns the checkpoint of a run after a step.
     pub fn find_checkpoint(&self, run: &str, step: &str) -> Result<Checkpoint, Error> {
         let find = || {
-            let name = format!("{}{}", runs_prefix(run), ref_component(step));
+            let name = name_of(run, step);
             match self.read_ref(&name)? {
                 Some(commit) => Ok(Checkpoint { name, commit }),
                 None => Err(Kind::NoSuchCheckpoint { name }),
@@ -125,7 +140,18 @@ impl Repository {
         find().attempt(|| format!("find the checkpoint of run {run} after step {step}"))
     }
 
-    /// Sends recorded states to a remote, where a repository on another host finds them.
+    /// Returns the time of recording, in milliseconds of the wall clock.
+    pub fn recorded_at(&self, state: &Checkpoint) -> Result<u64, Error> {
+        let read = || {
+            let shown = self.git("show").args(["--no-patch", "--format=%ct%n%B", &state.commit]).line()?;
+            let exact = shown.lines().find_map(|line| line.strip_prefix(TIME_LINE)?.parse().ok());
+            let seconds = || shown.lines().next().and_then(|line| line.parse::<u64>().ok()).unwrap_or(0);
+            Ok(exact.unwrap_or_else(|| seconds() * 1000))
+        };
+        read().attempt(|| format!("read the time of {}", state.name))
+    }
+
+    /// Pushes checkpoints to a remote, for repositories on other hosts.
     pub fn send(
         &self,
         remote: &str,
@@ -136,10 +162,10 @@ impl Repository {
         let refs = states.iter().map(|state| format!("+{0}:{0}", state.name));
         let push = self.at_main("push").args(["--quiet", "--no-verify", "--end-of-options", remote]);
         let sent = push.args(refs).long(timeout, cancel).run().map(|_| ());
-        sent.attempt(|| format!("send what was recorded to {remote}"))
+        sent.attempt(|| format!("push checkpoints to {remote}"))
     }
 
-    /// Fetches the recorded states of a run from a remote.
+    /// Fetches the checkpoints of a run from a remote.
     pub fn fetch_checkpoints(
         &self,
         remote: &str,
@@ -154,12 +180,12 @@ impl Repository {
         fetched.attempt(|| format!("fetch the checkpoints of run {run} from {remote}"))
     }
 
-    /// Git where a remote that is a path is meant from.
+    /// Returns git in the folder that a relative path of a remote refers to.
     fn at_main(&self, command: &'static str) -> Git<'_> {
-        Git::new(self.main_checkout().unwrap_or(self.common_dir()), command)
+        self.git_at(self.main_checkout().unwrap_or(self.common_dir()), command)
     }
 
-    /// What changed between two states, as a patch: anything that names a commit.
+    /// Returns the differences between two revisions, as a patch.
     pub fn diff(&self, from: &str, to: &str) -> Result<String, Error> {
         let diff = || {
             let (from, to) = (self.commit(from)?, self.commit(to)?);
@@ -170,7 +196,7 @@ impl Repository {
         diff().attempt(|| format!("compare {from} and {to}"))
     }
 
-    /// Forgets all recorded states of a run; says how many there were.
+    /// Deletes all checkpoints of a run, and returns their number.
     pub fn delete_checkpoints(&self, run: &str) -> Result<usize, Error> {
         let delete = || {
             let found = self.refs_of(run)?;
@@ -194,11 +220,16 @@ impl Repository {
     }
 }
 
+/// Returns the ref of a run's checkpoint after a step.
+pub(crate) fn name_of(run: &str, step: &str) -> String {
+    format!("{}{}", runs_prefix(run), ref_component(step))
+}
+
 fn runs_prefix(run: &str) -> String {
     format!("refs/sprag/runs/{}/", ref_component(run))
 }
 
-/// Whatever a rebase, merge or cherry-pick was in the middle of.
+/// Removes the state of an unfinished rebase, merge or cherry-pick.
 pub(crate) fn forget_unfinished(entry: &Path) {
     for folder in ["rebase-merge", "rebase-apply", "sequencer"] {
         let _ = fs::remove_dir_all(entry.join(folder));

@@ -1,12 +1,12 @@
-//! Making a worktree.
+//! Creation of a worktree.
 //!
 //! ```text
-//!   unlocked   owner lock, entry built in staging, folder built aside and put at its path
+//!   unlocked   take owner lock, build the entry in staging, build the folder and rename it to its path
 //!   locked     no HEAD uses the branch; update-ref; rename(staging → worktrees/ID)
 //!   unlocked   checkout, hooks, submodules, included files
 //! ```
 //!
-//! Killed anywhere, it leaves nothing that blocks another: whoever wants the branch or the path takes it back.
+//! A crash at any point blocks no other process: the next one that needs the branch or the path reclaims it.
 
 use std::{
     fs, io,
@@ -21,56 +21,61 @@ use crate::{
     entry,
     error::{Attempt, Error, Kind},
     fault,
-    git::{Cancel, joined},
+    git::{Cancel, with_prefix},
     include,
-    lock::{make_folder, me},
+    lock::{create_folder, current_process},
     mark::{Mark, Shared, State},
     metrics::{COUNTERS, count},
     name::{check_branch, new_id},
     owner::OwnerLock,
-    recover::Way,
+    recover::Blocking,
     trash,
     worktrees::{Worktree, Worktrees},
 };
 
-/// Which branch a worktree is on.
+/// The branch of a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Branch {
-    /// One that is made for it, at its base.
+    /// A new branch, created at the base.
     New(String),
-    /// One that exists; the base is not looked at.
+    /// An existing branch; the base is ignored.
     Existing(String),
-    /// None: HEAD is at the base.
+    /// No branch: HEAD is at the base.
     Detached,
 }
 
-/// What to make.
+/// The options of a new worktree.
 #[derive(Debug, Clone)]
 pub struct CreateOptions {
-    /// The run it is for.
+    /// The run that it is for.
     pub run: String,
-    /// Its folder, directly inside the data directory. A leftover is never reused: take a new name each time.
+    /// The folder, directly inside the data directory. It must not exist, so use a new name each time.
     pub path: PathBuf,
-    /// Its branch.
+    /// The branch.
     pub branch: Branch,
-    /// The revision it begins with.
+    /// The revision to start from.
     pub base: String,
     /// Whether submodules are checked out too.
     pub submodules: bool,
-    /// Folders to which its files are limited; all if there are none.
+    /// The folders to which its files are limited; empty means all.
     pub sparse: Vec<String>,
-    /// Ignored files that are copied from the main checkout, besides those of its `.worktreeinclude`.
+    /// Whether Sprag's git commands run the repository's hooks for it.
+    pub hooks: bool,
+    /// The ignored files to copy from the main checkout, besides those in its `.worktreeinclude`.
     pub include: Vec<String>,
-    /// Environment variables by which the processes of its run are known; [`Worktree::environment`] holds them.
+    /// The environment variables that identify the processes of its run; [`Worktree::environment`] contains
+    /// them.
     pub markers: Vec<(String, String)>,
-    /// Whether a ready worktree may be taken from the pool.
+    /// Whether a worktree may be taken from the pool.
     pub use_pool: bool,
-    /// A pooled worktree with this setup is preferred.
+    /// The preferred setup of a pooled worktree.
     pub setup_key: Option<String>,
+    /// The key of its caches: runs with the same key share them.
+    pub cache_key: Option<String>,
 }
 
 impl CreateOptions {
-    /// A new branch from a base, and nothing special.
+    /// Creates options for a new branch from a base, with defaults for the rest.
     pub fn new(run: &str, path: impl Into<PathBuf>, branch: &str, base: &str) -> Self {
         CreateOptions {
             run: run.to_owned(),
@@ -79,54 +84,61 @@ impl CreateOptions {
             base: base.to_owned(),
             submodules: false,
             sparse: Vec::new(),
+            hooks: true,
             include: Vec::new(),
             markers: Vec::new(),
             use_pool: false,
             setup_key: None,
+            cache_key: None,
         }
     }
 }
 
 impl Worktrees {
-    /// Makes a worktree, or takes one from the pool. When it fails, nothing of it is left.
+    /// Creates a worktree, or takes one from the pool. A failure leaves nothing behind.
     pub fn create(&self, options: &CreateOptions, cancel: &Cancel) -> Result<Worktree, Error> {
-        let made = self.try_create(options, cancel).or_else(|kind| {
-            // A dead run may be in the way; a live one is told of.
-            let way = match &kind {
+        if !options.hooks && self.repository.runs_hooks() {
+            let without = Worktrees { repository: self.repository.without_hooks(), ..self.clone() };
+            return without.create(options, cancel);
+        }
+        let created = self.try_create(options, cancel).or_else(|kind| {
+            // Resources of a dead run are reclaimed; those of a live run are reported.
+            let blocking = match &kind {
                 Kind::BranchExists { branch } | Kind::BranchInUse { branch, .. } => {
-                    Way::Branch(branch.clone())
+                    Blocking::Branch(branch.clone())
                 }
                 Kind::StaleGitLock { .. } => match &options.branch {
-                    Branch::New(branch) | Branch::Existing(branch) => Way::Branch(branch.clone()),
+                    Branch::New(branch) | Branch::Existing(branch) => Blocking::Branch(branch.clone()),
                     Branch::Detached => return Err(kind),
                 },
-                Kind::PathExists { path } => Way::Path(path.clone()),
+                Kind::PathExists { path } => Blocking::Path(path.clone()),
                 _ => return Err(kind),
             };
-            match self.clear_the_way(&way) {
-                true => self.try_create(options, cancel),
-                false => Err(self.name_holder(kind)),
+            if self.reclaim_blocking(&blocking) {
+                self.try_create(options, cancel)
+            } else {
+                Err(self.name_checkout(kind))
             }
         });
-        match &made {
+        match &created {
             Ok(worktree) => {
                 count(&COUNTERS.creates);
                 COUNTERS.pool_hits.fetch_add(u64::from(worktree.from_pool), Ordering::Relaxed);
-                tracing::info!(run = options.run, path = %worktree.path().display(), "worktree made");
+                tracing::info!(run = options.run, path = %worktree.path().display(), "worktree created");
             }
             Err(kind) => {
                 count(&COUNTERS.create_failures);
-                tracing::warn!(run = options.run, path = %options.path.display(), %kind, "worktree not made");
+                tracing::warn!(run = options.run, path = %options.path.display(), %kind, "could not create a worktree");
             }
         }
-        made.attempt(|| format!("create the worktree {} of run {}", options.path.display(), options.run))
+        created.attempt(|| format!("create the worktree {} of run {}", options.path.display(), options.run))
     }
 
-    /// Whoever works on a branch that exists is more to the point than that it exists.
-    fn name_holder(&self, kind: Kind) -> Kind {
+    /// Replaces "exists" by "in use" if the branch is checked out, which is more useful.
+    fn name_checkout(&self, kind: Kind) -> Kind {
         match &kind {
-            Kind::BranchExists { branch } => match entry::holder_of(&self.repository, branch) {
-                Ok(Some(checkout)) => in_use(branch, checkout),
+            Kind::BranchExists { branch } => match entry::checkout_of(&self.repository, branch) {
+                Ok(Some(checkout)) => branch_in_use(branch, checkout),
                 _ => kind,
             },
             _ => kind,
@@ -134,7 +146,7 @@ impl Worktrees {
     }
 
     fn try_create(&self, options: &CreateOptions, cancel: &Cancel) -> Result<Worktree, Kind> {
-        let path = self.place(&options.path)?;
+        let path = self.target_path(&options.path)?;
         let base = self.base(options)?;
         let pooled = if options.use_pool && !options.submodules { self.take_pooled(options)? } else { None };
         let worktree = match pooled {
@@ -144,7 +156,8 @@ impl Worktrees {
         self.finish(worktree, options, cancel)
     }
 
-    /// The files, and all that may take long. What fails takes the worktree with it.
+    /// Fills the worktree with its files and runs everything that may take long. Removes the worktree on
+    /// failure.
     fn finish(
         &self,
         mut worktree: Worktree,
@@ -155,6 +168,9 @@ impl Worktrees {
             fault::point("published");
             if worktree.from_pool {
                 worktree.switch_to_head(cancel)?;
+                if worktree.has_foreign_caches {
+                    worktree.remove_all_but_its_commit(cancel)?;
+                }
             } else {
                 worktree.check_out(cancel)?;
             }
@@ -178,18 +194,22 @@ impl Worktrees {
             }
             Err(kind) => {
                 let path = worktree.path().to_owned();
-                let taken_back =
-                    self.take_back(worktree.mark, worktree.owner, BranchPolicy::DeleteIfMerged, cancel);
-                if let Err(error) = taken_back {
-                    tracing::warn!(run = options.run, path = %path.display(), %error, "not rolled back yet");
+                let removed = self.salvage_and_remove(
+                    worktree.mark,
+                    worktree.owner,
+                    BranchPolicy::DeleteIfMerged,
+                    cancel,
+                );
+                if let Err(error) = removed {
+                    tracing::warn!(run = options.run, path = %path.display(), %error, "could not roll back a worktree; recovery removes it");
                 }
                 Err(kind)
             }
         }
     }
 
-    /// A folder directly inside the data directory, and not one of our own.
-    fn place(&self, path: &Path) -> Result<PathBuf, Kind> {
+    /// Returns the canonical path of a folder directly inside the data directory, and not one of Sprag's own.
+    fn target_path(&self, path: &Path) -> Result<PathBuf, Kind> {
         let outside = || Kind::PathOutside { path: path.to_owned(), root: self.root.clone() };
         let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(outside)?;
         let parent = match path.parent() {
@@ -223,7 +243,7 @@ impl Worktrees {
         Mark {
             id,
             run: options.run.clone(),
-            process: me(),
+            process: current_process(),
             state: State::Making,
             path: path.to_owned(),
             root: self.root.clone(),
@@ -231,7 +251,10 @@ impl Worktrees {
             branch: branch_name(&options.branch).map(str::to_owned),
             base: base.to_owned(),
             setup_key: None,
+            cache_key: options.cache_key.clone(),
+            has_caches: false,
             sparse: options.sparse.clone(),
+            without_hooks: !options.hooks,
             markers: options.markers.clone(),
             created_unix_ms: crate::clock::unix_ms(),
             reason: None,
@@ -240,7 +263,7 @@ impl Worktrees {
         }
     }
 
-    /// Entry and folder, from nothing.
+    /// Builds entry and folder.
     fn build(
         &self,
         options: &CreateOptions,
@@ -249,15 +272,20 @@ impl Worktrees {
     ) -> Result<Worktree, Kind> {
         let id = new_id(&options.run);
         let lock_path = self.repository.owner_lock_path(&id);
-        make_folder(&self.repository.sprag_dir().join("owners"))?;
+        create_folder(&self.repository.sprag_dir().join("owners"))?;
         let owner = OwnerLock::take(&lock_path)?
-            .ok_or_else(|| Kind::InUse { path: lock_path, holder: "somebody".to_owned() })?;
+            .ok_or_else(|| Kind::InUse { path: lock_path, holder: "another process".to_owned() })?;
         fault::point("owner-locked");
         let mark = self.new_mark(id, options, path, base);
         let staged = self.staging().join(&mark.id);
         let built = self.stage(&staged, &mark).and_then(|()| {
             fault::point("staged");
-            put_folder(&self.root, path, &self.repository.entries_dir().join(&mark.id), &mark.id)?;
+            create_folder_with_link(
+                &self.root,
+                path,
+                &self.repository.entries_dir().join(&mark.id),
+                &mark.id,
+            )?;
             fault::point("folder-made");
             self.publish(&staged, &mark, &options.branch, cancel)
         });
@@ -273,54 +301,57 @@ impl Worktrees {
     }
 
     fn stage(&self, staged: &Path, mark: &Mark) -> Result<(), Kind> {
-        make_folder(staged)?;
+        create_folder(staged)?;
         fault::point("staging-made");
-        // First the mark: whoever finds the folder knows what it was to become.
+        // The mark comes first, so that recovery knows the purpose of the folder.
         mark.write(staged)?;
         fault::point("mark-written");
         entry::write_links(staged, &mark.path)?;
         entry::write_head(staged, mark.branch.as_deref(), &mark.base)?;
-        // Nobody who prunes may take it for stale when its disk is not there for a while.
+        // Prevents `git worktree prune` from removing it while its disk is not mounted.
         let locked = staged.join("locked");
         fs::write(&locked, format!("sprag run {}\n", mark.run)).map_err(Kind::io("write", &locked))
     }
 
-    /// The only part under the lock.
+    /// Registers the worktree. Only this part runs under the lock.
     fn publish(&self, staged: &Path, mark: &Mark, branch: &Branch, cancel: &Cancel) -> Result<(), Kind> {
         let place = self.repository.entries_dir().join(&mark.id);
-        let _held = self.repository.hold_unless(&mark.run, self.settings.lock_deadline, Some(cancel))?;
+        let _held =
+            self.repository.acquire_unless_cancelled(&mark.run, self.settings.lock_deadline, Some(cancel))?;
         self.claim_branch(mark, branch)?;
         fault::point("branch-made");
-        entry::put_in_place(staged, &place).inspect_err(|_| self.give_branch_back(mark, branch))
+        entry::move_into_place(staged, &place).inspect_err(|_| self.release_branch(mark, branch))
     }
 
-    /// Under the lock: makes the branch, or sees that nobody has it.
+    /// Creates the branch, or checks that no checkout has it. The caller holds the lock.
     pub(crate) fn claim_branch(&self, mark: &Mark, branch: &Branch) -> Result<(), Kind> {
         match branch {
-            // A branch that does not exist is checked out nowhere, except where nothing was committed yet.
+            // A branch that does not exist is checked out nowhere, except in a repository without commits.
             Branch::New(name)
                 if entry::main_has(&self.repository, name)
                     && self.repository.read_ref(&format!("refs/heads/{name}"))?.is_none() =>
             {
-                let path = self.repository.main_checkout().unwrap_or(self.repository.common_dir()).to_owned();
-                Err(in_use(name, entry::Checkout { path, mark: None }))
+                let git_dir = self.repository.common_dir().to_owned();
+                let path = self.repository.main_checkout().unwrap_or(&git_dir).to_owned();
+                Err(branch_in_use(name, entry::Checkout { path, git_dir, mark: None }))
             }
-            Branch::New(name) => branch::make(&self.repository, name, mark),
-            Branch::Existing(name) => match entry::holder_of(&self.repository, name)? {
-                Some(checkout) => Err(in_use(name, checkout)),
+            Branch::New(name) => branch::create(&self.repository, name, mark),
+            Branch::Existing(name) => match entry::checkout_of(&self.repository, name)? {
+                Some(checkout) => Err(branch_in_use(name, checkout)),
                 None => Ok(()),
             },
             Branch::Detached => Ok(()),
         }
     }
 
-    pub(crate) fn give_branch_back(&self, mark: &Mark, branch: &Branch) {
+    pub(crate) fn release_branch(&self, mark: &Mark, branch: &Branch) {
         if let Branch::New(name) = branch {
             let _ = branch::release(&self.repository, Some(name), &mark.id, BranchPolicy::DeleteIfMerged);
         }
     }
 
-    /// Lock files at which git will stop sooner or later, though making a worktree does not.
+    /// Returns warnings about lock files at which git will fail later, although creating a worktree does not
+    /// need them.
     fn stale_git_locks(&self) -> Vec<String> {
         ["packed-refs.lock", "config.lock", "HEAD.lock", "shallow.lock"]
             .into_iter()
@@ -332,10 +363,10 @@ impl Worktrees {
     }
 }
 
-fn in_use(branch: &str, checkout: entry::Checkout) -> Kind {
+fn branch_in_use(branch: &str, checkout: entry::Checkout) -> Kind {
     let holder = match &checkout.mark {
         Some(mark) => format!("run {}", mark.run),
-        None => "somebody else".to_owned(),
+        None => "a user".to_owned(),
     };
     Kind::BranchInUse { branch: branch.to_owned(), holder, path: checkout.path }
 }
@@ -347,42 +378,42 @@ pub(crate) fn branch_name(branch: &Branch) -> Option<&str> {
     }
 }
 
-/// A folder with its link into the repository appears at its path in one step, unless something is there.
-fn put_folder(root: &Path, path: &Path, entry: &Path, id: &str) -> Result<(), Kind> {
-    let aside = root.join(".staging").join(id);
-    make_folder(&aside)?;
+/// Creates a folder with its link into the repository, atomically, unless the path exists.
+fn create_folder_with_link(root: &Path, path: &Path, entry: &Path, id: &str) -> Result<(), Kind> {
+    let staged = root.join(".staging").join(id);
+    create_folder(&staged)?;
     let put = || {
-        let mut link = joined("gitdir: ", entry);
+        let mut link = with_prefix("gitdir: ", entry);
         link.push("\n");
-        let file = aside.join(".git");
+        let file = staged.join(".git");
         fs::write(&file, link.as_encoded_bytes()).map_err(Kind::io("write", &file))?;
         fault::point("folder-staged");
-        move_to_free_place(&aside, path)
+        rename_no_replace(&staged, path)
     };
     put().inspect_err(|_| {
-        let _ = trash::delete(&aside);
+        let _ = trash::delete(&staged);
     })
 }
 
-/// Renames, and never replaces.
-pub(crate) fn move_to_free_place(from: &Path, to: &Path) -> Result<(), Kind> {
+/// Renames a folder without replacing anything.
+pub(crate) fn rename_no_replace(from: &Path, to: &Path) -> Result<(), Kind> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::EXIST | rustix::io::Errno::NOTEMPTY) => {
             Err(Kind::PathExists { path: to.to_owned() })
         }
-        // File systems that cannot promise it: a folder only replaces an empty one, which is nobody's work.
+        // File systems without that flag: rename replaces only an empty folder.
         Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => match fs::rename(from, to) {
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
                 Err(Kind::PathExists { path: to.to_owned() })
             }
-            other => other.map_err(Kind::io("make", to)),
+            other => other.map_err(Kind::io("create", to)),
         },
-        Err(error) => Err(Kind::Io { doing: "make", path: to.to_owned(), source: error.into() }),
+        Err(error) => Err(Kind::Io { doing: "create", path: to.to_owned(), source: error.into() }),
     }
 }
 
-/// Deletes a folder that holds nothing but our link; also what was built aside.
+/// Deletes a folder that contains only our link, and its staging folder.
 pub(crate) fn remove_folder_of(mark: &Mark) {
     let _ = trash::delete(&mark.root.join(".staging").join(&mark.id));
     if folder_is_of(&mark.path, &mark.id) {
@@ -390,8 +421,8 @@ pub(crate) fn remove_folder_of(mark: &Mark) {
     }
 }
 
-/// Whether a folder's link leads to this entry.
+/// Returns whether a folder's link leads to this entry.
 pub(crate) fn folder_is_of(path: &Path, id: &str) -> bool {
-    let link = fs::read(path.join(".git")).unwrap_or_default();
+    let link = crate::read::bytes(path.join(".git")).unwrap_or_default();
     link.strip_suffix(b"\n").unwrap_or(&link).ends_with(format!("/worktrees/{id}").as_bytes())
 }

@@ -1,12 +1,13 @@
-//! Points at which a test can kill or hold the process. Without the feature `testing` they are nothing.
+//! Points at which a test can kill or pause the process. They do nothing without the feature `testing`.
 
-/// A point on the way that a test may pick.
+/// Marks a point that a test can select.
 #[cfg(not(feature = "testing"))]
 #[inline(always)]
 pub(crate) fn point(_name: &str) {}
 
-/// `SPRAG_WORKTREE_FAULT=kill:NAME` ends the process there; `hold:NAME:FILE` makes FILE.here and waits
-/// until FILE is gone, for ten seconds at most; `delay:NAME:MS` takes that long.
+/// Applies the fault of the variable `SPRAG_WORKTREE_FAULT`. `kill:NAME` kills the process at that point.
+/// `hold:NAME:FILE` creates FILE.here and waits until FILE is gone, at most ten seconds. `delay:NAME:MS`
+/// pauses.
 #[cfg(feature = "testing")]
 pub(crate) fn point(name: &str) {
     const LOOKS: u32 = 2_000;

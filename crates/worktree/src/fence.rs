@@ -1,30 +1,44 @@
-//! The fence of a run in its repository, `refs/sprag/fence/RUN`: whoever holds an older number cannot land.
+//! The fence of a run in its repository, `refs/sprag/fence/RUN`: an attempt with an older number cannot land.
 //!
-//! The ref points at a small text: the number, and what was landed under it. A land moves it in the same
-//! transaction as the target branch, so that a lander that was taken over, or that lands twice, is refused there.
+//! The ref points at a small text with the number and the commits landed under it. A landing updates the fence
+//! in the same transaction as the target branch. So git refuses the landing of an attempt that was taken over,
+//! and a second landing of the same work.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Attempt, Error, Kind},
+    git::Output,
     name::ref_component,
+    prune::misses_object,
     repository::Repository,
+    snapshot::retry_during_gc,
 };
 
-/// What the fence ref points at.
+/// The attempts to move a fence's ref while prunes delete its object.
+const MAX_MOVES: u32 = 20;
+
+/// The content of the fence ref.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Fence {
-    /// Grows at each change of hands.
+    /// The number of the fence. It grows with each new attempt.
     pub number: u64,
-    /// Branches that were landed on, and the commits that were landed.
+    /// Pairs of branch and landed commit, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub landed: Vec<(String, String)>,
 }
 
-/// A fence as it was read.
+impl Fence {
+    /// Returns the commit that was last landed on a branch.
+    pub(crate) fn last_landed_on(&self, branch: &str) -> Option<&str> {
+        self.landed.iter().rev().find(|(into, _)| into == branch).map(|(_, commit)| commit.as_str())
+    }
+}
+
+/// The fence and its object.
 pub(crate) struct Read {
     pub(crate) fence: Option<Fence>,
-    /// The object the ref points at, or the null id.
+    /// The object that the ref points at, or the null id.
     pub(crate) object: String,
 }
 
@@ -33,9 +47,10 @@ pub(crate) fn name(run: &str) -> String {
 }
 
 impl Repository {
-    /// Moves a run's fence from one number to a higher one; None as the old one means that there is none yet.
+    /// Moves a run's fence from one number to a higher one; `old` is `None` for the first fence.
     ///
-    /// From then on whoever believes in the old number cannot land. A move that somebody else made first is `Fenced`.
+    /// After that, an attempt with the old number cannot land. Fails with `Fenced` if another process moved the
+    /// fence first.
     pub fn move_fence(&self, run: &str, old: Option<u64>, new: u64) -> Result<(), Error> {
         let change = || {
             let read = self.read_fence_ref(run)?;
@@ -44,25 +59,25 @@ impl Repository {
                 return Err(fenced(old.unwrap_or(new), found));
             }
             let landed = read.fence.map(|fence| fence.landed).unwrap_or_default();
-            let object = self.write_fence(&Fence { number: new, landed })?;
-            let moved = self.git("update-ref").args([&name(run), &object, &read.object]).output()?;
-            match moved.status.success() {
-                true => Ok(()),
-                false => match self.read_fence_ref(run)?.fence.map(|fence| fence.number) {
-                    now if now == old => Err(moved.failure()),
-                    now => Err(fenced(old.unwrap_or(new), now)),
-                },
+            let fence = Fence { number: new, landed };
+            let moved = self.point_fence(run, &fence, &read.object)?;
+            if moved.status.success() {
+                return self.confirm_fence(&fence);
+            }
+            match self.read_fence_ref(run)?.fence.map(|fence| fence.number) {
+                now if now == old => Err(moved.failure()),
+                now => Err(fenced(old.unwrap_or(new), now)),
             }
         };
         change().attempt(|| format!("move the fence of run {run} to {new}"))
     }
 
-    /// A run's fence, if it has one.
+    /// Returns a run's fence; `None` if it has none.
     pub fn fence(&self, run: &str) -> Result<Option<Fence>, Error> {
         self.read_fence_ref(run).map(|read| read.fence).attempt(|| format!("read the fence of run {run}"))
     }
 
-    /// Forgets a run's fence.
+    /// Deletes a run's fence.
     pub fn delete_fence(&self, run: &str) -> Result<(), Error> {
         let deleted = self.git("update-ref").args(["-d", &name(run)]).run().map(|_| ());
         deleted.attempt(|| format!("delete the fence of run {run}"))
@@ -74,11 +89,31 @@ impl Repository {
         };
         let text = self.git("cat-file").args(["blob", &object]).run()?.stdout;
         let fence = serde_json::from_slice(&text).map_err(|error| Kind::Io {
-            doing: "understand",
+            doing: "parse",
             path: name(run).into(),
             source: error.into(),
         })?;
         Ok(Read { fence: Some(fence), object })
+    }
+
+    /// Writes a fence and moves its ref, again if a `git prune` deletes the object in between.
+    fn point_fence(&self, run: &str, fence: &Fence, before: &str) -> Result<Output, Kind> {
+        let mut moved = None;
+        for _ in 0..MAX_MOVES {
+            let object = self.write_fence(fence)?;
+            let output = self.git("update-ref").args([&name(run), &object, before]).output()?;
+            if output.status.success() || !misses_object(&output.failure()) {
+                return Ok(output);
+            }
+            moved = Some(output);
+        }
+        moved.ok_or_else(|| Kind::Pruned { path: self.common_dir().to_owned() })
+    }
+
+    /// Writes the object of a fence again, in case a `git prune` deleted it before the ref existed.
+    pub(crate) fn confirm_fence(&self, fence: &Fence) -> Result<(), Kind> {
+        self.wait_for_prunes();
+        self.write_fence(fence).map(drop)
     }
 
     pub(crate) fn write_fence(&self, fence: &Fence) -> Result<String, Kind> {
@@ -87,7 +122,7 @@ impl Repository {
             path: "a fence".into(),
             source: error.into(),
         })?;
-        self.git("hash-object").args(["-w", "--stdin"]).input(text).line()
+        retry_during_gc(|| self.git("hash-object").args(["-w", "--stdin"]).input(text.clone()).line())
     }
 }
 

@@ -1,33 +1,30 @@
-//! Ignored files that a run needs and git does not bring: copied from the main checkout.
+//! Copies ignored files that a run needs from the main checkout.
 
 use std::{
     fs,
-    io::ErrorKind,
     path::{Component, Path},
 };
 
 use crate::{
     error::Kind,
     git::{Cancel, Git},
+    read,
 };
 
-/// Patterns in the main checkout, one a line, as in `.gitignore`.
+/// The file in the main checkout with patterns, one per line, as in `.gitignore`.
 const INCLUDE_FILE: &str = ".worktreeinclude";
 
-/// Copies what the patterns name and git ignores; returns how many files.
+/// Copies the ignored files that match the patterns, and returns their number.
 pub(crate) fn copy(from: &Path, to: &Path, patterns: &[String], cancel: &Cancel) -> Result<usize, Kind> {
-    let listed = match fs::read_to_string(from.join(INCLUDE_FILE)) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        Err(source) => return Err(Kind::Io { doing: "read", path: from.join(INCLUDE_FILE), source }),
-    };
+    let include = from.join(INCLUDE_FILE);
+    let listed = read::text_if_there(&include).map_err(Kind::io("read", &include))?.unwrap_or_default();
     let listed = listed.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).chain(listed).collect();
     patterns.iter().try_for_each(|pattern| check(pattern))?;
     if patterns.is_empty() {
         return Ok(0);
     }
-    // Files that match one of ours, and of these those that git ignores.
+    // The files that match a pattern, and of these the ones that git ignores.
     let ours = patterns.iter().map(|pattern| format!("--exclude={pattern}"));
     let named = Git::new(from, "ls-files").args(["--others", "--ignored", "-z"]).args(ours).run()?;
     if named.stdout.is_empty() {
@@ -44,7 +41,7 @@ pub(crate) fn copy(from: &Path, to: &Path, patterns: &[String], cancel: &Cancel)
     Ok(files.len())
 }
 
-/// Refuses what leads out of the repository.
+/// Refuses a pattern that leads out of the repository.
 fn check(pattern: &str) -> Result<(), Kind> {
     let refuse =
         |reason: &str| Err(Kind::IncludeRefused { pattern: pattern.to_owned(), reason: reason.to_owned() });
@@ -52,7 +49,7 @@ fn check(pattern: &str) -> Result<(), Kind> {
     if path.components().any(|part| part == Component::ParentDir) {
         return refuse("it leads out of the repository with `..`");
     }
-    // In a `.gitignore` a leading slash means the top folder; an absolute path has more of them to offer.
+    // In a `.gitignore` a leading slash means the top folder, so only refuse what looks like an absolute path.
     if path.is_absolute() && path.components().count() > 2 && path.parent().is_some_and(Path::exists) {
         return refuse("it is an absolute path; name it relative to the repository");
     }
@@ -64,10 +61,10 @@ fn copy_file(from: &Path, to: &Path, file: &Path) -> Result<(), Kind> {
         Err(Kind::IncludeRefused { pattern: file.display().to_string(), reason: reason.to_owned() })
     };
     if file.is_absolute() || file.components().any(|part| !matches!(part, Component::Normal(_))) {
-        return refuse("it lies outside the repository");
+        return refuse("it is outside the repository");
     }
     let (source, target) = (from.join(file), to.join(file));
-    // Whatever links are on the way, the end must be inside.
+    // Links on the way are followed, but the target must be inside.
     let real = fs::canonicalize(&source).map_err(Kind::io("find", &source))?;
     let inside = fs::canonicalize(from).map_err(Kind::io("find", from))?;
     if !real.starts_with(&inside) {
@@ -77,7 +74,7 @@ fn copy_file(from: &Path, to: &Path, file: &Path) -> Result<(), Kind> {
         return Ok(());
     }
     let folder = target.parent().unwrap_or(to);
-    fs::create_dir_all(folder).map_err(Kind::io("make", folder))?;
+    fs::create_dir_all(folder).map_err(Kind::io("create", folder))?;
     let there = fs::canonicalize(folder).map_err(Kind::io("find", folder))?;
     if !there.starts_with(fs::canonicalize(to).map_err(Kind::io("find", to))?) {
         return refuse("a symbolic link in the worktree leads out of it");
@@ -85,5 +82,5 @@ fn copy_file(from: &Path, to: &Path, file: &Path) -> Result<(), Kind> {
     if real.is_dir() {
         return refuse("it is a link to a folder");
     }
-    fs::copy(&real, &target).map(|_| ()).map_err(Kind::io("copy to", &target))
+    read::copy(&real, &target).map_err(Kind::io("copy to", &target))
 }

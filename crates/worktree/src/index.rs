@@ -1,44 +1,44 @@
-//! Git's index, as far as it takes to write one like another's for files of the same content.
+//! Git's index: just enough to write the same index for other files with the same content.
 //!
 //! ```text
 //!   "DIRC" version count │ entry … │ extension … │ SHA-1 of all before it
-//!   entry: ctime mtime dev ino │ mode │ uid gid size │ object │ flags │ path, filled up with zeros to a multiple of 8
+//!   entry: ctime mtime dev ino │ mode │ uid gid size │ object │ flags │ path, padded with zeros to a multiple of 8
 //! ```
 //!
-//! Only what git itself has just written is read, and only its plain form. An index for other files differs in what it says
-//! about each file's place on the disk, and in nothing else.
+//! It reads only the plain form of an index that git has just written. An index for copies of the files differs
+//! only in the stat data of each file.
 
 use rustix::fs::Stat;
 use sha1::{Digest, Sha1};
 
 const HEADER: usize = 12;
 const HASH: usize = 20;
-/// Where in an entry its parts begin.
+/// The offsets of the parts of an entry.
 const MODE: usize = 24;
 const OWNER: usize = 28;
 const OBJECT: usize = 40;
 const FLAGS: usize = OBJECT + HASH;
 const PATH: usize = FLAGS + 2;
-/// The bits of the flags that hold the length of a path, or this value if it is longer.
+/// The mask of the path's length in the flags, and the value for longer paths.
 const LENGTH: u16 = 0xfff;
-/// Extensions that hold for any files of the same content: the trees, and where in the index what begins.
-const ABOUT_CONTENT: [&[u8]; 3] = [b"TREE", b"EOIE", b"IEOT"];
+/// Extensions that depend only on the content: the trees, and offsets into the index.
+const CONTENT_EXTENSIONS: [&[u8]; 3] = [b"TREE", b"EOIE", b"IEOT"];
 
-/// An index with one version of each path, about a worktree with all of its files.
+/// An index with one version of each path, for a worktree with all its files.
 #[derive(Debug)]
 pub(crate) struct Index {
     bytes: Vec<u8>,
-    /// Where each entry begins, and how long its path is.
+    /// The offset of each entry and the length of its path.
     entries: Vec<(usize, usize)>,
 }
 
-/// One path of it.
+/// One path of the index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entry<'a>(&'a [u8]);
 
-/// What is at a path.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EntryKind {
     File {
         executable: bool,
     },
@@ -47,13 +47,13 @@ pub(crate) enum What {
     Submodule,
 }
 
-/// What an index says of a file's place on the disk.
+/// The stat data of a file in an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Known([u8; OBJECT - 4]);
+pub(crate) struct FileStat([u8; OBJECT - 4]);
 
-impl Known {
-    /// Numbers are cut to 32 bits, as git does.
-    pub(crate) fn of(stat: &Stat) -> Known {
+impl FileStat {
+    /// Converts stat data. Numbers are cut to 32 bits, as git does.
+    pub(crate) fn of(stat: &Stat) -> FileStat {
         let words = [
             stat.st_ctime as u32,
             stat.st_ctime_nsec as u32,
@@ -65,11 +65,11 @@ impl Known {
             stat.st_gid,
             stat.st_size as u32,
         ];
-        let mut known = Known([0; OBJECT - 4]);
-        for (place, word) in known.0.chunks_exact_mut(4).zip(words) {
+        let mut stat = FileStat([0; OBJECT - 4]);
+        for (place, word) in stat.0.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_be_bytes());
         }
-        known
+        stat
     }
 
     fn write(&self, entry: &mut [u8]) {
@@ -91,27 +91,28 @@ impl<'a> Entry<'a> {
         word(self.0, OBJECT - 4) as usize
     }
 
-    pub(crate) fn what(self) -> Option<What> {
+    pub(crate) fn kind(self) -> Option<EntryKind> {
         match word(self.0, MODE) {
-            0o100_644 => Some(What::File { executable: false }),
-            0o100_755 => Some(What::File { executable: true }),
-            0o120_000 => Some(What::Link),
-            0o160_000 => Some(What::Submodule),
+            0o100_644 => Some(EntryKind::File { executable: false }),
+            0o100_755 => Some(EntryKind::File { executable: true }),
+            0o120_000 => Some(EntryKind::Link),
+            0o160_000 => Some(EntryKind::Submodule),
             _ => None,
         }
     }
 
-    /// Whether this is what the entry says.
-    pub(crate) fn knows(self, known: &Known) -> bool {
-        self.0[..MODE] == known.0[..MODE] && self.0[OWNER..OBJECT] == known.0[MODE..]
+    /// Returns whether the entry has this stat data.
+    pub(crate) fn has_stat(self, stat: &FileStat) -> bool {
+        self.0[..MODE] == stat.0[..MODE] && self.0[OWNER..OBJECT] == stat.0[MODE..]
     }
 }
 
 impl Index {
-    /// None where it says anything that holds for one worktree alone, or that is not known here.
+    /// Parses an index. Returns `None` if it contains anything that depends on one worktree, or that is unknown
+    /// here.
     pub(crate) fn parse(bytes: Vec<u8>) -> Option<Index> {
         let end = bytes.len().checked_sub(HASH)?;
-        // Two and three differ in flags that are refused below.
+        // Versions 2 and 3 differ only in flags that are refused below.
         if bytes.get(..4)? != b"DIRC" || !matches!(word(&bytes, 4), 2 | 3) {
             return None;
         }
@@ -121,7 +122,7 @@ impl Index {
         for _ in 0..count {
             let rest = bytes.get(at..end)?;
             let flags = u16::from_be_bytes([*rest.get(FLAGS)?, *rest.get(FLAGS + 1)?]);
-            // Anything but a length: a conflict, or a path that is left out or taken for unchanged.
+            // Other flags mean a conflict, or a path that is skipped or assumed unchanged.
             if flags & !LENGTH != 0 {
                 return None;
             }
@@ -138,13 +139,13 @@ impl Index {
         }
         while at < end {
             let name = bytes.get(at..at + 4)?;
-            if !ABOUT_CONTENT.contains(&name) || at + 8 > end {
+            if !CONTENT_EXTENSIONS.contains(&name) || at + 8 > end {
                 return None;
             }
             at = at.checked_add(8)?.checked_add(word(&bytes, at + 4) as usize)?;
         }
         let (all, hash) = bytes.split_at(end);
-        let is_whole = at == end && (has_none(hash) || Sha1::digest(all)[..] == *hash);
+        let is_whole = at == end && (is_absent(hash) || Sha1::digest(all)[..] == *hash);
         is_whole.then_some(Index { bytes, entries })
     }
 
@@ -152,32 +153,32 @@ impl Index {
         self.entries.iter().map(|&(at, length)| Entry(&self.bytes[at..at + PATH + length]))
     }
 
-    /// The index of a worktree whose files, in the order of the entries, are these.
-    pub(crate) fn about(&self, files: &[Known]) -> Vec<u8> {
+    /// Returns the same index with this stat data, in the order of the entries.
+    pub(crate) fn with_stats(&self, files: &[FileStat]) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
-        for (&(at, _), known) in self.entries.iter().zip(files) {
-            known.write(&mut bytes[at..]);
+        for (&(at, _), stat) in self.entries.iter().zip(files) {
+            stat.write(&mut bytes[at..]);
         }
         let (all, hash) = bytes.split_at_mut(self.bytes.len() - HASH);
-        if !has_none(hash) {
+        if !is_absent(hash) {
             hash.copy_from_slice(&Sha1::digest(&*all));
         }
         bytes
     }
 }
 
-/// A repository may do without a hash (`index.skipHash`): it is all zeros then.
-fn has_none(hash: &[u8]) -> bool {
+/// Returns whether the hash is absent: all zeros, because of `index.skipHash`.
+fn is_absent(hash: &[u8]) -> bool {
     hash.iter().all(|&byte| byte == 0)
 }
 
-/// Whether git keeps these bytes as this object.
+/// Returns whether these bytes are the content of this object.
 pub(crate) fn is_object(object: &[u8], bytes: &[u8]) -> bool {
     let hash = Sha1::new().chain_update(format!("blob {}\0", bytes.len())).chain_update(bytes);
     hash.finalize()[..] == *object
 }
 
-/// Only where there are four bytes.
+/// Reads a big-endian number. There must be four bytes.
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
@@ -190,7 +191,7 @@ mod tests {
     use super::*;
     use crate::git::Git;
 
-    /// A repository with some files, and the index that git wrote of it.
+    /// Creates a repository with some files, and returns git's index of it.
     fn repository(settings: &[(&str, &str)]) -> (tempfile::TempDir, Vec<u8>) {
         let folder = tempfile::tempdir().unwrap();
         let git = |subcommand: &str, args: &[&str]| {
@@ -213,25 +214,25 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_git_wrote_is_read_and_written_as_it_was() {
+    fn an_index_survives_a_round_trip() {
         for settings in [&[][..], &[("index.skipHash", "true")]] {
             let (folder, bytes) = repository(settings);
             let index = Index::parse(bytes.clone()).expect("a plain index");
             let paths: Vec<_> =
                 index.entries().map(|entry| String::from_utf8_lossy(entry.path()).into_owned()).collect();
             assert_eq!(paths, ["inside/one".to_owned(), "link".to_owned(), "x".repeat(200)]);
-            let known: Vec<Known> =
-                paths.iter().map(|path| Known::of(&stat(&folder.path().join(path)))).collect();
-            assert!(index.entries().zip(&known).all(|(entry, known)| entry.knows(known)));
-            assert_eq!(index.about(&known), bytes);
-            let other = Known::of(&stat(folder.path()));
-            assert!(!index.entries().any(|entry| entry.knows(&other)));
-            assert_ne!(index.about(&[other; 3]), bytes);
+            let stats: Vec<FileStat> =
+                paths.iter().map(|path| FileStat::of(&stat(&folder.path().join(path)))).collect();
+            assert!(index.entries().zip(&stats).all(|(entry, stat)| entry.has_stat(stat)));
+            assert_eq!(index.with_stats(&stats), bytes);
+            let other = FileStat::of(&stat(folder.path()));
+            assert!(!index.entries().any(|entry| entry.has_stat(&other)));
+            assert_ne!(index.with_stats(&[other; 3]), bytes);
         }
     }
 
     #[test]
-    fn an_object_is_known_by_its_bytes() {
+    fn an_object_is_identified_by_its_bytes() {
         let (_folder, bytes) = repository(&[]);
         let index = Index::parse(bytes).expect("a plain index");
         let objects: Vec<&[u8]> = index.entries().map(Entry::object).collect();
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_is_refused() {
+    fn an_index_that_is_not_plain_is_refused() {
         let (_folder, version_4) = repository(&[("index.version", "4")]);
         let (_folder, split) = repository(&[("core.splitIndex", "true")]);
         let (_folder, untracked) = repository(&[("core.untrackedCache", "true")]);
@@ -250,12 +251,12 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_cut_off_or_overwritten_is_no_panic() {
+    fn a_damaged_index_does_not_panic() {
         let (_folder, hashed) = repository(&[]);
         for end in 0..hashed.len() {
             assert!(Index::parse(hashed[..end].to_vec()).is_none(), "{end} of {}", hashed.len());
         }
-        // Without a hash nobody can tell that it is broken.
+        // Without a hash, damage cannot be detected.
         let (_folder, bytes) = repository(&[("index.skipHash", "true")]);
         let mut read = 0;
         for at in 0..bytes.len() {
@@ -263,8 +264,8 @@ mod tests {
                 let mut broken = bytes.clone();
                 broken[at] = value;
                 if let Some(index) = Index::parse(broken) {
-                    let files = vec![Known([0; OBJECT - 4]); index.entries().len()];
-                    assert_eq!(index.about(&files).len(), bytes.len());
+                    let files = vec![FileStat([0; OBJECT - 4]); index.entries().len()];
+                    assert_eq!(index.with_stats(&files).len(), bytes.len());
                     read += 1;
                 }
             }

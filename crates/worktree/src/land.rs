@@ -1,76 +1,100 @@
-//! Bringing a worktree's work onto its target branch: one lander at a time, checked, and all or nothing.
+//! Landing: brings a worktree's work onto its target branch, one landing at a time, verified, all or nothing.
 //!
 //! ```text
-//!   landers' lock ─▶ rebase, merge or squash onto the target ─▶ verify ─▶ update-ref { target, fence } ─▶ checkouts, push
-//!                      ▲                                                        │ the target moved
-//!                      └────────────────────────────────────────────────────────┘ a few times
+//!   landing lock ─▶ fetch ─▶ rebase, merge or squash ─▶ verify ─▶ push ─▶ { checkouts, target, fence }
+//!                     ▲                                             │           │
+//!                     ├──── the remote's branch has moved ──────────┘           │
+//!                     └──── the target has moved ───────────────────────────────┘
 //! ```
 //!
-//! Whatever fails before the transaction, the worktree's HEAD and files are as they were.
+//! With a required remote, the remote decides: work that it refuses does not land here either. After any
+//! failure, the worktree's HEAD and files are as before, and so are the target and its checkouts.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
+mod behind;
+mod changes;
+mod follower;
+mod integrate;
+mod moving;
+mod remote;
+
+use std::{cell::RefCell, path::PathBuf, time::Duration};
+
+use self::{
+    behind::LANDED_BY,
+    moving::{BranchMove, finish_move},
+    remote::{PushResult, RemoteBranch, RemoteTip},
 };
-
 use crate::{
-    entry::checkouts_of,
+    clock,
     error::{Attempt, Error, Kind},
     fault,
     fence::{self, Fence, fenced},
-    git::{Cancel, Git},
-    lock::DEFAULT_DEADLINE,
+    git::Cancel,
+    lock::{DEFAULT_DEADLINE, LockGuard},
     name::check_branch,
     worktrees::Worktree,
 };
 
-/// A target that moves more often than this during our attempts is busy with something else than landing.
-const DEFAULT_TRIES: u32 = 5;
+pub use self::{behind::OutdatedCheckout, integrate::Verify, moving::InterruptedMove};
 
-/// How many uncommitted files are named.
+/// The most retries after transient failures of git.
+const MAX_FAILURES: u32 = 4;
+
+/// The bounds of the pause between two attempts, which doubles each time.
+const MIN_PAUSE_MS: u64 = 20;
+const MAX_PAUSE_MS: u64 = 1_000;
+
+/// The most attempts to push while the remote's branch keeps moving.
+const MAX_PUSHES: u32 = 100;
+
+/// The most uncommitted files named in an error.
 const NAMED_FILES: usize = 20;
 
-/// How the work gets onto the target.
+/// The way in which the work is added to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Strategy {
-    /// Its commits, one by one, on top of the target.
+    /// Each commit, rebased onto the target.
     #[default]
     Rebase,
     /// A merge commit.
     Merge,
-    /// One commit with all of its changes.
+    /// One commit with all changes.
     Squash,
 }
 
-/// Looks at a result in the worktree at this path; an error is what is wrong with it.
-pub type Verify<'a> = dyn Fn(&Path) -> Result<(), String> + 'a;
+/// A remote to which the target is pushed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    /// The name or URL of the remote.
+    pub remote: String,
+    /// Whether the work lands only if the remote accepts it.
+    pub required: bool,
+}
 
-/// What to land, and how.
+/// The options of a landing.
 pub struct LandOptions<'a> {
     /// The run that lands.
     pub run: String,
-    /// The branch to land on.
+    /// The target branch.
     pub into: String,
-    /// How.
+    /// The way in which the work is added.
     pub strategy: Strategy,
     /// The message of a merge or squash commit.
     pub message: String,
-    /// A fence, and the number that it must have; None for a run without one.
+    /// The name of a fence and its expected number; absent for a run without one.
     pub fence: Option<(String, u64)>,
-    /// Looks at the result in the worktree before the target moves; an error is what is wrong with it.
+    /// A check of the result in the worktree before the target moves; its error describes what is wrong.
     pub verify: Option<&'a Verify<'a>>,
-    /// Whether clean checkouts of the target are brought to its new commit.
-    pub update_checkouts: bool,
-    /// A remote to push the target to.
-    pub push: Option<String>,
-    /// How long is waited for other landers.
-    pub lock_deadline: Duration,
-    /// How often it is tried when the target moves meanwhile.
-    pub tries: u32,
+    /// The remote to push to; absent if the landing is local.
+    pub push: Option<Push>,
+    /// The longest wait for other landings, and the time limit of retries when the target moves.
+    pub patience: Duration,
+    /// Called with messages for the user about waits and retries.
+    pub on_progress: Option<&'a dyn Fn(String)>,
 }
 
 impl LandOptions<'_> {
-    /// A rebase onto a branch, clean checkouts updated, nothing verified or pushed.
+    /// Creates options for a rebase onto a branch, without verification and push.
     pub fn new(run: &str, into: &str) -> Self {
         LandOptions {
             run: run.to_owned(),
@@ -79,113 +103,265 @@ impl LandOptions<'_> {
             message: format!("Land run {run}"),
             fence: None,
             verify: None,
-            update_checkouts: true,
             push: None,
-            lock_deadline: DEFAULT_DEADLINE,
-            tries: DEFAULT_TRIES,
+            patience: DEFAULT_DEADLINE,
+            on_progress: None,
+        }
+    }
+
+    fn report(&self, what: impl FnOnce() -> String) {
+        if let Some(report) = self.on_progress {
+            report(what());
         }
     }
 }
 
-/// How it went.
+/// The result of a landing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Landed {
-    /// The target's commit now.
+    /// The target's commit after the landing.
     pub commit: String,
-    /// The target's commit before.
+    /// The target's commit before the landing.
     pub before: String,
-    /// Whether the target moved: not if it held all of it already.
+    /// Whether the target moved; false if it already contained the work.
     pub moved: bool,
-    /// What became of the target's checkouts.
-    pub checkouts: Vec<(PathBuf, CheckoutFate)>,
-    /// What became of the push.
+    /// The checkouts of the target that were updated.
+    pub checkouts: Vec<PathBuf>,
+    /// The result of the push; absent without a remote.
     pub push: Option<PushFate>,
 }
 
-/// What became of a checkout of the target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CheckoutFate {
-    /// It has the new files.
-    Updated,
-    /// It has changes that are not committed, or files in the way: it still has the old files.
-    Left(String),
-}
-
-/// What became of a push.
+/// The result of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PushFate {
-    /// The remote has it.
+    /// The remote accepted the work.
     Pushed,
-    /// The remote did not take it; it is landed here all the same.
-    Refused(String),
+    /// The remote was unreachable or refused the work, which landed locally anyway.
+    NotPushed {
+        /// Git's message.
+        reason: String,
+        /// The number of the target's commits that the remote lacks; absent if unknown.
+        commits: Option<usize>,
+    },
+}
+
+/// A landing in progress.
+struct Landing<'l> {
+    options: &'l LandOptions<'l>,
+    /// The commit to land: the worktree's HEAD at the start.
+    head: String,
+    lock: &'l LockGuard<'l>,
+    /// The base and the tree that were verified.
+    verified: RefCell<Option<(String, String)>>,
+    /// Whether the remote has accepted the work. From then on the landing cannot be cancelled.
+    pushed: RefCell<bool>,
 }
 
 impl Worktree {
     /// Lands the work of this worktree's HEAD on a branch.
     pub fn land(&mut self, options: &LandOptions<'_>, cancel: &Cancel) -> Result<Landed, Error> {
         let attempt = format!("land {} of run {} on {}", self.path().display(), options.run, options.into);
-        self.land_in_turn(options, cancel).attempt(|| attempt)
+        self.land_locked(options, cancel).attempt(|| attempt)
     }
 
-    fn land_in_turn(&mut self, options: &LandOptions<'_>, cancel: &Cancel) -> Result<Landed, Kind> {
+    fn land_locked(&mut self, options: &LandOptions<'_>, cancel: &Cancel) -> Result<Landed, Kind> {
         check_branch(&options.into)?;
+        let deadline_ms = clock::now_ms().saturating_add(options.patience.as_millis() as u64);
         let lock = self.repository.land_lock(&options.into)?;
-        let _turn = lock.hold(&options.run, options.lock_deadline)?;
+        if let Some(holder) = lock.holder() {
+            options.report(|| format!("waiting for {holder}, which lands on {}", options.into));
+        }
+        let lock_guard = lock.acquire_unless_cancelled(&options.run, options.patience, Some(cancel))?;
+        let repaired = finish_move(&self.repository, &options.into, &lock_guard, self.timeout)?;
+        for path in repaired {
+            options.report(|| format!("repaired after an interrupted landing: {}", path.display()));
+        }
         self.refuse_uncommitted()?;
-        let target = format!("refs/heads/{}", options.into);
-        for _ in 0..options.tries.max(1) {
-            let missing = || Kind::NoSuchBranch { branch: options.into.clone() };
-            let before = self.repository.read_ref(&target)?.ok_or_else(missing)?;
-            let fence = self.check_fence(options)?;
-            let landed_before = fence.as_ref().and_then(|(fence, _)| {
-                fence
-                    .landed
-                    .iter()
-                    .rev()
-                    .find(|(into, _)| *into == options.into)
-                    .map(|(_, commit)| commit.clone())
-            });
-            let head = self.head()?.ok_or_else(|| Kind::NoCommits { path: self.mark.path.clone() })?;
-            if self.is_ancestor(&head, &before)? || landed_before.as_ref() == Some(&head) {
-                // Whoever landed it may have been cut off before it was pushed.
-                let push =
-                    options.push.as_ref().map(|remote| self.push(remote, options, &before, &before, cancel));
-                return Ok(Landed {
-                    commit: before.clone(),
-                    before,
-                    moved: false,
-                    checkouts: Vec::new(),
-                    push,
-                });
-            }
-            let commit = self.prepare_result(options, &head, &before, cancel)?;
-            let verified = options.verify.map_or(Ok(()), |verify| verify(self.path()));
-            if let Err(message) = verified {
-                self.back_to(&head, cancel)?;
-                return Err(Kind::VerifyFailed { message });
-            }
-            fault::point("verified");
-            match self.move_target(options, &target, &commit, &before, fence.as_ref()) {
-                Ok(()) => {
-                    fault::point("landed");
-                    let checkouts = self.update_checkouts(options, &before, &commit, cancel)?;
-                    let push = options
-                        .push
-                        .as_ref()
-                        .map(|remote| self.push(remote, options, &before, &commit, cancel));
-                    tracing::info!(run = options.run, path = %self.path().display(), into = options.into, commit, "landed");
-                    return Ok(Landed { commit, before, moved: true, checkouts, push });
-                }
-                Err(kind) => {
-                    self.back_to(&head, cancel)?;
-                    self.check_fence(options)?;
-                    if self.repository.read_ref(&target)?.as_ref() == Some(&before) {
-                        return Err(kind);
+        let head = self.head()?.ok_or_else(|| Kind::NoCommits { path: self.mark.path.clone() })?;
+        let landing = Landing {
+            options,
+            head,
+            lock: &lock_guard,
+            verified: RefCell::default(),
+            pushed: RefCell::default(),
+        };
+        self.land_until_done(&landing, deadline_ms, cancel)
+    }
+
+    /// Retries while the target moves, and a few times after transient failures of git.
+    fn land_until_done(
+        &self,
+        landing: &Landing<'_>,
+        deadline_ms: u64,
+        cancel: &Cancel,
+    ) -> Result<Landed, Kind> {
+        let options = landing.options;
+        let (mut moves, mut failures, no_cancel) = (0, 0, Cancel::default());
+        loop {
+            // Work that the remote has accepted must land, even if it is cancelled now.
+            let cancel = if *landing.pushed.borrow() { &no_cancel } else { cancel };
+            let kind = match self.try_land(landing, cancel) {
+                Ok(landed) => return Ok(landed),
+                Err(kind) => kind,
+            };
+            self.reset_worktree(landing)?;
+            self.check_fence(options)?;
+            match kind {
+                Kind::TargetMoved { branch, .. } => {
+                    moves += 1;
+                    let is_remote = branch != options.into;
+                    if clock::now_ms() >= deadline_ms || (is_remote && moves >= MAX_PUSHES) {
+                        return Err(Kind::TargetMoved { branch, tries: moves });
                     }
+                    options.report(|| format!("{branch} has moved: retrying on top of it"));
                 }
+                kind if kind.is_transient() && failures < MAX_FAILURES => {
+                    failures += 1;
+                    options.report(|| format!("git failed, retrying: {kind}"));
+                }
+                kind => return Err(kind),
+            }
+            if cancel.is_cancelled() && !*landing.pushed.borrow() {
+                return Err(Kind::Cancelled);
+            }
+            // Random, so that two hosts that land on the same remote do not collide each time.
+            let max_ms = MAX_PAUSE_MS.min(MIN_PAUSE_MS << (moves + failures).min(16));
+            clock::pause_ms(max_ms / 2 + clock::random_below(max_ms / 2 + 1));
+        }
+    }
+
+    /// Resets files and HEAD, with retries if another git command is in the way.
+    fn reset_worktree(&self, landing: &Landing<'_>) -> Result<(), Kind> {
+        for failed in 1.. {
+            match self.reset_to(&landing.head, &Cancel::default()) {
+                Err(kind) if kind.is_transient() && failed < MAX_FAILURES => {
+                    clock::pause_ms(MIN_PAUSE_MS << failed)
+                }
+                other => return other,
             }
         }
-        Err(Kind::TargetMoved { branch: options.into.clone(), tries: options.tries.max(1) })
+        Ok(())
+    }
+
+    fn try_land(&self, landing: &Landing<'_>, cancel: &Cancel) -> Result<Landed, Kind> {
+        let Landing { options, head, .. } = landing;
+        let missing = || Kind::NoSuchBranch { branch: options.into.clone() };
+        let local = self.repository.read_ref(&format!("refs/heads/{}", options.into))?.ok_or_else(missing)?;
+        let fence = self.check_fence(options)?;
+        let remote = options.push.as_ref().map(|push| self.remote_branch(push, options));
+        let tip = match &remote {
+            Some(remote) => Some(remote.fetch(cancel)?),
+            None => None,
+        };
+        if let (Some(RemoteTip::Unreachable(reason)), Some(push)) = (&tip, &options.push)
+            && push.required
+        {
+            return Err(Kind::PushFailed { remote: push.remote.clone(), reason: reason.clone() });
+        }
+        let base = match (&remote, &tip) {
+            (Some(remote), Some(tip)) => remote.base(&local, tip).map_err(|kind| landing.with_push(kind))?,
+            _ => local.clone(),
+        };
+        let landed_before = fence.as_ref().and_then(|(fence, _)| fence.last_landed_on(&options.into));
+        if landed_before == Some(head.as_str()) || self.repository.is_ancestor(head, &local)? {
+            // The process that landed it may have been killed before the push.
+            let push = self.push_to(landing, remote.as_ref().zip(tip.as_ref()), &local, cancel)?;
+            return Ok(Landed {
+                commit: local.clone(),
+                before: local,
+                moved: false,
+                checkouts: Vec::new(),
+                push,
+            });
+        }
+        let commit = if self.repository.is_ancestor(head, &base)? {
+            // The remote already has it, but the local branch does not.
+            base.clone()
+        } else {
+            self.integrate(options, head, &base, cancel)?
+        };
+        let moves = BranchMove {
+            repository: &self.repository,
+            run: &options.run,
+            branch: &options.into,
+            before: &local,
+            after: &commit,
+            own: self.path(),
+            lock: landing.lock,
+            timeout: self.timeout,
+        };
+        if commit != base {
+            moves.check()?;
+            self.verify(landing, &commit, &base)?;
+            fault::point("verified");
+        }
+        let push = self.push_to(landing, remote.as_ref().zip(tip.as_ref()), &commit, cancel)?;
+        fault::point("pushed");
+        if commit == local {
+            return Ok(Landed { commit, before: local, moved: false, checkouts: Vec::new(), push });
+        }
+        let checkouts = moves.execute(|| self.move_target(options, &commit, &local, fence.as_ref()));
+        let checkouts = checkouts.map_err(|kind| landing.with_push(kind))?;
+        tracing::info!(run = options.run, path = %self.path().display(), into = options.into, commit, "landed");
+        Ok(Landed { commit, before: local, moved: true, checkouts, push })
+    }
+
+    /// Verifies the result, unless the same result was verified before.
+    fn verify(&self, landing: &Landing<'_>, commit: &str, base: &str) -> Result<(), Kind> {
+        let Some(verify) = landing.options.verify else { return Ok(()) };
+        let result = (base.to_owned(), self.tree_of(commit)?);
+        if landing.verified.borrow().as_ref() == Some(&result) {
+            return Ok(());
+        }
+        verify(self.path()).map_err(|message| Kind::VerifyFailed { message })?;
+        landing.verified.replace(Some(result));
+        Ok(())
+    }
+
+    /// Pushes a commit, if there is a remote that lacks it.
+    fn push_to(
+        &self,
+        landing: &Landing<'_>,
+        remote: Option<(&RemoteBranch<'_>, &RemoteTip)>,
+        commit: &str,
+        cancel: &Cancel,
+    ) -> Result<Option<PushFate>, Kind> {
+        let Some((remote, tip)) = remote else { return Ok(None) };
+        let not_pushed = |reason: String| {
+            let commits = match tip {
+                RemoteTip::At(tip) => remote.count(commit, tip).ok(),
+                RemoteTip::Absent | RemoteTip::Unreachable(_) => None,
+            };
+            Ok(Some(PushFate::NotPushed { reason, commits }))
+        };
+        match tip {
+            RemoteTip::Unreachable(reason) => return not_pushed(reason.clone()),
+            RemoteTip::At(tip) if self.repository.is_ancestor(commit, tip)? => {
+                return Ok(Some(PushFate::Pushed));
+            }
+            RemoteTip::At(_) | RemoteTip::Absent => {}
+        }
+        // The remote does not know the fence, so check it right before the push.
+        self.check_fence(landing.options)?;
+        match remote.push(commit, cancel)? {
+            PushResult::Accepted => {
+                landing.pushed.replace(true);
+                Ok(Some(PushFate::Pushed))
+            }
+            PushResult::Moved => {
+                let branch = format!("{} of {}", remote.branch, remote.remote);
+                Err(Kind::TargetMoved { branch, tries: 1 })
+            }
+            PushResult::Failed(reason) if landing.options.push.as_ref().is_some_and(|push| push.required) => {
+                Err(Kind::PushFailed { remote: remote.remote.to_owned(), reason })
+            }
+            PushResult::Failed(reason) => not_pushed(reason),
+        }
+    }
+
+    fn remote_branch<'a>(&'a self, push: &'a Push, options: &'a LandOptions<'_>) -> RemoteBranch<'a> {
+        let (repository, timeout) = (&self.repository, self.timeout);
+        RemoteBranch { repository, remote: &push.remote, branch: &options.into, timeout }
     }
 
     fn refuse_uncommitted(&self) -> Result<(), Kind> {
@@ -202,7 +378,7 @@ impl Worktree {
         if files.is_empty() { Ok(()) } else { Err(Kind::Uncommitted { files }) }
     }
 
-    /// The fence and its object, if the run has one and it is ours.
+    /// Returns the fence and its object. Fails if the fence does not have the expected number.
     fn check_fence(&self, options: &LandOptions<'_>) -> Result<Option<(Fence, String)>, Kind> {
         let Some((name, expected)) = &options.fence else { return Ok(None) };
         let (expected, read) = (*expected, self.repository.read_fence_ref(name)?);
@@ -212,184 +388,41 @@ impl Worktree {
         }
     }
 
-    /// The commit that the target shall be at, checked out here.
-    fn prepare_result(
-        &self,
-        options: &LandOptions<'_>,
-        head: &str,
-        before: &str,
-        cancel: &Cancel,
-    ) -> Result<String, Kind> {
-        if options.strategy == Strategy::Rebase {
-            return self.rebase(head, before, cancel);
-        }
-        let tree = self.merged_tree(before, head)?;
-        let mut commit = self.by_somebody(self.git("commit-tree"))?.args(["-p", before]);
-        if options.strategy == Strategy::Merge {
-            commit = commit.args(["-p", head]);
-        }
-        let commit = commit.arg(&tree).input(format!("{}\n", options.message.trim_end())).line()?;
-        self.back_to(&commit, cancel)?;
-        Ok(commit)
-    }
-
-    fn rebase(&self, head: &str, before: &str, cancel: &Cancel) -> Result<String, Kind> {
-        let git = self.by_somebody(Git::new(self.path(), "rebase"))?.setting("core.hooksPath", "/dev/null");
-        let git = git.args(["--quiet", "--no-autostash", "--no-stat", before]);
-        let output = match self.long(git, cancel).output() {
-            Ok(output) if output.status.success() => {
-                return self.head()?.ok_or_else(|| output.failure());
-            }
-            other => other,
-        };
-        let conflict = output.as_ref().ok().map(|_| self.unmerged()).transpose()?;
-        let restored = self.git("rebase").arg("--abort").output();
-        if !restored.is_ok_and(|output| output.status.success()) {
-            crate::checkpoint::forget_unfinished(&self.entry());
-        }
-        self.return_to_branch(head)?;
-        self.back_to(head, &Cancel::default())?;
-        match (output?, conflict) {
-            (_, Some((files, hunks))) if !files.is_empty() => Err(Kind::Conflict { files, hunks }),
-            (output, _) => Err(output.failure()),
-        }
-    }
-
-    /// A broken-off rebase leaves HEAD detached.
-    fn return_to_branch(&self, head: &str) -> Result<(), Kind> {
-        crate::entry::write_head(&self.entry(), self.mark.branch.as_deref(), head)
-    }
-
-    fn unmerged(&self) -> Result<(Vec<String>, String), Kind> {
-        let files = self.git("diff").args(["--name-only", "--diff-filter=U", "-z"]).run()?.fields();
-        let hunks = self.git("diff").args(["--no-color", "--no-ext-diff", "--diff-filter=U"]).run()?.stdout;
-        Ok((files, String::from_utf8_lossy(&hunks).into_owned()))
-    }
-
-    /// Both sides together, without touching any file.
-    fn merged_tree(&self, before: &str, head: &str) -> Result<String, Kind> {
-        let args = ["--write-tree", "-z", "--name-only", "--no-messages", before, head];
-        let output = self.repository.git("merge-tree").args(args).output()?;
-        let mut fields = output.fields().into_iter();
-        let tree = fields.next();
-        match (output.status.code(), tree) {
-            (Some(0), Some(tree)) => Ok(tree),
-            (Some(1), Some(tree)) => {
-                let files: Vec<String> = fields.collect();
-                // The tree holds the files with markers in them.
-                let diff =
-                    self.repository.git("diff").args(["--no-color", "--no-ext-diff", before, &tree, "--"]);
-                let hunks = diff.args(&files).run()?.stdout;
-                Err(Kind::Conflict { files, hunks: String::from_utf8_lossy(&hunks).into_owned() })
-            }
-            _ => Err(output.failure()),
-        }
-    }
-
-    /// Branch, index and files to a commit; files that git does not know stay.
-    fn back_to(&self, commit: &str, cancel: &Cancel) -> Result<(), Kind> {
-        let reset =
-            self.git("reset").args(["--hard", "--quiet", commit]).setting("core.hooksPath", "/dev/null");
-        self.long(reset, cancel).run().map(|_| ())
-    }
-
-    fn is_ancestor(&self, commit: &str, of: &str) -> Result<bool, Kind> {
-        let output = self.repository.git("merge-base").args(["--is-ancestor", commit, of]).output()?;
-        match output.status.code() {
-            Some(0) => Ok(true),
-            Some(1) => Ok(false),
-            _ => Err(output.failure()),
-        }
-    }
-
-    /// The person's name where there is one, else ours.
-    pub(crate) fn by_somebody<'a>(&self, git: Git<'a>) -> Result<Git<'a>, Kind> {
-        let known = self.git("var").arg("GIT_COMMITTER_IDENT").output()?.status.success();
-        Ok(if known { git } else { git.by_sprag() })
-    }
-
-    /// Target and fence, together or not at all.
+    /// Updates target and fence, both or neither.
     fn move_target(
         &self,
         options: &LandOptions<'_>,
-        target: &str,
         commit: &str,
         before: &str,
         fence: Option<&(Fence, String)>,
     ) -> Result<(), Kind> {
+        let target = format!("refs/heads/{}", options.into);
         let mut changes = format!("update {target} {commit} {before}\n");
+        let mut moved = None;
         if let (Some((name, _)), Some((fence, object))) = (&options.fence, fence) {
             let mut fence = fence.clone();
             fence.landed.push((options.into.clone(), commit.to_owned()));
             let new = self.repository.write_fence(&fence)?;
             changes.push_str(&format!("update {} {new} {object}\n", fence::name(name)));
+            moved = Some(fence);
         }
-        self.repository.update_refs(&format!("sprag: landed by run {}", options.run), &changes)
-    }
-
-    /// Whoever has the target checked out gets the new files, if nothing of theirs is in the way.
-    fn update_checkouts(
-        &self,
-        options: &LandOptions<'_>,
-        before: &str,
-        commit: &str,
-        cancel: &Cancel,
-    ) -> Result<Vec<(PathBuf, CheckoutFate)>, Kind> {
-        let mut fates = Vec::new();
-        for checkout in checkouts_of(&self.repository, &options.into)? {
-            if checkout.path == self.path() || !options.update_checkouts {
-                continue;
-            }
-            let fate = update_checkout(&checkout.path, before, commit, self.timeout, cancel)
-                .unwrap_or_else(|kind| CheckoutFate::Left(kind.to_string()));
-            fates.push((checkout.path, fate));
+        self.repository.update_refs(&format!("{LANDED_BY}{}", options.run), &changes)?;
+        if let Some(fence) = moved {
+            self.repository.confirm_fence(&fence)?;
         }
-        Ok(fates)
-    }
-
-    fn push(
-        &self,
-        remote: &str,
-        options: &LandOptions<'_>,
-        before: &str,
-        commit: &str,
-        cancel: &Cancel,
-    ) -> PushFate {
-        let into = &options.into;
-        // What we last saw there, or what the target was before.
-        let seen = self.repository.read_ref(&format!("refs/remotes/{remote}/{into}")).ok().flatten();
-        let lease = format!("--force-with-lease=refs/heads/{into}:{}", seen.as_deref().unwrap_or(before));
-        let what = format!("{commit}:refs/heads/{into}");
-        // A remote may be a path that is meant from the main checkout.
-        let from = self.repository.main_checkout().unwrap_or(self.repository.common_dir());
-        let push = Git::new(from, "push").args(["--quiet", &lease, "--end-of-options", remote, &what]);
-        match push.long(self.timeout, cancel).run() {
-            Ok(_) => PushFate::Pushed,
-            Err(kind) => PushFate::Refused(kind.to_string()),
-        }
+        Ok(())
     }
 }
 
-fn update_checkout(
-    path: &Path,
-    before: &str,
-    commit: &str,
-    timeout: Duration,
-    cancel: &Cancel,
-) -> Result<CheckoutFate, Kind> {
-    Git::new(path, "update-index").args(["-q", "--refresh"]).output()?;
-    // Its HEAD has moved with the branch: it is clean if it is what the branch was before.
-    for args in [["diff-index", "--cached"], ["diff-index", "--quiet"]] {
-        let differs = Git::new(path, args[0]).args([args[1], "--quiet", before, "--"]).output()?;
-        if !differs.status.success() {
-            let why = "it has changes that are not committed; `git stash`, then `git reset --hard`, brings it up to date";
-            return Ok(CheckoutFate::Left(why.to_owned()));
+impl Landing<'_> {
+    /// Adds to a blocked landing that the remote already has the work.
+    fn with_push(&self, kind: Kind) -> Kind {
+        match (kind, &self.options.push) {
+            (Kind::Blocked(mut blocked), Some(push)) if *self.pushed.borrow() => {
+                blocked.pushed_to = Some(push.remote.clone());
+                Kind::Blocked(blocked)
+            }
+            (kind, _) => kind,
         }
-    }
-    let update = Git::new(path, "read-tree").args(["-m", "-u", before, commit]);
-    let output = update.long(timeout, cancel).output()?;
-    match output.status.success() {
-        true => Ok(CheckoutFate::Updated),
-        false => Ok(CheckoutFate::Left(output.failure().to_string())),
     }
 }

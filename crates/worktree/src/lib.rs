@@ -1,4 +1,5 @@
-//! A git worktree for every run: made, kept ready, landed and removed, from many processes at once, and no work lost.
+//! A git worktree for every run: created, pooled, landed and removed by many processes at once, without losing
+//! work.
 //!
 //! ```text
 //!   Repository ── identity, lock ──┐
@@ -6,75 +7,83 @@
 //!   Worktrees ── create ─▶ Worktree ── checkpoint, restore, land ──▶ remove
 //!      ▲  │                                                            │ park
 //!      │  └────────────────────────── pool ◀───────────────────────────┘
-//!   recover: what dead runs left
+//!   recover: reclaims what dead runs left
 //! ```
 //!
-//! What holds:
-//! - The repository's lock covers registration only; checkouts, hooks, deletions and landings happen without it.
-//! - Git never sees a half-made entry: it is built aside and renamed into `worktrees/`.
-//! - Whoever is killed, wherever, blocks nobody: its owner lock is free then, and its work is saved under
-//!   `refs/sprag/salvage/` before anything is removed.
-//! - Entries without our mark, and branches that we did not make, are never touched.
+//! Guarantees:
+//! - The repository's lock covers registration only. Checkouts, hooks, deletions and landings run without it.
+//! - Git never sees an incomplete entry, because it is built in a staging folder and renamed into `worktrees/`.
+//! - A process that is killed at any point blocks no other process. Its owner lock is then free, and its work
+//!   is saved under `refs/sprag/salvage/` before anything is removed.
+//! - Entries without Sprag's mark, and branches that Sprag did not create, are never changed.
 //!
-//! All calls block; none prints. Linux only, like the crate `sprag-process`.
+//! All calls block, and none prints. Linux only, like the crate `sprag-process`.
 
 mod branch;
 mod checkout;
+mod checkout_snapshot;
 mod checkpoint;
 mod clock;
 mod create;
+mod dirty;
 mod entry;
 mod error;
+mod fair_queue;
 mod fault;
 mod fence;
+mod foreign_git;
 mod git;
 mod include;
 mod index;
 mod land;
-mod line;
 mod lock;
 mod loose;
 mod mark;
 mod metrics;
+mod modules;
 mod name;
-mod original;
 mod owner;
 mod pool;
 mod ports;
+mod prune;
+mod read;
 mod recover;
 mod refs;
 mod remove;
 mod repository;
 mod salvage;
 mod setup;
+mod single_flight;
 mod snapshot;
 mod start;
 mod sync;
 mod tip;
 mod trash;
 mod visit;
-mod wish;
 mod worktrees;
 
 pub use branch::{BranchFate, BranchPolicy};
 pub use checkpoint::Checkpoint;
 pub use create::{Branch, CreateOptions};
-pub use error::{Error, Kind};
+pub use dirty::Uncommitted;
+pub use error::{Blocked, Error, Kind, Obstacle};
 pub use fence::Fence;
 pub use git::Cancel;
-pub use land::{CheckoutFate, LandOptions, Landed, PushFate, Strategy, Verify};
-pub use lock::{DEFAULT_DEADLINE, Held, Holder, SharedLock};
+pub use land::{InterruptedMove, LandOptions, Landed, OutdatedCheckout, Push, PushFate, Strategy, Verify};
+pub use lock::{DEFAULT_DEADLINE, LockGuard, LockHolder, SharedLock};
 pub use mark::{Mark, Shared, Stamp, State};
-pub use metrics::{Metrics, Spread, snapshot};
+pub use metrics::{DurationStats, Metrics, snapshot};
+pub use modules::SavedModule;
 pub use name::check_branch;
 pub use owner::OwnerLock;
 pub use pool::Parked;
 pub use ports::Ports;
+pub use prune::BrokenRef;
 pub use recover::Recovered;
-pub use refs::{Keeps, RunRef};
+pub use refs::{RefPurpose, RunRef};
 pub use remove::Removed;
 pub use repository::{Identity, Repository};
 pub use salvage::Salvaged;
 pub use trash::Leftover;
-pub use visit::{Guest, Visit};
+pub use visit::{SharedWorktree, UsageLock};
 pub use worktrees::{Listed, Settings, Worktree, Worktrees};

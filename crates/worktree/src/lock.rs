@@ -1,19 +1,22 @@
-//! A lock that threads and processes share, with a deadline and the holder's name.
+//! A lock between threads and processes, with a deadline and the name of its holder.
 //!
 //! ```text
-//!   threads ──▶ queue of this process (first come, first served) ──▶ flock on a file ──▶ Held
-//!               one deadline over both; the file tells who has it and since when
+//!   threads ──▶ queue of this process (first come, first served) ──▶ flock on a file ──▶ LockGuard
+//!               one deadline for both; the file names the holder and the time
 //! ```
 //!
-//! The kernel releases the file's lock when the holder dies. A repository's lock covers registration only:
-//! no long git command runs under it.
+//! The kernel releases the file's lock when the holder dies. A repository's lock covers registration only: no
+//! long git command runs under it.
 
 use std::{
     collections::HashMap,
     fmt,
     fs::{File, OpenOptions, TryLockError},
     io::Write,
-    os::unix::fs::FileExt,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::FileExt,
+    },
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
@@ -25,48 +28,48 @@ use sprag_process::{Liveness, ProcessId, is_alive};
 use crate::{
     clock,
     error::Kind,
+    fair_queue::{FairQueue, Ticket, WaitError},
     git::Cancel,
-    line::{Line, NotServed, Ticket},
     metrics::{COUNTERS, count},
-    owner::is_at,
+    owner::is_file_at,
 };
 
-/// How long is waited unless somebody says otherwise.
+/// The default wait for a lock.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Between two looks at a lock that another process holds.
-const FIRST_LOOK_MS: u64 = 1;
-const LAST_LOOK_MS: u64 = 20;
+/// The bounds of the interval between two attempts to take a lock that another process holds.
+const MIN_POLL_MS: u64 = 1;
+const MAX_POLL_MS: u64 = 20;
 
-/// Who holds a lock, and since when.
+/// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    /// The run for which it is held.
+pub struct LockHolder {
+    /// The run for which the lock is held.
     pub run: String,
-    /// The process that holds it.
+    /// The process that holds the lock.
     pub process: ProcessId,
-    /// Since when, on the wall clock.
+    /// The time of acquisition, in milliseconds of the wall clock.
     pub since_unix_ms: u64,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held_ms = clock::unix_ms().saturating_sub(self.since_unix_ms);
         write!(f, "run {} (pid {}, for {held_ms} ms)", self.run, self.process.pid)
     }
 }
 
-/// One lock: a file, and a queue of this process before it.
+/// One lock: a file, and a queue of this process in front of it.
 #[derive(Debug, Clone)]
 pub struct SharedLock {
     path: PathBuf,
     what: String,
-    line: Arc<Line>,
+    queue: Arc<FairQueue>,
 }
 
-/// The lock is held as long as this value lives.
+/// The held lock, released on drop.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct LockGuard<'a> {
     lock: &'a SharedLock,
     file: File,
     ticket: Ticket,
@@ -75,70 +78,71 @@ pub struct Held<'a> {
 
 /// One wait for a lock.
 struct Wait<'c> {
-    began_us: u64,
-    give_up_at_us: u64,
+    started_us: u64,
+    deadline_us: u64,
     cancel: Option<&'c Cancel>,
 }
 
-/// The lines of this process, by the lock's file. A lock that was used is used again: none is ever dropped.
-static LINES: Mutex<Option<HashMap<PathBuf, Arc<Line>>>> = Mutex::new(None);
+/// The queues of this process, by the lock's file. They are never removed, because a lock that was used is used
+/// again.
+static QUEUES: Mutex<Option<HashMap<PathBuf, Arc<FairQueue>>>> = Mutex::new(None);
 
 impl SharedLock {
-    /// The lock at this path, which must be in canonical form: it is the lock's identity.
+    /// Creates the lock at this path, which must be canonical because it identifies the lock.
     pub(crate) fn at(path: PathBuf, what: String) -> Self {
-        let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = lines.get_or_insert_default().entry(path.clone()).or_default().clone();
-        SharedLock { path, what, line }
+        let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.get_or_insert_default().entry(path.clone()).or_default().clone();
+        SharedLock { path, what, queue }
     }
 
     /// Waits for the lock until the deadline.
-    pub fn hold(&self, run: &str, deadline: Duration) -> Result<Held<'_>, Kind> {
-        self.hold_unless(run, deadline, None)
+    pub fn acquire(&self, run: &str, deadline: Duration) -> Result<LockGuard<'_>, Kind> {
+        self.acquire_unless_cancelled(run, deadline, None)
     }
 
-    /// Waits for the lock until the deadline, or until nobody wants it any more.
-    pub(crate) fn hold_unless(
+    /// Waits for the lock until the deadline or a cancellation.
+    pub(crate) fn acquire_unless_cancelled(
         &self,
         run: &str,
         deadline: Duration,
         cancel: Option<&Cancel>,
-    ) -> Result<Held<'_>, Kind> {
-        let began_us = clock::now_us();
+    ) -> Result<LockGuard<'_>, Kind> {
+        let started_us = clock::now_us();
         let wait =
-            Wait { began_us, give_up_at_us: began_us.saturating_add(deadline.as_micros() as u64), cancel };
-        let ticket = self.stand_in_line(&wait)?;
+            Wait { started_us, deadline_us: started_us.saturating_add(deadline.as_micros() as u64), cancel };
+        let ticket = self.enter_queue(&wait)?;
         match self.lock_file(&wait) {
             Ok(mut file) => {
                 let since_us = clock::now_us();
-                COUNTERS.lock_wait.record(since_us - began_us);
-                sign(&mut file, run);
-                Ok(Held { lock: self, file, ticket, since_us })
+                COUNTERS.lock_wait.record(since_us - started_us);
+                write_holder(&mut file, run);
+                Ok(LockGuard { lock: self, file, ticket, since_us })
             }
             Err(kind) => {
-                self.line.leave(ticket);
+                self.queue.leave(ticket);
                 Err(kind)
             }
         }
     }
 
-    /// Who holds it, without taking it. None also when the holder has not yet written its name.
-    pub fn holder(&self) -> Option<Holder> {
-        let text = std::fs::read(&self.path).ok()?;
-        let holder: Holder = serde_json::from_slice(&text).ok()?;
+    /// Returns the holder without taking the lock; `None` also if the holder has not yet written its name.
+    pub fn holder(&self) -> Option<LockHolder> {
+        let text = crate::read::bytes(&self.path).ok()?;
+        let holder: LockHolder = serde_json::from_slice(&text).ok()?;
         (is_alive(&holder.process) != Liveness::Dead).then_some(holder)
     }
 
-    /// What it locks, in words.
+    /// Returns a description of what it locks.
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    fn stand_in_line(&self, wait: &Wait<'_>) -> Result<Ticket, Kind> {
-        let longest_us = if wait.cancel.is_some() { LAST_LOOK_MS * 1000 } else { u64::MAX };
-        let go_on = || self.left_us(wait).map(|left_us| Duration::from_micros(left_us.min(longest_us)));
-        self.line.enter(go_on).map_err(|not_served| match not_served {
-            NotServed::Already => Kind::LockReentered { what: self.what.clone() },
-            NotServed::GaveUp(kind) => kind,
+    fn enter_queue(&self, wait: &Wait<'_>) -> Result<Ticket, Kind> {
+        let longest_us = if wait.cancel.is_some() { MAX_POLL_MS * 1000 } else { u64::MAX };
+        let check = || self.left_us(wait).map(|left_us| Duration::from_micros(left_us.min(longest_us)));
+        self.queue.enter(check).map_err(|error| match error {
+            WaitError::Reentered => Kind::LockReentered { what: self.what.clone() },
+            WaitError::GaveUp(kind) => kind,
         })
     }
 
@@ -149,11 +153,11 @@ impl SharedLock {
             opened.map_err(Kind::io("open the lock", &self.path))
         };
         let mut file = open()?;
-        let mut look_ms = FIRST_LOOK_MS;
+        let mut poll_ms = MIN_POLL_MS;
         loop {
             match file.try_lock() {
-                Ok(()) if is_at(&file, &self.path) => return Ok(file),
-                // Somebody deleted the file: what we locked, nobody else looks at.
+                Ok(()) if is_file_at(&file, &self.path) => return Ok(file),
+                // Another process deleted the file, so this lock has no effect.
                 Ok(()) => file = open()?,
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(source)) => {
@@ -161,25 +165,25 @@ impl SharedLock {
                 }
             }
             let left_us = self.left_us(wait)?;
-            clock::pause_ms(look_ms.min(left_us.div_ceil(1000)));
-            look_ms = (look_ms * 2).min(LAST_LOOK_MS);
+            clock::pause_ms(poll_ms.min(left_us.div_ceil(1000)));
+            poll_ms = (poll_ms * 2).min(MAX_POLL_MS);
         }
     }
 
-    /// How much of a wait is left; why it is over, if it is.
+    /// Returns the remaining time of a wait, or why it is over.
     fn left_us(&self, wait: &Wait<'_>) -> Result<u64, Kind> {
         if wait.cancel.is_some_and(Cancel::is_cancelled) {
             return Err(Kind::Cancelled);
         }
-        match wait.give_up_at_us.saturating_sub(clock::now_us()) {
-            0 => Err(self.timeout(wait.began_us)),
+        match wait.deadline_us.saturating_sub(clock::now_us()) {
+            0 => Err(self.timeout(wait.started_us)),
             left_us => Ok(left_us),
         }
     }
 
-    fn timeout(&self, began_us: u64) -> Kind {
+    fn timeout(&self, started_us: u64) -> Kind {
         count(&COUNTERS.lock_timeouts);
-        let waited_ms = (clock::now_us() - began_us) / 1000;
+        let waited_ms = (clock::now_us() - started_us) / 1000;
         Kind::LockTimeout { what: self.what.clone(), holder: self.holder().map(Box::new), waited_ms }
     }
 
@@ -189,34 +193,41 @@ impl SharedLock {
     }
 }
 
-/// This process; it stays the same one.
-pub(crate) fn me() -> Option<ProcessId> {
+/// Returns the id of this process, determined once.
+pub(crate) fn current_process() -> Option<ProcessId> {
     static ME: OnceLock<Option<ProcessId>> = OnceLock::new();
     ME.get_or_init(|| sprag_process::current().ok()).clone()
 }
 
-/// Only for people: a disk that is full must not keep anybody from cleaning up.
-fn sign(file: &mut File, run: &str) {
-    let Some(process) = me() else { return };
-    let holder = Holder { run: run.to_owned(), process, since_unix_ms: clock::unix_ms() };
+/// Writes the holder's name, for people only. Errors are ignored, because a full disk must not prevent a
+/// clean-up.
+fn write_holder(file: &mut File, run: &str) {
+    let Some(process) = current_process() else { return };
+    let holder = LockHolder { run: run.to_owned(), process, since_unix_ms: clock::unix_ms() };
     if let Ok(text) = serde_json::to_vec(&holder) {
         let _ = file.set_len(0).and_then(|()| file.write_all_at(&text, 0)).and_then(|()| file.flush());
     }
 }
 
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        COUNTERS.lock_hold.record(clock::now_us() - self.since_us);
-        let _ = self.file.set_len(0);
-        // Before the next in line tries: closing the file would release it too, but only later.
-        let _ = self.file.unlock();
-        self.lock.line.leave(self.ticket);
+impl AsFd for LockGuard<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 
-/// Makes the folder of a lock, or of several.
-pub(crate) fn make_folder(path: &Path) -> Result<(), Kind> {
-    std::fs::create_dir_all(path).map_err(Kind::io("make the folder", path))
+impl Drop for LockGuard<'_> {
+    fn drop(&mut self) {
+        COUNTERS.lock_hold.record(clock::now_us() - self.since_us);
+        let _ = self.file.set_len(0);
+        // Unlock before the next thread tries. Closing the file would unlock it too, but only later.
+        let _ = self.file.unlock();
+        self.lock.queue.leave(self.ticket);
+    }
+}
+
+/// Creates a folder and its missing parents.
+pub(crate) fn create_folder(path: &Path) -> Result<(), Kind> {
+    std::fs::create_dir_all(path).map_err(Kind::io("create the folder", path))
 }
 
 #[cfg(test)]
@@ -228,33 +239,33 @@ mod tests {
     }
 
     #[test]
-    fn it_is_held_by_one_and_tells_by_whom() {
+    fn a_lock_has_one_holder_and_names_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let lock = lock(folder.path());
         assert_eq!(lock.holder(), None);
-        let held = lock.hold("r1", DEFAULT_DEADLINE).expect("free");
+        let held = lock.acquire("r1", DEFAULT_DEADLINE).expect("free");
         assert_eq!(lock.holder().expect("held").run, "r1");
-        let again = lock.hold("r2", Duration::ZERO);
+        let again = lock.acquire("r2", Duration::ZERO);
         assert!(matches!(again, Err(Kind::LockReentered { .. })), "{again:?}");
         drop(held);
         assert_eq!(lock.holder(), None);
-        drop(lock.hold("r2", Duration::ZERO).expect("free again"));
+        drop(lock.acquire("r2", Duration::ZERO).expect("free again"));
     }
 
     #[test]
-    fn who_waits_is_served_in_order_and_a_deleted_file_is_no_lock() {
+    fn waiters_are_served_in_order_and_a_deleted_file_is_no_lock() {
         let folder = tempfile::tempdir().expect("a folder");
         let lock = lock(folder.path());
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
-            let held = lock.hold("first", DEFAULT_DEADLINE).expect("free");
+            let held = lock.acquire("first", DEFAULT_DEADLINE).expect("free");
             for number in 0..8 {
                 let (lock, order) = (&lock, &order);
                 scope.spawn(move || {
-                    let _held = lock.hold("next", DEFAULT_DEADLINE).expect("in time");
+                    let _held = lock.acquire("next", DEFAULT_DEADLINE).expect("in time");
                     order.lock().expect("unpoisoned").push(number);
                 });
-                while lock.line.len() < number + 2 {
+                while lock.queue.len() < number + 2 {
                     clock::pause_ms(1);
                 }
             }

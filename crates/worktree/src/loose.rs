@@ -1,30 +1,30 @@
-//! A new branch without a process of git's: the file of a loose ref, made under git's own lock for it.
+//! Creates a branch without a git process: the file of a loose ref, written under git's own lock for it.
 //!
 //! ```text
-//!   refs/heads/NAME.lock (only if it is not there) ─▶ no such ref, loose or packed ─▶ reflog ─▶ rename to NAME
+//!   refs/heads/NAME.lock (created exclusively) ─▶ no such ref, loose or packed ─▶ reflog ─▶ rename to NAME
 //! ```
 //!
-//! Only the plain case: for whatever is unusual (another kind of ref store, a hook on refs, a shared repository, a name that
-//! is in the way, a lock that somebody has) git is asked, and tells what is wrong in its own words.
+//! It handles the plain case only. In unusual cases (another ref store, a hook on refs, a shared repository, a
+//! conflicting name, a lock that exists) the caller runs git, which also reports the error in its own words.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::{clock, repository::Repository};
+use crate::{clock, read, repository::Repository};
 
-/// Who made it, as a reflog tells.
-const WHO: &str = "Sprag <sprag@localhost>";
+/// The committer in the reflog.
+const COMMITTER: &str = "Sprag <sprag@localhost>";
 
-/// Makes `refs/heads/BRANCH`; false if that is for git to do.
-pub(crate) fn make(repository: &Repository, branch: &str, commit: &str, message: &str) -> bool {
-    is_plain(repository) && try_make(repository, branch, commit, message).unwrap_or(false)
+/// Creates `refs/heads/BRANCH`. Returns false if the caller must run git instead.
+pub(crate) fn create(repository: &Repository, branch: &str, commit: &str, message: &str) -> bool {
+    is_plain(repository) && try_create(repository, branch, commit, message).unwrap_or(false)
 }
 
-/// Whether refs are files, and nobody has a say in them but who writes them.
+/// Returns whether refs are plain files without a hook.
 fn is_plain(repository: &Repository) -> bool {
     let common = repository.common_dir();
-    let Ok(config) = fs::read_to_string(common.join("config")) else { return false };
+    let Ok(config) = read::text(common.join("config")) else { return false };
     let config = config.to_ascii_lowercase();
     !config.contains("refstorage")
         && !config.contains("sharedrepository")
@@ -32,7 +32,7 @@ fn is_plain(repository: &Repository) -> bool {
         && repository.hook("reference-transaction").is_none()
 }
 
-/// A lock file that goes unless it becomes the ref.
+/// A lock file that is removed on drop, unless it has become the ref.
 struct Lock {
     path: PathBuf,
     held: bool,
@@ -46,11 +46,11 @@ impl Drop for Lock {
     }
 }
 
-fn try_make(repository: &Repository, branch: &str, commit: &str, message: &str) -> io::Result<bool> {
+fn try_create(repository: &Repository, branch: &str, commit: &str, message: &str) -> io::Result<bool> {
     let common = repository.common_dir();
     let heads = common.join("refs/heads");
     let path = heads.join(branch);
-    // A branch whose name is the beginning of this one: git says so.
+    // A branch whose name is a prefix of this one: git reports the conflict.
     if branch.match_indices('/').any(|(end, _)| heads.join(&branch[..end]).is_file()) {
         return Ok(false);
     }
@@ -62,11 +62,11 @@ fn try_make(repository: &Repository, branch: &str, commit: &str, message: &str) 
         Err(error) => return Err(error),
     };
     lock.held = true;
-    // Whoever packs or deletes it needs the lock that we have: what is looked at now stays so.
+    // Packing or deleting the ref needs the same lock, so this check stays valid.
     if path.symlink_metadata().is_ok() || is_packed(common, branch)? {
         return Ok(false);
     }
-    // Not synced, as git does not either: a branch that a power cut takes has nothing on it yet.
+    // Not synced, like git's own writes: a branch that a power failure removes has no commits of its own yet.
     file.write_all(format!("{commit}\n").as_bytes())?;
     write_log(&common.join("logs/refs/heads").join(branch), repository, commit, message)?;
     fs::rename(&lock.path, &path)?;
@@ -74,13 +74,9 @@ fn try_make(repository: &Repository, branch: &str, commit: &str, message: &str) 
     Ok(true)
 }
 
-/// Whether a branch of this name is packed, or one that is in its way.
+/// Returns whether this branch or a conflicting one is packed.
 fn is_packed(common: &Path, branch: &str) -> io::Result<bool> {
-    let packed = match fs::read_to_string(common.join("packed-refs")) {
-        Ok(packed) => packed,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
+    let Some(packed) = read::text_if_there(&common.join("packed-refs"))? else { return Ok(false) };
     let names = packed.lines().filter_map(|line| line.split_once(" refs/heads/")).map(|(_, name)| name);
     let below = format!("{branch}/");
     let in_the_way = |name: &str| {
@@ -91,12 +87,12 @@ fn is_packed(common: &Path, branch: &str) -> io::Result<bool> {
     Ok(names.into_iter().any(in_the_way))
 }
 
-/// The log of a ref that is new: what another one of its name has left is not its own. An entry is a line, whatever
-/// a run is called.
+/// Writes the log of a new ref, replacing the log of an earlier ref of the same name. An entry is one line, so
+/// line ends in a run's name are removed.
 fn write_log(path: &Path, repository: &Repository, commit: &str, message: &str) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     let (null, seconds) = (repository.null_oid(), clock::unix_ms() / 1000);
     let message: Vec<&str> = message.split_whitespace().collect();
-    let line = format!("{null} {commit} {WHO} {seconds} +0000\t{}\n", message.join(" "));
-    File::create(path)?.write_all(line.as_bytes())
+    let line = format!("{null} {commit} {COMMITTER} {seconds} +0000\t{}\n", message.join(" "));
+    read::replace(path)?.write_all(line.as_bytes())
 }

@@ -1,4 +1,5 @@
-//! Our mark in an entry, `sprag.json`: whose worktree it is and how to take it back. Without it, an entry is not ours.
+//! The mark of an entry, `sprag.json`: its run and how to reclaim it. An entry without a mark does not belong
+//! to Sprag.
 
 use std::{
     fs,
@@ -9,78 +10,93 @@ use std::{
 use serde::{Deserialize, Serialize};
 use sprag_process::ProcessId;
 
-use crate::{clock, error::Kind};
+use crate::{clock, error::Kind, read};
 
-/// The mark's file in an entry.
+/// The name of the mark's file in an entry.
 pub(crate) const MARK: &str = "sprag.json";
 
-/// How far a worktree is.
+/// The state of a worktree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It is being made: nobody has worked in it.
+    /// Being created; no process has worked in it.
     Making,
-    /// A run may work in it.
+    /// Ready for its run.
     Ready,
-    /// Its run is over, and somebody wants to look at it.
+    /// Kept for a person to inspect after its run has ended.
     Kept,
-    /// It is clean and waits for the next run.
+    /// Clean, and waiting in the pool for the next run.
     Pooled,
 }
 
-/// Whose worktree it is and how to take it back.
+/// The run of a worktree, and what is needed to reclaim it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// The entry's name, and that of its owner lock.
+    /// The name of the entry and of the owner lock.
     pub id: String,
-    /// The run it belongs to, or belonged to.
+    /// The run that it belongs to, or belonged to.
     pub run: String,
-    /// The process that made it or took it over.
+    /// The process that created or adopted it; absent in the pool.
     pub process: Option<ProcessId>,
-    /// How far it is.
+    /// The state of the worktree.
     pub state: State,
-    /// Where its files are.
+    /// The folder with its files.
     pub path: PathBuf,
-    /// The data directory they are in.
+    /// The data directory that contains it.
     pub root: PathBuf,
-    /// Device and inode of that directory: another one at the same path means a disk that is not there now.
+    /// Device and inode of the data directory. A different value at the same path means that the disk is not
+    /// mounted.
     pub root_identity: (u64, u64),
-    /// Its branch; none if it is detached.
+    /// The branch; absent if HEAD is detached.
     pub branch: Option<String>,
-    /// The commit it began with.
+    /// The commit that the worktree started with.
     pub base: String,
-    /// Which setup its ignored files are the result of.
+    /// The setup that produced its ignored files; absent if none ran.
     pub setup_key: Option<String>,
-    /// Folders to which its files are limited; all if there are none.
+    /// The key of its caches. Only runs with the same key may use them.
+    #[serde(default)]
+    pub cache_key: Option<String>,
+    /// Whether it contains caches of its last run while it is in the pool.
+    #[serde(default = "caches_by_default")]
+    pub has_caches: bool,
+    /// The folders to which its files are limited; empty means all.
     pub sparse: Vec<String>,
-    /// Environment variables by which the processes of its run are known.
+    /// Whether Sprag's git commands skip the repository's hooks for it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_hooks: bool,
+    /// The environment variables that identify the processes of its run.
     pub markers: Vec<(String, String)>,
-    /// When it was made, on the wall clock.
+    /// The time of creation, in milliseconds of the wall clock.
     pub created_unix_ms: u64,
-    /// Why it was kept.
+    /// The reason why it was kept.
     pub reason: Option<String>,
-    /// Its owner has made it ready for steps: with the right files, and set up.
+    /// Whether it is ready for steps: it has the right files and is set up.
     #[serde(default)]
     pub prepared: bool,
-    /// What the repository's stash and settings were when the run began.
+    /// The repository's stash and config at the start of the run.
     pub shared: Shared,
 }
 
-/// What all worktrees of a repository share although a run may believe it its own.
+/// Returns the default for marks of versions that always kept caches.
+fn caches_by_default() -> bool {
+    true
+}
+
+/// State that all worktrees of a repository share, although a run may take it for its own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Shared {
-    /// The newest stash.
+    /// The newest stash; absent if there is none.
     pub stash: Option<String>,
-    /// Size and time of change of the repository's settings.
+    /// The stamp of the repository's config file.
     pub config: Stamp,
 }
 
-/// A file's size, and when it was changed.
+/// A file's size and modification time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Stamp(u64, i64, i64);
 
 impl Stamp {
-    /// Zero if there is none.
+    /// Returns the stamp of a file; zero if it does not exist.
     pub(crate) fn of(path: &Path) -> Stamp {
         fs::metadata(path)
             .map(|found| Stamp(found.len(), found.mtime(), found.mtime_nsec()))
@@ -90,20 +106,20 @@ impl Stamp {
 
 impl Mark {
     pub(crate) fn read(entry: &Path) -> Option<Mark> {
-        serde_json::from_slice(&fs::read(entry.join(MARK)).ok()?).ok()
+        serde_json::from_slice(&read::bytes(entry.join(MARK)).ok()?).ok()
     }
 
-    /// In one step: a reader sees the former mark or this one.
+    /// Writes the mark atomically: a reader sees the previous mark or this one.
     pub(crate) fn write(&self, entry: &Path) -> Result<(), Kind> {
         let text = serde_json::to_vec(self).map_err(|error| Kind::Io {
-            doing: "describe",
+            doing: "serialise",
             path: self.path.clone(),
             source: error.into(),
         })?;
-        write_whole(&entry.join(MARK), &text)
+        write_atomic(&entry.join(MARK), &text)
     }
 
-    /// Whether the data directory is the one in which the worktree was made.
+    /// Returns whether the data directory is the one in which the worktree was created.
     pub(crate) fn root_is_here(&self) -> bool {
         fs::metadata(&self.root).is_ok_and(|found| (found.dev(), found.ino()) == self.root_identity)
     }
@@ -111,23 +127,23 @@ impl Mark {
 
 impl Shared {
     pub(crate) fn now(common: &Path) -> Shared {
-        let stash = fs::read_to_string(common.join("refs/stash")).ok().map(|text| text.trim().to_owned());
+        let stash = read::text(common.join("refs/stash")).ok().map(|text| text.trim().to_owned());
         Shared { stash, config: Stamp::of(&common.join("config")) }
     }
 
-    /// What has changed since, in words.
+    /// Describes what has changed since `then`.
     pub(crate) fn changes_since(&self, then: &Shared) -> Vec<String> {
         let mut changes = Vec::new();
         if self.stash != then.stash {
             changes.push(
-                "refs/stash changed while the run was at work: all worktrees share the stash, and a `git stash pop` \
+                "refs/stash changed during the run: all worktrees share the stash, and a `git stash pop` \
                  may take another run's work"
                     .to_owned(),
             );
         }
         if self.config != then.config {
             changes.push(
-                "the repository's config changed while the run was at work: all worktrees share it, except for \
+                "the repository's config changed during the run: all worktrees share it, except for \
                  `git config --worktree`"
                     .to_owned(),
             );
@@ -136,8 +152,8 @@ impl Shared {
     }
 }
 
-/// Writes a file beside its place and moves it there.
-pub(crate) fn write_whole(path: &Path, text: &[u8]) -> Result<(), Kind> {
+/// Writes a file under a temporary name beside its path, and renames it.
+pub(crate) fn write_atomic(path: &Path, text: &[u8]) -> Result<(), Kind> {
     let beside = path.with_extension(format!("new-{}", clock::random_hex()));
     let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
     written.map_err(|source| {

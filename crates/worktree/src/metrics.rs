@@ -1,11 +1,11 @@
-//! What this process has done so far, in numbers.
+//! Counters and durations of this process.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Powers of two of microseconds: the last one is half a minute and more.
+/// The number of buckets: powers of two of microseconds. The last one contains half a minute and more.
 pub const BUCKETS: usize = 26;
 
-/// How often, how long together, how long at most, and how they are spread.
+/// Count, sum, maximum and histogram of durations.
 #[derive(Debug)]
 pub(crate) struct Durations {
     count: AtomicU64,
@@ -32,7 +32,7 @@ impl Durations {
         self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Relaxed);
     }
 
-    fn read(&self) -> Spread {
+    fn read(&self) -> DurationStats {
         let buckets: [u64; BUCKETS] = std::array::from_fn(|at| self.buckets[at].load(Relaxed));
         let all: u64 = buckets.iter().sum();
         let mut seen = 0;
@@ -40,7 +40,7 @@ impl Durations {
             seen += count;
             all > 0 && seen * 2 >= all
         });
-        Spread {
+        DurationStats {
             count: self.count.load(Relaxed),
             total_us: self.total_us.load(Relaxed),
             longest_us: self.longest_us.load(Relaxed),
@@ -50,43 +50,44 @@ impl Durations {
     }
 }
 
-/// Durations of one kind since this process began.
+/// Durations of one kind since the start of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spread {
-    /// How many.
+pub struct DurationStats {
+    /// The number of durations.
     pub count: u64,
-    /// Their sum.
+    /// The sum, in microseconds.
     pub total_us: u64,
-    /// The longest.
+    /// The maximum, in microseconds.
     pub longest_us: u64,
-    /// A power of two that half of them do not exceed.
+    /// A power of two that half of the durations do not exceed, in microseconds.
     pub median_at_most_us: u64,
-    /// How many took less than 1, 2, 4, 8, … microseconds, and not less than the one before; the last has no bound.
+    /// The histogram: bucket `n` counts durations below 2^n microseconds and not below the previous bound; the
+    /// last has no bound.
     pub buckets: [u64; BUCKETS],
 }
 
-/// What this process has done so far.
+/// The counters of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metrics {
-    /// Waiting for repository locks.
-    pub lock_wait: Spread,
-    /// Holding repository locks.
-    pub lock_hold: Spread,
-    /// Waits that ended at their deadline.
+    /// The waits for repository locks.
+    pub lock_wait: DurationStats,
+    /// The hold times of repository locks.
+    pub lock_hold: DurationStats,
+    /// The number of waits that ended at their deadline.
     pub lock_timeouts: u64,
-    /// Worktrees made or taken from the pool.
+    /// The number of worktrees created or taken from the pool.
     pub creates: u64,
-    /// Creates that failed and were rolled back.
+    /// The number of creations that failed and were rolled back.
     pub create_failures: u64,
-    /// Worktrees taken from the pool.
+    /// The number of worktrees taken from the pool.
     pub pool_hits: u64,
-    /// Worktrees filled with what git had checked out for another one at the same time.
+    /// The number of worktrees copied from a concurrent checkout of the same commit.
     pub copies: u64,
-    /// Worktrees removed.
+    /// The number of removed worktrees.
     pub removes: u64,
-    /// Worktrees of dead runs reclaimed.
+    /// The number of reclaimed worktrees of dead runs.
     pub recovered: u64,
-    /// Things that could not be deleted, each time it was tried.
+    /// The number of failed attempts to delete files.
     pub cleanup_failures: u64,
 }
 
@@ -121,8 +122,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-/// All figures of this process since it began: what a server renders for a monitoring system, and what a worker
-/// tells when it stops.
+/// Returns all counters of this process, for a server's metrics and for a worker's summary when it stops.
 pub fn snapshot() -> Metrics {
     Metrics {
         lock_wait: COUNTERS.lock_wait.read(),
@@ -139,12 +139,12 @@ pub fn snapshot() -> Metrics {
 }
 
 impl std::fmt::Display for Metrics {
-    /// One line for people.
+    /// Formats one line for people.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ms = |us: u64| us as f64 / 1000.0;
         write!(
             f,
-            "{} made ({} from the pool, {} like another, {} failed), {} removed, {} taken back from dead runs, {} clean-ups failed; \
+            "{} made ({} from the pool, {} copied, {} failed), {} removed, {} recovered from dead runs, {} clean-ups failed; \
              repository lock: {} times, waited {:.1} ms in all (longest {:.1} ms), held {:.1} ms (longest {:.1} ms), \
              {} timed out",
             self.creates,

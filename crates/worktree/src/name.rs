@@ -1,20 +1,20 @@
-//! Names: of branches as git allows them, and of our own refs, entries and files.
+//! Names: validation of branch names, and names of Sprag's refs, entries and files.
 
 use crate::{clock, error::Kind};
 
-/// How much of a run's name is repeated in an entry's id.
-const LONGEST_PART: usize = 40;
+/// The most characters of a run's name in an entry's id.
+const MAX_RUN_CHARS: usize = 40;
 
-/// A name that is unique for good and fit for a file and a ref, whatever the run is called.
+/// Creates a unique id that is valid as a file name and a ref, whatever the run's name is.
 pub(crate) fn new_id(run: &str) -> String {
-    let run: String = ref_component(run).chars().take(LONGEST_PART).collect();
+    let run: String = ref_component(run).chars().take(MAX_RUN_CHARS).collect();
     format!("{ID_PREFIX}{run}-{}", clock::random_hex())
 }
 
-/// What all our entries' names begin with.
+/// The prefix of the names of Sprag's entries.
 pub(crate) const ID_PREFIX: &str = "sprag-";
 
-/// One part of a ref or a file's name, different for different texts.
+/// Converts a text to one component of a ref or a file name. Different texts give different names.
 pub(crate) fn ref_component(text: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     let mut name: String = text.chars().map(|c| if safe(c) { c } else { '-' }).take(100).collect();
@@ -24,20 +24,21 @@ pub(crate) fn ref_component(text: &str) -> String {
     name
 }
 
-/// FNV-1a: the same in every version of this program.
+/// Computes the FNV-1a hash, which is the same in every version of this program.
 pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// Refuses what `git check-ref-format --branch` refuses, without starting it, and what git would read as something else.
+/// Refuses the names that `git check-ref-format --branch` refuses, without running it, and names that git would
+/// interpret differently.
 pub fn check_branch(name: &str) -> Result<(), Kind> {
     let forbidden = |c: char| c.is_ascii_control() || " ~^:?*[\\".contains(c);
     let reason = if name.is_empty() {
         "it is empty"
     } else if name.starts_with('-') {
-        "it begins with `-`, like an option"
+        "it starts with `-`, like an option"
     } else if name == "@" || name == "HEAD" {
         "git reads it as the current commit"
     } else if name.contains("@{") {
@@ -47,11 +48,11 @@ pub fn check_branch(name: &str) -> Result<(), Kind> {
     } else if name.split('/').any(str::is_empty) {
         "a part of it is empty"
     } else if name.split('/').any(|part| part.starts_with('.')) || name.ends_with('.') {
-        "a part of it begins with a dot, or it ends with one"
+        "a part of it starts with a dot, or it ends with one"
     } else if name.contains("..") {
         "git reads `..` as a range"
     } else if name.contains(forbidden) {
-        "it holds a blank, a control character, or one of ~ ^ : ? * [ \\"
+        "it contains a blank, a control character, or one of ~ ^ : ? * [ \\"
     } else {
         return Ok(());
     };
@@ -101,7 +102,7 @@ mod tests {
         for name in names {
             let git =
                 crate::git::Git::new(std::path::Path::new("/"), "check-ref-format").args(["--branch", &name]);
-            // Git would make a branch of this name, and then read it as the current commit.
+            // Git would create a branch of this name, and then read it as the current commit.
             let allows = name != "@" && git.output().expect("git").status.success();
             assert_eq!(check_branch(&name).is_ok(), allows, "{name:?}");
         }

@@ -1,16 +1,17 @@
-//! Worktrees that are kept ready: cleaned when their run ends, switched to the next run's branch.
+//! The pool of clean worktrees: cleaned when their run ends, and switched to the branch of the next run.
 
 use std::path::{Path, PathBuf};
 
 use crate::{
     branch::{self, BranchPolicy},
-    create::{Branch, CreateOptions, branch_name, move_to_free_place},
+    create::{Branch, CreateOptions, branch_name, rename_no_replace},
     entry::{self, names, write_head, write_links},
     error::{Attempt, Error, Kind},
     fault,
     git::Cancel,
-    lock::{make_folder, me},
+    lock::{create_folder, current_process},
     mark::{Mark, Shared, State},
+    modules::SavedModule,
     owner::OwnerLock,
     remove::Removed,
     salvage::{Salvaged, salvage},
@@ -18,23 +19,25 @@ use crate::{
     worktrees::{Worktree, Worktrees},
 };
 
-/// What became of a worktree whose run is over.
+/// The result of [`Worktrees::park`].
 #[derive(Debug)]
 pub enum Parked {
-    /// It waits for the next run.
+    /// The worktree is in the pool.
     Ready {
-        /// What was saved of it.
+        /// The saved work; absent if there was none.
         salvaged: Option<Salvaged>,
-        /// What became of its branch.
+        /// The saved work of its submodules.
+        modules: Vec<SavedModule>,
+        /// The result for its branch.
         branch: branch::BranchFate,
     },
-    /// There were enough already, or it could not be cleaned.
+    /// The worktree was removed, because the pool is full or it could not be cleaned.
     Removed(Removed),
 }
 
 impl Worktrees {
-    /// Cleans a worktree and keeps it for the next run; `caches` are paths, relative to it, that stay with it
-    /// although git ignores them. Removes it if there are enough.
+    /// Cleans a worktree and moves it to the pool, or removes it if the pool is full. `caches` are paths
+    /// relative to the worktree that stay in it, although git ignores them.
     pub fn park(
         &self,
         worktree: Worktree,
@@ -44,14 +47,14 @@ impl Worktrees {
     ) -> Result<Parked, Error> {
         let attempt = format!("park the worktree {} of run {}", worktree.path().display(), worktree.mark.run);
         let park = || {
-            self.end_processes(&worktree.mark, worktree.owner.path())?;
+            self.check_ours(&worktree.mark)?;
+            self.stop_processes(&worktree.mark, worktree.owner.path())?;
             let has_submodules = worktree.entry().join("modules").exists();
-            if has_submodules
-                || worktree.mark.root != self.root
-                || self.pooled()?.len() >= self.settings.pool_size
-            {
+            // A step may have put anything in the place of `.git`; the next run must not get it.
+            let is_usable = has_own_git_file(&worktree.mark, &worktree.entry());
+            if has_submodules || !is_usable || self.pooled()?.len() >= self.settings.pool_size {
                 let Worktree { mark, owner, .. } = worktree;
-                return self.take_back(mark, owner, policy, cancel).map(Parked::Removed);
+                return self.salvage_and_remove(mark, owner, policy, cancel).map(Parked::Removed);
             }
             self.clean_and_park(worktree, policy, caches, cancel)
         };
@@ -65,26 +68,30 @@ impl Worktrees {
         caches: &[String],
         cancel: &Cancel,
     ) -> Result<Parked, Kind> {
-        let salvaged = salvage(&self.repository, &worktree.mark, policy, cancel, self.settings.git_timeout)?;
+        let saved = salvage(&worktree.repository, &worktree.mark, policy, cancel, self.settings.git_timeout)?;
+        let (salvaged, mut modules) = (saved.work, saved.modules);
         let branch_before = worktree.mark.branch.clone();
         let cleaned = self.clean(&mut worktree, caches, cancel);
-        let branch = branch::release(&self.repository, branch_before.as_deref(), &worktree.mark.id, policy)
-            .unwrap_or_else(|kind| branch::BranchFate::Kept(kind.to_string()));
+        let branch =
+            branch::release(&worktree.repository, branch_before.as_deref(), &worktree.mark.id, policy)
+                .unwrap_or_else(|kind| branch::BranchFate::Kept(kind.to_string()));
         let moved = cleaned.and_then(|()| self.move_to_pool(&mut worktree));
         match moved {
-            Ok(()) => Ok(Parked::Ready { salvaged, branch }),
+            Ok(()) => Ok(Parked::Ready { salvaged, modules, branch }),
             Err(kind) => {
-                tracing::warn!(run = worktree.mark.run, path = %worktree.path().display(), %kind, "could not be cleaned; removing it");
+                tracing::warn!(run = worktree.mark.run, path = %worktree.path().display(), %kind, "could not clean a worktree: removing it");
                 let Worktree { mark, owner, .. } = worktree;
-                let mut removed = self.take_back(mark, owner, BranchPolicy::Keep, cancel)?;
+                let mut removed = self.salvage_and_remove(mark, owner, BranchPolicy::Keep, cancel)?;
                 removed.salvaged = salvaged.or(removed.salvaged);
+                modules.append(&mut removed.modules);
+                removed.modules = modules;
                 removed.branch = branch;
                 Ok(Parked::Removed(removed))
             }
         }
     }
 
-    /// Off its branch, no file that is not its commit's, except for the caches.
+    /// Detaches the worktree from its branch, and removes all files but those of its commit and the caches.
     fn clean(&self, worktree: &mut Worktree, caches: &[String], cancel: &Cancel) -> Result<(), Kind> {
         let entry = worktree.entry();
         let head = worktree.head()?.ok_or_else(|| Kind::NoCommits { path: entry.clone() })?;
@@ -92,19 +99,18 @@ impl Worktrees {
         write_head(&entry, None, &head)?;
         worktree.mark.branch = None;
         worktree.mark.state = State::Pooled;
+        worktree.mark.has_caches = !caches.is_empty();
         worktree.mark.write(&entry)?;
         worktree.switch_to_head(cancel)?;
-        let excludes = caches.iter().map(|cache| format!("--exclude=/{}", cache.trim_start_matches('/')));
-        let clean = worktree.git("clean").args(["-ffdxq"]).args(excludes);
-        worktree.long(clean, cancel).run().map(|_| ())
+        worktree.remove_all_but(caches, cancel)
     }
 
     fn move_to_pool(&self, worktree: &mut Worktree) -> Result<(), Kind> {
-        make_folder(&self.pool_folder())?;
+        create_folder(&self.pool_folder())?;
         let (from, to) = (worktree.mark.path.clone(), self.pool_folder().join(&worktree.mark.id));
         let entry = worktree.entry();
-        let _held = self.repository.hold(&worktree.mark.run, self.settings.lock_deadline)?;
-        move_to_free_place(&from, &to)?;
+        let _held = self.repository.acquire(&worktree.mark.run, self.settings.lock_deadline)?;
+        rename_no_replace(&from, &to)?;
         fault::point("parked");
         worktree.mark.path = to;
         worktree.mark.process = None;
@@ -112,7 +118,7 @@ impl Worktrees {
         write_links(&entry, &worktree.mark.path)
     }
 
-    /// The ids of the worktrees that are kept ready.
+    /// Returns the ids of the worktrees in the pool.
     pub(crate) fn pooled(&self) -> Result<Vec<String>, Kind> {
         let ids = names(&self.pool_folder())?.into_iter().filter_map(|name| name.into_string().ok());
         Ok(ids.collect())
@@ -122,20 +128,22 @@ impl Worktrees {
         self.root.join(".pool").join(self.repository.key())
     }
 
-    /// A ready worktree that fits, and its lock.
+    /// Takes a matching worktree from the pool, with its owner lock.
     pub(crate) fn take_pooled(&self, options: &CreateOptions) -> Result<Option<(Mark, OwnerLock)>, Kind> {
         let entries = self.repository.entries_dir();
         let fits = |mark: &Mark| {
-            mark.state == State::Pooled && mark.sparse == options.sparse && mark.path.join(".git").exists()
+            mark.state == State::Pooled
+                && mark.sparse == options.sparse
+                && has_own_git_file(mark, &entries.join(&mark.id))
         };
         let mut marks: Vec<Mark> =
             self.pooled()?.iter().filter_map(|id| Mark::read(&entries.join(id))).filter(fits).collect();
-        marks.sort_by_key(|mark| mark.setup_key != options.setup_key);
+        marks.sort_by_key(|mark| (has_foreign_caches(mark, options), mark.setup_key != options.setup_key));
         for mark in marks {
             let Some(owner) = OwnerLock::try_take(&self.repository.owner_lock_path(&mark.id))? else {
                 continue;
             };
-            // Somebody may have had it in between.
+            // Another process may have used it in between.
             match Mark::read(&entries.join(&mark.id)).filter(fits) {
                 Some(mark) => return Ok(Some((mark, owner))),
                 None => continue,
@@ -144,7 +152,7 @@ impl Worktrees {
         Ok(None)
     }
 
-    /// Gives a ready worktree its new name and branch.
+    /// Gives a pooled worktree its new path and branch.
     pub(crate) fn switch_pooled(
         &self,
         mark: Mark,
@@ -154,14 +162,19 @@ impl Worktrees {
         cancel: &Cancel,
     ) -> Result<Worktree, Kind> {
         let pooled = mark.clone();
+        let foreign = has_foreign_caches(&mark, options);
         let new = Mark {
+            // The setup must run again if its caches are removed.
+            setup_key: mark.setup_key.clone().filter(|_| !foreign),
+            cache_key: options.cache_key.clone(),
             run: options.run.clone(),
-            process: me(),
+            process: current_process(),
             state: State::Making,
             path: path.to_owned(),
             branch: branch_name(&options.branch).map(str::to_owned),
             base: base.to_owned(),
             markers: options.markers.clone(),
+            without_hooks: !options.hooks,
             prepared: false,
             created_unix_ms: crate::clock::unix_ms(),
             shared: Shared::now(self.repository.common_dir()),
@@ -177,6 +190,7 @@ impl Worktrees {
         }
         let mut worktree = self.worktree(new, owner);
         worktree.from_pool = true;
+        worktree.has_foreign_caches = foreign;
         Ok(worktree)
     }
 
@@ -187,18 +201,19 @@ impl Worktrees {
         branch: &Branch,
         cancel: &Cancel,
     ) -> Result<(), Kind> {
-        let _held = self.repository.hold_unless(&new.run, self.settings.lock_deadline, Some(cancel))?;
+        let _held =
+            self.repository.acquire_unless_cancelled(&new.run, self.settings.lock_deadline, Some(cancel))?;
         self.claim_branch(new, branch)?;
         fault::point("pool-branch-made");
         let put = || {
-            move_to_free_place(&pooled.path, &new.path)?;
+            rename_no_replace(&pooled.path, &new.path)?;
             write_links(entry, &new.path)?;
             write_head(entry, new.branch.as_deref(), &new.base)
         };
-        put().inspect_err(|_| self.give_branch_back(new, branch))
+        put().inspect_err(|_| self.release_branch(new, branch))
     }
 
-    /// Folders in the pool to which no entry belongs: a run died while it took one, or parked it.
+    /// Deletes folders in the pool without an entry: a process died while it took or parked a worktree.
     pub(crate) fn sweep_pool(&self) {
         let entries = self.repository.entries_dir();
         for id in self.pooled().unwrap_or_default() {
@@ -207,17 +222,16 @@ impl Worktrees {
                 continue;
             };
             let belongs = Mark::read(&entries.join(&id)).is_some_and(|mark| mark.path == folder);
-            match belongs {
-                true => drop(owner),
-                false => {
-                    let _ = trash::delete(&folder);
-                    owner.discard();
-                }
+            if belongs {
+                drop(owner);
+            } else {
+                let _ = trash::delete(&folder);
+                owner.discard();
             }
         }
     }
 
-    /// Removes ready worktrees until at most `most` are left; says how many were removed.
+    /// Removes pooled worktrees until at most `most` are left. Returns the number of removed ones.
     pub fn trim_pool(&self, most: usize) -> Result<usize, Error> {
         let trim = || {
             let mut removed = 0;
@@ -227,7 +241,7 @@ impl Worktrees {
                 };
                 let Some(mark) = Mark::read(&self.repository.entries_dir().join(&id)) else { continue };
                 if mark.state == State::Pooled {
-                    self.take_back(mark, owner, BranchPolicy::Keep, &Cancel::default())?;
+                    self.salvage_and_remove(mark, owner, BranchPolicy::Keep, &Cancel::default())?;
                     removed += 1;
                 }
             }
@@ -235,4 +249,32 @@ impl Worktrees {
         };
         trim().attempt(|| format!("trim the pool of {}", self.repository.common_dir().display()))
     }
+}
+
+impl Worktree {
+    /// Removes every file that is not in its commit, including ignored ones.
+    pub(crate) fn remove_all_but_its_commit(&self, cancel: &Cancel) -> Result<(), Kind> {
+        self.remove_all_but(&[], cancel)
+    }
+
+    /// Removes every file that is not in its commit, except for the caches.
+    fn remove_all_but(&self, caches: &[String], cancel: &Cancel) -> Result<(), Kind> {
+        let excludes = caches.iter().map(|cache| format!("--exclude=/{}", cache.trim_start_matches('/')));
+        let clean = self.git("clean").args(["-ffdxq"]).args(excludes);
+        self.long(clean, cancel).run().map(|_| ())
+    }
+}
+
+/// Returns whether the `.git` of a worktree is a regular file that leads to the worktree's own entry.
+fn has_own_git_file(mark: &Mark, entry: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let text = crate::read::text(mark.path.join(".git")).unwrap_or_default();
+    text.strip_prefix("gitdir: ")
+        .is_some_and(|named| canonical(&mark.path.join(named.trim_end())) == canonical(entry))
+}
+
+/// Returns whether a pooled worktree contains caches that this run must not see, because a pipeline could leave
+/// manipulated files for another.
+fn has_foreign_caches(mark: &Mark, options: &CreateOptions) -> bool {
+    mark.has_caches && mark.cache_key != options.cache_key
 }

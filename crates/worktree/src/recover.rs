@@ -1,15 +1,15 @@
-//! Taking back what dead runs left: at start, and when something of theirs is in the way.
+//! Recovery: reclaims what dead runs left, at start and when it blocks another run.
 //!
 //! | owner lock | its process | |
 //! |---|---|---|
-//! | held | alive, or elsewhere | it lives: hands off |
-//! | held | dead | processes of the run go on without it: they are ended, then as below |
-//! | free | | unless a step of another process is in it: work is saved, then it is removed |
+//! | held | alive, or on another host | the run lives: nothing happens |
+//! | held | dead | processes of the run are still alive: they are stopped, then as below |
+//! | free | | unless a step of another process uses it: its work is saved, then it is removed |
 //!
-//! Whoever recovers takes the owner lock first, so that two who do it at once do not meet. Entries without
-//! our mark are never touched.
+//! Recovery takes the owner lock first, so that two recoveries exclude each other. Entries without Sprag's mark
+//! are never changed.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 use sprag_process::{Liveness, is_alive, is_held};
 
@@ -22,42 +22,46 @@ use crate::{
     mark::{Mark, State},
     metrics::{COUNTERS, count},
     owner::OwnerLock,
+    read,
     remove::Removed,
     trash::{self, Leftover},
-    visit::{self, Visit},
+    visit::{self, UsageLock},
     worktrees::Worktrees,
 };
 
-/// What a recovery did.
+/// The result of a recovery.
 #[derive(Debug, Default)]
 pub struct Recovered {
-    /// Worktrees of dead runs that were removed.
+    /// The removed worktrees of dead runs.
     pub removed: Vec<Removed>,
-    /// Worktrees that were not yet published when their run died.
+    /// The number of worktrees whose run died before they were registered.
     pub unfinished: usize,
-    /// What could not be taken back now, by path, and why.
+    /// The paths that could not be reclaimed now, with the reason.
     pub skipped: Vec<(PathBuf, String)>,
-    /// What could not be deleted.
+    /// Files that could not be deleted.
     pub leftovers: Vec<Leftover>,
+    /// The checkouts that were repaired after an interrupted landing.
+    pub repaired: Vec<PathBuf>,
 }
 
-/// The right to take something back: nobody owns it, and nobody is in it.
+/// The right to reclaim a worktree: it has no owner, and no process uses it.
 struct Claim {
     owner: OwnerLock,
-    _alone: Option<Visit>,
+    _alone: Option<UsageLock>,
 }
 
-/// What somebody wants and does not get.
-pub(crate) enum Way {
+/// A resource that blocks another run.
+pub(crate) enum Blocking {
     Branch(String),
     Path(PathBuf),
 }
 
 impl Worktrees {
-    /// Takes back what dead runs left. `spare` says which to leave alone although nobody owns them now.
+    /// Reclaims what dead runs left. `spare` selects worktrees to leave alone, although they have no owner now.
     pub fn recover(&self, spare: &dyn Fn(&Mark) -> bool) -> Result<Recovered, Error> {
         let recover = || {
             let mut recovered = Recovered::default();
+            self.finish_interrupted_moves(&mut recovered);
             for entry in entry::ours(&self.staging())? {
                 self.recover_staged(&entry, &mut recovered);
             }
@@ -76,8 +80,20 @@ impl Worktrees {
         recover().attempt(|| format!("recover the worktrees of {}", self.repository.common_dir().display()))
     }
 
-    /// What [`Worktrees::recover`] would delete although no entry tells of it: what was moved aside and could not
-    /// be deleted, and what was never published.
+    /// Repairs the checkouts of interrupted landings.
+    fn finish_interrupted_moves(&self, recovered: &mut Recovered) {
+        match self.repository.finish_interrupted_moves(self.settings.git_timeout) {
+            Ok(repaired) => recovered.repaired = repaired,
+            Err(error) => {
+                let path = self.repository.common_dir().to_owned();
+                tracing::warn!(run = "", path = %path.display(), %error, "could not repair a checkout after an interrupted landing");
+                recovered.skipped.push((path, error.to_string()));
+            }
+        }
+    }
+
+    /// Returns what [`Worktrees::recover`] would delete although it has no entry: files in the trash, and
+    /// worktrees that were never registered.
     pub fn debris(&self) -> Result<Vec<PathBuf>, Error> {
         let list = || {
             let mut found = Vec::new();
@@ -92,38 +108,39 @@ impl Worktrees {
             Ok(found)
         };
         list().attempt(|| {
-            format!("list what is left of worktrees of {}", self.repository.common_dir().display())
+            format!("list the remains of worktrees of {}", self.repository.common_dir().display())
         })
     }
 
-    /// Takes back what a dead run has of a branch or a path; says whether there was something.
-    pub(crate) fn clear_the_way(&self, way: &Way) -> bool {
-        let in_the_way = |entry: &OurEntry| {
-            entry.mark.as_ref().is_some_and(|mark| match way {
-                Way::Branch(branch) => mark.branch.as_ref() == Some(branch),
-                Way::Path(path) => mark.path == *path,
+    /// Reclaims a branch or a path from a dead run. Returns whether it reclaimed anything.
+    pub(crate) fn reclaim_blocking(&self, blocking: &Blocking) -> bool {
+        let is_blocking = |entry: &OurEntry| {
+            entry.mark.as_ref().is_some_and(|mark| match blocking {
+                Blocking::Branch(branch) => mark.branch.as_ref() == Some(branch),
+                Blocking::Path(path) => mark.path == *path,
             })
         };
         let mut recovered = Recovered::default();
-        for entry in entry::ours(&self.staging()).unwrap_or_default().iter().filter(|entry| in_the_way(entry))
+        for entry in
+            entry::ours(&self.staging()).unwrap_or_default().iter().filter(|entry| is_blocking(entry))
         {
             self.recover_staged(entry, &mut recovered);
         }
         let entries = entry::ours(&self.repository.entries_dir()).unwrap_or_default();
-        for entry in entries.iter().filter(|entry| in_the_way(entry)) {
+        for entry in entries.iter().filter(|entry| is_blocking(entry)) {
             self.recover_entry(entry, &mut recovered);
         }
-        let taken_back = recovered.unfinished > 0 || !recovered.removed.is_empty();
-        // Also after that: what was half made of a branch does not show for whom it was.
-        let dropped = matches!(way, Way::Branch(branch) if self.drop_forgotten(branch));
-        taken_back || dropped
+        let reclaimed = recovered.unfinished > 0 || !recovered.removed.is_empty();
+        // Do this even after a recovery: a branch created by an interrupted run may have no worktree.
+        let deleted = matches!(blocking, Blocking::Branch(branch) if self.delete_abandoned_branch(branch));
+        reclaimed || deleted
     }
 
-    /// Deletes a branch that a run was killed before it could delete: no worktree of ours has it any more, and
-    /// something else holds all of its commits.
-    fn drop_forgotten(&self, branch: &str) -> bool {
-        // Whoever makes a branch registers its worktree under the same hold.
-        let Ok(_held) = self.repository.hold("recover", self.settings.lock_deadline) else { return false };
+    /// Deletes a branch whose run was killed before it could delete it: no worktree of Sprag has it, and
+    /// another ref contains all its commits.
+    fn delete_abandoned_branch(&self, branch: &str) -> bool {
+        // A branch and its worktree are registered under the same lock, so none can be missing here.
+        let Ok(_held) = self.repository.acquire("recover", self.settings.lock_deadline) else { return false };
         let has_it =
             |entry: &OurEntry| entry.mark.as_ref().is_none_or(|mark| mark.branch.as_deref() == Some(branch));
         match entry::ours(&self.repository.entries_dir()) {
@@ -134,34 +151,36 @@ impl Worktrees {
         }
     }
 
-    /// Owner locks of which nothing else is left: somebody was killed just before, or just after.
+    /// Removes owner locks without a worktree: their process was killed before creating it or after removing
+    /// it.
     fn sweep_owners(&self) -> Result<(), Kind> {
         for id in entry::names(&self.repository.sprag_dir().join("owners"))? {
             let Some(id) = id.to_str() else { continue };
             if let Some(owner) = OwnerLock::try_take(&self.repository.owner_lock_path(id))? {
-                drop_claim(self, id, owner);
+                release_claim(self, id, owner);
             }
         }
         Ok(())
     }
 
-    /// What a dead run has, after its last process is gone; None if it lives.
+    /// Claims the worktree of a dead run, after its last process is gone. Returns `None` if the run lives.
     fn claim(&self, id: &str, mark: Option<&Mark>) -> Result<Option<Claim>, Kind> {
         let path = self.repository.owner_lock_path(id);
         let entry = self.repository.entries_dir().join(id);
-        // Its owner may be dead, and a step that another process serves be in it all the same.
-        let _alone = match entry.exists() {
-            true => match visit::entry_alone(&entry)? {
+        // A step of another process may use the worktree although its owner is dead.
+        let _alone = if entry.exists() {
+            match visit::lock_entry(&entry)? {
                 Some(alone) => Some(alone),
                 None => return Ok(None),
-            },
-            false => None,
+            }
+        } else {
+            None
         };
         let claimed = |owner: Option<OwnerLock>| Ok(owner.map(|owner| Claim { owner, _alone }));
         let Some(mark) = mark else { return claimed(OwnerLock::take(&path)?) };
         if let Some(owner) = OwnerLock::take(&path)? {
             if !mark.markers.is_empty() {
-                self.end_processes(mark, &path)?;
+                self.stop_processes(mark, &path)?;
             }
             return claimed(Some(owner));
         }
@@ -169,9 +188,9 @@ impl Worktrees {
         if !owner_is_dead {
             return Ok(None);
         }
-        tracing::warn!(run = mark.run, path = %mark.path.display(), "its owner died and its processes go on: ending them");
-        self.end_processes(mark, &path)?;
-        // Still held: somebody else recovers it.
+        tracing::warn!(run = mark.run, path = %mark.path.display(), "stopping processes of a run whose owner died");
+        self.stop_processes(mark, &path)?;
+        // If it is still held, another process is recovering it.
         claimed(OwnerLock::take(&path)?)
     }
 
@@ -181,16 +200,16 @@ impl Worktrees {
             Ok(None) => return,
             Err(kind) => return recovered.skipped.push((entry.path.clone(), kind.to_string())),
         };
-        // Published since we looked: it is an entry now.
+        // It was registered since the list was read: it is an entry now.
         if !entry.path.exists() {
-            return drop_claim(self, &entry.id, owner);
+            return release_claim(self, &entry.id, owner);
         }
         if let Some(mark) = &entry.mark {
             if let Some(name) = &mark.branch {
                 branch::clear_stale_lock(&self.repository, name, &mark.run);
             }
             let released = branch::release(
-                &self.repository,
+                &self.repository_for(mark),
                 mark.branch.as_deref(),
                 &mark.id,
                 BranchPolicy::DeleteIfMerged,
@@ -207,12 +226,12 @@ impl Worktrees {
     }
 
     fn recover_entry(&self, found: &OurEntry, recovered: &mut Recovered) {
-        let spared = |mark: &Mark| match mark.state {
+        let keeps = |mark: &Mark| match mark.state {
             State::Kept => true,
             State::Pooled => mark.path.is_dir() || !mark.root_is_here(),
             State::Making | State::Ready => false,
         };
-        if found.mark.as_ref().is_some_and(spared) {
+        if found.mark.as_ref().is_some_and(keeps) {
             return;
         }
         let Claim { owner, _alone } = match self.claim(&found.id, found.mark.as_ref()) {
@@ -220,27 +239,27 @@ impl Worktrees {
             Ok(None) => return,
             Err(kind) => return recovered.skipped.push((found.path.clone(), kind.to_string())),
         };
-        // What was read before the claim may have been the state of another owner.
+        // The mark may have changed before the claim, so read it again.
         let mark = Mark::read(&found.path).filter(|mark| mark.id == found.id);
         if !found.path.exists() {
-            return drop_claim(self, &found.id, owner);
+            return release_claim(self, &found.id, owner);
         }
-        let Some(mark) = mark.or_else(|| self.guess(found)) else {
-            let reason = format!("its mark cannot be read; look at it, then: rm -r {}", found.path.display());
+        let Some(mark) = mark.or_else(|| self.reconstruct_mark(found)) else {
+            let reason = format!("its mark cannot be read; inspect it, then: rm -r {}", found.path.display());
             return recovered.skipped.push((found.path.clone(), reason));
         };
-        if spared(&mark) {
+        if keeps(&mark) {
             return;
         }
         if !mark.path.exists() && !mark.root_is_here() {
-            let reason = format!("the data directory {} is not there now", mark.root.display());
+            let reason = format!("the data directory {} is missing", mark.root.display());
             return recovered.skipped.push((mark.path, reason));
         }
         if let Some(name) = &mark.branch {
             branch::clear_stale_lock(&self.repository, name, &mark.run);
         }
         let (run, path) = (mark.run.clone(), mark.path.clone());
-        match self.take_back(mark, owner, BranchPolicy::Delete, &Cancel::default()) {
+        match self.salvage_and_remove(mark, owner, BranchPolicy::Delete, &Cancel::default()) {
             Ok(removed) => {
                 count(&COUNTERS.recovered);
                 recovered.leftovers.extend(removed.leftovers.iter().cloned());
@@ -248,20 +267,20 @@ impl Worktrees {
             }
             Err(kind) => {
                 count(&COUNTERS.cleanup_failures);
-                tracing::warn!(run, path = %path.display(), %kind, "could not be taken back; it will be tried again");
+                tracing::warn!(run, path = %path.display(), %kind, "could not reclaim a worktree; the next recovery tries again");
                 recovered.skipped.push((path, kind.to_string()));
             }
         }
     }
 
-    /// A mark that the disk lost, from what git needs of the entry. Its work is looked at like anybody's.
-    fn guess(&self, found: &OurEntry) -> Option<Mark> {
-        let text = fs::read_to_string(found.path.join("gitdir")).ok()?;
+    /// Reconstructs a mark that the disk lost from git's files in the entry.
+    fn reconstruct_mark(&self, found: &OurEntry) -> Option<Mark> {
+        let text = read::text(found.path.join("gitdir")).ok()?;
         let path = PathBuf::from(text.strip_suffix('\n').unwrap_or(&text).strip_suffix("/.git")?);
         if path.parent() != Some(&self.root) || !folder_is_of(&path, &found.id) {
             return None;
         }
-        let head = fs::read_to_string(found.path.join("HEAD")).ok()?;
+        let head = read::text(found.path.join("HEAD")).ok()?;
         Some(Mark {
             id: found.id.clone(),
             run: found.id.clone(),
@@ -273,7 +292,10 @@ impl Worktrees {
             branch: head.trim().strip_prefix("ref: refs/heads/").map(str::to_owned),
             base: String::new(),
             setup_key: None,
+            cache_key: None,
+            has_caches: true,
             sparse: Vec::new(),
+            without_hooks: false,
             markers: Vec::new(),
             created_unix_ms: 0,
             reason: None,
@@ -283,8 +305,8 @@ impl Worktrees {
     }
 }
 
-/// The entry is gone or has become another thing: so has the reason for holding its lock.
-fn drop_claim(worktrees: &Worktrees, id: &str, owner: OwnerLock) {
+/// Releases a claim on an entry that has been removed or has changed.
+fn release_claim(worktrees: &Worktrees, id: &str, owner: OwnerLock) {
     if worktrees.repository.entries_dir().join(id).exists() || worktrees.staging().join(id).exists() {
         drop(owner);
     } else {

@@ -1,43 +1,52 @@
-//! Taking a worktree away: its processes end, its work is saved, it goes aside under the lock, and is deleted without it.
+//! Removal of a worktree: stop its processes, save its work, move it to the trash under the lock, delete it
+//! without the lock.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Component, Path},
+};
 
-use sprag_process::end_orphans;
+use sprag_process::kill_orphans;
 
 use crate::{
     branch::{self, BranchFate, BranchPolicy},
+    entry,
     error::{Attempt, Error, Kind},
     fault,
     git::Cancel,
     mark::{Mark, Shared},
     metrics::{COUNTERS, count},
+    modules::SavedModule,
     owner::OwnerLock,
     salvage::{Salvaged, salvage},
     trash::{self, Leftover},
     worktrees::{Worktree, Worktrees},
 };
 
-/// How a worktree went.
+/// The result of a removal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removed {
-    /// The run it belonged to.
+    /// The run that it belonged to.
     pub run: String,
-    /// Where it was.
+    /// The folder that was removed.
     pub path: std::path::PathBuf,
-    /// What was saved of it.
+    /// The saved work; absent if there was none.
     pub salvaged: Option<Salvaged>,
-    /// What became of its branch.
+    /// The saved work of its submodules.
+    pub modules: Vec<SavedModule>,
+    /// The result for its branch.
     pub branch: BranchFate,
-    /// What could not be deleted; [`Worktrees::recover`] tries again.
+    /// Files that could not be deleted; [`Worktrees::recover`] tries again.
     pub leftovers: Vec<Leftover>,
-    /// What the run did to things that all worktrees share.
+    /// Warnings about changes of the run to state that all worktrees share.
     pub warnings: Vec<String>,
 }
 
 impl Worktrees {
-    /// Takes a worktree away. Its branch is free then, even if a file cannot be deleted.
+    /// Removes a worktree. Its branch is free afterwards, even if a file cannot be deleted.
     ///
-    /// An error means that nothing was removed: processes would not end, or the work could not be saved.
+    /// An error means that nothing was removed, because processes could not be stopped or the work could not be
+    /// saved.
     pub fn remove(
         &self,
         worktree: Worktree,
@@ -46,40 +55,70 @@ impl Worktrees {
     ) -> Result<Removed, Error> {
         let Worktree { mark, owner, .. } = worktree;
         let attempt = format!("remove the worktree {} of run {}", mark.path.display(), mark.run);
-        self.end_processes(&mark, owner.path())
-            .and_then(|()| self.take_back(mark, owner, policy, cancel))
+        self.check_ours(&mark)
+            .and_then(|()| self.stop_processes(&mark, owner.path()))
+            .and_then(|()| self.salvage_and_remove(mark, owner, policy, cancel))
             .inspect(|_| count(&COUNTERS.removes))
             .attempt(|| attempt)
     }
 
-    /// Ends all processes that hold the owner lock or carry the run's markers, and sees that they are gone.
-    pub(crate) fn end_processes(&self, mark: &Mark, owner_lock: &Path) -> Result<(), Kind> {
+    /// Refuses a mark unless it names a folder in this data directory with a link to the mark's own entry. A
+    /// mark alone must not make Sprag remove a folder or run git in it.
+    pub(crate) fn check_ours(&self, mark: &Mark) -> Result<(), Kind> {
+        let refuse = |reason: String| Err(Kind::NotOurs { path: mark.path.clone(), reason });
+        if mark.root != self.root {
+            return refuse(format!("it belongs to the data directory {}", mark.root.display()));
+        }
+        let below = mark.path.strip_prefix(&self.root).unwrap_or(Path::new(""));
+        let plain = below.components().all(|part| matches!(part, Component::Normal(_)));
+        if !plain || below.as_os_str().is_empty() {
+            return refuse(format!("it is not below {}", self.root.display()));
+        }
+        let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+        if mark.path.ancestors().take_while(|path| *path != self.root).any(is_link) {
+            return refuse("a symbolic link is in its place".to_owned());
+        }
+        // A step may have removed the link to the entry. A link to another entry belongs to another worktree.
+        let entry = self.repository.entries_dir().join(&mark.id);
+        match entry::linked_from(&mark.path) {
+            Some(linked) if fs::canonicalize(&linked).ok() != fs::canonicalize(&entry).ok() => {
+                refuse(format!("its `.git` leads to {}", linked.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops all processes that hold the owner lock or carry the run's markers, and waits until they are gone.
+    pub(crate) fn stop_processes(&self, mark: &Mark, owner_lock: &Path) -> Result<(), Kind> {
         let remain = |error: sprag_process::Error| Kind::ProcessesRemain { message: error.to_string() };
         let grace = self.settings.grace;
         let deadline = grace * 2 + std::time::Duration::from_secs(5);
-        end_orphans(&[], Some(owner_lock), grace, deadline).map_err(remain)?;
+        kill_orphans(&[], Some(owner_lock), grace, deadline).map_err(remain)?;
         if !mark.markers.is_empty() {
             let markers: Vec<(&str, &str)> =
                 mark.markers.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-            end_orphans(&markers, None, grace, deadline).map_err(remain)?;
+            kill_orphans(&markers, None, grace, deadline).map_err(remain)?;
         }
         Ok(())
     }
 
-    /// Saves, releases the branch, moves aside, deletes. The caller owns the worktree, and nobody works in it.
-    pub(crate) fn take_back(
+    /// Saves the work, releases the branch, moves the worktree to the trash and deletes it. The caller must own
+    /// the worktree, and no process may work in it.
+    pub(crate) fn salvage_and_remove(
         &self,
         mark: Mark,
         owner: OwnerLock,
         policy: BranchPolicy,
         cancel: &Cancel,
     ) -> Result<Removed, Kind> {
+        self.check_ours(&mark)?;
         let warnings = Shared::now(self.repository.common_dir()).changes_since(&mark.shared);
-        // What was asked for is rolled back whether or not somebody still wants it.
+        // A cancelled creation must still be rolled back.
         let cancel = if cancel.is_cancelled() { &Cancel::default() } else { cancel };
-        let salvaged = salvage(&self.repository, &mark, policy, cancel, self.settings.git_timeout)?;
+        let repository = self.repository_for(&mark);
+        let saved = salvage(&repository, &mark, policy, cancel, self.settings.git_timeout)?;
         fault::point("salvaged");
-        let branch = branch::release(&self.repository, mark.branch.as_deref(), &mark.id, policy)
+        let branch = branch::release(&repository, mark.branch.as_deref(), &mark.id, policy)
             .unwrap_or_else(|kind| BranchFate::Kept(kind.to_string()));
         fault::point("branch-released");
         let (folder, mut leftovers) = self.move_aside(&mark)?;
@@ -90,20 +129,22 @@ impl Worktrees {
         }
         let (run, path) = (mark.run, mark.path);
         tracing::info!(run, path = %path.display(), leftovers = leftovers.len(), "worktree removed");
-        Ok(Removed { run, path, salvaged, branch, leftovers, warnings })
+        let (salvaged, modules) = (saved.work, saved.modules);
+        Ok(Removed { run, path, salvaged, modules, branch, leftovers, warnings })
     }
 
-    /// Folder first: killed in between, the entry still tells what is to be done.
+    /// Moves folder and entry to the trash. The folder goes first, so that the entry still describes the rest
+    /// after a crash.
     fn move_aside(&self, mark: &Mark) -> Result<(Vec<std::path::PathBuf>, Vec<Leftover>), Kind> {
-        let folder = trash::place(&mark.root.join(".trash"), &mark.id);
-        let entry = trash::place(&self.entry_trash(), &mark.id)?;
+        let folder = trash::new_path(&mark.root.join(".trash"), &mark.id);
+        let entry = trash::new_path(&self.entry_trash(), &mark.id)?;
         let mut leftovers = Vec::new();
-        let mut aside = Vec::new();
-        let _held = self.repository.hold(&mark.run, self.settings.lock_deadline)?;
+        let mut in_trash = Vec::new();
+        let _held = self.repository.acquire(&mark.run, self.settings.lock_deadline)?;
         match folder.and_then(|place| {
             fs::rename(&mark.path, &place).map(|()| place).map_err(Kind::io("move", &mark.path))
         }) {
-            Ok(place) => aside.push(place),
+            Ok(place) => in_trash.push(place),
             Err(Kind::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             Err(kind) => leftovers.push(Leftover {
                 run: mark.run.clone(),
@@ -118,13 +159,13 @@ impl Worktrees {
         fault::point("folder-moved");
         let registered = self.repository.entries_dir().join(&mark.id);
         match fs::rename(&registered, &entry) {
-            Ok(()) => aside.push(entry),
+            Ok(()) => in_trash.push(entry),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(source) => return Err(Kind::Io { doing: "unregister", path: registered, source }),
         }
         if !leftovers.is_empty() {
             count(&COUNTERS.cleanup_failures);
         }
-        Ok((aside, leftovers))
+        Ok((in_trash, leftovers))
     }
 }

@@ -1,80 +1,128 @@
-//! Nothing is lost: what a worktree holds and no ref leads to is saved under `refs/sprag/salvage/RUN`.
+//! Saves work before a worktree is removed: what no ref contains goes to `refs/sprag/salvage/RUN`, and the work
+//! in submodules to separate refs.
+
+use std::{cell::Cell, path::Path};
 
 use crate::{
     branch::BranchPolicy,
-    entry,
+    clock, entry,
     error::Kind,
     git::Cancel,
     mark::{Mark, State},
+    modules::{self, SavedModule},
     name::ref_component,
+    prune::{StagedObjects, Written, misses_object, write_despite_prunes},
     repository::Repository,
     snapshot,
 };
 
-/// For `rev-list`, after the commit it is asked about: refs follow that may hold it. Git gives up with "bad object" at a
-/// ref that somebody deletes while it looks; such a ref holds nothing. It must still give up if the commit is missing,
-/// so this comes after it.
+/// Arguments of `rev-list` between the commit and the refs that may contain it. Git fails with "bad object" at
+/// a ref that is deleted meanwhile, so missing refs are ignored. It must still fail if the commit itself is
+/// missing, so the arguments follow the commit.
 pub(crate) const NOT_IN_REFS: [&str; 2] = ["--not", "--ignore-missing"];
-/// Several worktrees of one run may leave something.
-const MOST_OF_A_RUN: u32 = 1000;
+/// The most salvage refs of one run; each of its worktrees may need one.
+const MAX_REFS_PER_RUN: u32 = 1000;
 
-/// What was saved.
+/// The saved work of a worktree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Salvaged {
-    /// The ref that holds it.
+    /// The ref with the work.
     pub name: String,
-    /// The commit.
+    /// The saved commit.
     pub commit: String,
-    /// Whether it holds files that were not committed.
+    /// Whether it contains uncommitted files.
     pub was_dirty: bool,
 }
 
-/// Saves what would be lost with the worktree, and with its branch.
+/// Everything that was saved of a worktree.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    pub(crate) work: Option<Salvaged>,
+    pub(crate) modules: Vec<SavedModule>,
+}
+
+/// Saves the work that would be lost with the worktree and with its branch.
 pub(crate) fn salvage(
     repository: &Repository,
     mark: &Mark,
     policy: BranchPolicy,
     cancel: &Cancel,
     timeout: std::time::Duration,
-) -> Result<Option<Salvaged>, Kind> {
-    // A branch that stays holds its commits itself.
+) -> Result<Saved, Kind> {
+    // A branch that is kept contains its commits itself.
     let leaving = mark.branch.as_deref().filter(|_| policy == BranchPolicy::Delete);
-    // Nobody has worked in one that was never finished, nor in one that was cleaned.
+    // No process has worked in one that is unfinished or pooled.
     if matches!(mark.state, State::Making | State::Pooled) || !mark.path.is_dir() {
-        return salvage_branch(repository, mark, leaving);
+        return Ok(Saved { work: salvage_branch(repository, mark, leaving)?, modules: Vec::new() });
     }
     let entry = repository.entries_dir().join(&mark.id);
     entry::repair(&entry, mark)?;
-    let found = snapshot::take(repository, mark, cancel, timeout)?;
-    if found.is_dirty() {
-        refuse_nested(repository, mark, &found)?;
-        let message = format!("sprag: what run {} had not committed\n", mark.run);
-        let parents: Vec<&str> = found.head.as_deref().into_iter().collect();
-        let commit = snapshot::commit(repository, &found.tree, &parents, &message)?;
-        return save(repository, mark, &commit, true).map(Some);
-    }
-    match found.head {
-        Some(head) if head != mark.base && !is_reachable(repository, &head, leaving)? => {
-            save(repository, mark, &head, false).map(Some)
+    // Submodules first, so that no salvage ref names a submodule's commit that does not exist.
+    let modules = modules::salvage(repository, mark, cancel, timeout)?;
+    let found = match snapshot::take(repository, mark, None, cancel, timeout) {
+        // The files contain something that no commit has; it is written again below.
+        Err(kind) if misses_object(&kind) => None,
+        other => Some(other?),
+    };
+    let found = match found {
+        Some(found) if !found.is_dirty() => found,
+        dirty => {
+            let work = save_uncommitted(repository, mark, dirty, cancel, timeout)?;
+            return Ok(Saved { work: Some(work), modules });
         }
-        _ => Ok(None),
-    }
+    };
+    let work = match found.head {
+        Some(head) if head != mark.base && !is_reachable(repository, &head, leaving)? => {
+            Some(save(repository, mark, &head, false)?)
+        }
+        _ => None,
+    };
+    Ok(Saved { work, modules })
 }
 
-/// Git records a repository inside of another by its commit alone: its files would be lost.
-fn refuse_nested(repository: &Repository, mark: &Mark, found: &snapshot::Snapshot) -> Result<(), Kind> {
+/// Saves the files of a worktree as a commit on top of its HEAD. `found` is an earlier snapshot, if it
+/// succeeded.
+fn save_uncommitted(
+    repository: &Repository,
+    mark: &Mark,
+    found: Option<snapshot::Snapshot>,
+    cancel: &Cancel,
+    timeout: std::time::Duration,
+) -> Result<Salvaged, Kind> {
+    let (at_ms, message) = (clock::unix_ms(), format!("sprag: what run {} had not committed\n", mark.run));
+    let found = Cell::new(found);
+    let write = |staged: Option<&StagedObjects>| {
+        let found = match found.take() {
+            Some(found) => found,
+            None => snapshot::take(repository, mark, staged, cancel, timeout)?,
+        };
+        refuse_nested(repository, mark, &found, staged)?;
+        let known: Vec<String> = found.head.into_iter().collect();
+        let parents: Vec<&str> = known.iter().map(String::as_str).collect();
+        let commit = snapshot::commit(repository, &found.tree, &parents, &message, at_ms, staged)?;
+        Ok(Written { commit, known })
+    };
+    write_despite_prunes(repository, write, |commit| save(repository, mark, commit, true))
+}
+
+/// Fails for a repository inside the worktree that is not in the index. Git records only its commit, so its
+/// files would be lost. Those in the index have been saved; the others need a person's decision.
+fn refuse_nested(
+    repository: &Repository,
+    mark: &Mark,
+    found: &snapshot::Snapshot,
+    staged: Option<&StagedObjects>,
+) -> Result<(), Kind> {
     let Some(head) = &found.head else { return Ok(()) };
-    let added = ["-r", "-z", "--no-renames", "--diff-filter=A", head, &found.tree];
-    let fields = repository.git("diff-tree").args(added).run()?.fields();
-    // By turns: `:000000 160000 0… 1… A`, and the path.
-    let nested = fields.chunks_exact(2).find(|pair| pair[0].split(' ').nth(1) == Some("160000"));
-    match nested {
-        Some(pair) => Err(Kind::NestedRepository { path: mark.path.join(&pair[1]) }),
+    let known = modules::known_to(repository, mark)?;
+    let mut added = snapshot::added_repositories(repository, head, &found.tree, staged)?.into_iter();
+    match added.find(|path| !known.iter().any(|known| known == Path::new(path))) {
+        Some(path) => Err(Kind::NestedRepository { path: mark.path.join(path) }),
         None => Ok(()),
     }
 }
 
-/// The files are gone; commits may still be there.
+/// Saves the commits of the branch when the files are gone.
 fn salvage_branch(
     repository: &Repository,
     mark: &Mark,
@@ -89,7 +137,7 @@ fn salvage_branch(
     }
 }
 
-/// Whether a commit is part of some branch, tag, remote branch or salvage other than the given branch.
+/// Returns whether a branch other than `except`, a tag, a remote branch or a salvage ref contains the commit.
 pub(crate) fn is_reachable(
     repository: &Repository,
     commit: &str,
@@ -99,7 +147,7 @@ pub(crate) fn is_reachable(
     if let Some(branch) = except {
         git = git.arg(format!("--exclude=refs/heads/{}", escape_glob(branch)));
     }
-    // An exclusion holds for the next option only.
+    // An exclusion applies to the next option only.
     let all = git.args(["--glob=refs/heads/*", "--tags", "--remotes", "--glob=refs/sprag/salvage/*"]);
     Ok(all.line()?.is_empty())
 }
@@ -112,7 +160,7 @@ fn escape_glob(text: &str) -> String {
 
 fn save(repository: &Repository, mark: &Mark, commit: &str, was_dirty: bool) -> Result<Salvaged, Kind> {
     let run = ref_component(&mark.run);
-    for number in 1..=MOST_OF_A_RUN {
+    for number in 1..=MAX_REFS_PER_RUN {
         let name = match number {
             1 => format!("refs/sprag/salvage/{run}"),
             _ => format!("refs/sprag/salvage/{run}-{number}"),
@@ -126,5 +174,5 @@ fn save(repository: &Repository, mark: &Mark, commit: &str, was_dirty: bool) -> 
             return Err(create.failure());
         }
     }
-    Err(Kind::BranchExists { branch: format!("refs/sprag/salvage/{run}-{MOST_OF_A_RUN}") })
+    Err(Kind::BranchExists { branch: format!("refs/sprag/salvage/{run}-{MAX_REFS_PER_RUN}") })
 }

@@ -1,4 +1,4 @@
-//! Which setup a worktree needs: a hash of the files that the setup names.
+//! The setup key of a worktree: a hash of the files that the setup names.
 
 use std::path::{Component, Path};
 
@@ -10,13 +10,16 @@ use crate::{
 };
 
 impl Worktree {
-    /// The hash of these files' names and contents in this worktree. A file that is not there counts as such.
+    /// Returns the hash of these files' names and contents in this worktree. A missing file is part of the
+    /// hash.
     ///
-    /// Equal to the mark's `setup_key`: what the setup makes is there already.
+    /// If it equals the mark's `setup_key`, the setup need not run again.
     pub fn setup_key(&self, files: &[String]) -> Result<String, Error> {
-        let hash = |file: &String| match self.path().join(file).is_file() {
-            true => Git::new(self.path(), "hash-object").args(["--no-filters", "--", file]).line().map(Some),
-            false => Ok(None),
+        let hash = |file: &String| {
+            if !self.path().join(file).is_file() {
+                return Ok(None);
+            }
+            Git::new(self.path(), "hash-object").args(["--no-filters", "--", file]).line().map(Some)
         };
         let key = key(self.path(), files, hash);
         key.attempt(|| format!("find the setup key of {}", self.path().display()))
@@ -24,8 +27,8 @@ impl Worktree {
 }
 
 impl Repository {
-    /// What [`Worktree::setup_key`] will most likely be in a worktree that begins with this revision: files that
-    /// git ignores, or writes otherwise than it keeps them, are only known there.
+    /// Returns the expected [`Worktree::setup_key`] of a worktree at this revision. It can differ for files
+    /// that git ignores or converts.
     pub fn setup_key(&self, base: &str, files: &[String]) -> Result<String, Error> {
         let find = || {
             let commit = self.commit(base)?;
@@ -39,7 +42,7 @@ impl Repository {
     }
 }
 
-/// One text of all names and hashes, hashed.
+/// Hashes the text of all names and hashes.
 fn key(
     directory: &Path,
     files: &[String],
@@ -49,7 +52,7 @@ fn key(
     for file in files {
         let outside = |part| !matches!(part, Component::Normal(_) | Component::CurDir);
         if Path::new(file).components().any(outside) {
-            let reason = "it lies outside the worktree".to_owned();
+            let reason = "it is outside the worktree".to_owned();
             return Err(Kind::IncludeRefused { pattern: file.clone(), reason });
         }
         let hash = hash(file)?.unwrap_or_else(|| "none".to_owned());

@@ -1,27 +1,33 @@
-//! The state of a worktree as a commit: tracked and untracked, not ignored. Branch, index and stash stay as they are.
+//! Snapshots: the state of a worktree as a commit, with tracked and untracked files, without ignored ones.
+//! Branch, index and stash do not change.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use crate::{
     clock,
     error::Kind,
     git::{Cancel, Git},
     mark::Mark,
+    prune::StagedObjects,
     repository::Repository,
     worktrees::git_in,
 };
 
-/// What a worktree holds.
+/// The files of a worktree.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) tree: String,
-    /// The commit at HEAD, and its tree.
+    /// The commit at HEAD; absent before the first commit.
     pub(crate) head: Option<String>,
     head_tree: Option<String>,
 }
 
 impl Snapshot {
-    /// Whether there is something that no commit holds.
+    /// Returns whether there are uncommitted changes.
     pub(crate) fn is_dirty(&self) -> bool {
         match &self.head_tree {
             Some(tree) => *tree != self.tree,
@@ -30,7 +36,7 @@ impl Snapshot {
     }
 }
 
-/// An index of our own that goes away with this value.
+/// A temporary index that is removed on drop.
 struct PrivateIndex(PathBuf);
 
 impl Drop for PrivateIndex {
@@ -40,24 +46,52 @@ impl Drop for PrivateIndex {
     }
 }
 
-/// Looks at all files of a worktree.
+/// Takes a snapshot of all files of a worktree. With `staged`, new objects go to the staging folder, and git
+/// reads every file again.
 pub(crate) fn take(
     repository: &Repository,
     mark: &Mark,
+    staged: Option<&StagedObjects>,
     cancel: &Cancel,
-    timeout: std::time::Duration,
+    timeout: Duration,
 ) -> Result<Snapshot, Kind> {
     let entry = repository.entries_dir().join(&mark.id);
-    // Beside the real one, so that git finds what it shares with it (a split index).
-    let index = PrivateIndex(entry.join(format!("sprag-index-{}", clock::random_hex())));
-    match fs::copy(entry.join("index"), &index.0) {
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(source) => return Err(Kind::Io { doing: "copy the index of", path: mark.path.clone(), source }),
+    let git = |subcommand: &str| git_in(repository, mark, subcommand);
+    take_of(&entry, &mark.path, &git, staged, cancel, timeout)
+}
+
+/// Takes a snapshot of all files of a checkout, given its git directory, its folder and git in it.
+pub(crate) fn take_of<'a>(
+    git_dir: &Path,
+    folder: &Path,
+    git: &dyn Fn(&str) -> Git<'a>,
+    staged: Option<&StagedObjects>,
+    cancel: &'a Cancel,
+    timeout: Duration,
+) -> Result<Snapshot, Kind> {
+    // Beside the real index, so that git finds the files that it shares with it (a split index).
+    let index = PrivateIndex(git_dir.join(format!("sprag-index-{}", clock::random_hex())));
+    let git = |subcommand: &str| match staged {
+        Some(staged) => staged.write_here(git(subcommand)),
+        None => git(subcommand),
+    };
+    if staged.is_some() {
+        // Git does not write objects of files that the index marks as unchanged, so start from HEAD. This fails
+        // before the first commit, when all files are new.
+        git("read-tree").index(&index.0).args(["-m", "HEAD"]).output()?;
+    } else {
+        match crate::read::copy(&git_dir.join("index"), &index.0) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => {
+                return Err(Kind::Io { doing: "copy the index of", path: folder.to_owned(), source });
+            }
+        }
     }
-    let git = |subcommand: &str| -> Git<'_> { git_in(repository, mark, subcommand).index(&index.0) };
-    let add = || beside_gc(|| git("add").args(["--all", "--sparse", "--", "."]).long(timeout, cancel).run());
-    // An index that a killed git or a full disk left broken: without one, all files are looked at.
+    let git = |subcommand: &str| git(subcommand).index(&index.0);
+    let add = || git("add").args(["--all", "--sparse", "--", "."]).long(timeout, cancel).run();
+    let add = || retry_during_writes(|| retry_during_gc(add));
+    // A killed git or a full disk left a broken index: start again without one, which reads all files.
     match add() {
         Err(Kind::Git { stderr, .. }) if stderr.contains("index file") => {
             let _ = fs::remove_file(&index.0);
@@ -65,11 +99,11 @@ pub(crate) fn take(
         }
         Err(Kind::Git { stderr, .. }) if stderr.contains("does not have a commit checked out") => {
             let inside = stderr.split('\'').nth(1).unwrap_or_default();
-            return Err(Kind::NestedRepository { path: mark.path.join(inside) });
+            return Err(Kind::NestedRepository { path: folder.join(inside) });
         }
         other => other?,
     };
-    let tree = beside_gc(|| git("write-tree").line())?;
+    let tree = retry_during_gc(|| git("write-tree").line())?;
     let output = git("rev-parse").args(["--quiet", "--revs-only", "HEAD", "HEAD^{tree}", "--"]).output()?;
     let lines = output.line();
     let (head, head_tree) =
@@ -77,15 +111,42 @@ pub(crate) fn take(
     Ok(Snapshot { tree, head, head_tree })
 }
 
-/// A commit of a tree, under our name.
+/// Returns the paths of repositories that a tree names and the commit `head` does not. Git records their
+/// commits, not their files.
+pub(crate) fn added_repositories(
+    repository: &Repository,
+    head: &str,
+    tree: &str,
+    staged: Option<&StagedObjects>,
+) -> Result<Vec<String>, Kind> {
+    let added = ["-r", "-z", "--no-renames", "--diff-filter=A", head, tree];
+    let mut git = repository.git("diff-tree").args(added);
+    if let Some(staged) = staged {
+        git = staged.write_here(git);
+    }
+    let fields = git.run()?.fields();
+    // Alternating records `:000000 160000 0… 1… A` and paths.
+    let pairs = fields.chunks_exact(2).filter(|pair| pair[0].split(' ').nth(1) == Some("160000"));
+    Ok(pairs.map(|pair| pair[1].clone()).collect())
+}
+
+/// Creates a commit of a tree, with Sprag's identity. The same tree, parents, message and time give the same
+/// commit.
 pub(crate) fn commit(
     repository: &Repository,
     tree: &str,
     parents: &[&str],
     message: &str,
+    at_ms: u64,
+    staged: Option<&StagedObjects>,
 ) -> Result<String, Kind> {
-    beside_gc(|| {
+    let date = format!("@{} +0000", at_ms / 1000);
+    retry_during_gc(|| {
         let mut git = repository.git("commit-tree").by_sprag().arg("--no-gpg-sign");
+        git = git.env("GIT_AUTHOR_DATE", &date).env("GIT_COMMITTER_DATE", &date);
+        if let Some(staged) = staged {
+            git = staged.write_here(git);
+        }
         for parent in parents {
             git = git.args(["-p", parent]);
         }
@@ -93,15 +154,44 @@ pub(crate) fn commit(
     })
 }
 
-/// Writes objects while somebody's `git gc` may remove the folder that the next one goes to: git itself stops then.
-fn beside_gc<T>(write: impl Fn() -> Result<T, Kind>) -> Result<T, Kind> {
-    const TRIES: u32 = 5;
+/// Retries a write of objects that fails because a concurrent `git gc` or `git prune` removed the object's
+/// folder.
+pub(crate) fn retry_during_gc<T>(write: impl Fn() -> Result<T, Kind>) -> Result<T, Kind> {
+    const TRIES: u32 = 50;
     for _ in 1..TRIES {
         match write() {
-            Err(Kind::Git { stderr, .. })
-                if stderr.contains("unable to create temporary file: No such file or directory") => {}
+            Err(Kind::Git { stderr, .. }) if lost_folder(&stderr) => {}
             other => return other,
         }
     }
     write()
+}
+
+/// Retries while other processes change files that git is reading. Several steps may share a worktree, and git stops at a
+/// file that shrinks or disappears before it has read all of it.
+fn retry_during_writes<T>(add: impl Fn() -> Result<T, Kind>) -> Result<T, Kind> {
+    const TRIES: u32 = 60;
+    const MAX_PAUSE_MS: u64 = 100;
+    for pause_ms in (1..TRIES).map(|tried| u64::from(tried * tried).min(MAX_PAUSE_MS)) {
+        match add() {
+            Err(Kind::Git { stderr, .. }) if changed_while_read(&stderr) => {
+                clock::pause_ms(pause_ms);
+            }
+            other => return other,
+        }
+    }
+    add()
+}
+
+/// Returns whether git stopped because a file changed or disappeared while it was read.
+fn changed_while_read(stderr: &str) -> bool {
+    let is_gone = stderr.contains("No such file or directory") || stderr.contains("Not a directory");
+    stderr.contains("short read while indexing")
+        || is_gone && (stderr.contains("unable to stat '") || stderr.contains("unable to index file '"))
+}
+
+/// Returns whether git failed because the folder of a new object was removed while it was written.
+fn lost_folder(stderr: &str) -> bool {
+    stderr.contains("unable to create temporary file: No such file or directory")
+        || stderr.contains("unable to write file") && stderr.contains("No such file or directory")
 }

@@ -1,4 +1,4 @@
-//! Where a run is to begin: a recorded state that a person chose, kept as a ref until somebody has begun there.
+//! The start of a run: a checkpoint that a person chose, stored as a ref until a step has started from it.
 
 use crate::{
     checkpoint::Checkpoint,
@@ -14,40 +14,40 @@ fn start_ref(run: &str) -> String {
 }
 
 impl Repository {
-    /// Has the run's next step begin with this state.
-    pub fn choose_start(&self, run: &str, from: &Checkpoint) -> Result<(), Error> {
-        let chosen = self.git("update-ref").args([&start_ref(run), &from.commit]).run().map(|_| ());
-        chosen.attempt(|| format!("have run {run} begin with {}", from.name))
+    /// Makes the run's next step start from this checkpoint.
+    pub fn set_start(&self, run: &str, from: &Checkpoint) -> Result<(), Error> {
+        let stored = self.git("update-ref").args([&start_ref(run), &from.commit]).run().map(|_| ());
+        stored.attempt(|| format!("make run {run} start from {}", from.name))
     }
 
-    /// The state that the run's next step is to begin with, if one was chosen.
-    pub fn chosen_start(&self, run: &str) -> Result<Option<Checkpoint>, Error> {
+    /// Returns the checkpoint that the run's next step starts from, if one was chosen.
+    pub fn start_checkpoint(&self, run: &str) -> Result<Option<Checkpoint>, Error> {
         let name = start_ref(run);
-        let found = self.read_ref(&name).attempt(|| format!("find where run {run} begins"))?;
+        let found = self.read_ref(&name).attempt(|| format!("find the start of run {run}"))?;
         Ok(found.map(|commit| Checkpoint { name, commit }))
     }
 
-    /// Whether there is a branch of this name, packed or not.
+    /// Returns whether a branch of this name exists, packed or not.
     pub fn has_branch(&self, branch: &str) -> bool {
         self.read_ref(&format!("refs/heads/{branch}")).is_ok_and(|found| found.is_some())
     }
 
-    /// Forgets the choice.
-    pub fn forget_start(&self, run: &str) -> Result<(), Error> {
+    /// Removes the choice.
+    pub fn clear_start(&self, run: &str) -> Result<(), Error> {
         let name = start_ref(run);
-        let forget = || match self.read_ref(&name)? {
+        let clear = || match self.read_ref(&name)? {
             Some(_) => self.git("update-ref").args(["-d", &name]).run().map(|_| ()),
             None => Ok(()),
         };
-        forget().attempt(|| format!("forget where run {run} begins"))
+        clear().attempt(|| format!("clear the start of run {run}"))
     }
 }
 
 impl Worktree {
-    /// Brings files and HEAD to a recorded state, on this worktree's own branch, whoever recorded it.
-    pub fn begin_with(&mut self, state: &Checkpoint, cancel: &Cancel) -> Result<(), Error> {
+    /// Restores files and HEAD from a checkpoint of any run, on this worktree's own branch.
+    pub fn start_from(&mut self, state: &Checkpoint, cancel: &Cancel) -> Result<(), Error> {
         self.restore(state, cancel)?;
-        let attempt = format!("begin {} with {}", self.path().display(), state.name);
+        let attempt = format!("start {} from {}", self.path().display(), state.name);
         let point = || -> Result<(), Kind> {
             let branch = self.mark.branch.clone();
             match (branch, self.head()?) {
@@ -58,15 +58,15 @@ impl Worktree {
         point().attempt(|| attempt)
     }
 
-    /// Commits all that git does not ignore and that is not committed; says whether there was anything.
+    /// Commits all changes that git does not ignore. Returns false if there are none.
     pub fn commit_all(&mut self, message: &str, cancel: &Cancel) -> Result<bool, Error> {
-        let attempt = format!("commit what is in {}", self.path().display());
+        let attempt = format!("commit the changes in {}", self.path().display());
         let commit = || {
             self.long(self.git("add").args(["--all", "--sparse", "--", "."]), cancel).run()?;
             if self.git("diff").args(["--cached", "--quiet"]).output()?.status.success() {
                 return Ok(false);
             }
-            let git = self.by_somebody(self.git("commit"))?;
+            let git = self.with_identity(self.git("commit"))?;
             self.long(git.args(["--quiet", "--no-verify", "--message", message]), cancel).run()?;
             Ok(true)
         };

@@ -1,9 +1,9 @@
-//! What threads of this process meet at. The schedules' test puts others in its place.
+//! The synchronisation primitives of this crate. The schedule tests replace them.
 
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(crate) use std::thread::ThreadId;
 
-/// The thread that asks.
+/// Returns the current thread.
 pub(crate) fn this_thread() -> ThreadId {
     std::thread::current().id()
 }

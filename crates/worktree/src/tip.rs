@@ -1,31 +1,33 @@
-//! A branch's tip, read from git's files: asking git takes longer than all else before a checkout.
+//! Reads a branch's tip from git's files, because running git takes longer than everything else before a
+//! checkout.
 //!
-//! Only where the answer is beyond doubt; whatever else a revision may mean is for git to say.
+//! It handles unambiguous names only; git resolves all other revisions.
 
-use std::fs;
 use std::path::Path;
 
-/// The commit at the tip of the branch that `revision` names, if it names nothing else.
+use crate::read;
+
+/// Returns the commit at the tip of the branch `revision`; `None` if the name may mean something else.
 pub(crate) fn of_branch(common: &Path, revision: &str) -> Option<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.');
     let plain = revision.chars().all(is_plain)
         && !revision.split('/').any(|part| part.is_empty() || part.starts_with('.'))
         && !revision.contains("..")
         && !revision.ends_with(".lock");
-    // What looks like a number could be a commit's; refs that are not files are git's own affair.
+    // A name of hexadecimal digits may be a commit. Refs in a reftable are not files.
     let could_be_oid = revision.len() >= 4 && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !plain || could_be_oid || common.join("reftable").exists() {
         return None;
     }
-    // In git's order of precedence these come before a branch.
+    // Git prefers these to a branch.
     let others = [revision.to_owned(), format!("refs/{revision}"), format!("refs/tags/{revision}")];
     if others.iter().any(|other| common.join(other).symlink_metadata().is_ok()) {
         return None;
     }
     let name = format!("refs/heads/{revision}");
-    // A ref on its way into the packed ones is there before its file goes: so the file is looked at first.
-    let loose = fs::read_to_string(common.join(&name)).ok();
-    let packed = fs::read_to_string(common.join("packed-refs")).unwrap_or_default();
+    // Packing writes the packed ref before it removes the file, so read the file first.
+    let loose = read::text(common.join(&name)).ok();
+    let packed = read::text(common.join("packed-refs")).unwrap_or_default();
     let entry = |wanted: &str| {
         packed.lines().find_map(|line| line.split_once(' ').filter(|(_, name)| *name == wanted))
     };
@@ -42,6 +44,8 @@ pub(crate) fn of_branch(common: &Path, revision: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const ONE: &str = "1111111111111111111111111111111111111111";
@@ -60,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stands_above_the_packed_refs() {
+    fn a_loose_ref_overrides_a_packed_one() {
         let folder = repository();
         assert_eq!(of_branch(folder.path(), "main").as_deref(), Some(ONE));
         assert_eq!(of_branch(folder.path(), "feature/x").as_deref(), Some(TWO));
@@ -68,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_in_doubt_is_for_git() {
+    fn ambiguous_names_are_left_to_git() {
         let folder = repository();
         fs::write(folder.path().join("refs/heads/v1"), format!("{TWO}\n")).unwrap();
         fs::write(folder.path().join("refs/heads/HEAD"), format!("{TWO}\n")).unwrap();

@@ -1,4 +1,4 @@
-//! Deleting: things are moved aside under the lock, and deleted without it, as often as it takes.
+//! Deletion: files are moved to a trash folder under the lock, and deleted without it, with retries.
 
 use std::{
     fs, io,
@@ -10,37 +10,38 @@ use crate::{
     clock,
     entry::names,
     error::Kind,
-    lock::make_folder,
+    lock::create_folder,
     metrics::{COUNTERS, count},
     name::ID_PREFIX,
 };
 
-/// A process that was just ended, or a slow network disk, may still be about to write.
+/// The pauses between attempts to delete: a process that was just killed, or a slow network disk, may still
+/// write.
 const PAUSES_MS: [u64; 5] = [1, 10, 50, 100, 200];
 
-/// How deep folders are made writable; git's own paths end long before.
-const DEEPEST: u32 = 512;
+/// The depth to which folders are made writable; git's own paths are much shorter.
+const MAX_DEPTH: u32 = 512;
 
-/// Something that could not be deleted.
+/// A file or folder that could not be deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leftover {
-    /// The run that it is of, as far as that is known.
+    /// The run that it belongs to; empty if unknown.
     pub run: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Why it is still there.
+    /// The reason.
     pub reason: String,
-    /// What to do.
+    /// The action for a person.
     pub remedy: String,
 }
 
-/// A new place in a folder of things to be deleted.
-pub(crate) fn place(folder: &Path, name: &str) -> Result<PathBuf, Kind> {
-    make_folder(folder)?;
+/// Returns an unused path in a trash folder, which is created if necessary.
+pub(crate) fn new_path(folder: &Path, name: &str) -> Result<PathBuf, Kind> {
+    create_folder(folder)?;
     Ok(folder.join(format!("{name}-{}", clock::random_hex())))
 }
 
-/// Deletes a folder or file with all that is in it.
+/// Deletes a file, or a folder with its content.
 pub(crate) fn delete(path: &Path) -> Result<(), Leftover> {
     let mut failure = None;
     for pause_ms in [0].into_iter().chain(PAUSES_MS) {
@@ -64,7 +65,7 @@ pub(crate) fn delete(path: &Path) -> Result<(), Leftover> {
     count(&COUNTERS.cleanup_failures);
     let first = first_file(path, 0).unwrap_or_else(|| path.to_owned());
     let reason = failure.map_or_else(String::new, |error| format!("{}: {error}", first.display()));
-    tracing::warn!(run = run_of(path), path = %path.display(), reason, "could not be deleted; it will be tried again");
+    tracing::warn!(run = run_of(path), path = %path.display(), reason, "could not delete it; the next recovery tries again");
     let remedy = format!(
         "see why {} cannot be deleted (lsattr, mount), then: rm -rf {}",
         first.display(),
@@ -73,14 +74,14 @@ pub(crate) fn delete(path: &Path) -> Result<(), Leftover> {
     Err(Leftover { run: run_of(path), path: path.to_owned(), reason, remedy })
 }
 
-/// The run of which something was moved aside, or built: its name tells.
+/// Returns the run from the name of something in the trash or staging folder.
 fn run_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let run = name.strip_prefix(ID_PREFIX).and_then(|rest| rest.split('-').next());
     run.unwrap_or_default().to_owned()
 }
 
-/// Tries again to delete everything in a folder of ours.
+/// Deletes everything in a folder of ours. Returns what could not be deleted.
 pub(crate) fn empty(folder: &Path) -> Vec<Leftover> {
     let all = names(folder).unwrap_or_default();
     all.into_iter().filter_map(|name| delete(&folder.join(name)).err()).collect()
@@ -88,7 +89,7 @@ pub(crate) fn empty(folder: &Path) -> Vec<Leftover> {
 
 fn make_writable(path: &Path, depth: u32) {
     let Ok(found) = fs::symlink_metadata(path) else { return };
-    if !found.is_dir() || depth > DEEPEST {
+    if !found.is_dir() || depth > MAX_DEPTH {
         return;
     }
     let mut mode = found.permissions();
@@ -99,9 +100,9 @@ fn make_writable(path: &Path, depth: u32) {
     }
 }
 
-/// A file that is still there: most likely the one that could not be deleted.
+/// Returns a file that still exists: most likely the one that could not be deleted.
 fn first_file(path: &Path, depth: u32) -> Option<PathBuf> {
-    if depth > DEEPEST || !fs::symlink_metadata(path).ok()?.is_dir() {
+    if depth > MAX_DEPTH || !fs::symlink_metadata(path).ok()?.is_dir() {
         return Some(path.to_owned());
     }
     let inside = names(path).ok()?;

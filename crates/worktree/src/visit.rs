@@ -1,11 +1,11 @@
-//! Working in a worktree beside whoever owns it: several processes may serve the steps of one run.
+//! Shared use of a worktree: several processes may run the steps of one run in it.
 //!
-//! A file in the entry is locked while somebody is in the worktree:
+//! A file in the entry is locked while a process uses the worktree:
 //!
-//! | how | by whom | so that |
+//! | lock | taken by | effect |
 //! |---|---|---|
-//! | shared | a step, as long as it works | nobody puts files back, or takes the worktree, under its hands |
-//! | alone | who puts files back, or takes it from a dead run | no step begins meanwhile |
+//! | shared | a step, while it runs | no process restores files or removes the worktree |
+//! | exclusive | a restore, or the recovery of a dead run | no step starts |
 
 use std::{
     fs::{File, OpenOptions, TryLockError},
@@ -20,84 +20,84 @@ use crate::{
     error::{Attempt, Error, Kind},
     git::Cancel,
     mark::Mark,
-    owner::is_at,
+    owner::is_file_at,
     repository::Repository,
     worktrees::{Worktree, Worktrees, environment_of},
 };
 
-/// The file whose lock says that somebody is in the worktree.
+/// The name of the lock file in the entry.
 const VISITS: &str = "sprag-visits";
-/// Between two looks at a lock that somebody has alone.
-const LOOK_EVERY_MS: u64 = 10;
+/// The interval between two attempts to take the lock.
+const POLL_INTERVAL_MS: u64 = 10;
 
-/// A worktree as somebody sees it who works in it and may not own it.
+/// A worktree for a process that works in it without owning it.
 #[derive(Debug, Clone)]
-pub struct Guest {
+pub struct SharedWorktree {
     repository: Repository,
     mark: Mark,
     timeout: Duration,
 }
 
-/// Somebody is in the worktree as long as this value lives.
+/// The lock on a worktree in use, released on drop.
 #[derive(Debug)]
-pub struct Visit {
+pub struct UsageLock {
     _file: File,
 }
 
 impl Worktrees {
-    /// The worktree at this path, for somebody of its run who works in it beside its owner.
-    pub fn guest(&self, path: &Path) -> Result<Guest, Error> {
+    /// Returns the worktree at this path, for a process of its run that does not own it.
+    pub fn shared(&self, path: &Path) -> Result<SharedWorktree, Error> {
         let find = || {
             let mark = self.find(&path.display().to_string())?.1;
             let (repository, timeout) = (self.repository.clone(), self.settings.git_timeout);
-            Ok(Guest { repository, mark, timeout })
+            Ok(SharedWorktree { repository, mark, timeout })
         };
         find().attempt(|| format!("work in {}", path.display()))
     }
 }
 
 impl Worktree {
-    /// The same worktree for those who work in it.
-    pub fn as_guest(&self) -> Guest {
-        Guest { repository: self.repository.clone(), mark: self.mark.clone(), timeout: self.timeout }
+    /// Returns the worktree for processes that do not own it.
+    pub fn as_shared(&self) -> SharedWorktree {
+        SharedWorktree { repository: self.repository.clone(), mark: self.mark.clone(), timeout: self.timeout }
     }
 }
 
-impl Guest {
-    /// Where its files are.
+impl SharedWorktree {
+    /// Returns the folder with its files.
     pub fn path(&self) -> &Path {
         &self.mark.path
     }
 
-    /// Whether its owner has made it ready for steps: with the right files, and set up.
+    /// Returns whether it is ready for steps: it has the right files and is set up.
     pub fn is_prepared(&self) -> bool {
         Mark::read(&self.entry()).is_some_and(|mark| mark.prepared)
     }
 
-    /// What processes that work in it should have in their environment.
+    /// Returns the environment for processes in the worktree.
     pub fn environment(&self) -> Vec<(String, String)> {
         environment_of(&self.mark)
     }
 
-    /// Records the present state, as [`Worktree::checkpoint`] does.
+    /// Records the current state, as [`Worktree::checkpoint`] does.
     pub fn checkpoint(&self, run: &str, step: &str, cancel: &Cancel) -> Result<Checkpoint, Error> {
         checkpoint::record(&self.repository, &self.mark, self.timeout, run, step, cancel)
     }
 
-    /// Sends a recorded state to a remote.
+    /// Pushes a checkpoint to a remote.
     pub fn send(&self, remote: &str, state: &Checkpoint, cancel: &Cancel) -> Result<(), Error> {
         self.repository.send(remote, std::slice::from_ref(state), self.timeout, cancel)
     }
 
-    /// Comes in, to work in it. Waits while somebody puts files back.
-    pub fn come_in(&self, cancel: &Cancel) -> Result<Visit, Error> {
-        let come_in = || {
-            let give_up_at_ms = clock::now_ms().saturating_add(self.timeout.as_millis() as u64);
+    /// Takes the shared lock, to run a step. Waits while another process restores files.
+    pub fn enter(&self, cancel: &Cancel) -> Result<UsageLock, Error> {
+        let enter = || {
+            let deadline_ms = clock::now_ms().saturating_add(self.timeout.as_millis() as u64);
             loop {
                 let (file, path) = open(&self.entry(), &self.mark)?;
                 match file.try_lock_shared() {
-                    Ok(()) if is_at(&file, &path) => return Ok(Visit { _file: file }),
-                    // It was moved aside: the next look tells that it is gone.
+                    Ok(()) if is_file_at(&file, &path) => return Ok(UsageLock { _file: file }),
+                    // The entry was moved to the trash: the next attempt fails because it is gone.
                     Ok(()) | Err(TryLockError::WouldBlock) => {}
                     Err(TryLockError::Error(source)) => {
                         return Err(Kind::Io { doing: "lock", path, source });
@@ -106,20 +106,20 @@ impl Guest {
                 if cancel.is_cancelled() {
                     return Err(Kind::Cancelled);
                 }
-                if clock::now_ms() >= give_up_at_ms {
-                    let holder = "somebody who puts files back".to_owned();
+                if clock::now_ms() >= deadline_ms {
+                    let holder = "a process that restores its files".to_owned();
                     return Err(Kind::InUse { path: self.mark.path.clone(), holder });
                 }
-                clock::pause_ms(LOOK_EVERY_MS);
+                clock::pause_ms(POLL_INTERVAL_MS);
             }
         };
-        come_in().attempt(|| format!("work in {}", self.path().display()))
+        enter().attempt(|| format!("work in {}", self.path().display()))
     }
 
-    /// Has it alone, unless somebody is in it.
-    pub fn alone(&self) -> Result<Option<Visit>, Error> {
-        let alone = open(&self.entry(), &self.mark).and_then(|(file, path)| try_alone(file, &path));
-        alone.attempt(|| format!("have {} alone", self.path().display()))
+    /// Takes the exclusive lock; `None` if a process uses the worktree.
+    pub fn try_exclusive(&self) -> Result<Option<UsageLock>, Error> {
+        let alone = open(&self.entry(), &self.mark).and_then(|(file, path)| lock_exclusive(file, &path));
+        alone.attempt(|| format!("lock {} exclusively", self.path().display()))
     }
 
     fn entry(&self) -> PathBuf {
@@ -139,20 +139,21 @@ fn open(entry: &Path, mark: &Mark) -> Result<(File, PathBuf), Kind> {
     }
 }
 
-fn try_alone(file: File, path: &Path) -> Result<Option<Visit>, Kind> {
+fn lock_exclusive(file: File, path: &Path) -> Result<Option<UsageLock>, Kind> {
     match file.try_lock() {
-        Ok(()) if is_at(&file, path) => Ok(Some(Visit { _file: file })),
+        Ok(()) if is_file_at(&file, path) => Ok(Some(UsageLock { _file: file })),
         Ok(()) | Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(source)) => Err(Kind::Io { doing: "lock", path: path.to_owned(), source }),
     }
 }
 
-/// Has an entry alone; None if somebody is in its worktree. One that nobody has ever been in has no lock yet.
-pub(crate) fn entry_alone(entry: &Path) -> Result<Option<Visit>, Kind> {
+/// Takes the exclusive lock of an entry; `None` if a process uses its worktree. Creates the lock file if it is
+/// missing.
+pub(crate) fn lock_entry(entry: &Path) -> Result<Option<UsageLock>, Kind> {
     let path = entry.join(VISITS);
     let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
     match opened {
-        Ok(file) => try_alone(file, &path),
+        Ok(file) => lock_exclusive(file, &path),
         Err(source) => Err(Kind::Io { doing: "open the lock", path, source }),
     }
 }

@@ -1,4 +1,4 @@
-//! The worktrees of one repository in one data directory, and one of them in the hand of its owner.
+//! The worktrees of one repository in one data directory, and a single worktree with its owner lock.
 
 use std::{
     ffi::OsString,
@@ -9,29 +9,29 @@ use std::{
     time::Duration,
 };
 
-use sprag_process::is_held;
+use sprag_process::{is_held, make_private_folder};
 
 use crate::{
     entry::{self, OurEntry},
     error::{Attempt, Error, Kind},
-    git::Git,
-    lock::{DEFAULT_DEADLINE, make_folder, me},
-    mark::{Mark, State, write_whole},
+    git::{Git, HOOKS_PATH, NO_HOOKS},
+    lock::{DEFAULT_DEADLINE, current_process},
+    mark::{Mark, State, write_atomic},
     owner::OwnerLock,
     repository::Repository,
     visit,
 };
 
-/// Bounds and sizes.
+/// Time limits and sizes.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How long is waited for the repository's lock.
+    /// The longest wait for the repository's lock.
     pub lock_deadline: Duration,
-    /// How long a checkout, a fetch or a hook may take.
+    /// The timeout of a checkout, a fetch or a hook.
     pub git_timeout: Duration,
-    /// How many clean worktrees are kept ready.
+    /// The most clean worktrees in the pool.
     pub pool_size: usize,
-    /// How long processes of a run have to end after TERM, before KILL.
+    /// The time between TERM and KILL for the processes of a run.
     pub grace: Duration,
 }
 
@@ -55,37 +55,40 @@ pub struct Worktrees {
     pub(crate) settings: Settings,
 }
 
-/// A worktree of ours, owned by this process as long as this value lives.
+/// A worktree that this process owns while the value lives.
 #[derive(Debug)]
 pub struct Worktree {
     pub(crate) repository: Repository,
     pub(crate) mark: Mark,
     pub(crate) owner: OwnerLock,
     pub(crate) timeout: Duration,
-    /// What a person should know although it worked: locks that git left behind, for instance.
+    /// Warnings for the user about an otherwise successful operation, such as stale lock files of git.
     pub warnings: Vec<String>,
-    /// Whether it came ready from the pool.
+    /// Whether the worktree was taken from the pool.
     pub from_pool: bool,
-    /// Whether its files were written from those that git had checked out for another one at the same time.
+    /// Whether it contains caches of runs with another key, which this run must not see.
+    pub(crate) has_foreign_caches: bool,
+    /// Whether its files were copied from a concurrent checkout of the same commit.
     pub is_copy: bool,
 }
 
-/// What can be said about a worktree without owning it.
+/// The state of a worktree, as any process can see it.
 #[derive(Debug, Clone)]
 pub struct Listed {
-    /// Its mark.
+    /// The worktree's mark.
     pub mark: Mark,
-    /// Whether somebody of its run lives.
+    /// Whether a process of its run is alive.
     pub is_held: bool,
-    /// Whether its files are there.
+    /// Whether its files exist.
     pub is_present: bool,
 }
 
 impl Worktrees {
-    /// Opens, and makes if need be, the data directory. Git's clean-up in a checkout around it passes it by.
+    /// Opens the data directory and creates it if it is missing. Makes `git clean` in a surrounding checkout
+    /// ignore it.
     pub fn open(repository: Repository, root: &Path, settings: Settings) -> Result<Worktrees, Error> {
         let open = || {
-            make_folder(root)?;
+            make_private_folder(root).map_err(Kind::io("create the folder", root))?;
             let root = fs::canonicalize(root).map_err(Kind::io("find", root))?;
             if root.to_str().is_none() {
                 let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "its name is not UTF-8");
@@ -93,26 +96,26 @@ impl Worktrees {
             }
             let ignore = root.join(".gitignore");
             if !ignore.exists() {
-                write_whole(&ignore, b"*\n")?;
+                write_atomic(&ignore, b"*\n")?;
             }
-            let found = fs::metadata(&root).map_err(Kind::io("look at", &root))?;
+            let found = fs::metadata(&root).map_err(Kind::io("inspect", &root))?;
             let root_identity = (found.dev(), found.ino());
             Ok(Worktrees { repository, root, root_identity, settings })
         };
         open().attempt(|| format!("open the data directory {}", root.display()))
     }
 
-    /// The repository.
+    /// Returns the repository.
     pub fn repository(&self) -> &Repository {
         &self.repository
     }
 
-    /// The data directory, in canonical form.
+    /// Returns the canonical path of the data directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// All our worktrees of the repository, in whatever data directory.
+    /// Returns all worktrees of Sprag in the repository, in every data directory.
     pub fn list(&self) -> Result<Vec<Listed>, Error> {
         let entries = entry::ours(&self.repository.entries_dir());
         let entries = entries
@@ -125,18 +128,18 @@ impl Worktrees {
         Ok(listed.collect())
     }
 
-    /// Takes over a worktree whose owner is gone, or that was kept: by its id or its path.
+    /// Takes ownership of a worktree, by id or path, whose owner is gone or that was kept.
     pub fn adopt(&self, name: &str, run: &str) -> Result<Worktree, Error> {
         let adopt = || {
             let (entry, mut mark) = self.find(name)?;
             let owner = OwnerLock::take(&self.repository.owner_lock_path(&mark.id))?.ok_or_else(|| {
                 Kind::InUse { path: mark.path.clone(), holder: format!("run {}", mark.run) }
             })?;
-            // What looks left over is in use as long as somebody of the run is in it.
-            if visit::entry_alone(&entry)?.is_some() {
+            // A worktree without an owner is still in use while a step of the run works in it.
+            if visit::lock_entry(&entry)?.is_some() {
                 entry::repair(&entry, &mark)?;
             }
-            mark.process = me();
+            mark.process = current_process();
             mark.prepared = false;
             run.clone_into(&mut mark.run);
             mark.state = State::Ready;
@@ -146,7 +149,23 @@ impl Worktrees {
         adopt().attempt(|| format!("take over the worktree {name} for run {run}"))
     }
 
-    /// One of ours by its id or its path: its entry and its mark.
+    /// Takes ownership of a worktree of this run in this data directory, to remove or pool it. Refuses a
+    /// worktree whose mark names another run, another data directory or another path.
+    pub fn adopt_to_remove(&self, path: &Path, run: &str) -> Result<Worktree, Error> {
+        let check = || {
+            let (_, mark) = self.find(&path.display().to_string())?;
+            self.check_ours(&mark)?;
+            if mark.run != run {
+                let reason = format!("it belongs to run {}, not to run {run}", mark.run);
+                return Err(Kind::NotOurs { path: mark.path, reason });
+            }
+            Ok(())
+        };
+        check().attempt(|| format!("take back the worktree {} of run {run}", path.display()))?;
+        self.adopt(&path.display().to_string(), run)
+    }
+
+    /// Finds a worktree by id or path, and returns its entry and its mark.
     pub(crate) fn find(&self, name: &str) -> Result<(PathBuf, Mark), Kind> {
         let named = |entry: &OurEntry| {
             entry.id == name || entry.mark.as_ref().is_some_and(|mark| mark.path == Path::new(name))
@@ -156,9 +175,23 @@ impl Worktrees {
         found.ok_or_else(|| Kind::NoSuchWorktree { name: name.to_owned() })
     }
 
+    /// Returns the repository as configured for one worktree: with its hooks or without.
+    pub(crate) fn repository_for(&self, mark: &Mark) -> Repository {
+        if mark.without_hooks { self.repository.without_hooks() } else { self.repository.clone() }
+    }
+
     pub(crate) fn worktree(&self, mark: Mark, owner: OwnerLock) -> Worktree {
-        let (repository, timeout) = (self.repository.clone(), self.settings.git_timeout);
-        Worktree { repository, mark, owner, timeout, warnings: Vec::new(), from_pool: false, is_copy: false }
+        let (repository, timeout) = (self.repository_for(&mark), self.settings.git_timeout);
+        Worktree {
+            repository,
+            mark,
+            owner,
+            timeout,
+            warnings: Vec::new(),
+            from_pool: false,
+            has_foreign_caches: false,
+            is_copy: false,
+        }
     }
 
     pub(crate) fn trash(&self) -> PathBuf {
@@ -175,32 +208,33 @@ impl Worktrees {
 }
 
 impl Worktree {
-    /// Where its files are.
+    /// Returns the folder with its files.
     pub fn path(&self) -> &Path {
         &self.mark.path
     }
 
-    /// Its name in the repository.
+    /// Returns its id, the name of its entry in the repository.
     pub fn id(&self) -> &str {
         &self.mark.id
     }
 
-    /// The repository that it is of.
+    /// Returns its repository.
     pub fn repository(&self) -> &Repository {
         &self.repository
     }
 
-    /// All that is recorded about it.
+    /// Returns its mark.
     pub fn mark(&self) -> &Mark {
         &self.mark
     }
 
-    /// The lock that says that somebody of its run lives.
+    /// Returns its owner lock, which is held while a process of its run lives.
     pub fn owner_lock(&self) -> &OwnerLock {
         &self.owner
     }
 
-    /// Prepares a command to work in it: there, known to it, and without anything that leads git elsewhere.
+    /// Prepares a command to run in the worktree: sets the folder, removes git's local variables, and passes on
+    /// the owner lock.
     pub fn prepare(&self, command: &mut Command) {
         command.current_dir(self.path());
         crate::git::LOCAL_VARIABLES.iter().for_each(|variable| {
@@ -210,13 +244,14 @@ impl Worktree {
         self.owner.inherit(command);
     }
 
-    /// What processes that work in it should have in their environment: git tidies up elsewhere, under the lock.
+    /// Returns the environment for processes in the worktree. It turns off git's automatic maintenance, which
+    /// runs elsewhere under the lock.
     pub fn environment(&self) -> Vec<(String, String)> {
         environment_of(&self.mark)
     }
 
-    /// Steps may come in: it has the right files and is set up; `setup_key` says what its ignored files are the
-    /// result of, if they are of a new setup.
+    /// Marks the worktree as ready for steps: it has the right files and is set up. `setup_key` identifies a
+    /// setup that has just run.
     pub fn set_prepared(&mut self, setup_key: Option<&str>) -> Result<(), Error> {
         self.mark.prepared = true;
         if let Some(key) = setup_key {
@@ -226,7 +261,7 @@ impl Worktree {
         written.attempt(|| format!("record that the worktree {} is ready", self.path().display()))
     }
 
-    /// Leaves it for a person to look at: no clean-up takes it until somebody adopts it.
+    /// Keeps the worktree for a person to inspect. Recovery leaves it alone until it is adopted.
     pub fn keep(mut self, reason: &str) -> Result<PathBuf, Error> {
         self.mark.state = State::Kept;
         self.mark.reason = Some(reason.to_owned());
@@ -243,19 +278,23 @@ impl Worktree {
         self.owner.as_fd()
     }
 
-    /// Git in its files, by its entry: also when its `.git` file is gone.
+    /// Returns git for its files, by its entry, which also works without its `.git` file.
     pub(crate) fn git<'a>(&self, subcommand: &str) -> Git<'a> {
         git_in(&self.repository, &self.mark, subcommand)
     }
 
-    /// The commit its HEAD is at, if there is one.
+    /// Returns the commit at its HEAD; `None` before the first commit.
     pub(crate) fn head(&self) -> Result<Option<String>, Kind> {
         let output = self.git("rev-parse").args(["--verify", "--quiet", "HEAD"]).output()?;
-        Ok(output.status.success().then(|| output.line()))
+        match output.status.code() {
+            Some(0) => Ok(Some(output.line())),
+            Some(1) => Ok(None),
+            _ => Err(output.failure()),
+        }
     }
 }
 
-/// What processes that work in a worktree should have in their environment.
+/// Returns the environment for processes in a worktree.
 pub(crate) fn environment_of(mark: &Mark) -> Vec<(String, String)> {
     let mut settings =
         vec![("gc.auto".to_owned(), "0".to_owned()), ("maintenance.auto".to_owned(), "false".to_owned())];
@@ -269,18 +308,20 @@ pub(crate) fn environment_of(mark: &Mark) -> Vec<(String, String)> {
     variables
 }
 
-/// Git in the files of a worktree, by its entry.
+/// Returns git for the files of a worktree, by its entry.
 pub(crate) fn git_in<'a>(repository: &Repository, mark: &Mark, subcommand: &str) -> Git<'a> {
-    let git = Git::with_settings(&mark.path, &sparse_settings(mark), subcommand);
+    let mut settings = sparse_settings(mark);
+    if mark.without_hooks || !repository.runs_hooks() {
+        settings.push((HOOKS_PATH.to_owned(), NO_HOOKS.to_owned()));
+    }
+    let git = Git::with_settings(&mark.path, &settings, subcommand);
     let work_tree: OsString = mark.path.clone().into();
     git.git_dir(&repository.entries_dir().join(&mark.id)).env("GIT_WORK_TREE", work_tree)
 }
 
 fn sparse_settings(mark: &Mark) -> Vec<(String, String)> {
-    match mark.sparse.is_empty() {
-        true => Vec::new(),
-        false => ["core.sparseCheckout", "core.sparseCheckoutCone"]
-            .map(|key| (key.to_owned(), "true".to_owned()))
-            .into(),
+    if mark.sparse.is_empty() {
+        return Vec::new();
     }
+    ["core.sparseCheckout", "core.sparseCheckoutCone"].map(|key| (key.to_owned(), "true".to_owned())).into()
 }

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! 2026-01-31T10:00:00.123Z out a whole line
-//! 2026-01-31T10:00:00.456Z err+ a piece of a line that the next entry of `err` goes on with
-//! 2026-01-31T10:00:00.789Z note sprag: a remark of the supervisor
+//! 2026-01-31T10:00:00.456Z err+ a piece of a line that continues in the next entry of `err`
+//! 2026-01-31T10:00:00.789Z note sprag: a note of the supervisor
 //! ```
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Where a text came from.
+/// The source of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -25,19 +25,19 @@ pub enum Stream {
 /// A line of output, or a piece of one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogEntry {
-    /// When it was read: RFC 3339, UTC, with milliseconds.
+    /// The time of reading: RFC 3339, UTC, with milliseconds.
     pub at: String,
-    /// Where it came from.
+    /// The source of the text.
     pub stream: Stream,
-    /// The text, without the end of the line.
+    /// The text, without the line end.
     pub text: String,
-    /// Whether the line goes on in the stream's next entry.
+    /// Whether the line continues in the stream's next entry.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
 }
 
 impl LogEntry {
-    /// Reads a line of a log file; None if it is not one.
+    /// Parses a line of a log file; `None` if it is not an entry.
     pub fn parse(line: &str) -> Option<LogEntry> {
         let (at, rest) = line.split_once(' ')?;
         let (stream, text) = rest.split_once(' ')?;
@@ -51,7 +51,7 @@ impl LogEntry {
             "note" => Stream::Note,
             _ => return None,
         };
-        // A time has this one length: what is shorter was torn by a crash.
+        // A timestamp has a fixed length; a shorter one was cut off by a crash.
         (at.len() == "2026-01-31T10:00:00.123Z".len() && at.ends_with('Z')).then(|| LogEntry {
             at: at.to_owned(),
             stream,
@@ -61,7 +61,7 @@ impl LogEntry {
     }
 }
 
-/// The line of the file, without its end.
+/// Formats the line of the file, without its line end.
 impl fmt::Display for LogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.partial { "+" } else { "" };
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_read_as_they_are_written() {
+    fn entries_survive_a_round_trip() {
         for (stream, text, partial) in
             [(Stream::Out, "", false), (Stream::Err, " a  b ", true), (Stream::Note, "sprag: é\r", false)]
         {

@@ -1,24 +1,24 @@
-//! Cuts one stream of bytes into the pieces that become log entries.
+//! Splits one stream of bytes into the pieces that become log entries.
 
-/// The longest text of one entry: a line beyond it comes in several.
+/// The longest text of one entry. A longer line becomes several entries.
 pub(crate) const MAX_PIECE_BYTES: usize = 16 << 10;
 
-/// Text for one entry.
+/// The text of one entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) text: String,
-    /// Whether the line goes on.
+    /// Whether the line continues in the next piece.
     pub(crate) partial: bool,
 }
 
-/// The unfinished line of one stream; never more than one piece is held.
+/// The unfinished line of one stream, of at most one piece.
 #[derive(Default)]
 pub(crate) struct Lines {
     pending: Vec<u8>,
 }
 
 impl Lines {
-    /// Takes bytes and gives each piece that is complete to `emit`.
+    /// Adds bytes and passes each complete piece to `emit`.
     pub(crate) fn push(&mut self, mut bytes: &[u8], emit: &mut impl FnMut(Piece)) {
         while !bytes.is_empty() {
             let room = MAX_PIECE_BYTES - self.pending.len();
@@ -43,7 +43,7 @@ impl Lines {
         }
     }
 
-    /// Gives what there is of the unfinished line, except for a character that is not complete.
+    /// Emits the unfinished line, except for an incomplete character at its end.
     pub(crate) fn flush(&mut self, emit: &mut impl FnMut(Piece)) {
         let whole = self.pending.len() - incomplete_tail(&self.pending);
         if whole > 0 {
@@ -51,14 +51,14 @@ impl Lines {
         }
     }
 
-    /// Gives the last line, which had no end.
+    /// Emits the last line, which has no line end.
     pub(crate) fn finish(&mut self, emit: &mut impl FnMut(Piece)) {
         if !self.pending.is_empty() {
             emit(Piece { text: self.take(self.pending.len()), partial: false });
         }
     }
 
-    /// Whether [`Lines::flush`] would give something.
+    /// Returns whether [`Lines::flush`] would emit a piece.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.len() > incomplete_tail(&self.pending)
     }
@@ -70,7 +70,7 @@ impl Lines {
     }
 }
 
-/// How many bytes at the end are the beginning of a UTF-8 character whose rest may still come.
+/// Returns the number of bytes at the end that start a UTF-8 character whose rest may still arrive.
 fn incomplete_tail(bytes: &[u8]) -> usize {
     for back in 1..=bytes.len().min(3) {
         let needed = match bytes[bytes.len() - back] {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_pieces_and_the_end() {
+    fn output_is_split_into_lines_and_pieces() {
         let found = pieces(|lines, mut emit| {
             lines.push(b"one\r\ntwo\n\npro", &mut emit);
             lines.flush(&mut emit);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_in_two_reads_is_kept_and_rubbish_is_replaced() {
+    fn a_character_split_over_two_reads_is_kept_and_invalid_bytes_are_replaced() {
         let found = pieces(|lines, mut emit| {
             lines.push(b"\xE2\x82", &mut emit);
             assert!(!lines.has_pending());

@@ -1,38 +1,42 @@
-//! Reads a log file, from the beginning or from where the last read stopped.
+//! Reads a log file, from its start or from where the last read stopped.
 
 use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, Seek, SeekFrom},
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
 use super::LogEntry;
+use crate::files::open_regular;
 
-/// Reads entries in order. To follow a log, read again later: only complete entries are given.
+/// The longest line that can be an entry. The supervisor writes shorter lines; another writer of the file may
+/// not.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+
+/// Reads entries in order. To follow a log, call [`LogReader::read`] again: it returns complete entries only.
 pub struct LogReader {
     path: PathBuf,
     offset: u64,
 }
 
 impl LogReader {
-    /// A reader at the beginning of the log; the file need not be there yet.
+    /// Creates a reader at the start of the log. The file need not exist yet.
     pub fn new(path: impl AsRef<Path>) -> Self {
         LogReader::at(path, 0)
     }
 
-    /// A reader at an offset that [`LogReader::offset`] gave before.
+    /// Creates a reader at an offset from [`LogReader::offset`].
     pub fn at(path: impl AsRef<Path>, offset: u64) -> Self {
         LogReader { path: path.as_ref().to_owned(), offset }
     }
 
-    /// Where the next read starts.
+    /// Returns the offset of the next read.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next entries, at most `max`; empty if there are none yet. Lines that a crash tore are left out.
+    /// Returns the next entries, at most `max`; none if there are none yet. Skips lines that a crash cut off.
     pub fn read(&mut self, max: usize) -> io::Result<Vec<LogEntry>> {
-        let mut file = match File::open(&self.path) {
+        let mut file = match open_regular(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -42,17 +46,24 @@ impl LogReader {
         let (mut entries, mut line) = (Vec::new(), Vec::new());
         while entries.len() < max {
             line.clear();
-            let length = lines.read_until(b'\n', &mut line)?;
-            if line.pop() != Some(b'\n') {
-                break;
+            let length = (&mut lines).take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? as u64;
+            match line.pop() {
+                Some(b'\n') => {
+                    self.offset += length;
+                    entries.extend(LogEntry::parse(&String::from_utf8_lossy(&line)));
+                }
+                // The line is too long for an entry: skip it in pieces.
+                Some(_) if length == MAX_LINE_BYTES => {
+                    self.offset += length;
+                    break;
+                }
+                _ => break,
             }
-            self.offset += length as u64;
-            entries.extend(LogEntry::parse(&String::from_utf8_lossy(&line)));
         }
         Ok(entries)
     }
 
-    /// All entries there are from here on.
+    /// Returns all entries from here on, up to a line that is too long for an entry.
     pub fn read_all(&mut self) -> io::Result<Vec<LogEntry>> {
         self.read(usize::MAX)
     }
@@ -60,9 +71,27 @@ impl LogReader {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    fn e03_a_line_without_end_is_skipped_in_pieces() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let mut file = File::create(&path).expect("a file");
+        let line = "2026-01-01T00:00:00.000Z out fine\n";
+        file.write_all(line.as_bytes()).expect("written");
+        file.write_all(&vec![b'x'; 3 * MAX_LINE_BYTES as usize]).expect("written");
+        file.write_all(format!("\n{line}").as_bytes()).expect("written");
+        let mut reader = LogReader::new(&path);
+        let mut found = 0;
+        for _ in 0..5 {
+            found += reader.read(100).expect("a log").len();
+        }
+        assert_eq!(found, 2);
+    }
 
     #[test]
     fn following_gives_each_entry_once_and_only_when_complete() {

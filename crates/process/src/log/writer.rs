@@ -1,15 +1,19 @@
-//! Writes entries to the log file, up to a limit, and whatever happens to the disk.
+//! Writes entries to the log file, up to a limit, and continues after disk errors.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, Read, Seek, SeekFrom, Write},
     path::Path,
 };
 
 use super::{LogEntry, Piece, Stream};
-use crate::{clock, order::Capture};
+use crate::{
+    clock,
+    files::{private_options, regular},
+    order::Capture,
+};
 
-/// Entries are collected up to here before they go to the file, unless the loop flushes earlier.
+/// The size at which buffered entries are written to the file, unless the loop flushes earlier.
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The log file of one attempt.
@@ -19,18 +23,25 @@ pub(crate) struct LogWriter {
     limit_bytes: u64,
     written_bytes: u64,
     dropped_bytes: u64,
-    /// Bytes lost to errors since the last write that worked.
+    /// The number of bytes lost to errors since the last successful write.
     lost_bytes: u64,
-    /// The first error, kept for the report.
+    /// The first error, for the report.
     error: Option<String>,
-    /// Whether the file may end within a line.
+    /// Whether the file may end with an incomplete line.
     torn: bool,
 }
 
 impl LogWriter {
-    /// Opens the file to append to it.
+    /// Opens the file for appending.
     pub(crate) fn open(path: &Path, limit_bytes: u64) -> io::Result<Self> {
-        let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        LogWriter::append_to(
+            regular(private_options().create(true).append(true).read(true).open(path)?)?,
+            limit_bytes,
+        )
+    }
+
+    /// Appends to a file that is open for appending.
+    fn append_to(mut file: File, limit_bytes: u64) -> io::Result<Self> {
         let torn = file.metadata()?.len() > 0 && {
             let mut last = [0];
             file.seek(SeekFrom::End(-1))?;
@@ -69,23 +80,23 @@ impl LogWriter {
         self.put(line.as_bytes());
     }
 
-    /// Whether the limit is reached: nothing more of the command's output will be written.
+    /// Returns whether the limit is reached, so that no more output is written.
     pub(crate) fn is_full(&self) -> bool {
         self.dropped_bytes > 0
     }
 
-    /// Counts output that was not even offered, because the log is full.
+    /// Counts output that was not passed to [`LogWriter::add`] because the log is full.
     pub(crate) fn drop_bytes(&mut self, bytes: usize) {
         self.dropped_bytes += bytes as u64;
     }
 
-    /// Adds a remark of the supervisor, which no limit cuts.
+    /// Adds a note of the supervisor, to which the limit does not apply.
     pub(crate) fn note(&mut self, text: &str) {
         let line = line(Stream::Note, Piece { text: text.to_owned(), partial: false });
         self.put(line.as_bytes());
     }
 
-    /// Brings to the file what was added.
+    /// Writes the buffered entries to the file.
     pub(crate) fn flush(&mut self) {
         if self.buffer.is_empty() {
             return;
@@ -94,15 +105,16 @@ impl LogWriter {
             self.buffer.insert(0, b'\n');
         }
         if self.lost_bytes > 0 {
-            let text = format!("sprag: {} bytes of the log were lost here", self.lost_bytes);
-            let remark = line(Stream::Note, Piece { text, partial: false });
-            self.buffer.splice(usize::from(self.torn)..usize::from(self.torn), remark.into_bytes());
+            let note = self.loss_note();
+            self.buffer.splice(usize::from(self.torn)..usize::from(self.torn), note.into_bytes());
         }
-        match self.file.write_all(&self.buffer) {
+        let space = check_space(&self.file);
+        let started = space.is_ok();
+        match space.and_then(|()| self.file.write_all(&self.buffer)) {
             Ok(()) => (self.torn, self.lost_bytes) = (false, 0),
             Err(error) => {
-                // The command goes on without its log; whether the disk has room again shows next time.
-                self.torn = true;
+                // The command continues without its log. The next flush tries again.
+                self.torn |= started;
                 self.lost_bytes += self.buffer.len() as u64;
                 self.error.get_or_insert_with(|| error.to_string());
             }
@@ -110,7 +122,14 @@ impl LogWriter {
         self.buffer.clear();
     }
 
-    /// Writes the rest; says how much the limit cut off, and the first error.
+    /// Returns the note about lost output.
+    fn loss_note(&self) -> String {
+        let why = self.error.as_deref().unwrap_or("the disk failed");
+        let text = format!("sprag: {} bytes of the log were lost here ({why})", self.lost_bytes);
+        line(Stream::Note, Piece { text, partial: false })
+    }
+
+    /// Writes the rest. Returns the number of bytes cut off by the limit, and the first error.
     pub(crate) fn finish(mut self) -> (u64, Option<String>) {
         if self.dropped_bytes > 0 {
             self.note(&format!(
@@ -120,6 +139,12 @@ impl LogWriter {
             ));
         }
         self.flush();
+        if self.lost_bytes > 0 {
+            // This note may use the reserved space: without it, the end of the log looks like the end of the
+            // output.
+            let torn = if self.torn { "\n" } else { "" };
+            let _ = self.file.write_all(format!("{torn}{}", self.loss_note()).as_bytes());
+        }
         (self.dropped_bytes, self.error)
     }
 
@@ -129,6 +154,26 @@ impl LogWriter {
             self.flush();
         }
     }
+}
+
+/// Returns an error if the free space is down to the reserve for the database.
+fn check_space(file: &File) -> io::Result<()> {
+    let Ok(stat) = rustix::fs::fstatvfs(file) else { return Ok(()) };
+    let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let reserve_bytes = reserve(stat.f_blocks.saturating_mul(stat.f_frsize));
+    if free_bytes >= reserve_bytes {
+        return Ok(());
+    }
+    let text = format!("No space left on device: the last {} are kept for the database", size(reserve_bytes));
+    Err(io::Error::new(io::ErrorKind::StorageFull, text))
+}
+
+/// Returns how much of a disk of this size logs leave free, so that the database can still record what
+/// happened.
+fn reserve(disk_bytes: u64) -> u64 {
+    const MAX_BYTES: u64 = 16 << 20;
+    const UNIT_BYTES: u64 = 64 << 10;
+    (disk_bytes / 20 / UNIT_BYTES * UNIT_BYTES).min(MAX_BYTES)
 }
 
 fn line(stream: Stream, piece: Piece) -> String {
@@ -145,7 +190,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Keeps the beginning of the command's stdout as it is.
+/// Writes the first part of the command's stdout, unmodified.
 pub(crate) struct CaptureWriter {
     file: File,
     room_bytes: u64,
@@ -155,7 +200,7 @@ pub(crate) struct CaptureWriter {
 
 impl CaptureWriter {
     pub(crate) fn open(capture: &Capture) -> io::Result<Self> {
-        let file = File::create(&capture.path)?;
+        let file = regular(private_options().create(true).write(true).truncate(true).open(&capture.path)?)?;
         Ok(CaptureWriter { file, room_bytes: capture.max_bytes, dropped_bytes: 0, error: None })
     }
 
@@ -163,10 +208,10 @@ impl CaptureWriter {
         let kept = bytes.len().min(usize::try_from(self.room_bytes).unwrap_or(usize::MAX));
         self.dropped_bytes += (bytes.len() - kept) as u64;
         self.room_bytes -= kept as u64;
-        // A file with a hole in the middle is worse than one that ends: after an error nothing is added.
+        // After an error nothing more is added, because a gap in the middle is worse than an early end.
         if kept > 0
             && self.error.is_none()
-            && let Err(error) = self.file.write_all(&bytes[..kept])
+            && let Err(error) = check_space(&self.file).and_then(|()| self.file.write_all(&bytes[..kept]))
         {
             self.error = Some(error.to_string());
         }
@@ -204,8 +249,9 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_noted_and_survived() {
-        let mut log = LogWriter::open(Path::new("/dev/full"), 1 << 20).expect("a device");
+    fn a_full_disk_is_reported_and_does_not_stop_the_command() {
+        let full = std::fs::OpenOptions::new().append(true).open("/dev/full").expect("a device");
+        let mut log = LogWriter::append_to(full, 1 << 20).expect("a log");
         log.add(Stream::Out, piece("lost"));
         log.flush();
         log.add(Stream::Out, piece("lost too"));
@@ -214,7 +260,14 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_line_of_a_former_attempt_is_closed_first() {
+    fn the_reserve_is_fixed_on_a_large_disk_and_proportional_on_a_small_one() {
+        assert_eq!(reserve(1 << 40), 16 << 20);
+        assert_eq!(reserve(64 << 20), 3_342_336 / (64 << 10) * (64 << 10));
+        assert_eq!(reserve(1 << 20), 0, "a file system of a megabyte has no room for one");
+    }
+
+    #[test]
+    fn an_incomplete_line_of_an_earlier_attempt_is_terminated_first() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
         std::fs::write(&path, "2026-01-").expect("a file");

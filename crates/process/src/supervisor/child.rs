@@ -1,4 +1,4 @@
-//! Starts the command: in a session of its own, with nothing on stdin, bound to its supervisor's life.
+//! Starts the command: in its own session, with an empty stdin, and killed when its supervisor dies.
 
 use std::{
     fs, io,
@@ -9,17 +9,17 @@ use std::{
 
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 
-use crate::{NotStarted, Order, Reason, Started, sys, table::Stat};
+use crate::{NotStarted, Order, Reason, Started, cgroup::Cgroup, sys, table::Stat};
 
-/// The running command, and what it writes to.
+/// The running command and its output pipes.
 pub(super) struct Child {
     pub(super) started: Started,
     pub(super) out: OwnedFd,
     pub(super) err: OwnedFd,
 }
 
-/// Starts the command of the order, or says why it could not.
-pub(super) fn start(order: &Order) -> Result<Child, Reason> {
+/// Starts the command of the order in its cgroup, or returns why that failed.
+pub(super) fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Child, Reason> {
     let Some((program, arguments)) = order.argv.split_first() else {
         return Err(not_started(NotStarted::NotFound, "the command is empty".to_owned()));
     };
@@ -28,29 +28,31 @@ pub(super) fn start(order: &Order) -> Result<Child, Reason> {
     }
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    if order.clear_env {
-        command.env_clear();
-    }
     command.envs(&order.env);
     if let Some(dir) = &order.dir {
         command.current_dir(dir);
     }
     let supervisor = getpid();
+    let procs_file = cgroup.and_then(|cgroup| cgroup.procs_file().ok());
     // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor locks.
     unsafe {
         command.pre_exec(move || {
             setsid()?;
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // A supervisor that died before the line above sends no signal any more.
+            // A supervisor that died before the call above sends no signal, so check the parent.
             if getppid() != Some(supervisor) {
                 return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            // Without the cgroup the supervisor can still stop the tree, so an error is ignored.
+            if let Some(procs_file) = &procs_file {
+                let _ = rustix::io::write(procs_file, b"0");
             }
             sys::reset_signals()
         });
     }
     let child = command.spawn().map_err(|error| explain(order, program, &error))?;
     let pid = child.id() as i32;
-    // It was not waited for, so it is in the table, be it as a zombie.
+    // It has not been reaped yet, so it is in the table, at least as a zombie.
     let start_time = Stat::of(pid).ok().flatten().map_or(0, |stat| stat.start_time);
     let (Some(out), Some(err)) = (child.stdout, child.stderr) else {
         return Err(not_started(NotStarted::Other, "the output pipes are missing".to_owned()));
@@ -71,7 +73,7 @@ fn check_dir(dir: &Path) -> Result<(), Reason> {
 fn explain(order: &Order, program: &str, error: &io::Error) -> Reason {
     let path = order.dir.as_deref().unwrap_or(Path::new("")).join(program);
     let (kind, why) = match error.kind() {
-        // The system says the same when the interpreter in a script's first line is missing.
+        // The error is the same when the interpreter in a script's first line is missing.
         io::ErrorKind::NotFound if program.contains('/') && path.exists() => {
             (NotStarted::NotExecutable, "the interpreter or loader that it names was not found".to_owned())
         }

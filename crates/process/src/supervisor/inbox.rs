@@ -9,13 +9,13 @@ use rustix::{
 
 use crate::{order::Command, sys};
 
-/// An order holds an environment and secrets, each bounded by the system to about this much in sum.
+/// The longest order. It contains an environment and secrets, whose size the system limits to about this.
 const MAX_ORDER_BYTES: usize = 16 << 20;
 
-/// A command is some dozens of bytes: what is longer is none.
+/// The longest command; real ones have a few dozen bytes.
 const MAX_COMMAND_BYTES: usize = 4096;
 
-/// Reads stdin line by line, without more than it needs being kept.
+/// Reads stdin line by line.
 #[derive(Default)]
 pub(super) struct Inbox {
     buffer: Vec<u8>,
@@ -23,12 +23,12 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Waits for the order. After it, reads no longer wait.
+    /// Waits for the order. After it, reads do not block.
     pub(super) fn first_line(&mut self) -> io::Result<String> {
         let mut chunk = [0; 16 << 10];
         let end = loop {
             if self.buffer.len() > MAX_ORDER_BYTES {
-                return Err(io::Error::other("it is too long"));
+                return Err(io::Error::other("the order is too long"));
             }
             let length = retry_on_intr(|| read(stdin(), &mut chunk))?;
             if length == 0 {
@@ -40,7 +40,7 @@ impl Inbox {
                 break before + end;
             }
         };
-        // A command may have come in the same read.
+        // The same read may contain the first commands.
         let rest = self.buffer.split_off(end + 1);
         let mut line = std::mem::replace(&mut self.buffer, rest);
         line.pop();
@@ -48,12 +48,12 @@ impl Inbox {
         String::from_utf8(line).map_err(io::Error::other)
     }
 
-    /// Whether the worker's end is still open.
+    /// Returns whether the worker's end of the pipe is open.
     pub(super) fn is_open(&self) -> bool {
         !self.closed
     }
 
-    /// The commands that came since the last call.
+    /// Returns the commands since the last call.
     pub(super) fn take_commands(&mut self) -> Vec<Command> {
         let mut commands = Vec::new();
         self.split_lines(&mut commands);

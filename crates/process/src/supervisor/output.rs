@@ -1,22 +1,25 @@
-//! One output pipe of the command: read without waiting, masked, cut into entries.
+//! One output pipe of the command: non-blocking reads, masking, and splitting into entries.
 
 use std::os::fd::OwnedFd;
 
 use rustix::io::{Errno, read};
 
-use crate::log::{CaptureWriter, Lines, LogWriter, Masker, Piece, Secrets, Stream};
+use crate::{
+    log::{CaptureWriter, Lines, LogWriter, Piece, Stream},
+    secrets::{Masker, Secrets},
+};
 
-/// Silence after which the beginning of a line is logged without waiting for its end.
+/// The silence after which an unfinished line is logged.
 const QUIET_MS: u64 = 100;
 
-/// A turn of the loop reads at most this often from a stream: cancelling must not wait for a flood.
+/// The most reads from one stream in a turn of the loop, so that a flood of output does not delay a cancel.
 const READS_PER_TURN: usize = 8;
 
-/// A pipe holds at most 1 MiB unless an administrator says otherwise. When the tree is gone, more than
-/// that can only come from a stranger who was handed the pipe, and who is not waited for.
+/// The most reads after the tree is gone. A pipe holds at most 1 MiB by default, so more output can only come
+/// from a foreign process that was handed the pipe.
 const LAST_READS: usize = 32;
 
-/// Where output goes.
+/// The destinations of the output.
 pub(super) struct Sinks {
     pub(super) log: LogWriter,
     pub(super) capture: Option<CaptureWriter>,
@@ -25,12 +28,12 @@ pub(super) struct Sinks {
 
 /// The reading end of one stream.
 pub(super) struct Output {
-    /// None after the end of the stream.
+    /// The pipe; absent after the end of the stream.
     fd: Option<OwnedFd>,
     stream: Stream,
     masker: Masker,
     lines: Lines,
-    /// When an unfinished line is logged as it is.
+    /// The time at which an unfinished line is logged.
     flush_at_ms: Option<u64>,
 }
 
@@ -47,7 +50,7 @@ impl Output {
         self.flush_at_ms
     }
 
-    /// Takes what is there, up to the bound of one turn.
+    /// Reads the available output, up to the limit of one turn.
     pub(super) fn take(&mut self, buffer: &mut [u8], sinks: &mut Sinks, now_ms: u64) {
         if self.read(READS_PER_TURN, buffer, sinks) {
             self.flush_at_ms = self.lines.has_pending().then_some(now_ms + QUIET_MS);
@@ -63,7 +66,7 @@ impl Output {
         }
     }
 
-    /// Takes what is left when the tree is gone, and ends the stream.
+    /// Reads the rest after the tree is gone, and ends the stream.
     pub(super) fn finish(&mut self, buffer: &mut [u8], sinks: &mut Sinks) {
         self.read(LAST_READS, buffer, sinks);
         let mut clean = Vec::new();
@@ -75,15 +78,15 @@ impl Output {
         self.fd = None;
     }
 
-    /// Says whether there was something.
-    fn read(&mut self, most: usize, buffer: &mut [u8], sinks: &mut Sinks) -> bool {
-        let mut any = false;
-        for _ in 0..most {
+    /// Returns whether there was any output.
+    fn read(&mut self, max_reads: usize, buffer: &mut [u8], sinks: &mut Sinks) -> bool {
+        let mut got_output = false;
+        for _ in 0..max_reads {
             let Some(fd) = &self.fd else { break };
             match read(fd, &mut *buffer) {
                 Ok(0) => self.fd = None,
                 Ok(length) => {
-                    any = true;
+                    got_output = true;
                     self.accept(&buffer[..length], sinks);
                 }
                 Err(Errno::INTR) => {}
@@ -91,7 +94,7 @@ impl Output {
                 Err(_) => self.fd = None,
             }
         }
-        any
+        got_output
     }
 
     fn accept(&mut self, bytes: &[u8], sinks: &mut Sinks) {
@@ -100,7 +103,7 @@ impl Output {
         {
             capture.add(bytes);
         }
-        // A flood beyond the limit costs no more than reading it.
+        // Beyond the limit, output is only read and counted.
         if sinks.log.is_full() {
             return sinks.log.drop_bytes(bytes.len());
         }

@@ -1,27 +1,27 @@
-//! Ends all processes below the supervisor: TERM, grace, KILL, again and again until none is left.
+//! Stops all processes below the supervisor: TERM, grace, then KILL, repeated until none is left.
 //!
-//! As the subreaper, the supervisor is an ancestor of all of them, whatever sessions they made and
-//! however often they forked away: so the walk over the process table finds them.
+//! As the subreaper, the supervisor is an ancestor of all of them, whatever sessions they created and however
+//! often they forked. So a walk over the process table finds them.
 
 use std::collections::HashSet;
 
-use rustix::process::{Signal, getpgrp, getpid};
+use rustix::process::{Signal, getpid};
 
 use crate::{
     Reason,
     table::{self, Stat, signal_group},
 };
 
-/// The table is not read in one instant: processes may fork while it is read. Those who do are found
-/// by the next pass; after the last, whoever is still missed gets the KILL.
+/// The most passes that send TERM. Processes may fork while the table is read; the next pass finds those.
+/// Processes that all passes miss get the KILL.
 const TERM_PASSES: u32 = 3;
 
-/// Between passes that found nobody new. The kernel may take its time to end a process.
-const FIRST_PAUSE_MS: u64 = 10;
-const LONGEST_PAUSE_MS: u64 = 500;
+/// The bounds of the pause between passes that found no new process. The kernel may need time to end a process.
+const MIN_PAUSE_MS: u64 = 10;
+const MAX_PAUSE_MS: u64 = 500;
 
-/// A tree that is being ended.
-pub(super) struct Ending {
+/// A tree that is being stopped.
+pub(super) struct TreeStop {
     pub(super) reason: Reason,
     kill_at_ms: u64,
     pause_ms: u64,
@@ -29,51 +29,50 @@ pub(super) struct Ending {
     main_pid: i32,
 }
 
-impl Ending {
-    /// Sends TERM to all; says how many were alive.
-    pub(super) fn begin(reason: Reason, main_pid: i32, now_ms: u64, grace_ms: u64) -> (Self, u32) {
+impl TreeStop {
+    /// Sends TERM to all processes. Returns the number of living ones.
+    pub(super) fn start(reason: Reason, main_pid: i32, now_ms: u64, grace_ms: u64) -> (Self, u32) {
         let terminated = terminate_all(main_pid);
-        let ending = Ending {
+        let stopping = TreeStop {
             reason,
             kill_at_ms: now_ms.saturating_add(grace_ms),
-            pause_ms: FIRST_PAUSE_MS,
+            pause_ms: MIN_PAUSE_MS,
             killed: HashSet::new(),
             main_pid,
         };
-        (ending, terminated)
+        (stopping, terminated)
     }
 
-    /// Shortens the grace: nobody is left to wait for, or somebody lost patience.
+    /// Moves the KILL forward to this time, if it is later.
     pub(super) fn kill_by(&mut self, at_ms: u64) {
         self.kill_at_ms = self.kill_at_ms.min(at_ms);
     }
 
-    /// When [`Ending::act`] is to be called next.
+    /// Returns the time of the next call of [`TreeStop::act`].
     pub(super) fn due_ms(&self) -> u64 {
         self.kill_at_ms
     }
 
-    /// Sends KILL to all that are there now, if the grace is over.
+    /// Sends KILL to all current processes, if the grace is over.
     pub(super) fn act(&mut self, now_ms: u64) {
         if now_ms < self.kill_at_ms {
             return;
         }
-        // Whoever forks faster than the table is read must not win by our waiting.
+        // No pause while new processes appear: they may fork faster than the table is read.
         let pause_ms = if self.kill_all() { 0 } else { self.pause_ms };
-        self.pause_ms = (self.pause_ms * 2).min(LONGEST_PAUSE_MS);
+        self.pause_ms = (self.pause_ms * 2).min(MAX_PAUSE_MS);
         self.kill_at_ms = now_ms + pause_ms;
     }
 
-    /// Says whether there was somebody new.
+    /// Returns whether there was a new process.
     fn kill_all(&mut self) -> bool {
-        let Ok(living) = living() else {
+        let (Ok(living), Ok(me)) = (living(), Stat::own()) else {
             signal_group(self.main_pid, Signal::KILL);
             return false;
         };
-        // All members of a group below us are below us: the command started in a session of its own.
-        let own_group = getpgrp().as_raw_pid();
+        // The command started in its own session, so all members of a group below us belong to the tree.
         let groups: HashSet<i32> =
-            living.iter().map(|stat| stat.pgrp).filter(|&group| group != own_group).collect();
+            living.iter().map(|stat| stat.pgrp).filter(|&group| group != me.pgrp).collect();
         for group in groups {
             signal_group(group, Signal::KILL);
         }
@@ -90,26 +89,26 @@ impl Ending {
 }
 
 fn terminate_all(main_pid: i32) -> u32 {
-    let mut told = HashSet::new();
+    let mut terminated = HashSet::new();
     for _ in 0..TERM_PASSES {
         let Ok(living) = living() else {
             signal_group(main_pid, Signal::TERM);
             return 0;
         };
-        let before = told.len();
+        let before = terminated.len();
         for stat in living {
-            if told.insert((stat.pid, stat.start_time)) {
+            if terminated.insert((stat.pid, stat.start_time)) {
                 stat.signal(Signal::TERM);
                 if stat.is_stopped() {
                     stat.signal(Signal::CONT);
                 }
             }
         }
-        if told.len() == before {
+        if terminated.len() == before {
             break;
         }
     }
-    told.len() as u32
+    terminated.len() as u32
 }
 
 fn living() -> std::io::Result<Vec<Stat>> {

@@ -1,4 +1,4 @@
-//! The supervisor's loop: from the start of the command until the kernel says that no child is left.
+//! The supervisor's loop: from the start of the command until the kernel reports that no child is left.
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ use super::{
     child::Child,
     inbox::Inbox,
     output::{Output, Sinks},
-    tree::Ending,
+    tree::TreeStop,
 };
 use crate::{
     Ended, Order, Reason, clock,
@@ -22,23 +22,23 @@ use crate::{
     sys,
 };
 
-/// `poll` does not count the time a machine sleeps, leases do: look at the clock at least this often.
-const LONGEST_WAIT_MS: u64 = 1_000;
+/// The longest wait with a deadline. `poll` does not count the time that a machine sleeps, but leases do.
+const MAX_WAIT_MS: u64 = 1_000;
 
-/// Without a deadline only events matter; all of them end the wait.
+/// The longest wait without a deadline. Every event ends the wait.
 const IDLE_WAIT_MS: u64 = 60_000;
 
-/// A fork storm must not keep the loop from its other duties.
+/// The most children reaped in a turn, so that a fork storm does not block the rest of the loop.
 const REAPS_PER_TURN: usize = 1_000;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Everything the loop looks after.
+/// The state of the loop.
 pub(super) struct Watch {
     pid: i32,
     status: Option<WaitStatus>,
     leftovers: u32,
-    ending: Option<Ending>,
+    stopping: Option<TreeStop>,
     started_ms: u64,
     timeout_at_ms: Option<u64>,
     lease_until_ms: Option<u64>,
@@ -58,14 +58,14 @@ impl Watch {
         signals: OwnedFd,
         sinks: Sinks,
     ) -> Self {
-        // A pipe that would block only costs liveness, not the end of the tree; and this call cannot fail on a pipe.
+        // This cannot fail on a pipe. A blocking pipe would only delay the loop.
         let _ = sys::set_nonblocking(&child.out).and_then(|()| sys::set_nonblocking(&child.err));
         let started_ms = clock::now_ms();
         Watch {
             pid: child.started.pid,
             status: None,
             leftovers: 0,
-            ending: None,
+            stopping: None,
             started_ms,
             timeout_at_ms: order.timeout_ms.map(|timeout_ms| started_ms.saturating_add(timeout_ms)),
             lease_until_ms,
@@ -77,18 +77,18 @@ impl Watch {
         }
     }
 
-    /// Returns when the tree is empty and all it wrote is in the log.
+    /// Runs until the tree is empty and its output is in the log.
     pub(super) fn run(mut self) -> Ended {
         let mut buffer = vec![0; BUFFER_BYTES];
         while self.reap() {
             let now_ms = clock::now_ms();
-            self.obey(now_ms);
-            self.decide(now_ms);
-            if let Some(ending) = &mut self.ending {
-                ending.act(now_ms);
+            self.apply_commands(now_ms);
+            self.check_deadlines(now_ms);
+            if let Some(stopping) = &mut self.stopping {
+                stopping.act(now_ms);
             }
             self.sinks.log.flush();
-            self.wait_for_news(&mut buffer);
+            self.wait_for_events(&mut buffer);
         }
         for output in &mut self.outputs {
             output.finish(&mut buffer, &mut self.sinks);
@@ -96,7 +96,7 @@ impl Watch {
         self.report()
     }
 
-    /// Collects children that ended; says whether any is left.
+    /// Reaps children that ended. Returns whether any is left.
     fn reap(&mut self) -> bool {
         for _ in 0..REAPS_PER_TURN {
             match wait(WaitOptions::NOHANG) {
@@ -109,9 +109,9 @@ impl Watch {
         true
     }
 
-    /// Follows the worker's commands, and its silence. Before [`Watch::decide`]: a lease that was renewed
-    /// in time is not lost because this process was slow to read it.
-    fn obey(&mut self, now_ms: u64) {
+    /// Applies the worker's commands and notices its end. Runs before [`Watch::check_deadlines`]: a renewal
+    /// that was sent in time counts even if this process reads it late.
+    fn apply_commands(&mut self, now_ms: u64) {
         if !self.inbox.is_open() {
             return;
         }
@@ -120,58 +120,60 @@ impl Watch {
                 Command::RenewUntil(until_ms) => {
                     self.lease_until_ms = self.lease_until_ms.max(Some(until_ms));
                 }
-                Command::Cancel => self.end(Reason::Cancelled, now_ms, self.grace_ms),
+                Command::Cancel => self.stop(Reason::Cancelled, now_ms, self.grace_ms),
                 Command::Kill => {
-                    self.end(Reason::Cancelled, now_ms, 0);
-                    self.hurry(now_ms);
+                    self.stop(Reason::Cancelled, now_ms, 0);
+                    self.kill_by(now_ms);
                 }
             }
         }
         if !self.inbox.is_open() {
             let grace_ms = self.grace_ms.min(LEASE_GRACE_MS);
-            self.end(Reason::ParentGone, now_ms, grace_ms);
-            self.hurry(now_ms + grace_ms);
+            self.stop(Reason::ParentGone, now_ms, grace_ms);
+            self.kill_by(now_ms + grace_ms);
         }
     }
 
-    fn decide(&mut self, now_ms: u64) {
+    fn check_deadlines(&mut self, now_ms: u64) {
         let passed = |deadline: Option<u64>| deadline.is_some_and(|at_ms| at_ms <= now_ms);
         if self.status.is_some() {
-            self.end(Reason::Exited, now_ms, self.grace_ms);
+            self.stop(Reason::Exited, now_ms, self.grace_ms);
         } else if passed(self.lease_until_ms) {
-            // The next attempt may start elsewhere any moment.
-            self.end(Reason::LeaseLost, now_ms, self.grace_ms.min(LEASE_GRACE_MS));
+            // The next attempt may start elsewhere at any moment.
+            self.stop(Reason::LeaseLost, now_ms, self.grace_ms.min(LEASE_GRACE_MS));
         } else if passed(self.timeout_at_ms) {
-            self.end(Reason::Timeout, now_ms, self.grace_ms);
+            self.stop(Reason::Timeout, now_ms, self.grace_ms);
         }
     }
 
-    /// Begins to end the tree, unless that has begun: the first reason counts. A command that ended
-    /// by itself ended for that reason, whatever came while its leftovers were ended.
-    fn end(&mut self, reason: Reason, now_ms: u64, grace_ms: u64) {
-        if self.ending.is_some() {
+    /// Starts to stop the tree, unless that has already started: the first reason counts. If the command has
+    /// exited by itself, the reason is [`Reason::Exited`], whatever happens during the clean-up.
+    fn stop(&mut self, reason: Reason, now_ms: u64, grace_ms: u64) {
+        if self.stopping.is_some() {
             return;
         }
         let exited = self.status.is_some();
         let reason = if exited { Reason::Exited } else { reason };
-        let (ending, terminated) = Ending::begin(reason, self.pid, now_ms, grace_ms);
-        self.ending = Some(ending);
+        let (stopping, terminated) = TreeStop::start(reason, self.pid, now_ms, grace_ms);
+        self.stopping = Some(stopping);
         if exited && terminated > 0 {
             self.leftovers = terminated;
-            self.sinks.log.note(&format!("sprag: processes the command left behind are ended: {terminated}"));
+            self.sinks
+                .log
+                .note(&format!("sprag: processes the command left behind were stopped: {terminated}"));
         }
     }
 
-    fn hurry(&mut self, kill_by_ms: u64) {
-        if let Some(ending) = &mut self.ending {
-            ending.kill_by(kill_by_ms);
+    fn kill_by(&mut self, kill_by_ms: u64) {
+        if let Some(stopping) = &mut self.stopping {
+            stopping.kill_by(kill_by_ms);
         }
     }
 
-    /// Waits for a child's end, output, a command or a deadline, and takes the output.
-    fn wait_for_news(&mut self, buffer: &mut [u8]) {
+    /// Waits for the end of a child, output, a command or a deadline, and reads the output.
+    fn wait_for_events(&mut self, buffer: &mut [u8]) {
         let timeout_ms = match self.next_deadline_ms() {
-            Some(at_ms) => at_ms.saturating_sub(clock::now_ms()).min(LONGEST_WAIT_MS),
+            Some(at_ms) => at_ms.saturating_sub(clock::now_ms()).min(MAX_WAIT_MS),
             None => IDLE_WAIT_MS,
         };
         let input = stdin();
@@ -180,13 +182,13 @@ impl Watch {
             fds.push(PollFd::new(&input, PollFlags::IN));
         }
         fds.extend(self.outputs.iter().filter_map(Output::fd).map(|fd| PollFd::new(fd, PollFlags::IN)));
-        // Should poll ever fail, the loop still does all its work, only less calmly.
+        // If poll ever fails, the loop still works, only with short pauses.
         if sys::wait_ready(&mut fds, timeout_ms).is_err() {
             sys::pause(1);
         }
         let now_ms = clock::now_ms();
         if sys::take_signals(&self.signals).iter().any(|&signal| signal != libc::SIGCHLD) {
-            self.end(Reason::Signalled, now_ms, self.grace_ms);
+            self.stop(Reason::Signalled, now_ms, self.grace_ms);
         }
         for output in &mut self.outputs {
             output.flush_if_quiet(&mut self.sinks, now_ms);
@@ -195,12 +197,12 @@ impl Watch {
     }
 
     fn next_deadline_ms(&self) -> Option<u64> {
-        let ending = match &self.ending {
-            Some(ending) => [Some(ending.due_ms()), None],
+        let stopping = match &self.stopping {
+            Some(stopping) => [Some(stopping.due_ms()), None],
             None => [self.timeout_at_ms, self.lease_until_ms],
         };
         let quiet = self.outputs.iter().map(Output::flush_at_ms);
-        ending.into_iter().chain(quiet).flatten().min()
+        stopping.into_iter().chain(quiet).flatten().min()
     }
 
     fn report(self) -> Ended {
@@ -208,7 +210,7 @@ impl Watch {
         let (capture_dropped_bytes, capture_error) =
             self.sinks.capture.map_or((0, None), |capture| capture.finish());
         Ended {
-            reason: self.ending.map_or(Reason::Exited, |ending| ending.reason),
+            reason: self.stopping.map_or(Reason::Exited, |stopping| stopping.reason),
             exit_code: self.status.and_then(WaitStatus::exit_status),
             signal: self.status.and_then(WaitStatus::terminating_signal),
             leftovers: self.leftovers,

@@ -1,4 +1,4 @@
-//! A folder, an order for a shell script, and bounded waits on what other processes do.
+//! A folder, an order for a shell script, and bounded waits for other processes.
 
 use std::{
     fs,
@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use sprag_process::{Ended, LogEntry, LogReader, Order, Running, Stream, end_orphans, spawn};
+use sprag_process::{Ended, LogEntry, LogReader, Order, Running, Stream, kill_orphans, spawn};
 use tempfile::TempDir;
 
-/// For conditions that take milliseconds on a quiet machine; tests share it with compilers.
+/// The bound of conditions that take milliseconds on an idle machine. Tests share the machine with compilers.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 pub(crate) struct Bench {
@@ -30,7 +30,7 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    /// `sh -c script`, in the bench's folder, with the markers of a step.
+    /// Returns an order for `sh -c script` in the bench's folder, with the markers of a step.
     pub(crate) fn order(&self, script: &str) -> Order {
         let mut order = Order::new(["sh", "-c", script], self.path("log"));
         order.dir = Some(self.folder.path().to_owned());
@@ -49,7 +49,7 @@ impl Bench {
         run(self.order(script)).await
     }
 
-    /// The process id that a script wrote to a file.
+    /// Returns the process id that a script wrote to a file.
     pub(crate) async fn pid(&self, name: &str) -> i32 {
         let path = self.path(name);
         let read = || fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
@@ -61,7 +61,7 @@ impl Bench {
         LogReader::new(self.path("log")).read_all().expect("a log")
     }
 
-    /// What one stream wrote, with its pieces joined.
+    /// Returns the output of one stream, with its pieces joined.
     pub(crate) fn text(&self, stream: Stream) -> String {
         let entries = self.log();
         let ends = |partial: bool| if partial { "" } else { "\n" };
@@ -76,7 +76,7 @@ impl Bench {
         assert!(left.is_empty(), "{left:?}");
     }
 
-    /// Living processes that carry this bench's markers.
+    /// Returns the living processes that carry this bench's markers.
     pub(crate) fn marked_processes(&self) -> Vec<i32> {
         let marker = format!("SPRAG_RUN_ID={}", self.run_id);
         let pids = fs::read_dir("/proc").expect("/proc").flatten();
@@ -90,10 +90,10 @@ impl Bench {
     }
 }
 
-/// A test that fails must not leave its processes to the next.
+/// Kills the processes that a failed test leaves behind.
 impl Drop for Bench {
     fn drop(&mut self) {
-        let _ = end_orphans(&self.markers(), None, Duration::ZERO, Duration::from_secs(5));
+        let _ = kill_orphans(&self.markers(), None, Duration::ZERO, Duration::from_secs(5));
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) async fn wait(running: &mut Running) -> Ended {
     tokio::time::timeout(SOON, running.wait()).await.expect("an end in time").expect("an end")
 }
 
-/// Whether a process exists and has not ended.
+/// Returns whether a process exists and has not ended.
 pub(crate) fn is_running(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -134,4 +134,20 @@ pub(crate) async fn eventually(what: &str, condition: impl Fn() -> bool) {
         }
     };
     tokio::time::timeout(SOON, wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+/// Returns whether this process runs one test alone. If not, runs that test in its own process.
+///
+/// A program that adopts processes kills all that it adopted, including those of other tests.
+pub fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "SPRAG_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
+        return true;
+    }
+    let this_program = std::env::current_exe().expect("a program");
+    let output = std::process::Command::new(this_program).args(["--exact", test]).env(ALONE, test).output();
+    let output = output.expect("this program");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
 }

@@ -1,18 +1,18 @@
-//! Workers and supervisors that are killed or stopped: the tree ends all the same.
+//! Workers and supervisors that are killed or stopped: the tree is stopped in every case.
 
 use std::{process::Stdio, time::Duration};
 
-use sprag_process::{Error, Order, Reason, become_subreaper, end_orphans};
+use sprag_process::{Error, Order, Reason, become_subreaper, kill_orphans};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, Command},
 };
 
-use crate::common::{Bench, SOON, eventually, is_running, run, signal, start, supervisor, wait};
+use crate::common::{Bench, SOON, eventually, is_alone, is_running, run, signal, start, supervisor, wait};
 
 const DAEMON: &str = "(setsid sh -c 'trap \"\" TERM; echo $$ >daemon; while :; do sleep 1000; done' &)";
 
-/// A worker in a process of its own, which runs the order.
+/// Starts a worker in its own process, which runs the order.
 async fn worker(bench: &Bench, order: &Order) -> (Child, i32) {
     let file = bench.path("order.json");
     std::fs::write(&file, serde_json::to_vec(order).expect("json")).expect("a file");
@@ -30,7 +30,7 @@ async fn worker(bench: &Bench, order: &Order) -> (Child, i32) {
 }
 
 #[tokio::test]
-async fn o09_a_killed_worker_takes_its_tree_along() {
+async fn o09_the_tree_of_a_killed_worker_is_stopped() {
     let bench = Bench::new();
     let mut order = bench.order(&format!("{DAEMON}; trap '' TERM; while :; do sleep 1000; done"));
     order.grace_ms = 3_600_000;
@@ -44,7 +44,7 @@ async fn o09_a_killed_worker_takes_its_tree_along() {
 }
 
 #[tokio::test]
-async fn o13_a_stopped_worker_finds_its_tree_ended() {
+async fn o13_the_tree_of_a_stopped_worker_is_stopped() {
     let bench = Bench::new();
     let mut order = bench.order(&format!("{DAEMON}; sleep 1000"));
     order.lease_ms = Some(1_500);
@@ -60,7 +60,7 @@ async fn o13_a_stopped_worker_finds_its_tree_ended() {
 }
 
 #[tokio::test]
-async fn dropping_the_handle_ends_the_tree() {
+async fn dropping_the_handle_stops_the_tree() {
     let bench = Bench::new();
     let running = start(bench.order(&format!("{DAEMON}; sleep 1000"))).await;
     bench.pid("daemon").await;
@@ -69,7 +69,7 @@ async fn dropping_the_handle_ends_the_tree() {
 }
 
 #[tokio::test]
-async fn a_killed_supervisor_is_noticed_and_its_tree_ended() {
+async fn the_tree_of_a_killed_supervisor_is_killed() {
     let bench = Bench::new();
     let mut running = start(bench.order(&format!("{DAEMON}; sleep 1000 & exec sleep 1000"))).await;
     let daemon = bench.pid("daemon").await;
@@ -82,7 +82,10 @@ async fn a_killed_supervisor_is_noticed_and_its_tree_ended() {
 }
 
 #[tokio::test]
-async fn what_hides_its_environment_is_found_by_the_owner_lock() {
+async fn the_owner_lock_identifies_a_process_without_environment() {
+    if !is_alone("deaths::the_owner_lock_identifies_a_process_without_environment") {
+        return;
+    }
     become_subreaper().expect("a right every process has");
     let bench = Bench::new();
     let script = "env -i setsid /bin/sh -c 'echo $$ >daemon; while :; do /bin/sleep 1000; done' & sleep 1000";
@@ -97,7 +100,7 @@ async fn what_hides_its_environment_is_found_by_the_owner_lock() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_is_told_to_end_ends_its_tree() {
+async fn a_supervisor_stops_its_tree_on_term() {
     for signal_number in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
         let bench = Bench::new();
         let mut running = start(bench.order(&format!("{DAEMON}; sleep 1000"))).await;
@@ -109,11 +112,11 @@ async fn a_supervisor_that_is_told_to_end_ends_its_tree() {
 }
 
 #[tokio::test]
-async fn o09_orphans_of_a_dead_worker_and_a_dead_supervisor_are_ended() {
+async fn o09_orphans_of_a_dead_worker_and_a_dead_supervisor_are_killed() {
     let bench = Bench::new();
     let (mut worker, supervisor) = worker(&bench, &bench.order(&format!("{DAEMON}; sleep 1000"))).await;
     let daemon = bench.pid("daemon").await;
-    // Stopped first: neither sees the other's end.
+    // Both are stopped first, so that neither notices the other's end.
     signal(supervisor, libc::SIGSTOP);
     worker.start_kill().expect("it is there");
     worker.wait().await.expect("it ends");
@@ -146,7 +149,7 @@ async fn orphans_must_carry_all_markers() {
     wait(&mut running).await;
 }
 
-/// Whoever dies, and whenever: what is left is found and ended, and the next attempt may start.
+/// Kills worker and supervisor at random times: the rest is found and killed, and the next attempt can start.
 #[tokio::test]
 async fn o09_killed_at_any_moment_nothing_is_left() {
     for round in 0..24_u64 {
@@ -155,7 +158,7 @@ async fn o09_killed_at_any_moment_nothing_is_left() {
         order.owner_lock = Some(bench.path("owner"));
         let mut running = start(order.clone()).await;
         let supervisor_pid = running.supervisor_pid().expect("it runs") as i32;
-        // Sooner or later within the first moments of the tree.
+        // A random delay within the first moments of the tree.
         let moment = tokio::time::timeout(Duration::from_millis(round / 3 * 2), running.wait()).await;
         assert!(moment.is_err(), "it does not end by itself");
         match round % 3 {
@@ -202,7 +205,7 @@ async fn end(markers: &[(&str, &str)], deadline: Duration) -> Result<usize, Erro
         markers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     tokio::task::spawn_blocking(move || {
         let markers: Vec<(&str, &str)> = markers.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        end_orphans(&markers, None, Duration::from_millis(200), deadline).map(|ended| ended.processes)
+        kill_orphans(&markers, None, Duration::from_millis(200), deadline).map(|ended| ended.processes)
     })
     .await
     .expect("no panic")

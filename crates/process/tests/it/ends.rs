@@ -1,4 +1,4 @@
-//! How a command ends: by itself, not at all because it did not start, by time, by order.
+//! The ways a command ends: by itself, by a failed start, by a timeout, by request.
 
 use std::{os::unix::fs::PermissionsExt, time::Duration};
 
@@ -7,7 +7,7 @@ use sprag_process::{Error, NotStarted, Reason, RefusalKind, spawn};
 use crate::common::{Bench, run, start, supervisor, wait};
 
 #[tokio::test]
-async fn exit_codes_and_signals_are_told_apart() {
+async fn exit_codes_and_signals_are_distinguished() {
     for (script, exit_code, signal) in [
         ("exit 0", Some(0), None),
         ("exit 7", Some(7), None),
@@ -56,7 +56,7 @@ async fn a_command_that_cannot_start_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn an_order_that_cannot_be_taken_is_refused() {
+async fn an_invalid_order_is_refused() {
     let bench = Bench::new();
     let mut order = bench.order("true");
     order.log = bench.path("no-folder/log");
@@ -72,7 +72,7 @@ async fn an_order_that_cannot_be_taken_is_refused() {
 }
 
 #[tokio::test]
-async fn the_timeout_ends_the_tree() {
+async fn the_timeout_stops_the_tree() {
     let bench = Bench::new();
     let mut order = bench.order("sleep 1000 & sleep 1000");
     order.timeout_ms = Some(200);
@@ -84,7 +84,7 @@ async fn the_timeout_ends_the_tree() {
 }
 
 #[tokio::test]
-async fn o04_cancel_ends_a_tree_that_ignores_term() {
+async fn o04_cancel_kills_a_tree_that_ignores_term() {
     let bench = Bench::new();
     let script = "trap '' TERM; sh -c 'sleep 1000; true' & echo $$ >pid; while :; do sleep 1000; done";
     let mut running = start(bench.order(script)).await;
@@ -124,7 +124,7 @@ async fn kill_does_not_wait_for_the_grace() {
 }
 
 #[tokio::test]
-async fn o13_i14_a_lease_that_is_not_renewed_ends_the_tree() {
+async fn o13_i14_an_unrenewed_lease_stops_the_tree() {
     let bench = Bench::new();
     let mut order = bench.order("sleep 1000");
     order.lease_ms = Some(150);
@@ -147,11 +147,11 @@ async fn a_renewed_lease_lasts() {
 }
 
 #[tokio::test]
-async fn the_environment_is_what_was_ordered() {
+async fn the_environment_is_that_of_the_order() {
     let bench = Bench::new();
     let mut order = bench.order("");
     order.argv = vec!["/usr/bin/env".into()];
-    order.clear_env = true;
+    order.inherits = Some(Vec::new());
     order.env.insert("GREETING".into(), "hello there".into());
     assert!(run(order).await.success());
     let text = bench.text(sprag_process::Stream::Out);
@@ -169,7 +169,7 @@ async fn stdin_is_closed_and_signals_are_as_usual() {
 }
 
 #[tokio::test]
-async fn what_the_tree_used_is_counted() {
+async fn the_resources_of_the_tree_are_reported() {
     let bench = Bench::new();
     let ended = bench.run("i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done").await;
     assert!(ended.usage.user_ms + ended.usage.sys_ms > 0, "{:?}", ended.usage);

@@ -1,4 +1,4 @@
-//! The owner lock: held by whoever of an attempt is alive.
+//! The owner lock: held while any process of an attempt is alive.
 
 use sprag_process::{Error, is_held, spawn};
 

@@ -1,8 +1,9 @@
-//! The supervisor with real processes: every test starts its own, and ends only its own.
+//! Tests of the supervisor with real processes. Every test starts its own, and kills only its own.
 
 mod common;
 mod deaths;
 mod ends;
+mod escapes;
 mod locks;
 mod logs;
 mod trees;

@@ -1,4 +1,4 @@
-//! What the tests share: a repository with files, git for people, and a check that nothing is left.
+//! Helpers of the tests: a repository with files, git as a user runs it, and a check that nothing is left.
 
 use std::{
     fs,
@@ -13,13 +13,13 @@ use sprag_worktree::{
 };
 use tempfile::TempDir;
 
-/// A repository `repo` and a data directory `data` in a folder that goes away.
+/// A repository `repo` and a data directory `data` in a temporary folder.
 pub struct Place {
     pub folder: TempDir,
 }
 
 impl Place {
-    /// A repository with `files` small files in one commit on `main`.
+    /// Creates a repository with `files` small files in one commit on `main`.
     pub fn new(files: usize) -> Place {
         let place = Place { folder: tempfile::tempdir().expect("a folder") };
         init(&place.repo(), files);
@@ -42,6 +42,14 @@ impl Place {
         self.repo().join(".git")
     }
 
+    /// Waits until no owner lock is held. A process that another test starts inherits the lock's file between
+    /// its fork and its exec.
+    pub fn until_unowned(&self) {
+        let owners = self.common().join("sprag/owners");
+        let held = |entry: fs::DirEntry| sprag_process::is_held(&entry.path()).unwrap_or(true);
+        wait_for("the owner locks", || !fs::read_dir(&owners).into_iter().flatten().flatten().any(held));
+    }
+
     pub fn worktrees(&self) -> Worktrees {
         self.worktrees_with(settings())
     }
@@ -54,7 +62,7 @@ impl Place {
         git(&self.repo(), args)
     }
 
-    /// Nothing of any worktree is left: no branch but main, no entry, no folder, no lock.
+    /// Checks that nothing of any worktree is left: no branch but main, no entry, no folder, no lock.
     pub fn assert_nothing_left(&self) {
         assert_eq!(self.git(&["for-each-ref", "--format=%(refname)", "refs/heads"]), "refs/heads/main");
         for folder in ["worktrees", "sprag/staging", "sprag/owners", "sprag/trash"] {
@@ -96,7 +104,7 @@ pub fn init(repo: &Path, files: usize) {
     git(repo, &["commit", "--quiet", "--message=first"]);
 }
 
-/// Git as a person would run it; it must succeed.
+/// Runs git as a user would; it must succeed.
 pub fn git(directory: &Path, args: &[&str]) -> String {
     let output = git_output(directory, args);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -116,7 +124,7 @@ pub fn create(worktrees: &Worktrees, run: &str, branch: &str) -> Result<Worktree
     worktrees.create(&options(run, branch), &Cancel::default())
 }
 
-/// A worktree whose run died: nobody holds its lock.
+/// Creates a worktree whose run died, so that its lock is free.
 pub fn dead(worktrees: &Worktrees, run: &str, branch: &str) -> PathBuf {
     let worktree = create(worktrees, run, branch).expect("a worktree");
     worktree.path().to_owned()
@@ -158,7 +166,7 @@ pub fn pause_ms(ms: i64) {
     let _ = poll(&mut [], Some(&Timespec { tv_sec: ms / 1000, tv_nsec: (ms % 1000 * 1_000_000) as _ }));
 }
 
-/// Waits for a condition, for 20 seconds at most.
+/// Waits for a condition, for at most 20 seconds.
 pub fn wait_for(what: &str, condition: impl Fn() -> bool) {
     assert!((0..4_000).any(|_| condition() || (pause_ms(5), false).1), "waited in vain for {what}");
 }
@@ -177,4 +185,22 @@ pub fn script(path: &Path, text: &str) {
 
 pub fn is_nightly() -> bool {
     std::env::var_os("SPRAG_NIGHTLY").is_some()
+}
+
+/// Creates a repository whose main checkout has the submodule `sub`, and a git configuration that allows it.
+pub fn with_submodule() -> (Place, PathBuf) {
+    let place = Place::new(3);
+    let inner = place.path().join("inner");
+    init(&inner, 0);
+    fs::write(inner.join("inner.txt"), "x\n").expect("a file");
+    git(&inner, &["add", "."]);
+    git(&inner, &["commit", "--quiet", "--message=inner"]);
+    let url = inner.to_str().expect("text");
+    place.git(&["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", url, "sub"]);
+    place.git(&["commit", "--quiet", "--message=with a submodule"]);
+    let config = place.path().join("gitconfig");
+    let text =
+        "[protocol \"file\"]\n\tallow = always\n[user]\n\tname = Somebody\n\temail = somebody@example.com\n";
+    fs::write(&config, text).expect("a file");
+    (place, config)
 }

@@ -1,12 +1,12 @@
-//! kill -9 anywhere, and what others left: the next one succeeds, and no work is lost.
+//! kill -9 at any point, and remains of other processes: the next process succeeds, and no work is lost.
 
 use std::{fs, os::unix::process::CommandExt, process::Command};
 
-use sprag_worktree::{Branch, Cancel, Kind, LandOptions, State};
+use sprag_worktree::{Branch, Cancel, Kind, State};
 
 use crate::{common::*, helper};
 
-/// All points on the way of a create, in order.
+/// All fault points of a create, in order.
 const CREATE_POINTS: [&str; 12] = [
     "owner-locked",
     "staging-made",
@@ -52,6 +52,7 @@ fn wt09_killed_while_removing_parking_or_taking_from_the_pool_is_recovered() {
             if job == "create-pooled" {
                 let parked = worktrees.park(worktree, Default::default(), &[], &Cancel::default());
                 assert!(matches!(parked, Ok(sprag_worktree::Parked::Ready { .. })), "{parked:?}");
+                place.until_unowned();
             } else {
                 fs::write(worktree.path().join("precious"), "x").expect("a file");
                 drop(worktree);
@@ -69,26 +70,6 @@ fn wt09_killed_while_removing_parking_or_taking_from_the_pool_is_recovered() {
                 assert_eq!(place.git(&["show", "refs/sprag/salvage/work:precious"]), "x", "{job} {point}");
             }
         }
-    }
-}
-
-#[test]
-fn killed_while_landing_the_target_is_whole_and_landing_again_ends_it() {
-    for (point, landed) in [("verified", false), ("landed", true)] {
-        let place = Place::new(10);
-        let worktrees = place.worktrees();
-        let worktree = create(&worktrees, "work", "work").expect("a worktree");
-        fs::write(worktree.path().join("new.txt"), "x").expect("a file");
-        git(worktree.path(), &["add", "new.txt"]);
-        git(worktree.path(), &["commit", "--quiet", "--message=new"]);
-        let id = worktree.id().to_owned();
-        drop(worktree);
-        helper::killed_at(&place, "land", point);
-        assert_eq!(git_output(&place.repo(), &["cat-file", "-e", "main:new.txt"]).status.success(), landed);
-        let mut worktree = worktrees.adopt(&id, "work").expect("nobody owns it");
-        let again = worktree.land(&LandOptions::new("work", "main"), &Cancel::default()).expect("landed");
-        assert_eq!(again.moved, !landed);
-        place.git(&["cat-file", "-e", "main:new.txt"]);
     }
 }
 
@@ -111,7 +92,7 @@ fn wt10_an_entry_with_empty_files_is_recovered() {
 }
 
 #[test]
-fn wt11_sigterm_in_the_middle_of_a_checkout_ends_the_group_first() {
+fn wt11_sigterm_during_a_checkout_stops_the_group_first() {
     let place = Place::new(3);
     let pid_file = place.path().join("pid");
     slow_filter(&place, &format!("echo $$ > {}; sleep 600 & sleep 600", pid_file.display()));
@@ -129,7 +110,7 @@ fn wt11_sigterm_in_the_middle_of_a_checkout_ends_the_group_first() {
     place.assert_nothing_left();
 }
 
-/// All files go through a filter that does this.
+/// Makes all files go through a filter that runs this script.
 fn slow_filter(place: &Place, does: &str) {
     script(&place.path().join("filter.sh"), does);
     let filter = place.path().join("filter.sh");
@@ -140,7 +121,7 @@ fn slow_filter(place: &Place, does: &str) {
 }
 
 #[test]
-fn wt12_w17_a_writer_that_outlives_its_killed_run_is_found_ended_and_reclaimed() {
+fn wt12_w17_a_writer_that_outlives_its_killed_run_is_stopped_and_reclaimed() {
     let place = Place::new(3);
     let pid_file = place.path().join("pid");
     let writes = format!(
@@ -172,12 +153,12 @@ fn wt16_w09_a_folder_deleted_by_hand_leaves_the_branch_reusable_at_once() {
     fs::remove_dir_all(&path).expect("ours");
     let worktree = create(&worktrees, "again", "work").expect("reusable at once");
     assert!(is_clean(worktree.path()));
-    // What was committed there is not lost.
+    // The commits made there are not lost.
     assert_eq!(place.git(&["rev-parse", "refs/sprag/salvage/work"]), tip);
 }
 
 #[test]
-fn wt17_a_data_directory_that_is_not_there_now_keeps_its_entries() {
+fn wt17_a_missing_data_directory_keeps_its_entries() {
     let place = Place::new(10);
     let worktrees = place.worktrees();
     let path = dead(&worktrees, "work", "work");
@@ -188,7 +169,7 @@ fn wt17_a_data_directory_that_is_not_there_now_keeps_its_entries() {
     place.git(&["worktree", "prune", "--expire=now"]);
     let recovered = place.worktrees().recover(&|_| false).expect("recovered");
     assert!(recovered.removed.is_empty(), "{recovered:?}");
-    assert!(recovered.skipped.iter().any(|(skipped, why)| *skipped == path && why.contains("not there now")));
+    assert!(recovered.skipped.iter().any(|(skipped, why)| *skipped == path && why.contains("is missing")));
     fs::remove_dir_all(place.data()).expect("ours");
     fs::rename(&away, place.data()).expect("ours");
     assert!(is_clean(&path));
@@ -204,7 +185,7 @@ fn wt24_a_stale_ref_lock_of_a_dead_run_is_cleared() {
     fs::write(&lock, "").expect("a file");
     drop(create(&worktrees, "again", "work").expect("unaided"));
     assert!(!lock.exists());
-    // Nobody's: told of, not deleted.
+    // It belongs to no run: reported, not deleted.
     let lock = place.common().join("refs/heads/other.lock");
     fs::write(&lock, "").expect("a file");
     let error = create(&worktrees, "other", "other").expect_err("locked");
@@ -222,7 +203,7 @@ fn wt39_a_reused_pid_or_a_reboot_is_not_mistaken_for_alive() {
     let worktrees = place.worktrees();
     let worktree = create(&worktrees, "work", "work").expect("a worktree");
     let entry = entry_of(&place, "work");
-    // Somebody of the run still holds the lock, and our own number is said to be its owner's.
+    // A process of the run still holds the lock, and the mark names this process as the owner.
     let mut command = Command::new("sleep");
     worktree.prepare(command.arg("600"));
     let mut orphan = command.process_group(0).spawn().expect("a process");
@@ -235,7 +216,7 @@ fn wt39_a_reused_pid_or_a_reboot_is_not_mistaken_for_alive() {
     assert_eq!(recovered.removed.len(), 1, "{recovered:?}");
     assert!(!is_running(orphan.id() as i32));
     let _ = orphan.wait();
-    // After a restart of the machine no lock is held, whatever the mark says.
+    // After a reboot no lock is held, whatever the mark says.
     let worktree = create(&worktrees, "work", "work").expect("a worktree");
     let entry = entry_of(&place, "work");
     let mut mark = worktree.mark().clone();
@@ -247,7 +228,7 @@ fn wt39_a_reused_pid_or_a_reboot_is_not_mistaken_for_alive() {
 }
 
 #[test]
-fn w09_a_live_run_is_told_of_and_left_alone_as_are_kept_spared_and_foreign_worktrees() {
+fn w09_live_kept_spared_and_foreign_worktrees_are_left_alone() {
     let place = Place::new(5);
     let worktrees = place.worktrees();
     let helper = helper::start(helper::command(&place, "create-and-wait"));

@@ -10,13 +10,13 @@ use sprag_worktree::{Error, Kind};
 
 use crate::common::*;
 
-/// A small file system of its own, unmounted in the end.
+/// A small separate file system, unmounted on drop.
 pub struct Disk {
     path: PathBuf,
 }
 
 impl Disk {
-    /// None, and why, where mounting is not allowed.
+    /// Mounts it; an error tells why mounting is not allowed here.
     pub fn mount(path: &Path, size: &str) -> Option<Disk> {
         fs::create_dir_all(path).expect("a folder");
         let mut mount = Command::new("mount");
@@ -50,7 +50,7 @@ pub fn is_full(error: &Error) -> bool {
 pub fn big_repository(repo: &Path) {
     init(repo, 0);
     for number in 0..8_u32 {
-        // No two blocks alike, so that nothing is compressed.
+        // All blocks differ, so that nothing is compressed.
         let bytes: Vec<u8> =
             (0..100_000_u32).map(|i| (i.wrapping_mul(2_654_435_761 + number) >> 13) as u8).collect();
         fs::write(repo.join(format!("big{number}")), bytes).expect("a file");

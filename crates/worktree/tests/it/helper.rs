@@ -1,4 +1,4 @@
-//! The other processes of a test: this very program, started again with a job in its environment.
+//! The other processes of a test: this program, started again with a job in its environment.
 
 use std::{
     env,
@@ -13,7 +13,7 @@ use crate::common::*;
 
 const JOB: &str = "SPRAG_TEST_JOB";
 
-/// A process that will do a job in the same repository and data directory.
+/// Returns a command that does a job in the same repository and data directory.
 pub fn command(place: &Place, job: &str) -> Command {
     command_at(&place.repo(), &place.data(), job)
 }
@@ -26,7 +26,7 @@ pub fn command_at(repo: &Path, data: &Path, job: &str) -> Command {
     command
 }
 
-/// A helper that is killed when the test is over, however that goes.
+/// A helper that is killed on drop.
 pub struct Helper(pub Child);
 
 impl Drop for Helper {
@@ -40,16 +40,17 @@ pub fn start(mut command: Command) -> Helper {
     Helper(command.spawn().expect("a helper"))
 }
 
-/// Runs a helper to its end; what it said if it failed.
+/// Runs a helper to its end; the error is its output.
 pub fn run(mut command: Command) -> Result<(), String> {
     let output = command.output().expect("a helper");
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr))),
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
     }
 }
 
-/// Runs a helper that is to be killed at a point on its way.
+/// Runs a helper that is killed at a fault point.
 pub fn killed_at(place: &Place, job: &str, point: &str) {
     let mut command = command(place, job);
     command.env("SPRAG_WORKTREE_FAULT", format!("kill:{point}"));
@@ -67,7 +68,7 @@ fn number(name: &str) -> usize {
     env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Not a test: the entrance for the other processes.
+/// The entry point of the other processes, not a test.
 #[test]
 fn entry() {
     let Ok(job) = env::var(JOB) else { return };
@@ -90,6 +91,9 @@ fn entry() {
         "remove" => drop(worktrees().remove(mine(), BranchPolicy::Delete, &no).expect("removed")),
         "park" => drop(worktrees().park(mine(), BranchPolicy::Delete, &[], &no).expect("parked")),
         "land" => drop(mine().land(&LandOptions::new("work", "main"), &no).expect("landed")),
+        "land-push" => drop(mine().land(&land_and_push(), &no).expect("landed")),
+        "land-submodule" => land_submodule(),
+        "leave-submodule" => leave_submodule(),
         "hold-lock" => {
             let worktrees = worktrees();
             let held = worktrees.repository().lock("holder", settings().lock_deadline).expect("the lock");
@@ -107,15 +111,22 @@ fn entry() {
     }
 }
 
-/// The worktree of run `work`, which nobody owns.
+/// Lands with a required push to the remote `origin`.
+pub fn land_and_push() -> LandOptions<'static> {
+    let mut options = LandOptions::new("work", "main");
+    options.push = Some(sprag_worktree::Push { remote: "origin".to_owned(), required: true });
+    options
+}
+
+/// Adopts the worktree of run `work`, which has no owner.
 fn mine() -> Worktree {
     let worktrees = worktrees();
     let listed = worktrees.list().expect("a list");
     let id = listed.into_iter().find(|listed| listed.mark.run == "work").expect("a worktree").mark.id;
-    worktrees.adopt(&id, "work").expect("nobody owns it")
+    worktrees.adopt(&id, "work").expect("it has no owner")
 }
 
-/// Until the test kills us, or deletes its folder; a minute at most.
+/// Waits until the test kills this process or deletes its folder; a minute at most.
 fn wait_for_the_end() {
     let data = PathBuf::from(env::var_os("SPRAG_TEST_DATA").expect("a path"));
     for _ in 0..12_000 {
@@ -143,7 +154,7 @@ extern "C" fn on_term(_: libc::c_int) {
     TOLD.store(true, Ordering::Relaxed);
 }
 
-/// SIGTERM cancels, as the program does it.
+/// Cancels on SIGTERM, as the program does.
 fn create_cancelled() {
     // SAFETY: the handler only writes to an atomic.
     unsafe { libc::signal(libc::SIGTERM, on_term as *const () as libc::sighandler_t) };
@@ -156,6 +167,47 @@ fn create_cancelled() {
     let result = worktrees().create(&options("work", "work"), &cancel);
     let kind = result.as_ref().map_err(|error| &error.kind);
     assert!(matches!(kind, Err(sprag_worktree::Kind::Cancelled)), "{result:?}");
+}
+
+/// A run that leaves work of every kind in a submodule, then another that continues from its checkpoint.
+fn leave_submodule() {
+    let (worktrees, no) = (worktrees(), Cancel::default());
+    let mut options = options("work", "work");
+    options.submodules = true;
+    let worktree = worktrees.create(&options, &no).expect("a worktree");
+    let sub = worktree.path().join("sub");
+    git(&sub, &["checkout", "--quiet", "-b", "aside"]);
+    git(&sub, &["commit", "--quiet", "--allow-empty", "--message=on a branch"]);
+    git(&sub, &["checkout", "--quiet", "--detach", "HEAD~1"]);
+    std::fs::write(sub.join("inner.txt"), "committed\n").expect("a file");
+    git(&sub, &["commit", "--quiet", "--all", "--message=committed"]);
+    let recorded = worktree.checkpoint("work", "step", &no).expect("recorded");
+    std::fs::write(sub.join("inner.txt"), "changed\n").expect("a file");
+    std::fs::write(sub.join("new.txt"), "untracked\n").expect("a file");
+    let removed = worktrees.remove(worktree, BranchPolicy::Delete, &no).expect("removed");
+    assert_eq!(removed.modules.len(), 2, "{removed:?}");
+    options.run = "again".to_owned();
+    options.path = "again".into();
+    options.branch = sprag_worktree::Branch::New("again".to_owned());
+    let mut again = worktrees.create(&options, &no).expect("a worktree");
+    again.start_from(&recorded, &no).expect("the submodule's commit is not lost");
+    let inner = std::fs::read_to_string(again.path().join("sub/inner.txt")).expect("a file");
+    assert_eq!(inner, "committed\n");
+    let removed = worktrees.remove(again, BranchPolicy::Delete, &no).expect("removed");
+    assert!(removed.modules.is_empty(), "all of it is saved already: {removed:?}");
+}
+
+/// A run that commits in a submodule, and lands that.
+fn land_submodule() {
+    let worktrees = worktrees();
+    let mut options = options("work", "work");
+    options.submodules = true;
+    let mut worktree = worktrees.create(&options, &Cancel::default()).expect("a worktree");
+    let sub = worktree.path().join("sub");
+    std::fs::write(sub.join("inner.txt"), "changed in sub\n").expect("a file");
+    git(&sub, &["commit", "--quiet", "--all", "--message=changed in sub"]);
+    worktree.commit_all("a newer submodule", &Cancel::default()).expect("committed");
+    worktree.land(&LandOptions::new("work", "main"), &Cancel::default()).expect("landed");
 }
 
 fn create_many() {

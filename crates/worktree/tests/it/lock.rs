@@ -1,4 +1,4 @@
-//! The repository's lock: who waits, how long, and what ends it.
+//! The repository's lock: waiting, deadlines, and release.
 
 use std::time::{Duration, Instant};
 
@@ -93,7 +93,7 @@ fn w16_the_lock_costs_next_to_nothing() {
         })
         .collect();
     took.sort();
-    // Machines that run tests are busy: the middle tells what it costs, and the benchmark the rest.
+    // Machines that run tests are busy, so the median counts here, and the benchmark measures the rest.
     assert!(took[500] < Duration::from_micros(500), "{:?}", took[500]);
 }
 
@@ -107,7 +107,7 @@ fn wt27_a_slow_filter_or_hook_does_not_prolong_the_lock() {
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| create(&place.worktrees(), "slow", "slow").expect("a worktree"));
         wait_for("the hook", || begun.exists());
-        drop(repository.lock("quick", Duration::from_millis(100)).expect("nobody holds it"));
+        drop(repository.lock("quick", Duration::from_millis(100)).expect("it is free"));
         assert!(!slow.is_finished());
         slow.join().expect("no panic");
     });

@@ -1,4 +1,4 @@
-//! Names of branches, folders and runs, however odd.
+//! Unusual names of branches, folders and runs.
 
 use sprag_worktree::{Branch, BranchPolicy, Cancel, Kind};
 
@@ -72,7 +72,7 @@ fn wt33_a_branch_beside_one_of_its_folders_is_a_clear_conflict() {
 }
 
 #[test]
-fn wt33_packed_branches_are_in_the_way_as_loose_ones_are() {
+fn wt33_packed_branches_conflict_like_loose_ones() {
     let place = Place::new(3);
     let worktrees = place.worktrees();
     for branch in ["taken", "folder", "below/x"] {
@@ -93,10 +93,10 @@ fn wt33_packed_branches_are_in_the_way_as_loose_ones_are() {
 }
 
 #[test]
-fn a_branch_is_git_s_own_in_every_respect() {
+fn a_branch_equals_one_that_git_creates() {
     let place = Place::new(3);
     let worktrees = place.worktrees();
-    // What a branch of this name has left is not this one's.
+    // The log of an earlier branch of this name is not this one's.
     let log = place.repo().join(".git/logs/refs/heads/team/x");
     std::fs::create_dir_all(log.parent().expect("a folder")).expect("a folder");
     std::fs::write(&log, "left over\n").expect("a file");
@@ -117,7 +117,7 @@ fn a_branch_is_git_s_own_in_every_respect() {
 }
 
 #[test]
-fn a_hook_on_refs_has_its_say() {
+fn a_hook_on_refs_can_refuse_a_branch() {
     let place = Place::new(3);
     let worktrees = place.worktrees();
     let hook = place.repo().join(".git/hooks/reference-transaction");
@@ -130,7 +130,7 @@ fn a_hook_on_refs_has_its_say() {
 }
 
 #[test]
-fn a_branch_that_git_makes_at_the_same_moment_is_made_once() {
+fn a_branch_that_git_creates_at_the_same_time_is_created_once() {
     const ROUNDS: usize = 60;
     let place = Place::new(3);
     let worktrees = place.worktrees();
@@ -146,12 +146,12 @@ fn a_branch_that_git_makes_at_the_same_moment_is_made_once() {
                     .output()
                     .expect("git")
             });
-            // Sometimes the one, sometimes the other is first.
+            // Each of the two is first in some rounds.
             std::thread::park_timeout(std::time::Duration::from_micros(600 * (round as u64 % 16)));
             let made = create(&worktrees, &format!("r{round}"), &name);
             (made, git.join().expect("git").status.success())
         });
-        assert_ne!(made.is_ok(), git, "{name} was made by both, or by nobody: {made:?}");
+        assert_ne!(made.is_ok(), git, "{name} was created by both or by neither: {made:?}");
         match made {
             Ok(worktree) => {
                 ours += 1;

@@ -1,4 +1,4 @@
-//! The pool: clean worktrees that are switched instead of made.
+//! The pool: clean worktrees that are reused instead of created.
 
 use std::fs;
 
@@ -32,14 +32,14 @@ fn a_parked_worktree_is_clean_renamed_and_on_its_new_branch() {
     );
     worktree.set_prepared(Some(&key)).expect("recorded");
     let parked = park(&worktrees, worktree, &["ignored/modules"]);
-    let Parked::Ready { salvaged, branch } = parked else { panic!("{parked:?}") };
+    let Parked::Ready { salvaged, branch, .. } = parked else { panic!("{parked:?}") };
     assert_eq!(place.git(&["show", &format!("{}:untracked", salvaged.expect("saved").name)]), "x");
     assert_eq!(branch, BranchFate::Deleted);
     assert!(!old.exists());
-    assert!(recover(&worktrees).removed.is_empty(), "a pooled one is nobody's leftover");
+    assert!(recover(&worktrees).removed.is_empty(), "a pooled worktree is not a leftover");
     place.git(&["worktree", "prune", "--expire=now"]);
 
-    // The target has moved on meanwhile.
+    // The target has moved meanwhile.
     fs::write(place.repo().join("dir0/file2.txt"), "newer\n").expect("a file");
     place.git(&["commit", "--quiet", "--all", "--message=newer"]);
     let hits = snapshot().pool_hits;
@@ -66,7 +66,39 @@ fn a_parked_worktree_is_clean_renamed_and_on_its_new_branch() {
 }
 
 #[test]
-fn the_pool_is_bounded_and_a_failed_take_leaves_it_whole() {
+fn caches_are_visible_only_to_runs_with_the_same_key() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    let take = |run: &str, key: Option<&str>| {
+        let mut wanted = options(run, run);
+        wanted.use_pool = true;
+        wanted.cache_key = key.map(str::to_owned);
+        worktrees.create(&wanted, &Cancel::default()).expect("a worktree")
+    };
+    let mut worktree = take("first", Some("one"));
+    let cache = |worktree: &sprag_worktree::Worktree| worktree.path().join("ignored/cache/file");
+    for (run, key, sees) in [
+        ("same", Some("one"), true),
+        ("other", Some("two"), false),
+        ("none", None, false),
+        ("back", Some("one"), false),
+    ] {
+        fs::create_dir_all(worktree.path().join("ignored/cache")).expect("a folder");
+        fs::write(cache(&worktree), "x").expect("a file");
+        worktree.set_prepared(Some("setup")).expect("recorded");
+        park(&worktrees, worktree, &["ignored/cache"]);
+        place.until_unowned();
+        worktree = take(run, key);
+        assert!(worktree.from_pool, "{run}");
+        assert_eq!((cache(&worktree).exists(), worktree.mark().setup_key.is_some()), (sees, sees), "{run}");
+        assert!(is_clean(worktree.path()));
+    }
+    remove(&worktrees, worktree);
+    place.assert_nothing_left();
+}
+
+#[test]
+fn the_pool_is_bounded_and_a_failed_take_leaves_it_intact() {
     let place = Place::new(10);
     let worktrees = place.worktrees_with(Settings { pool_size: 2, ..settings() });
     let made: Vec<_> =
@@ -92,7 +124,7 @@ fn the_pool_is_bounded_and_a_failed_take_leaves_it_whole() {
 }
 
 #[test]
-fn many_take_from_the_pool_at_once() {
+fn concurrent_takes_from_the_pool_succeed() {
     let place = Place::new(20);
     let worktrees = place.worktrees();
     let made: Vec<_> =

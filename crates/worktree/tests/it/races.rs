@@ -1,4 +1,4 @@
-//! Many at once, in one process and in several, beside people who use git themselves.
+//! Many creations at once, in one process and in several, beside users who run git themselves.
 
 use std::{process::Command, sync::Barrier};
 
@@ -15,7 +15,7 @@ fn many(place: &Place, process: usize) -> Command {
     command
 }
 
-/// Starts processes that create at once, and does something beside them until all have ended well.
+/// Starts processes that create worktrees at once, and does something beside them until all have succeeded.
 fn beside(place: &Place, fault: Option<&str>, mut something: impl FnMut()) {
     let helpers: Vec<helper::Helper> = (0..PROCESSES)
         .map(|process| {
@@ -61,7 +61,7 @@ fn wt02_foreign_commands_never_see_a_partial_entry() {
     let place = Place::new(30);
     let mut failures = Vec::new();
     let mut rounds = 0;
-    // Slow enough that there is something to look at, however busy the machine is.
+    // Slow enough that the state can be observed, however busy the machine is.
     beside(&place, Some("delay:branch-made:20"), || {
         for args in [&["worktree", "list", "--porcelain"][..], &["log", "--all", "-1"], &["branch", "--list"]]
         {
@@ -81,12 +81,12 @@ fn wt03_foreign_prune_beside_creates_loses_none() {
     let place = Place::new(30);
     beside(&place, None, || {
         git_output(&place.repo(), &["worktree", "prune", "--expire=now"]);
-        // Succeeds only while it is empty, as prune itself does it.
+        // Succeeds only while it is empty, as in prune itself.
         let _ = std::fs::remove_dir(place.common().join("worktrees"));
     });
 }
 
-/// Lets twenty threads do the same at once, and counts who succeeds.
+/// Lets twenty threads do the same at once, and counts the successes.
 fn race<T: Send>(twenty: impl Fn(usize) -> Result<T, sprag_worktree::Error> + Sync) -> (Vec<T>, Vec<Kind>) {
     let start = Barrier::new(20);
     let results: Vec<_> = std::thread::scope(|scope| {
@@ -113,7 +113,7 @@ fn wt04_the_same_new_branch_twice_has_one_winner() {
     let (won, lost) = race(|number| create(&worktrees, &format!("r{number}"), "same"));
     assert_eq!((won.len(), lost.len()), (1, 19));
     for kind in lost {
-        // Which of the two depends on whether the winner was registered when the loser looked.
+        // Which of the two depends on whether the winner was registered when the loser checked.
         let (Kind::BranchExists { branch } | Kind::BranchInUse { branch, .. }) = &kind else {
             panic!("{kind}");
         };
@@ -156,7 +156,7 @@ fn wt06_the_same_path_has_one_winner_whose_files_are_intact() {
     assert_eq!((won.len(), lost.len()), (1, 19));
     assert!(lost.iter().all(|kind| matches!(kind, Kind::PathExists { .. })), "{lost:?}");
     assert!(is_clean(won[0].path()));
-    // Whoever lost the path left no branch.
+    // The losers of the path left no branch.
     assert_eq!(place.git(&["branch", "--list", "b*"]).lines().count(), 1);
 }
 

@@ -1,4 +1,4 @@
-//! Removing: work is saved, writers are ended, what cannot be deleted is told, and nobody else is touched.
+//! Removal: work is saved, writers are stopped, undeletable files are reported, and nothing else is changed.
 
 use std::{fs, os::unix::process::CommandExt, process::Command};
 
@@ -45,7 +45,7 @@ fn w15_removing_loses_no_work() {
 }
 
 #[test]
-fn branches_go_only_when_merged_or_saved_and_only_if_ours() {
+fn branches_are_deleted_only_if_ours_and_merged_or_saved() {
     let place = Place::new(5);
     let worktrees = place.worktrees();
     let no = Cancel::default();
@@ -75,7 +75,7 @@ fn branches_go_only_when_merged_or_saved_and_only_if_ours() {
 }
 
 #[test]
-fn wt18_a_writer_active_at_remove_is_ended_first() {
+fn wt18_an_active_writer_is_stopped_before_the_removal() {
     let place = Place::new(10);
     let worktrees = place.worktrees();
     for round in 0..4 {
@@ -91,14 +91,14 @@ fn wt18_a_writer_active_at_remove_is_ended_first() {
         let removed = remove(&worktrees, worktree);
         assert!(removed.leftovers.is_empty(), "{round}: {removed:?}");
         assert!(!is_running(writer.id() as i32) && !path.exists());
-        // Whoever ended it may have waited for it as well.
+        // The process that stopped it may have reaped it as well.
         let _ = writer.wait();
     }
     place.assert_nothing_left();
 }
 
 #[test]
-fn wt19_w11_what_cannot_be_deleted_is_told_with_a_remedy_and_blocks_nobody() {
+fn wt19_w11_an_undeletable_file_is_reported_with_a_remedy_and_blocks_no_other_run() {
     let place = Place::new(5);
     let worktrees = place.worktrees();
     let worktree = create(&worktrees, "work", "work").expect("a worktree");
@@ -130,13 +130,13 @@ fn wt19_w11_what_cannot_be_deleted_is_told_with_a_remedy_and_blocks_nobody() {
 fn wt20_folders_without_write_permission_are_deleted() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new(5);
-    // Root may write anywhere, so somebody else does it.
+    // Root may write anywhere, so another user does it.
     const NOBODY: u32 = 65_534;
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).expect("ours");
     fs::create_dir_all(place.data()).expect("a folder");
     let chown = Command::new("chown").args(["-R", "65534:65534"]).arg(place.path()).status();
     if !chown.is_ok_and(|status| status.success()) {
-        println!("skipped: only root can become somebody else");
+        println!("skipped: only root can become another user");
         return;
     }
     let mut command = helper::command(&place, "remove-readonly");
@@ -163,7 +163,7 @@ fn wt21_a_worktree_without_its_git_file_is_still_removable() {
 }
 
 #[test]
-fn wt37_what_a_run_does_to_shared_things_is_told() {
+fn wt37_changes_of_a_run_to_shared_state_are_reported() {
     let place = Place::new(5);
     let worktrees = place.worktrees();
     let quiet = create(&worktrees, "quiet", "quiet").expect("a worktree");
@@ -204,12 +204,12 @@ fn w15_a_repository_inside_of_a_worktree_is_not_lost() {
         }
         let error =
             worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default()).expect_err("refused");
-        assert!(error.to_string().contains("repository of its own"), "{error}");
+        assert!(error.to_string().contains("is a separate repository"), "{error}");
         assert!(nested.join("dir0/file0.txt").exists());
         let recovered = recover(&worktrees);
         assert!(recovered.removed.is_empty() && !recovered.skipped.is_empty(), "{recovered:?}");
         fs::rename(&nested, place.path().join(format!("saved-{has_commit}"))).expect("ours");
-        // What another test's child process has inherited for a moment counts as held: it is looked at again.
+        // A lock that another test's child process has inherited for a moment counts as held, so check again.
         let removed = (0..50).find_map(|_| {
             let gone = recover(&worktrees).removed.len();
             std::thread::park_timeout(std::time::Duration::from_millis(if gone == 0 { 20 } else { 0 }));
@@ -217,5 +217,44 @@ fn w15_a_repository_inside_of_a_worktree_is_not_lost() {
         });
         assert_eq!(removed, Some(1));
         place.assert_nothing_left();
+    }
+}
+
+#[test]
+fn w15_commits_and_files_in_a_submodule_are_saved_in_its_own_repository() {
+    for checked_out in [true, false] {
+        let (place, config) = with_submodule();
+        let modules = place.common().join("modules/sub");
+        if !checked_out {
+            // Only the run has the submodule: then the repository itself stores its work.
+            place.git(&["submodule", "deinit", "--quiet", "--force", "sub"]);
+            fs::remove_dir_all(&modules).expect("ours");
+        }
+        let keeper = if checked_out { modules } else { place.common() };
+        let mut command = helper::command(&place, "leave-submodule");
+        command.env("GIT_CONFIG_GLOBAL", &config);
+        helper::run(command).expect("saved, and begun with again");
+        let saved = |path: &str| git(&keeper, &["show", &format!("refs/sprag/salvage/work-sub:{path}")]);
+        assert_eq!((saved("inner.txt"), saved("new.txt")), ("changed".to_owned(), "untracked".to_owned()));
+        let listed =
+            git(&keeper, &["for-each-ref", "--format=%(refname) %(contents:subject)", "refs/sprag/salvage/"]);
+        assert!(listed.contains(" on a branch"), "{listed}");
+        // The commits that the repository's own ref names exist.
+        let named = place.git(&["rev-parse", "refs/sprag/salvage/work:sub"]);
+        git(&keeper, &["cat-file", "-e", &named]);
+        assert_eq!(git(&keeper, &["show", &format!("{named}:inner.txt")]), "committed");
+        // All these refs are listed, and are deleted on request.
+        let repository = sprag_worktree::Repository::discover(&place.repo()).expect("a repository");
+        let refs = repository.run_refs().expect("listed");
+        assert!(
+            refs.iter()
+                .filter(
+                    |kept| kept.run == "work" && kept.git_dir.ends_with(keeper.file_name().expect("a name"))
+                )
+                .count()
+                >= 2
+        );
+        repository.delete_run_refs(&refs).expect("deleted");
+        assert_eq!(git(&keeper, &["for-each-ref", "refs/sprag/salvage/"]), "");
     }
 }

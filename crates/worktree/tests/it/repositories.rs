@@ -1,4 +1,4 @@
-//! All kinds of repositories, and what is wrong with some of them.
+//! All kinds of repositories, and their defects.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ fn wt08_a_failed_create_leaves_nothing() {
 }
 
 #[test]
-fn wt22_wt23_stale_locks_of_git_do_not_stop_a_create_and_are_told() {
+fn wt22_wt23_stale_locks_of_git_do_not_stop_a_create_and_are_reported() {
     let place = Place::new(5);
     let worktrees = place.worktrees();
     for lock in ["packed-refs.lock", "config.lock"] {
@@ -103,14 +103,14 @@ fn wt26_a_required_filter_that_fails_is_rolled_back() {
 }
 
 #[test]
-fn wt28_a_failing_post_checkout_hook_is_told_as_such() {
+fn wt28_a_failing_post_checkout_hook_is_reported() {
     let place = Place::new(5);
     script(&place.common().join("hooks/post-checkout"), "echo no good >&2; exit 3");
     let error = create(&place.worktrees(), "work", "work").expect_err("a failing hook");
     assert!(matches!(error.kind, Kind::Hook { hook: "post-checkout", .. }), "{error}");
     assert!(error.to_string().contains("no good"), "{error}");
     place.assert_nothing_left();
-    // A hook that succeeds finds itself in the worktree, with git's own arguments.
+    // A hook that succeeds runs in the worktree, with git's own arguments.
     script(
         &place.common().join("hooks/post-checkout"),
         "echo \"$@\" > ignored.env; git rev-parse HEAD >> ignored.env",
@@ -177,11 +177,11 @@ fn wt31_detached_shallow_and_bare_repositories_work() {
         assert_eq!(worktrees.repository().is_bare(), args == ["--bare"]);
         let worktree = create(&worktrees, "work", "work").expect("a worktree");
         assert!(is_clean(worktree.path()), "{args:?}");
-        // The HEAD of a bare repository is no checkout.
+        // The HEAD of a bare repository is not a checkout.
         if args == ["--bare"] {
             let mut main = options("main", "main");
             main.branch = Branch::Existing("main".to_owned());
-            drop(worktrees.create(&main, &Cancel::default()).expect("nobody has it"));
+            drop(worktrees.create(&main, &Cancel::default()).expect("it is free"));
         }
         remove(&worktrees, worktree);
     }
@@ -195,7 +195,7 @@ fn wt34_variables_that_lead_git_elsewhere_are_ignored() {
     command.env("SPRAG_TEST_NAME", "leaked");
     command.env("GIT_DIR", other.common()).env("GIT_WORK_TREE", other.repo());
     command.env("GIT_INDEX_FILE", other.common().join("index")).env("GIT_COMMON_DIR", other.common());
-    // The check in the helper itself uses git as a person would, and would be led astray.
+    // The check in the helper runs git as a user would, and would be misled.
     command.env("SPRAG_TEST_ROUNDS", "0");
     helper::run(command).expect("not led astray");
     let mut command = helper::command(&place, "create");
@@ -209,7 +209,7 @@ fn wt34_variables_that_lead_git_elsewhere_are_ignored() {
 }
 
 #[test]
-fn wt40_a_repository_of_another_user_is_told_with_the_remedy() {
+fn wt40_a_repository_of_another_user_is_reported_with_the_remedy() {
     let place = Place::new(1);
     let chown = std::process::Command::new("chown").args(["-R", "65534"]).arg(place.repo()).status();
     if !chown.is_ok_and(|status| status.success()) {
@@ -225,7 +225,7 @@ fn wt40_a_repository_of_another_user_is_told_with_the_remedy() {
 }
 
 #[test]
-fn what_is_no_repository_is_told() {
+fn a_path_outside_of_a_repository_is_an_error() {
     let folder = tempfile::tempdir().expect("a folder");
     for path in [folder.path().to_owned(), folder.path().join("missing")] {
         let error = Repository::discover(&path).expect_err("no repository");

@@ -1,12 +1,13 @@
-//! What git has checked out once, held in memory for others who want the same.
+//! A checkout of a commit, held in memory for concurrent checkouts of the same commit.
 //!
 //! ```text
-//!   git fills a worktree ─▶ its index and files are read back ─▶ written as often as they are wanted
+//!   git fills a worktree ─▶ its index and files are read back ─▶ written to the other worktrees
 //! ```
 //!
-//! Git inflates each object, asks for its attributes and filters and writes it: two thirds of its time are spent before the
-//! writing. What is read back is what git made; that it is what the objects hold is checked by their hashes. So whatever
-//! differs from them (another encoding, a replaced object) is left to git, for each worktree anew.
+//! Git inflates each object, evaluates attributes and filters, and writes it. Two thirds of the time pass
+//! before the write. The snapshot contains the bytes that git wrote, and their hashes prove that they equal the
+//! objects. Files that differ from their objects (another encoding, a replaced object) are left to git in each
+//! worktree.
 
 use std::{
     borrow::Cow,
@@ -32,141 +33,141 @@ use crate::{
     clock,
     error::Kind,
     fault,
-    index::{Index, Known, What, is_object},
+    index::{EntryKind, FileStat, Index, is_object},
 };
 
-/// What all originals of this process may hold together.
-const MOST_BYTES: usize = 256 << 20;
+/// The most bytes of all snapshots in this process.
+const MAX_BYTES: usize = 256 << 20;
 
-/// What is kept about a file besides its content and its entry in the index.
+/// The bookkeeping size of a file, besides its content and its entry in the index.
 const ENTRY_BYTES: usize = 32;
 
-/// How many files are read or written between two looks at whether it is still wanted.
-const LOOK_EVERY: usize = 128;
+/// The number of files between two calls of `check`.
+const CHECK_INTERVAL: usize = 128;
 
-static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
+static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// A part of what may be held.
+/// A share of [`MAX_BYTES`], released on drop.
 #[derive(Debug)]
-struct Room(usize);
+struct MemoryShare(usize);
 
-impl Room {
-    fn take(bytes: usize) -> Option<Room> {
-        let add = |held: usize| held.checked_add(bytes).filter(|sum| *sum <= MOST_BYTES);
-        HELD_BYTES.fetch_update(Relaxed, Relaxed, add).ok().map(|_| Room(bytes))
+impl MemoryShare {
+    fn take(bytes: usize) -> Option<MemoryShare> {
+        let add = |held: usize| held.checked_add(bytes).filter(|sum| *sum <= MAX_BYTES);
+        USED_BYTES.fetch_update(Relaxed, Relaxed, add).ok().map(|_| MemoryShare(bytes))
     }
 }
 
-impl Drop for Room {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
-        HELD_BYTES.fetch_sub(self.0, Relaxed);
+        USED_BYTES.fetch_sub(self.0, Relaxed);
     }
 }
 
 /// All files of a commit, as git writes them.
 #[derive(Debug)]
-pub(crate) struct Original {
+pub(crate) struct CheckoutSnapshot {
     index: Index,
     index_mode: u32,
-    /// All contents, one after the other, and where that of each entry is.
+    /// The contents of all files, one after the other, and the range of each entry.
     bytes: Vec<u8>,
-    places: Vec<Range<usize>>,
-    _room: Room,
+    ranges: Vec<Range<usize>>,
+    _memory: MemoryShare,
 }
 
-impl Original {
-    /// Reads back what git has just checked out and nobody has worked in; none if it is not what the objects hold, if it is
-    /// more than may be held, or if `go_on` says so.
+impl CheckoutSnapshot {
+    /// Reads back a fresh checkout in which no process has worked. Returns `None` if a file differs from its
+    /// object, if the snapshot would exceed the memory limit, or if `check` fails.
     pub(crate) fn read(
         folder: &Path,
         index: &Path,
-        go_on: impl Fn() -> Result<(), Kind>,
-    ) -> Option<Original> {
+        check: impl Fn() -> Result<(), Kind>,
+    ) -> Option<CheckoutSnapshot> {
         let index_mode = fs::metadata(index).ok()?.mode() & 0o777;
-        let bytes = fs::read(index).ok()?;
+        let bytes = crate::read::bytes(index).ok()?;
         let index_size = bytes.len();
         let index = Index::parse(bytes)?;
         if !has_distinct_folders(&index) {
             return None;
         }
         let size: usize = index.entries().map(|entry| entry.size()).sum();
-        let room = Room::take(size + index_size + index.entries().len() * ENTRY_BYTES)?;
+        let memory = MemoryShare::take(size + index_size + index.entries().len() * ENTRY_BYTES)?;
         let root = open_folder(CWD, folder).ok()?;
         let mut bytes = Vec::with_capacity(size);
-        let mut places = Vec::with_capacity(index.entries().len());
+        let mut ranges = Vec::with_capacity(index.entries().len());
         for (number, entry) in index.entries().enumerate() {
-            if number % LOOK_EVERY == 0 {
-                go_on().ok()?;
+            if number % CHECK_INTERVAL == 0 {
+                check().ok()?;
             }
-            let begin = bytes.len();
+            let start = bytes.len();
             let path = OsStr::from_bytes(entry.path());
-            let known = match entry.what()? {
-                What::File { .. } => {
+            let stat = match entry.kind()? {
+                EntryKind::File { .. } => {
                     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                     let mut file = File::from(openat(&root, path, flags, Mode::empty()).ok()?);
-                    let known = Known::of(&fstat(&file).ok()?);
-                    // Not more than was said to be there.
+                    let stat = FileStat::of(&fstat(&file).ok()?);
+                    // Not more than the index says.
                     (&mut file).take(entry.size() as u64).read_to_end(&mut bytes).ok()?;
-                    known
+                    stat
                 }
-                What::Link => {
+                EntryKind::Link => {
                     bytes.extend(readlinkat(&root, path, Vec::new()).ok()?.to_bytes());
-                    Known::of(&stat_link(root.as_fd(), path).ok()?)
+                    FileStat::of(&stat_link(root.as_fd(), path).ok()?)
                 }
-                // Whatever is in it is not of this repository.
-                What::Submodule => {
-                    places.push(begin..begin);
+                // The content of a submodule belongs to another repository.
+                EntryKind::Submodule => {
+                    ranges.push(start..start);
                     continue;
                 }
             };
-            if !entry.knows(&known) || !is_kept_as(entry.object(), &bytes[begin..]) {
+            if !entry.has_stat(&stat) || !is_content_of(entry.object(), &bytes[start..]) {
                 return None;
             }
-            places.push(begin..bytes.len());
+            ranges.push(start..bytes.len());
         }
-        Some(Original { index, index_mode, bytes, places, _room: room })
+        Some(CheckoutSnapshot { index, index_mode, bytes, ranges, _memory: memory })
     }
 
-    /// Writes all files into a folder that has none of them, and then the index. `go_on` is asked from time to time.
+    /// Writes all files into a folder that contains none of them, and then the index. Calls `check` regularly.
     pub(crate) fn write(
         &self,
         folder: &Path,
         index: &Path,
-        go_on: impl Fn() -> Result<(), Kind>,
+        check: impl Fn() -> Result<(), Kind>,
     ) -> Result<(), Kind> {
         let root = open_folder(CWD, folder).map_err(Kind::io("open", folder))?;
-        let mut folders = Folders { root: root.as_fd(), made: HashSet::new(), here: None };
-        let mut known = Vec::with_capacity(self.places.len());
-        for (number, (entry, place)) in self.index.entries().zip(&self.places).enumerate() {
-            if number % LOOK_EVERY == 0 {
-                go_on()?;
+        let mut folders = Folders { root: root.as_fd(), created: HashSet::new(), latest: None };
+        let mut stats = Vec::with_capacity(self.ranges.len());
+        for (number, (entry, range)) in self.index.entries().zip(&self.ranges).enumerate() {
+            if number % CHECK_INTERVAL == 0 {
+                check()?;
                 fault::point("copying");
             }
             let path = entry.path();
-            let bytes = &self.bytes[place.clone()];
-            let written = entry.what().map_or_else(
+            let bytes = &self.bytes[range.clone()];
+            let written = entry.kind().map_or_else(
                 || Err(io::ErrorKind::InvalidData.into()),
-                |what| {
+                |kind| {
                     let (here, name) = folders.of(path)?;
-                    write_one(here, name, what, bytes)
+                    write_one(here, name, kind, bytes)
                 },
             );
-            known.push(written.map_err(Kind::io("write", folder.join(OsStr::from_bytes(path))))?);
+            stats.push(written.map_err(Kind::io("write", folder.join(OsStr::from_bytes(path))))?);
         }
-        self.write_index(index, &known)
+        self.write_index(index, &stats)
     }
 
-    /// As git does it: under its lock, and in one step.
-    fn write_index(&self, path: &Path, files: &[Known]) -> Result<(), Kind> {
+    /// Writes the index as git does: under its lock file, then renamed.
+    fn write_index(&self, path: &Path, files: &[FileStat]) -> Result<(), Kind> {
         let lock = path.with_extension("lock");
         let mut file = match File::options().write(true).create_new(true).open(&lock) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Kind::StaleGitLock { path: lock });
             }
-            other => other.map_err(Kind::io("make", &lock))?,
+            other => other.map_err(Kind::io("create", &lock))?,
         };
         let written = file
-            .write_all(&self.index.about(files))
+            .write_all(&self.index.with_stats(files))
             .and_then(|()| file.set_permissions(Permissions::from_mode(self.index_mode)))
             .and_then(|()| fs::rename(&lock, path));
         written.map_err(|source| {
@@ -176,32 +177,33 @@ impl Original {
     }
 }
 
-/// The folders of a worktree that is being written. What belongs to one folder mostly comes together.
+/// The folders of a worktree that is being written. Keeps the latest one open, because its files mostly come
+/// together.
 struct Folders<'a> {
     root: BorrowedFd<'a>,
-    made: HashSet<&'a [u8]>,
-    here: Option<(&'a [u8], OwnedFd)>,
+    created: HashSet<&'a [u8]>,
+    latest: Option<(&'a [u8], OwnedFd)>,
 }
 
 impl<'a> Folders<'a> {
-    /// The folder of a path, made if need be, and the path's name in it.
+    /// Returns the folder of a path, created if necessary, and the path's name in it.
     fn of(&mut self, path: &'a [u8]) -> io::Result<(BorrowedFd<'_>, &'a OsStr)> {
         let Some(end) = path.iter().rposition(|&byte| byte == b'/') else {
             return Ok((self.root, OsStr::from_bytes(path)));
         };
         let (folder, name) = (&path[..end], OsStr::from_bytes(&path[end + 1..]));
-        if self.here.as_ref().is_none_or(|(here, _)| *here != folder) {
+        if self.latest.as_ref().is_none_or(|(here, _)| *here != folder) {
             self.make(folder)?;
-            self.here = Some((folder, open_folder(self.root, OsStr::from_bytes(folder))?));
+            self.latest = Some((folder, open_folder(self.root, OsStr::from_bytes(folder))?));
         }
-        let here = self.here.as_ref().map_or(self.root, |(_, folder)| folder.as_fd());
+        let here = self.latest.as_ref().map_or(self.root, |(_, folder)| folder.as_fd());
         Ok((here, name))
     }
 
     fn make(&mut self, folder: &'a [u8]) -> io::Result<()> {
         let ends = folder.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         for end in ends.chain([folder.len()]) {
-            if self.made.insert(&folder[..end]) {
+            if self.created.insert(&folder[..end]) {
                 mkdirat(self.root, OsStr::from_bytes(&folder[..end]), Mode::from_raw_mode(0o777))?;
             }
         }
@@ -209,10 +211,10 @@ impl<'a> Folders<'a> {
     }
 }
 
-/// Makes what was not there, and says where on the disk it is.
-fn write_one(folder: BorrowedFd<'_>, name: &OsStr, what: What, bytes: &[u8]) -> io::Result<Known> {
-    let stat = match what {
-        What::File { executable } => {
+/// Creates a file, link or folder, and returns its stat data for the index.
+fn write_one(folder: BorrowedFd<'_>, name: &OsStr, kind: EntryKind, bytes: &[u8]) -> io::Result<FileStat> {
+    let stat = match kind {
+        EntryKind::File { executable } => {
             let mode = Mode::from_raw_mode(if executable { 0o777 } else { 0o666 });
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let mut file = File::from(openat(folder, name, flags, mode)?);
@@ -224,36 +226,38 @@ fn write_one(folder: BorrowedFd<'_>, name: &OsStr, what: What, bytes: &[u8]) -> 
             }
             stat
         }
-        What::Link => {
+        EntryKind::Link => {
             symlinkat(OsStr::from_bytes(bytes), folder, name)?;
             stat_link(folder, name)?
         }
-        What::Submodule => {
+        EntryKind::Submodule => {
             mkdirat(folder, name, Mode::from_raw_mode(0o777))?;
             stat_link(folder, name)?
         }
     };
-    Ok(Known::of(&stat))
+    Ok(FileStat::of(&stat))
 }
 
-/// A process that another thread of ours starts has all our files until it becomes another program; and what somebody may
-/// write to, nobody can run. The kernel grants a lease for reading once nobody may.
+/// Waits until no process can write to an executable file, because such a file cannot be run. A process that
+/// another thread forks inherits the open file until its exec. The kernel grants a read lease once no writer is
+/// left.
 fn wait_until_runnable(folder: BorrowedFd<'_>, name: &OsStr) {
     const TRIES: u32 = 200;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(file) = openat(folder, name, flags, Mode::empty()) else { return };
     for _ in 0..TRIES {
-        // SAFETY: a call with three numbers, one of them a file that is open.
+        // SAFETY: a system call with plain numbers, one of them an open file.
         let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
         if granted == 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
-            // Closing it gives the lease back. Not all file systems have leases.
+            // Closing the file releases the lease. Some file systems have no leases.
             return;
         }
         clock::pause_ms(1);
     }
 }
 
-/// Whether no two folders have names that some file systems take for one: git puts both into the same.
+/// Returns whether all folder names differ even without regard to case. On some file systems git puts both into
+/// the same folder otherwise.
 fn has_distinct_folders(index: &Index) -> bool {
     let folders: HashSet<&[u8]> = index
         .entries()
@@ -267,13 +271,13 @@ fn has_distinct_folders(index: &Index) -> bool {
     folded.len() == folders.len()
 }
 
-/// As they are, or with ends of lines that git made out of the object's.
-fn is_kept_as(object: &[u8], bytes: &[u8]) -> bool {
+/// Returns whether the bytes equal the object, literally or after git's conversion of line ends.
+fn is_content_of(object: &[u8], bytes: &[u8]) -> bool {
     is_object(object, bytes)
-        || matches!(with_plain_ends(bytes), Cow::Owned(plain) if is_object(object, &plain))
+        || matches!(with_unix_line_ends(bytes), Cow::Owned(plain) if is_object(object, &plain))
 }
 
-fn with_plain_ends(bytes: &[u8]) -> Cow<'_, [u8]> {
+fn with_unix_line_ends(bytes: &[u8]) -> Cow<'_, [u8]> {
     if !bytes.windows(2).any(|two| two == b"\r\n") {
         return Cow::Borrowed(bytes);
     }

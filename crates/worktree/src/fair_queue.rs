@@ -1,83 +1,84 @@
-//! A line of threads: who comes first is served first, and whoever gives up leaves from whatever place.
+//! A fair queue of threads: first come, first served. A waiting thread can leave from any position.
 //!
-//! The primitives come from `super::sync`, so that every order in which threads can run is tried on this very
-//! file (`crates/sim/tests/schedules.rs`).
+//! The primitives come from `super::sync`, so that `crates/sim/tests/schedules.rs` can test this file with all
+//! thread schedules.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::sync::{Condvar, Mutex, MutexGuard, PoisonError, ThreadId, this_thread};
 
-/// The line, and in front the one who is served.
+/// The queue. The thread in front is current.
 #[derive(Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct FairQueue {
     state: Mutex<State>,
-    moved: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     next_ticket: u64,
-    /// Those who wait, and in front the one who is served.
+    /// The waiting threads; the one in front is current.
     tickets: VecDeque<u64>,
-    served: Option<ThreadId>,
+    current: Option<ThreadId>,
 }
 
-/// A place in the line.
+/// A position in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket(u64);
 
-/// Why somebody is not served.
+/// The reason why a thread did not become current.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NotServed<E> {
-    /// This thread is being served already: it would wait for itself.
-    Already,
-    /// It gave up.
+pub(crate) enum WaitError<E> {
+    /// This thread is current already, so it would wait for itself.
+    Reentered,
+    /// The thread gave up, with this error.
     GaveUp(E),
 }
 
-impl Line {
-    /// Waits to be served. Before every wait `go_on` says for how long at most, or why not to wait any longer.
+impl FairQueue {
+    /// Waits until this thread is current. Before every wait, `check` returns the longest time to wait, or an
+    /// error to give up.
     pub(crate) fn enter<E>(
         &self,
-        mut go_on: impl FnMut() -> Result<Duration, E>,
-    ) -> Result<Ticket, NotServed<E>> {
+        mut check: impl FnMut() -> Result<Duration, E>,
+    ) -> Result<Ticket, WaitError<E>> {
         let me = this_thread();
         let mut state = self.state();
-        if state.served == Some(me) {
-            return Err(NotServed::Already);
+        if state.current == Some(me) {
+            return Err(WaitError::Reentered);
         }
         let ticket = Ticket(state.next_ticket);
         state.next_ticket += 1;
         state.tickets.push_back(ticket.0);
         while state.tickets.front() != Some(&ticket.0) {
-            match go_on() {
+            match check() {
                 Ok(longest) => {
-                    let waited = self.moved.wait_timeout(state, longest);
+                    let waited = self.changed.wait_timeout(state, longest);
                     state = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 Err(why) => {
                     drop(state);
                     self.leave(ticket);
-                    return Err(NotServed::GaveUp(why));
+                    return Err(WaitError::GaveUp(why));
                 }
             }
         }
-        state.served = Some(me);
+        state.current = Some(me);
         Ok(ticket)
     }
 
-    /// Goes out of the line, served or not: the next one moves up.
+    /// Leaves the queue, current or not. The next thread becomes current.
     pub(crate) fn leave(&self, ticket: Ticket) {
         let mut state = self.state();
         if state.tickets.front() == Some(&ticket.0) {
-            state.served = None;
+            state.current = None;
         }
         state.tickets.retain(|waiting| *waiting != ticket.0);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
-    /// How many are in it.
+    /// Returns the number of threads in the queue.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.state().tickets.len()

@@ -1,19 +1,19 @@
-//! Puts the pieces of a line together again.
+//! Joins the pieces of a line.
 
 use super::{LogEntry, Stream};
 
-/// The longest line that is put together; what is longer comes in several.
+/// The longest line that is joined. A longer line is returned in parts.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// The unfinished line of each stream. A command that pauses in the middle of a line has it logged in pieces;
-/// who reads the log wants the line.
+/// Joins log entries to whole lines, for each stream. A command that pauses in the middle of a line is logged
+/// in pieces.
 #[derive(Debug, Default)]
-pub struct WholeLines {
+pub struct LineJoiner {
     pending: [Option<LogEntry>; 2],
 }
 
-impl WholeLines {
-    /// Takes the next entry; gives a line once its last piece has come.
+impl LineJoiner {
+    /// Adds the next entry. Returns the line when its last piece has arrived.
     pub fn add(&mut self, entry: LogEntry) -> Option<LogEntry> {
         let pending = match entry.stream {
             Stream::Out => &mut self.pending[0],
@@ -31,7 +31,7 @@ impl WholeLines {
         Some(line)
     }
 
-    /// What there is of unfinished lines when nothing more is awaited.
+    /// Returns the unfinished lines at the end of the log.
     pub fn rest(&mut self) -> impl Iterator<Item = LogEntry> + '_ {
         self.pending.iter_mut().filter_map(Option::take)
     }
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn pieces_of_two_streams_become_their_lines() {
-        let mut lines = WholeLines::default();
+        let mut lines = LineJoiner::default();
         let given: Vec<String> =
             ["out+ on", "err+ oo", "note aside", "out e", "err ps", "out two", "err+ ..."]
                 .into_iter()
@@ -60,8 +60,8 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_an_end_is_not_held_for_ever() {
-        let mut lines = WholeLines::default();
+    fn a_line_without_an_end_is_not_held_forever() {
+        let mut lines = LineJoiner::default();
         let piece = entry(&format!("out+ {}", "x".repeat(16 << 10)));
         let given: usize =
             (0..640).filter_map(|_| lines.add(piece.clone())).map(|line| line.text.len()).sum();
