@@ -1,14 +1,14 @@
-//! Where the broker is, and under which first word everything is published there.
+//! The broker's address and the prefix of all subjects.
 
 use std::fmt;
 use std::str::FromStr;
 
 use async_nats::{ConnectOptions, ServerAddr};
 
-/// What everything is published under, unless the address says otherwise.
+/// The prefix if the address has none.
 const DEFAULT_PREFIX: &str = "sprag";
-/// It is part of every subject and of the streams' names.
-const LONGEST_PREFIX: usize = 32;
+/// The most characters of a prefix. The prefix is part of every subject and of the streams' names.
+const MAX_PREFIX_LEN: usize = 32;
 
 /// A broker's address: `nats://[USER:PASSWORD@]HOST[:PORT][,HOST…][/PREFIX]`, or `TOKEN@` instead of user and password.
 /// Two stores on one broker need a prefix each.
@@ -20,25 +20,25 @@ pub struct Address {
     shown: String,
 }
 
-/// Who we are to the broker.
+/// The credentials in the address.
 #[derive(Clone, PartialEq, Eq)]
 enum Login {
     User(String, String),
     Token(String),
 }
 
-/// Why a text is no broker's address.
+/// An invalid broker address. The message never repeats the address, which may contain a password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NotAnAddress(String);
+pub struct AddressError(String);
 
 impl Address {
-    /// The servers of the broker: one, or several of a cluster.
+    /// Returns the broker's servers: one, or several of a cluster.
     pub(crate) fn servers(&self) -> Vec<ServerAddr> {
         self.servers.clone()
     }
 
-    /// Options of a connection, with what the broker wants to be shown. The client would not take that from an address.
+    /// Returns connection options with the credentials. The client does not read them from an address.
     pub(crate) fn options(&self) -> ConnectOptions {
         match self.login.clone() {
             None => ConnectOptions::new(),
@@ -47,32 +47,33 @@ impl Address {
         }
     }
 
-    /// The first word of every subject.
+    /// Returns the first word of every subject.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 }
 
 impl FromStr for Address {
-    type Err = NotAnAddress;
+    type Err = AddressError;
 
-    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
-        let wrong = |why: String| NotAnAddress(format!("{why}: write it like nats://HOST:4222"));
-        // The text may hold a password: it is not repeated.
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("it has no scheme".into()))?;
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let error = |why: String| AddressError(format!("{why}: expected nats://HOST:4222"));
+        // The text may contain a password, so no message repeats it.
+        let (scheme, rest) =
+            text.split_once("://").ok_or_else(|| error("the address has no scheme".into()))?;
         if !matches!(scheme, "nats" | "tls") {
-            return Err(wrong(format!("{scheme:?} is neither nats nor tls")));
+            return Err(error(format!("{scheme:?}  is not a scheme: nats or tls")));
         }
         let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         let prefix = if prefix.is_empty() { DEFAULT_PREFIX } else { prefix };
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        if prefix.len() > LONGEST_PREFIX || !prefix.bytes().all(plain) {
-            return Err(wrong(format!("its prefix must be 1 to {LONGEST_PREFIX} letters, digits, - or _")));
+        if prefix.len() > MAX_PREFIX_LEN || !prefix.bytes().all(plain) {
+            return Err(error(format!("the prefix must be 1 to {MAX_PREFIX_LEN} letters, digits, - or _")));
         }
         let (login, hosts) = match hosts.rsplit_once('@') {
             Some((login, hosts)) => {
-                let unclear = || wrong("its user or password has a % that begins no byte".into());
-                (Some(read_login(login).ok_or_else(unclear)?), hosts)
+                let invalid = || error("the user or password has a % that starts no %XX escape".into());
+                (Some(parse_login(login).ok_or_else(invalid)?), hosts)
             }
             None => (None, hosts),
         };
@@ -81,27 +82,28 @@ impl FromStr for Address {
             let server = format!("{scheme}://{host}").parse::<ServerAddr>();
             match server {
                 Ok(server) if !server.host().is_empty() => servers.push(server),
-                Ok(_) => return Err(wrong("it names no host".into())),
-                Err(error) => return Err(wrong(error.to_string())),
+                Ok(_) => return Err(error("a host is empty".into())),
+                Err(failure) => return Err(error(failure.to_string())),
             }
         }
-        let shown = match prefix == DEFAULT_PREFIX {
-            true => format!("{scheme}://{hosts}"),
-            false => format!("{scheme}://{hosts}/{prefix}"),
+        let shown = if prefix == DEFAULT_PREFIX {
+            format!("{scheme}://{hosts}")
+        } else {
+            format!("{scheme}://{hosts}/{prefix}")
         };
         Ok(Address { servers, login, prefix: prefix.to_owned(), shown })
     }
 }
 
-fn read_login(text: &str) -> Option<Login> {
+fn parse_login(text: &str) -> Option<Login> {
     Some(match text.split_once(':') {
-        Some((user, password)) => Login::User(decoded(user)?, decoded(password)?),
-        None => Login::Token(decoded(text)?),
+        Some((user, password)) => Login::User(percent_decode(user)?, percent_decode(password)?),
+        None => Login::Token(percent_decode(text)?),
     })
 }
 
-/// A part of an address in which `%` and two digits stand for a byte.
-fn decoded(text: &str) -> Option<String> {
+/// Decodes `%` followed by two hexadecimal digits. Returns `None` for an incomplete escape or invalid UTF-8.
+fn percent_decode(text: &str) -> Option<String> {
     let mut parts = text.split('%');
     let mut bytes = parts.next()?.as_bytes().to_vec();
     for part in parts {
@@ -112,7 +114,7 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Without user and password.
+/// Shows the address without its credentials.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_to_the_broker_stands_before_the_hosts() {
+    fn an_address_contains_credentials() {
         let login = |text: &str| text.parse::<Address>().expect(text).login;
         let user = |user: &str, password: &str| Some(Login::User(user.into(), password.into()));
         assert!(login("nats://a,b").is_none());
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_its_password() {
+    fn an_invalid_address_is_refused_without_its_password() {
         for text in [
             "",
             "a:4222",

@@ -10,44 +10,45 @@ use async_nats::{Client, Event};
 use tokio::sync::watch;
 
 use crate::address::Address;
-use crate::examine::said;
+use crate::examine::server_message;
 use crate::health::Health;
 use crate::subjects::Subjects;
 
-/// Why the broker did not do what it was asked to.
+/// A failed request to the broker: the operation and the cause.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{what}: {why}")]
-pub struct Trouble {
+pub struct Error {
     what: &'static str,
     why: String,
 }
 
-impl Trouble {
+impl Error {
     pub(crate) fn new(what: &'static str, why: impl ToString) -> Self {
-        Trouble { what, why: why.to_string() }
+        Error { what, why: why.to_string() }
     }
 }
 
-/// How long the broker may take to answer.
-pub(crate) const ANSWER: Duration = Duration::from_secs(3);
-/// A peer that says nothing for two of these is gone.
-const PING: Duration = Duration::from_secs(5);
-/// Between two attempts to connect: longer each time, up to the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// The longest wait for an answer of the broker.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(3);
+/// The interval of pings. A server that misses two of them counts as gone.
+const PING_INTERVAL: Duration = Duration::from_secs(5);
+/// The bounds of the delay between two attempts to connect, which doubles each time.
+const MIN_RECONNECT_DELAY: Duration = Duration::from_millis(50);
+const MAX_RECONNECT_DELAY: Duration = Duration::from_secs(2);
 
-/// A hand-off is told again after five minutes in a queue: its older message need not outlive that for long.
-const WORK_KEPT: Duration = Duration::from_secs(15 * 60);
-/// Whoever follows events may be away for so long.
-const EVENTS_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// Neither stream grows without bound.
-const MOST_MESSAGES: i64 = 5_000_000;
-/// Within this time the broker drops what it was told before.
-const DUPLICATES: Duration = Duration::from_secs(120);
-/// A hand-off that nobody has acknowledged after this is told to somebody else.
+/// The age limit of handoffs. The store publishes a handoff again after five minutes, so older messages are
+/// obsolete.
+const WORK_MAX_AGE: Duration = Duration::from_secs(15 * 60);
+/// The age limit of events: a subscriber may be offline for a day without missing one.
+const EVENTS_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+/// The size limit of each stream.
+const MAX_MESSAGES: i64 = 5_000_000;
+/// The period in which the broker drops messages with an id it has already seen.
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// The time a worker has to acknowledge a handoff before the broker delivers it to another worker.
 const ACK_WAIT: Duration = Duration::from_secs(30);
 
-/// A broker. Cloning it is cheap; all clones are one connection.
+/// A connection to the broker. Clones share the connection.
 #[derive(Clone)]
 pub struct Bus {
     client: Client,
@@ -59,48 +60,49 @@ pub struct Bus {
 }
 
 impl Bus {
-    /// Begins to connect, and goes on trying for as long as it takes; whoever uses it meanwhile is told that it is not
-    /// there.
-    pub async fn connect(address: &Address) -> Result<Bus, Trouble> {
-        let (told, connected) = watch::channel(false);
-        let (told, health) = (Arc::new(told), Arc::<Health>::default());
-        let heard = Arc::clone(&health);
+    /// Starts to connect and retries in the background until it succeeds. Requests fail until there is a
+    /// connection.
+    pub async fn connect(address: &Address) -> Result<Bus, Error> {
+        let (sender, connected) = watch::channel(false);
+        let (sender, health) = (Arc::new(sender), Arc::<Health>::default());
+        let for_events = Arc::clone(&health);
         let options = address
             .options()
             .name("sprag")
             .retry_on_initial_connect()
-            .connection_timeout(ANSWER)
-            .request_timeout(Some(ANSWER))
-            .ping_interval(PING)
+            .connection_timeout(REPLY_TIMEOUT)
+            .request_timeout(Some(REPLY_TIMEOUT))
+            .ping_interval(PING_INTERVAL)
             .reconnect_delay_callback(|tries| {
-                let doubled = FIRST_WAIT.saturating_mul(1 << tries.saturating_sub(1).min(10));
-                if tries <= 1 { Duration::ZERO } else { doubled.min(LONGEST_WAIT) }
+                let doubled = MIN_RECONNECT_DELAY.saturating_mul(1 << tries.saturating_sub(1).min(10));
+                if tries <= 1 { Duration::ZERO } else { doubled.min(MAX_RECONNECT_DELAY) }
             })
             .event_callback(move |event| {
-                let (told, health) = (Arc::clone(&told), Arc::clone(&heard));
+                let (sender, health) = (Arc::clone(&sender), Arc::clone(&for_events));
                 async move {
                     match event {
-                        Event::Connected => drop(told.send_replace(true)),
-                        Event::Disconnected | Event::Closed => drop(told.send_replace(false)),
-                        Event::ServerError(error) => health.refused(&said(&error)),
+                        Event::Connected => drop(sender.send_replace(true)),
+                        Event::Disconnected | Event::Closed => drop(sender.send_replace(false)),
+                        Event::ServerError(error) => health.refused(&server_message(&error)),
                         _ => {}
                     }
                 }
             });
         let client = options.connect(address.servers()).await;
-        let client = client.map_err(|error| Trouble::new("connecting to the broker", error))?;
-        let context = ContextBuilder::new().timeout(ANSWER).ack_timeout(ANSWER).build(client.clone());
+        let client = client.map_err(|error| Error::new("connecting to the broker", error))?;
+        let context =
+            ContextBuilder::new().timeout(REPLY_TIMEOUT).ack_timeout(REPLY_TIMEOUT).build(client.clone());
         let subjects = Subjects::new(address.prefix());
         let shown = address.to_string().into();
         Ok(Bus { client, context, subjects, health, connected, shown })
     }
 
-    /// Names on this broker.
+    /// Returns the names of streams and subjects on this broker.
     pub fn subjects(&self) -> &Subjects {
         &self.subjects
     }
 
-    /// Its address, for people.
+    /// Returns the address without its credentials, for messages.
     pub(crate) fn shown(&self) -> &Arc<str> {
         &self.shown
     }
@@ -117,55 +119,57 @@ impl Bus {
         &self.health
     }
 
-    /// Whether there is a connection, as far as is known.
+    /// Returns whether the connection was up at the client's last event.
     pub(crate) fn is_connected(&self) -> bool {
         *self.connected.borrow()
     }
 
-    /// Waits until there is a connection, or none.
-    pub(crate) async fn becomes(&self, wanted: bool) {
+    /// Waits until the connection is up, or down.
+    pub(crate) async fn connection_becomes(&self, wanted: bool) {
         let mut connected = self.connected.clone();
-        // The sender lives as long as the client.
+        // The sender lives as long as the client, so this waits forever only after the client is dropped.
         if connected.wait_for(|now| *now == wanted).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Waits for the first connection, as long as one may take: before that there is nothing to complain of.
+    /// Waits for the first connection, at most [`REPLY_TIMEOUT`], so that a slow start is not logged as an
+    /// outage.
     pub(crate) async fn first_connection(&self) {
-        let _ = tokio::time::timeout(ANSWER, self.becomes(true)).await;
+        let _ = tokio::time::timeout(REPLY_TIMEOUT, self.connection_becomes(true)).await;
     }
 
-    /// Makes the streams, unless they are there. One that is there is left as somebody has set it up.
-    pub(crate) async fn make_streams(&self) -> Result<(), Trouble> {
+    /// Creates the streams if they are missing. Keeps the configuration of existing ones, which an operator may
+    /// have changed.
+    pub(crate) async fn ensure_streams(&self) -> Result<(), Error> {
         self.work_stream().await?;
         let events = stream::Config {
             name: self.subjects.events_stream(),
             subjects: self.subjects.all_events().to_vec(),
             description: Some("what happens in Sprag, in order".into()),
             retention: RetentionPolicy::Limits,
-            max_age: EVENTS_KEPT,
-            ..kept()
+            max_age: EVENTS_MAX_AGE,
+            ..stream_defaults()
         };
-        let made = self.context.get_or_create_stream(events).await;
-        made.map(drop).map_err(|error| Trouble::new("making the stream of events", error))
+        let created = self.context.get_or_create_stream(events).await;
+        created.map(drop).map_err(|error| Error::new("creating the stream of events", error))
     }
 
-    async fn work_stream(&self) -> Result<stream::Stream, Trouble> {
+    async fn work_stream(&self) -> Result<stream::Stream, Error> {
         let work = stream::Config {
             name: self.subjects.work_stream(),
             subjects: vec![self.subjects.all_work()],
             description: Some("hand-offs of Sprag, each taken by one worker".into()),
             retention: RetentionPolicy::WorkQueue,
-            max_age: WORK_KEPT,
-            ..kept()
+            max_age: WORK_MAX_AGE,
+            ..stream_defaults()
         };
-        let made = self.context.get_or_create_stream(work).await;
-        made.map_err(|error| Trouble::new("making the stream of hand-offs", error))
+        let created = self.context.get_or_create_stream(work).await;
+        created.map_err(|error| Error::new("creating the stream of handoffs", error))
     }
 
-    /// The consumer that the workers of a queue share; made unless it is there.
-    pub(crate) async fn consumer(&self, queue: &str) -> Result<Consumer<pull::Config>, Trouble> {
+    /// Returns the consumer that all workers of a queue share, and creates it if it is missing.
+    pub(crate) async fn consumer(&self, queue: &str) -> Result<Consumer<pull::Config>, Error> {
         let name = self.subjects.consumer(queue);
         let config = pull::Config {
             durable_name: Some(name.clone()),
@@ -175,18 +179,18 @@ impl Bus {
             deliver_policy: consumer::DeliverPolicy::All,
             ..pull::Config::default()
         };
-        let made = self.work_stream().await?.get_or_create_consumer(&name, config).await;
-        made.map_err(|error| Trouble::new("making a queue's consumer", error))
+        let created = self.work_stream().await?.get_or_create_consumer(&name, config).await;
+        created.map_err(|error| Error::new("creating the consumer of a queue", error))
     }
 }
 
-/// What both streams have in common.
-fn kept() -> stream::Config {
+/// Returns the settings that both streams share.
+fn stream_defaults() -> stream::Config {
     stream::Config {
         storage: StorageType::File,
         discard: DiscardPolicy::Old,
-        max_messages: MOST_MESSAGES,
-        duplicate_window: DUPLICATES,
+        max_messages: MAX_MESSAGES,
+        duplicate_window: DUPLICATE_WINDOW,
         num_replicas: 1,
         ..stream::Config::default()
     }

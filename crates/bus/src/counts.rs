@@ -1,9 +1,9 @@
-//! What this process has told the broker, and what came of what it was told.
+//! Counters of the messages that this process published and received.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Something that is counted.
+/// A counter since the start of the process.
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
@@ -26,22 +26,22 @@ pub(crate) static STALE: Count = Count::new();
 pub(crate) static PASSED_ON: Count = Count::new();
 pub(crate) static STRANGE: Count = Count::new();
 
-/// The counts of this process.
+/// The counters of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Messages that the broker has confirmed.
     pub published: u64,
-    /// Hand-offs by message: the store confirmed them.
+    /// Handoffs that led to a claim in the store.
     pub received: u64,
-    /// Messages of hand-offs that were over by then: received before, taken back, told twice.
+    /// Handoffs that were outdated on arrival: claimed, withdrawn or delivered before.
     pub stale: u64,
-    /// Messages given back for another worker: no slot, or files on another host.
+    /// Handoffs returned for another worker: no free slot, or files on another host.
     pub passed_on: u64,
-    /// Messages that nobody here could read.
+    /// Messages that this version could not parse.
     pub strange: u64,
 }
 
-/// The counts as they are now.
+/// Returns the current counters.
 pub fn snapshot() -> Counts {
     Counts {
         published: PUBLISHED.now(),

@@ -1,4 +1,4 @@
-//! What `sprag doctor` says of a broker.
+//! The broker checks of `sprag doctor`.
 
 use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::{Context, ContextBuilder, ErrorCode};
@@ -7,106 +7,110 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::address::Address;
-use crate::bus::{ANSWER, Trouble};
+use crate::bus::{Error, REPLY_TIMEOUT};
 use crate::subjects::Subjects;
 
-/// The oldest broker that will do.
-const OLDEST: (i64, i64) = (2, 9);
+/// The oldest supported version of the server.
+const MIN_VERSION: (i64, i64) = (2, 9);
 
-/// A stream as it is.
+/// One of Sprag's streams on the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StreamFacts {
-    /// Its name.
+pub struct StreamReport {
+    /// The stream's name on the broker.
     pub name: String,
-    /// What it holds; none if it was not made yet.
-    pub there: Option<StreamState>,
+    /// The stream's state; absent if the stream does not exist yet.
+    pub state: Option<StreamState>,
 }
 
-/// What a stream holds.
+/// The state of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamState {
-    /// How many copies there are.
+    /// The configured number of replicas.
     pub replicas: usize,
-    /// Messages in it.
+    /// The number of stored messages.
     pub messages: u64,
-    /// Bytes in it.
+    /// The size of the stored messages.
     pub bytes: u64,
-    /// Consumers of it.
+    /// The number of consumers.
     pub consumers: usize,
 }
 
-/// Why a broker that is there is of no use.
+/// The reason why a reachable broker cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lack {
-    /// It is older than what is needed.
+pub enum Unusable {
+    /// The server is older than the oldest supported version.
     TooOld,
-    /// It keeps no messages: JetStream is off, for all or for this account.
-    Off(String),
-    /// This user may not do what is needed.
-    Refused(String),
-    /// It did not answer, or not sensibly.
-    Mute(String),
+    /// JetStream is disabled, for the server or for this account.
+    JetStreamOff(String),
+    /// The user lacks a permission.
+    Denied(String),
+    /// The broker did not answer, or answered with an unexpected error.
+    NoAnswer(String),
 }
 
-/// A broker as it is.
+/// The result of [`examine`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Examined {
-    /// The server's version.
+pub struct BrokerReport {
+    /// The version that the server reports.
     pub version: String,
-    /// Our streams, if it is new enough, keeps messages, and lets us use them.
-    pub streams: Result<Vec<StreamFacts>, Lack>,
+    /// Sprag's streams, or the reason why the broker cannot be used.
+    pub streams: Result<Vec<StreamReport>, Unusable>,
 }
 
-/// Connects to a broker once, and looks at it. It changes nothing there.
-pub async fn examine(address: &Address) -> Result<Examined, Trouble> {
-    let trouble = |why: String| Trouble::new("connecting to the broker", why);
-    let (told, refused) = watch::channel(None);
-    let options =
-        address.options().name("sprag doctor").connection_timeout(ANSWER).request_timeout(Some(ANSWER));
+/// Connects to a broker and checks it, without changing anything.
+pub async fn examine(address: &Address) -> Result<BrokerReport, Error> {
+    let error = |why: String| Error::new("connecting to the broker", why);
+    let (sender, refused) = watch::channel(None);
+    let options = address
+        .options()
+        .name("sprag doctor")
+        .connection_timeout(REPLY_TIMEOUT)
+        .request_timeout(Some(REPLY_TIMEOUT));
     let options = options.event_callback(move |event| {
         if let Event::ServerError(error) = event {
-            told.send_replace(Some(said(&error)));
+            sender.send_replace(Some(server_message(&error)));
         }
         std::future::ready(())
     });
-    let connected = tokio::time::timeout(ANSWER * 2, options.connect(address.servers())).await;
-    let client = connected.map_err(|_| trouble(format!("no answer within {} s", ANSWER.as_secs() * 2)))?;
-    let client = client.map_err(|error| match error.kind() {
+    let connected = tokio::time::timeout(REPLY_TIMEOUT * 2, options.connect(address.servers())).await;
+    let client =
+        connected.map_err(|_| error(format!("no answer within {} s", REPLY_TIMEOUT.as_secs() * 2)))?;
+    let client = client.map_err(|failure| match failure.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
-            trouble("authorization violation; see the user and the password in the address".into())
+            error("authorization violation; see the user and the password in the address".into())
         }
-        _ => trouble(error.to_string()),
+        _ => error(failure.to_string()),
     })?;
     let version = client.server_info().version;
-    if !client.is_server_compatible(OLDEST.0, OLDEST.1, 0) {
-        return Ok(Examined { version, streams: Err(Lack::TooOld) });
+    if !client.is_server_compatible(MIN_VERSION.0, MIN_VERSION.1, 0) {
+        return Ok(BrokerReport { version, streams: Err(Unusable::TooOld) });
     }
-    let context = ContextBuilder::new().timeout(ANSWER).build(client.clone());
-    let asking = Asking { client, context, subjects: Subjects::new(address.prefix()), refused };
-    Ok(Examined { version, streams: asking.streams().await })
+    let context = ContextBuilder::new().timeout(REPLY_TIMEOUT).build(client.clone());
+    let probe = Probe { client, context, subjects: Subjects::new(address.prefix()), refused };
+    Ok(BrokerReport { version, streams: probe.streams().await })
 }
 
-/// The server's own words, which the client's begin with its name.
-pub(crate) fn said(error: &async_nats::ServerError) -> String {
-    let told = error.to_string();
-    told.strip_prefix("nats: ").unwrap_or(&told).to_owned()
+/// Returns the server's message without the client's prefix.
+pub(crate) fn server_message(error: &async_nats::ServerError) -> String {
+    let message = error.to_string();
+    message.strip_prefix("nats: ").unwrap_or(&message).to_owned()
 }
 
-struct Asking {
+struct Probe {
     client: Client,
     context: Context,
     subjects: Subjects,
-    /// What the server refused last. It tells so beside the question, which then is never answered.
+    /// The latest error that the server reported. The server never answers a request that it refuses.
     refused: watch::Receiver<Option<String>>,
 }
 
-impl Asking {
-    async fn streams(&self) -> Result<Vec<StreamFacts>, Lack> {
+impl Probe {
+    async fn streams(&self) -> Result<Vec<StreamReport>, Unusable> {
         self.has_jetstream().await?;
         self.may_publish().await?;
         let mut streams = Vec::new();
         for name in [self.subjects.work_stream(), self.subjects.events_stream()] {
-            let there = match self.unless_refused(self.context.get_stream(&name)).await? {
+            let state = match self.unless_refused(self.context.get_stream(&name)).await? {
                 Ok(stream) => {
                     let info = stream.cached_info();
                     Some(StreamState {
@@ -117,41 +121,44 @@ impl Asking {
                     })
                 }
                 Err(error) if is_missing(&error.kind()) => None,
-                Err(error) => return Err(Lack::Mute(format!("looking at {name}: {error}"))),
+                Err(error) => return Err(Unusable::NoAnswer(format!("looking at {name}: {error}"))),
             };
-            streams.push(StreamFacts { name, there });
+            streams.push(StreamReport { name, state });
         }
         Ok(streams)
     }
 
-    /// Asked plainly: the client's own type wants more than an older server tells.
-    async fn has_jetstream(&self) -> Result<(), Lack> {
+    /// Checks for JetStream. Parses the answer as plain JSON, because older servers omit fields that the
+    /// client's type needs.
+    async fn has_jetstream(&self) -> Result<(), Unusable> {
         use async_nats::jetstream::context::RequestErrorKind::NoResponders;
         let asked = self.context.request::<_, _, Value>("INFO", &());
-        let told = self.unless_refused(asked).await?.map_err(|error| match error.kind() {
-            NoResponders => Lack::Off("nobody there answers for it".to_owned()),
-            _ => Lack::Mute(error.to_string()),
+        let answer = self.unless_refused(asked).await?.map_err(|error| match error.kind() {
+            NoResponders => Unusable::JetStreamOff("no server answers JetStream requests".to_owned()),
+            _ => Unusable::NoAnswer(error.to_string()),
         })?;
-        match told["error"]["description"].as_str() {
+        match answer["error"]["description"].as_str() {
             None => Ok(()),
-            Some(why) => Err(Lack::Off(why.to_owned())),
+            Some(why) => Err(Unusable::JetStreamOff(why.to_owned())),
         }
     }
 
-    /// A hand-off that no stream keeps, because it asks for one that is not there.
-    async fn may_publish(&self) -> Result<(), Lack> {
+    /// Checks the permission to publish, with a message that names a missing stream so that no stream stores
+    /// it.
+    async fn may_publish(&self) -> Result<(), Unusable> {
         let mut headers = HeaderMap::new();
         headers.insert("Nats-Expected-Stream", "none");
         let subject = self.subjects.work("doctor");
-        let told = self.unless_refused(self.client.request_with_headers(subject, headers, "".into())).await?;
-        match told.map_err(|error| error.kind()) {
-            // Refused by the stream, or there is none yet: either way it was let through.
+        let answer =
+            self.unless_refused(self.client.request_with_headers(subject, headers, "".into())).await?;
+        match answer.map_err(|error| error.kind()) {
+            // Either the stream rejected it, or no stream exists yet: the user may publish.
             Ok(_) | Err(RequestErrorKind::NoResponders) => Ok(()),
-            Err(other) => Err(Lack::Mute(format!("publishing: {other}"))),
+            Err(other) => Err(Unusable::NoAnswer(format!("publishing: {other}"))),
         }
     }
 
-    async fn unless_refused<T>(&self, asked: impl Future<Output = T>) -> Result<T, Lack> {
+    async fn unless_refused<T>(&self, asked: impl Future<Output = T>) -> Result<T, Unusable> {
         let mut refused = self.refused.clone();
         let refusal = async move {
             match refused.wait_for(Option::is_some).await.map(|why| why.clone()) {
@@ -161,7 +168,7 @@ impl Asking {
         };
         tokio::select! {
             answer = asked => Ok(answer),
-            why = refusal => Err(Lack::Refused(why)),
+            why = refusal => Err(Unusable::Denied(why)),
         }
     }
 }

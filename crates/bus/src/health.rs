@@ -1,43 +1,45 @@
-//! Whether the broker is of use, told to people when that changes and not each time it is noticed.
+//! Broker health: logs when the broker becomes unusable or usable again, not on every failed attempt.
 
 use std::sync::Mutex;
 
-/// Who needs the broker.
+/// The task that uses the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Part {
-    /// Telling others.
+pub(crate) enum Role {
+    /// Publishes the journal.
     Relay,
-    /// Being told.
+    /// Pulls handoffs from the queues' consumers.
     Pull,
 }
 
-/// What each part thinks of the broker.
+/// The state of the broker as each task last saw it.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     lost: Mutex<[bool; 2]>,
-    /// What the broker refused last: it says so each time it is asked.
+    /// The broker's latest permission error. The broker repeats it on every attempt; a change is logged once.
     refused: Mutex<String>,
 }
 
 impl Health {
-    /// It is of no use to this part; true if nobody had noticed before.
-    fn note(&self, part: Part, lost: bool) -> bool {
-        let mut parts = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let before = parts.contains(&true);
-        parts[part as usize] = lost;
-        before != parts.contains(&true)
+    /// Stores whether the broker is lost to this task. Returns true if that changes the overall state: lost to
+    /// any task, or to none.
+    fn set_lost(&self, role: Role, lost: bool) -> bool {
+        let mut roles = self.lost.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let before = roles.contains(&true);
+        roles[role as usize] = lost;
+        before != roles.contains(&true)
     }
 
-    /// The broker is of no use to this part.
-    pub(crate) fn lost(&self, part: Part, why: &str) {
-        if self.note(part, true) {
-            tracing::error!(why, "the broker is out of reach: runs go on without it");
+    /// Records that this task cannot use the broker.
+    pub(crate) fn unreachable(&self, role: Role, why: &str) {
+        if self.set_lost(role, true) {
+            tracing::error!(why, "the broker is out of reach: runs continue without it");
         } else {
-            tracing::debug!(?part, why, "the broker is still out of reach");
+            tracing::debug!(?role, why, "the broker is still out of reach");
         }
     }
 
-    /// The broker says that we may not do something. What was asked is then never answered, so this is the reason.
+    /// Records an error that the broker reports beside the request. The broker never answers the refused
+    /// request itself, so this error is the only sign of the cause.
     pub(crate) fn refused(&self, why: &str) {
         let mut last = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if *last != why {
@@ -46,10 +48,10 @@ impl Health {
         }
     }
 
-    /// The broker is of use to this part.
-    pub(crate) fn found(&self, part: Part) {
-        if self.note(part, false) {
-            tracing::info!("the broker is there again");
+    /// Records that this task can use the broker.
+    pub(crate) fn reachable(&self, role: Role) {
+        if self.set_lost(role, false) {
+            tracing::info!("the broker is reachable again");
         }
     }
 }
@@ -59,20 +61,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_broker_is_told_once_and_found_when_all_have_it() {
+    fn an_outage_is_reported_once_and_ends_when_all_roles_reach_the_broker() {
         let health = Health::default();
-        let told: Vec<bool> = [
-            (Part::Relay, false),
-            (Part::Relay, true),
-            (Part::Pull, true),
-            (Part::Relay, true),
-            (Part::Pull, false),
-            (Part::Pull, true),
-            (Part::Pull, false),
-            (Part::Relay, false),
+        let changed: Vec<bool> = [
+            (Role::Relay, false),
+            (Role::Relay, true),
+            (Role::Pull, true),
+            (Role::Relay, true),
+            (Role::Pull, false),
+            (Role::Pull, true),
+            (Role::Pull, false),
+            (Role::Relay, false),
         ]
-        .map(|(part, lost)| health.note(part, lost))
+        .map(|(role, lost)| health.set_lost(role, lost))
         .to_vec();
-        assert_eq!(told, [false, true, false, false, false, false, false, true]);
+        assert_eq!(changed, [false, true, false, false, false, false, false, true]);
     }
 }

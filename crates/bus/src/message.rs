@@ -1,4 +1,4 @@
-//! What is published: one journal entry becomes its messages.
+//! The messages that the relay publishes for a journal entry.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -9,55 +9,55 @@ use sprag_store::{ExecutionRow, Id, JournalEntry, Row};
 
 use crate::subjects::Subjects;
 
-/// A message on its way to the broker.
+/// A message to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outgoing {
     pub(crate) subject: String,
-    /// The broker drops a second one with this id.
+    /// The deduplication id: the broker drops a second message with the same id.
     pub(crate) id: String,
     pub(crate) payload: Bytes,
 }
 
-/// An execution is in its queue's hands: whoever shows this fence first receives it.
+/// Announces a scheduled execution. The first worker that presents this fence to the store claims it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handoff {
-    /// `execution.scheduled`.
+    /// Always `execution.scheduled`.
     pub message: String,
-    /// The journal entry that it tells of.
+    /// The number of the journal entry that scheduled the execution.
     pub seq: u64,
-    /// The run.
+    /// The run of the execution.
     pub run: RunId,
-    /// The step's name.
+    /// The step's name; absent if the plan gives it none.
     pub step: Option<String>,
     /// The step's number in its run.
     pub step_no: StepNo,
-    /// The attempt at the step.
+    /// The number of the attempt at the step, starting at 1.
     pub attempt: u32,
-    /// What the store compares before it gives the execution to anybody.
+    /// The fence that the store compares before it grants the execution.
     pub fence: u32,
-    /// The queue.
+    /// The queue that the execution waits in.
     pub queue: String,
-    /// The only worker that may have it.
+    /// The only worker that may claim the execution; absent if any worker of the queue may.
     pub pin: Option<Id>,
-    /// Higher is wanted sooner.
+    /// The priority: workers claim higher values first.
     pub priority: i32,
 }
 
-/// What a hand-off's message says it is.
+/// The `message` of a handoff.
 pub(crate) const SCHEDULED: &str = "execution.scheduled";
-/// What a message to a worker says that asks it to end something.
+/// The `message` that asks a worker to stop an execution.
 const CANCEL_REQUESTED: &str = "execution.cancel_requested";
 
 impl Handoff {
-    /// What may be received.
+    /// Returns the execution and the fence to claim it with.
     pub fn lease(&self) -> Lease {
         let execution = ExecutionId { run: self.run, step: self.step_no, attempt: self.attempt };
         Lease { execution, fence: self.fence }
     }
 }
 
-/// Which messages of the lifecycle an entry stands for, beside its own event.
-fn words(entry: &JournalEntry) -> Vec<&'static str> {
+/// Returns the lifecycle messages of an entry. Executions have named messages; other entities use their event.
+fn message_kinds(entry: &JournalEntry) -> Vec<&'static str> {
     match (entry.entity, entry.from) {
         ("execution", None) => vec!["execution.requested"],
         ("execution", Some(_)) => {
@@ -69,26 +69,26 @@ fn words(entry: &JournalEntry) -> Vec<&'static str> {
     }
 }
 
-/// An entry as anybody may follow it; `view` is the entry as programs see it everywhere.
+/// Returns the public events of an entry; `view` is the entry as the other interfaces show it.
 pub(crate) fn events(subjects: &Subjects, entry: &JournalEntry, view: &Value) -> Vec<Outgoing> {
-    let tell = |word: &'static str| {
-        let mut told = view.clone();
-        told["message"] = word.into();
+    let outgoing = |kind: &'static str| {
+        let mut payload = view.clone();
+        payload["message"] = kind.into();
         Outgoing {
-            subject: subjects.event(entry.place.run, entry.entity, word),
-            // A store that was made anew counts from one again; its runs are others.
+            subject: subjects.event(entry.place.run, entry.entity, kind),
+            // The run is part of the id because a recreated store starts again at sequence number 1.
             id: format!(
-                "{}.{word}.{}",
+                "{}.{kind}.{}",
                 entry.seq,
                 entry.place.run.map(|run| run.to_string()).unwrap_or_default()
             ),
-            payload: told.to_string().into(),
+            payload: payload.to_string().into(),
         }
     };
-    words(entry).into_iter().map(tell).collect()
+    message_kinds(entry).into_iter().map(outgoing).collect()
 }
 
-/// The hand-off that an entry tells of, if the row still is in its queue's hands.
+/// Returns the handoff message of an entry, or `None` if the execution is no longer scheduled.
 pub(crate) fn handoff(
     subjects: &Subjects,
     entry: &JournalEntry,
@@ -98,7 +98,7 @@ pub(crate) fn handoff(
     if row.status() != ExecutionStatus::Scheduled {
         return None;
     }
-    let told = Handoff {
+    let handoff = Handoff {
         message: SCHEDULED.to_owned(),
         seq: entry.seq,
         run: row.id.run,
@@ -110,17 +110,17 @@ pub(crate) fn handoff(
         pin: row.pin,
         priority: row.priority,
     };
-    // What only one worker may have is told to it alone: in a queue it would only be in the others' way.
+    // A pinned execution goes to its worker's subject: the queue's other workers could not claim it.
     let subject = row.pin.map_or_else(|| subjects.work(&row.queue), |pin| subjects.worker(pin));
-    let payload = serde_json::to_vec(&told).expect("a hand-off is plain data");
+    let payload = serde_json::to_vec(&handoff).expect("a handoff is plain data");
     Some(Outgoing { subject, id: format!("{}.{}", row.id, row.fence), payload: payload.into() })
 }
 
-/// Asks the worker that has an execution to end it, if somebody wants it to end.
+/// Returns the message that asks the owner of a running execution to stop it, if a cancel is requested.
 pub(crate) fn cancel(subjects: &Subjects, row: &ExecutionRow) -> Option<Outgoing> {
-    let wanted = row.cancel_requested && row.status() == ExecutionStatus::Running;
-    let owner = row.owner.filter(|_| wanted)?;
-    let told = serde_json::json!({
+    let stop = row.cancel_requested && row.status() == ExecutionStatus::Running;
+    let owner = row.owner.filter(|_| stop)?;
+    let message = serde_json::json!({
         "message": CANCEL_REQUESTED,
         "run": row.id.run,
         "step_no": row.id.step,
@@ -129,5 +129,5 @@ pub(crate) fn cancel(subjects: &Subjects, row: &ExecutionRow) -> Option<Outgoing
         "queue": &*row.queue,
     });
     let id = format!("{}.{}.cancel", row.id, row.fence);
-    Some(Outgoing { subject: subjects.worker(owner), id, payload: told.to_string().into() })
+    Some(Outgoing { subject: subjects.worker(owner), id, payload: message.to_string().into() })
 }

@@ -1,11 +1,12 @@
-//! Pulling: as many hand-offs as there are free slots, from the consumers of the queues that are served.
+//! Pulls as many handoffs as there are free slots from the consumers of the served queues.
 //!
 //! ```text
 //!   one task per queue ──pull (n ≤ free slots, a few seconds)──▶ broker
-//!          └──▶ Inbox ──take──▶ whoever receives them by compare-and-set, then acknowledges
+//!          └──▶ Inbox ──take──▶ BusWorkSource claims them by compare-and-set, then acknowledges
 //! ```
 //!
-//! A queue's task also knows whether the broker answers it: where it does not, the worker listens to the store.
+//! Each queue's task also tracks whether the broker answers. If it does not, the worker uses the store's
+//! notifications.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,49 +19,50 @@ use futures_util::StreamExt;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-use crate::bus::{Bus, Trouble};
+use crate::bus::{Bus, Error};
 use crate::counts::{PASSED_ON, STALE, STRANGE};
-use crate::health::Part;
+use crate::health::Role;
 use crate::message::Handoff;
 
-/// How long a pull lies at the broker before it answers that there was nothing.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How much later than that the answer may come before the broker counts as mute.
+/// The time after which the broker ends a pull that found no message.
+const PULL_EXPIRY: Duration = Duration::from_secs(2);
+/// The extra time for the broker's answer before the pull fails.
 const GRACE: Duration = Duration::from_secs(1);
-/// After the broker refused something.
-const WAIT: Duration = Duration::from_millis(500);
-/// A worker that may not have it gives it back for so long: those who may then have the time to take it.
-const NOT_HERE: Duration = Duration::from_millis(250);
-/// One that nobody took after so many deliveries is left to those who look by themselves.
-const MOST_DELIVERIES: i64 = 20;
+/// The delay after an error of the broker.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+/// The delay before the broker delivers a handoff again that this worker may not claim, so that other workers
+/// come first.
+const RETURN_DELAY: Duration = Duration::from_millis(250);
+/// After this many deliveries the message is dropped. Workers then find the execution by polling.
+const MAX_DELIVERIES: i64 = 20;
 
-/// A hand-off that a message told of.
-pub(crate) struct Arrived {
+/// A handoff received from the broker and not yet acknowledged.
+pub(crate) struct ReceivedHandoff {
     pub(crate) handoff: Handoff,
     message: Message,
 }
 
-impl Arrived {
-    /// It is received, or over: nobody need be told again.
-    pub(crate) fn settle(self) {
+impl ReceivedHandoff {
+    /// Acknowledges the message: the execution is claimed or no longer available.
+    pub(crate) fn acknowledge(self) {
         self.answer(AckKind::Ack);
     }
 
-    /// It was over before it came.
-    pub(crate) fn settle_stale(self) {
+    /// Acknowledges a message whose execution was no longer available, and counts it.
+    pub(crate) fn acknowledge_stale(self) {
         STALE.add(1);
-        self.settle();
+        self.acknowledge();
     }
 
-    /// Somebody else may have it, after a while.
-    pub(crate) fn pass_on(self) {
+    /// Returns the message to the broker, to be delivered again after [`RETURN_DELAY`].
+    pub(crate) fn return_later(self) {
         PASSED_ON.add(1);
-        let often = self.message.info().is_ok_and(|info| info.delivered >= MOST_DELIVERIES);
-        self.answer(if often { AckKind::Term } else { AckKind::Nak(Some(NOT_HERE)) });
+        let exhausted = self.message.info().is_ok_and(|info| info.delivered >= MAX_DELIVERIES);
+        self.answer(if exhausted { AckKind::Term } else { AckKind::Nak(Some(RETURN_DELAY)) });
     }
 
-    /// Somebody else may have it at once.
-    pub(crate) fn give_back(self) {
+    /// Returns the message to the broker, to be delivered again at once.
+    pub(crate) fn return_now(self) {
         PASSED_ON.add(1);
         self.answer(AckKind::Nak(None));
     }
@@ -70,57 +72,57 @@ impl Arrived {
     }
 }
 
-/// Nobody waits for it: an answer that is lost only has the message told again.
+/// Sends the acknowledgement in the background. If it is lost, the broker delivers the message again.
 fn answer(message: Message, kind: AckKind) {
     tokio::spawn(async move {
         if let Err(error) = message.ack_with(kind).await {
-            tracing::debug!(error, "acknowledging");
+            tracing::debug!(error, "acknowledging a handoff failed: the broker delivers it again");
         }
     });
 }
 
-/// What has arrived for a worker.
+/// The received handoffs of a worker.
 pub(crate) struct Inbox {
-    arrived: Mutex<VecDeque<Arrived>>,
-    /// Slots that nothing has arrived for.
+    arrived: Mutex<VecDeque<ReceivedHandoff>>,
+    /// The number of slots that no received handoff is meant for.
     free: watch::Sender<usize>,
-    /// Something arrived, or the broker began or ceased to answer.
+    /// Notified when a handoff arrives, or when the broker starts or stops answering.
     changed: Notify,
-    /// Whether each queue's task is answered.
+    /// Whether the broker answers, for each queue's task.
     answered: Vec<AtomicBool>,
 }
 
 impl Inbox {
-    fn arrived(&self) -> MutexGuard<'_, VecDeque<Arrived>> {
+    fn arrived(&self) -> MutexGuard<'_, VecDeque<ReceivedHandoff>> {
         self.arrived.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Takes up to as many as there are free slots.
-    pub(crate) fn take(&self, slots: usize) -> Vec<Arrived> {
+    /// Takes up to `slots` handoffs.
+    pub(crate) fn take(&self, slots: usize) -> Vec<ReceivedHandoff> {
         let mut arrived = self.arrived();
         let count = slots.min(arrived.len());
         arrived.drain(..count).collect()
     }
 
-    /// So many slots are free, those included that something waits for here.
+    /// Sets the number of free slots, including those that received handoffs will fill.
     pub(crate) fn set_free(&self, slots: usize) {
         let arrived = self.arrived();
         self.free.send_replace(slots.saturating_sub(arrived.len()));
     }
 
-    /// Nothing is wanted any more: what is here goes back.
+    /// Returns all received handoffs to the broker and stops pulling.
     pub(crate) fn close(&self) {
         self.free.send_replace(0);
-        let left = std::mem::take(&mut *self.arrived());
-        left.into_iter().for_each(Arrived::give_back);
+        let returned = std::mem::take(&mut *self.arrived());
+        returned.into_iter().for_each(ReceivedHandoff::return_now);
     }
 
-    /// Whether the broker tells of everything that is handed over.
+    /// Returns whether the broker answers the tasks of all queues, so that no new handoff is missed.
     pub(crate) fn is_answered(&self) -> bool {
         self.answered.iter().all(|answered| answered.load(Ordering::Acquire))
     }
 
-    /// Waits until something arrives or the broker begins or ceases to answer.
+    /// Waits until a handoff arrives, or until the broker starts or stops answering.
     pub(crate) async fn changes(&self) {
         self.changed.notified().await;
     }
@@ -136,47 +138,47 @@ impl Inbox {
             Ok(handoff) => handoff,
             Err(error) => {
                 STRANGE.add(1);
-                tracing::warn!(subject = %message.subject, %error, "a message that is no hand-off");
+                tracing::warn!(subject = %message.subject, %error, "a message on a work subject is not a handoff: dropped");
                 return answer(message, AckKind::Term);
             }
         };
-        let told = Arrived { handoff, message };
+        let received = ReceivedHandoff { handoff, message };
         let mut arrived = self.arrived();
         let taken = self.free.send_if_modified(|free| {
-            let any = *free > 0;
+            let is_free = *free > 0;
             *free = free.saturating_sub(1);
-            any
+            is_free
         });
-        match taken {
-            true => arrived.push_back(told),
-            // The slots were filled while the pull lay at the broker.
-            false => return told.give_back(),
+        if !taken {
+            // Other handoffs filled the slots during the pull.
+            return received.return_now();
         }
+        arrived.push_back(received);
         drop(arrived);
         self.changed.notify_one();
     }
 }
 
-/// Pulls until it is dropped.
+/// The pulling tasks of a worker. Dropping it stops them.
 pub(crate) struct Pulling {
     pub(crate) inbox: Arc<Inbox>,
     tasks: Vec<AbortHandle>,
 }
 
 impl Pulling {
-    /// Pulls from these queues.
-    pub(crate) fn begin(bus: &Bus, queues: &[Arc<str>]) -> Self {
+    /// Starts a task for each queue.
+    pub(crate) fn start(bus: &Bus, queues: &[Arc<str>]) -> Self {
         let inbox = Arc::new(Inbox {
             arrived: Mutex::default(),
             free: watch::Sender::new(0),
             changed: Notify::new(),
             answered: queues.iter().map(|_| AtomicBool::new(false)).collect(),
         });
-        let tasks = queues.iter().enumerate().map(|(nth, queue)| {
+        let tasks = queues.iter().enumerate().map(|(index, queue)| {
             let queue = Queue {
                 bus: bus.clone(),
                 name: Arc::clone(queue),
-                nth,
+                index,
                 inbox: Arc::clone(&inbox),
                 consumer: None,
             };
@@ -193,11 +195,11 @@ impl Drop for Pulling {
     }
 }
 
-/// One queue's task.
+/// The pulling task of one queue.
 struct Queue {
     bus: Bus,
     name: Arc<str>,
-    nth: usize,
+    index: usize,
     inbox: Arc<Inbox>,
     consumer: Option<Consumer<pull::Config>>,
 }
@@ -213,51 +215,52 @@ impl Queue {
             };
             match self.pull_once(slots).await {
                 Ok(()) => {
-                    self.bus.health().found(Part::Pull);
-                    self.inbox.set_answered(self.nth, true);
+                    self.bus.health().reachable(Role::Pull);
+                    self.inbox.set_answered(self.index, true);
                 }
-                Err(trouble) => {
-                    // The stream or the consumer may be gone with the broker's data.
+                Err(error) => {
+                    // The stream or the consumer may be lost together with the broker's data.
                     self.consumer = None;
-                    self.inbox.set_answered(self.nth, false);
-                    self.bus.health().lost(Part::Pull, &trouble.to_string());
-                    match self.bus.is_connected() {
-                        true => drop(tokio::time::timeout(WAIT, std::future::pending::<()>()).await),
-                        false => drop(tokio::time::timeout(WAIT, self.bus.becomes(true)).await),
-                    }
+                    self.inbox.set_answered(self.index, false);
+                    self.bus.health().unreachable(Role::Pull, &error.to_string());
+                    // Retry when the connection changes, or after the delay.
+                    let connected = self.bus.is_connected();
+                    let _ = tokio::time::timeout(RETRY_DELAY, self.bus.connection_becomes(!connected)).await;
                 }
             }
         }
     }
 
-    /// One pull: returns when it is filled, or the broker has said that there is nothing.
-    async fn pull_once(&mut self, slots: usize) -> Result<(), Trouble> {
+    /// Runs one pull. Returns when it is full, or when the broker ends it.
+    async fn pull_once(&mut self, slots: usize) -> Result<(), Error> {
         if !self.bus.is_connected() {
-            return Err(Trouble::new("pulling", format!("no connection to {}", self.bus.shown())));
+            return Err(Error::new("pulling", format!("no connection to {}", self.bus.shown())));
         }
         let consumer = match self.consumer.take() {
             Some(consumer) => consumer,
             None => self.bus.consumer(&self.name).await?,
         };
-        let pulled = consumer.batch().max_messages(slots).expires(PATIENCE).messages().await;
-        let mut pulled = pulled.map_err(|error| Trouble::new("pulling", error))?;
-        // There is a consumer, so that whatever is published from now on arrives here or with others of the queue.
-        self.inbox.set_answered(self.nth, true);
-        let too_late = tokio::time::timeout(PATIENCE + GRACE, std::future::pending::<()>());
-        let mut too_late = std::pin::pin!(too_late);
-        loop {
-            tokio::select! {
-                biased;
-                next = pulled.next() => match next {
-                    Some(Ok(message)) => self.inbox.put(message),
-                    Some(Err(error)) => return Err(Trouble::new("pulling", error)),
-                    None => break,
-                },
-                () = self.bus.becomes(false) => return Err(Trouble::new("pulling", "the connection was lost")),
-                _ = &mut too_late => return Err(Trouble::new("pulling", "the broker is mute")),
+        let pulled = consumer.batch().max_messages(slots).expires(PULL_EXPIRY).messages().await;
+        let mut messages = pulled.map_err(|error| Error::new("pulling", error))?;
+        // With the consumer in place, new handoffs reach this worker or another one of the queue.
+        self.inbox.set_answered(self.index, true);
+        let receive = async {
+            loop {
+                tokio::select! {
+                    biased;
+                    next = messages.next() => match next {
+                        Some(Ok(message)) => self.inbox.put(message),
+                        Some(Err(error)) => return Err(Error::new("pulling", error)),
+                        None => return Ok(()),
+                    },
+                    () = self.bus.connection_becomes(false) => {
+                        return Err(Error::new("pulling", "the connection was lost"));
+                    }
+                }
             }
-        }
-        self.consumer = Some(consumer);
+        };
+        let received = tokio::time::timeout(PULL_EXPIRY + GRACE, receive).await;
+        received.unwrap_or_else(|_| Err(Error::new("pulling", "the broker does not answer")))?;
         Ok(())
     }
 }

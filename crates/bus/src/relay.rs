@@ -1,12 +1,13 @@
-//! The relay: follows the journal, which is the outbox, and publishes it.
+//! The relay: reads the journal, which serves as the outbox, and publishes it.
 //!
 //! ```text
-//!   row in the store: cursor, lease ──▶ of several relays one publishes
-//!   journal after the cursor ──▶ messages ──▶ broker confirms ──▶ cursor moves on (in steps)
+//!   row in the store: cursor, lease ──▶ one of several relays publishes
+//!   journal after the cursor ──▶ messages ──▶ broker confirms ──▶ cursor advances (in batches)
 //! ```
 //!
-//! One that is killed between the two publishes again: the broker drops what it has under the same id, and what
-//! it does not drop is inert, because the fence in it was used.
+//! A relay that is killed after publishing and before storing the cursor publishes the same entries again. The
+//! broker drops messages with an id it has seen. Messages that it no longer recognises do no harm, because
+//! their fence is outdated.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,174 +20,182 @@ use sprag_store::{
 };
 use tokio::sync::watch;
 
-use crate::bus::{Bus, Trouble};
+use crate::bus::Bus;
 use crate::counts::PUBLISHED;
-use crate::health::Part;
+use crate::health::Role;
 use crate::message::{Outgoing, cancel, events, handoff};
 use crate::subjects::Subjects;
 
-/// How a journal entry is shown to programs.
-pub type WriteOut = Box<dyn FnMut(&JournalEntry) -> Result<Value> + Send + Sync>;
+/// Renders a journal entry as JSON, as all programs see it.
+pub type RenderEntry = Box<dyn FnMut(&JournalEntry) -> Result<Value> + Send + Sync>;
 
-/// A relay that says nothing for so long is taken for dead, and another goes on.
+/// The lease of the publishing relay. Another relay takes over when it expires.
 const LEASE: Duration = Duration::from_secs(6);
-/// How often somebody who does not publish looks whether the one who does is gone.
-const LOOK: Duration = Duration::from_secs(1);
-/// How many entries are read, and published, at once.
+/// The interval in which a standby relay checks the lease.
+const STANDBY_POLL: Duration = Duration::from_secs(1);
+/// The most entries that are read and published at once.
 const PAGE: usize = 500;
-/// The cursor is written down after so many entries, or so long: it only saves work after a crash.
-const NOTE_ENTRIES: u64 = 2_000;
-const NOTE_EVERY_MS: i64 = 1_000;
-/// After the broker refused something: long enough for another to take the turn.
-const WAIT: Duration = Duration::from_secs(2);
+/// The relay stores its cursor after this many entries or milliseconds. The cursor only saves work after a
+/// crash.
+const CURSOR_ENTRIES: u64 = 2_000;
+const CURSOR_INTERVAL_MS: i64 = 1_000;
+/// The delay after an error of the broker. It is long enough for another relay to take over.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// Publishes a store's journal.
+/// Publishes a store's journal, if no other relay does.
 pub struct Relay {
     store: Store,
     bus: Bus,
     id: Id,
-    write_out: Option<WriteOut>,
-    turn: Option<Turn>,
+    render: Option<RenderEntry>,
+    leading: Option<Leading>,
 }
 
-/// While this relay is the one that publishes.
-struct Turn {
+/// The state of the relay while it holds the lease.
+struct Leading {
     wake: Subscription,
-    /// Everything up to here has been published.
+    /// The last published entry.
     seen: u64,
-    /// What the store knows of that.
-    noted: u64,
-    noted_ms: i64,
+    /// The cursor in the store; at most `seen`.
+    stored: u64,
+    stored_ms: i64,
     renew_ms: i64,
     streams: bool,
 }
 
 impl Relay {
-    /// A relay of this store; `id` tells it apart from others.
-    pub fn new(store: Store, bus: Bus, id: Id, write_out: WriteOut) -> Self {
-        Relay { store, bus, id, write_out: Some(write_out), turn: None }
+    /// Creates a relay; `id` identifies it as the holder of the lease.
+    pub fn new(store: Store, bus: Bus, id: Id, render: RenderEntry) -> Self {
+        Relay { store, bus, id, render: Some(render), leading: None }
     }
 
-    /// Publishes, or stands by while another does, until told to stop.
+    /// Publishes, or waits while another relay does, until `stop` changes.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             _ = stop.changed() => {}
             () = self.bus.first_connection() => {}
         }
         while !*stop.borrow() {
-            let rest = match self.go_on().await {
-                Ok(Rest::Not) => continue,
-                Ok(rest) => rest,
-                Err(trouble) => {
-                    self.bus.health().lost(Part::Relay, &trouble.to_string());
-                    // Another may be nearer to the broker.
-                    self.give_up().await;
-                    Rest::For(WAIT)
+            let pause = match self.run_once().await {
+                Ok(Pause::None) => continue,
+                Ok(pause) => pause,
+                Err(error) => {
+                    self.bus.health().unreachable(Role::Relay, &error.to_string());
+                    // Another relay may still reach the broker.
+                    self.release().await;
+                    Pause::For(RETRY_DELAY)
                 }
             };
             tokio::select! {
                 biased;
                 _ = stop.changed() => {}
-                () = self.rest(rest) => {}
+                () = self.pause(pause) => {}
             }
         }
-        // What the last commits told of, so that the next relay need not.
-        let _ = tokio::time::timeout(WAIT, self.go_on()).await;
-        self.give_up().await;
+        // Publish the last commits, so that the next relay need not publish them.
+        let _ = tokio::time::timeout(RETRY_DELAY, self.run_once()).await;
+        self.release().await;
     }
 
-    async fn rest(&self, rest: Rest) {
-        match (rest, &self.turn) {
-            (Rest::Not, _) => {}
-            (Rest::UntilMore, Some(turn)) => turn.wake.wait(WAIT).await,
-            (Rest::UntilConnected, _) => {
-                let _ = tokio::time::timeout(WAIT, self.bus.becomes(true)).await;
+    async fn pause(&self, pause: Pause) {
+        match (pause, &self.leading) {
+            (Pause::None, _) => {}
+            (Pause::UntilMore, Some(leading)) => leading.wake.wait(RETRY_DELAY).await,
+            (Pause::UntilConnected, _) => {
+                let _ = tokio::time::timeout(RETRY_DELAY, self.bus.connection_becomes(true)).await;
             }
-            (Rest::For(wait), _) => drop(tokio::time::timeout(wait, std::future::pending::<()>()).await),
-            (Rest::UntilMore, None) => {}
+            (Pause::For(wait), _) => self.store.surroundings().pause(wait).await,
+            (Pause::UntilMore, None) => {}
         }
     }
 
-    /// One round: says how long there is nothing to do.
-    async fn go_on(&mut self) -> std::result::Result<Rest, Trouble> {
+    /// Publishes one page if this relay holds the lease. Returns how long to wait before the next call.
+    async fn run_once(&mut self) -> std::result::Result<Pause, crate::Error> {
         if !self.bus.is_connected() {
-            self.bus.health().lost(Part::Relay, &format!("no connection to {}", self.bus.shown()));
-            self.give_up().await;
-            return Ok(Rest::UntilConnected);
+            self.bus.health().unreachable(Role::Relay, &format!("no connection to {}", self.bus.shown()));
+            self.release().await;
+            return Ok(Pause::UntilConnected);
         }
-        if !self.has_turn().await.map_err(stored)? {
-            // Whoever has the turn says whether the broker is of use.
-            self.bus.health().found(Part::Relay);
-            return Ok(Rest::For(LOOK));
+        if !self.holds_lease().await.map_err(store_error)? {
+            // Only the relay with the lease can tell whether the broker works.
+            self.bus.health().reachable(Role::Relay);
+            return Ok(Pause::For(STANDBY_POLL));
         }
-        let Some(mut turn) = self.turn.take() else { return Ok(Rest::For(LOOK)) };
-        let gone_on = self.publish_page(&mut turn).await;
-        self.turn = Some(turn);
-        gone_on
+        let Some(mut leading) = self.leading.take() else { return Ok(Pause::For(STANDBY_POLL)) };
+        let published = self.publish_page(&mut leading).await;
+        self.leading = Some(leading);
+        published
     }
 
-    async fn publish_page(&mut self, turn: &mut Turn) -> std::result::Result<Rest, Trouble> {
-        if !turn.streams {
-            self.bus.make_streams().await?;
-            turn.streams = true;
+    async fn publish_page(&mut self, leading: &mut Leading) -> std::result::Result<Pause, crate::Error> {
+        if !leading.streams {
+            self.bus.ensure_streams().await?;
+            leading.streams = true;
         }
-        let page = self.page(turn.seen).await.map_err(stored)?;
-        let nothing = page.upto == turn.seen;
-        if !nothing {
-            if let Err(trouble) = publish(&self.bus, page.messages).await {
-                // Somebody may have removed the streams.
-                turn.streams = false;
-                return Err(trouble);
+        let page = self.page(leading.seen).await.map_err(store_error)?;
+        let is_empty = page.upto == leading.seen;
+        if !is_empty {
+            if let Err(error) = publish(&self.bus, page.messages).await {
+                // An operator may have removed the streams.
+                leading.streams = false;
+                return Err(error);
             }
-            turn.seen = page.upto;
+            leading.seen = page.upto;
         }
-        self.bus.health().found(Part::Relay);
+        self.bus.health().reachable(Role::Relay);
         let now_ms = self.store.now().steady_ms;
-        let behind = turn.seen - turn.noted;
-        if behind >= NOTE_ENTRIES || (behind > 0 && now_ms >= turn.noted_ms + NOTE_EVERY_MS) {
-            self.note(turn).await.map_err(stored)?;
+        let behind = leading.seen - leading.stored;
+        if behind >= CURSOR_ENTRIES || (behind > 0 && now_ms >= leading.stored_ms + CURSOR_INTERVAL_MS) {
+            self.store_cursor(leading).await.map_err(store_error)?;
         }
-        Ok(if page.full { Rest::Not } else { Rest::UntilMore })
+        Ok(if page.full { Pause::None } else { Pause::UntilMore })
     }
 
-    /// Whether this relay is the one that publishes; takes the turn if nobody has it.
-    async fn has_turn(&mut self) -> Result<bool> {
+    /// Returns whether this relay holds the lease; acquires or renews it if that is possible and due.
+    async fn holds_lease(&mut self) -> Result<bool> {
         let now_ms = self.store.now().steady_ms;
-        if self.turn.as_ref().is_some_and(|turn| now_ms < turn.renew_ms) {
+        if self.leading.as_ref().is_some_and(|leading| now_ms < leading.renew_ms) {
             return Ok(true);
         }
-        let row = match reading(&self.store, |db| db.hooks()).await?.into_iter().find(HookRow::is_relay) {
+        let row = match read(&self.store, |db| db.hooks()).await?.into_iter().find(HookRow::is_relay) {
             Some(row) => row,
-            None => self.make_row().await?,
+            None => self.create_row().await?,
         };
         let ours = row.holder == self.id || row.lease_until_ms <= now_ms;
         if !ours || !self.store.service().take_hook(row.id, self.id, LEASE.as_millis() as i64).await? {
-            self.turn = None;
+            self.leading = None;
             return Ok(false);
         }
         let renew_ms = now_ms + LEASE.as_millis() as i64 / 3;
-        match &mut self.turn {
-            Some(turn) => turn.renew_ms = renew_ms,
+        match &mut self.leading {
+            Some(leading) => leading.renew_ms = renew_ms,
             None => {
-                // The one before may have moved it between the two.
-                let rows = reading(&self.store, |db| db.hooks()).await?;
+                // The previous holder may have moved the cursor before the lease was acquired.
+                let rows = read(&self.store, |db| db.hooks()).await?;
                 let cursor = rows.iter().find(|row| row.is_relay()).map_or(row.cursor, |row| row.cursor);
                 let wake = self.store.subscribe(vec![Topic::Journal]);
-                let turn =
-                    Turn { wake, seen: cursor, noted: cursor, noted_ms: now_ms, renew_ms, streams: false };
-                self.turn = Some(turn);
+                let leading = Leading {
+                    wake,
+                    seen: cursor,
+                    stored: cursor,
+                    stored_ms: now_ms,
+                    renew_ms,
+                    streams: false,
+                };
+                self.leading = Some(leading);
             }
         }
         Ok(true)
     }
 
-    /// From now on the journal is published. What came before is left to those who look by themselves.
-    async fn make_row(&self) -> Result<HookRow> {
+    /// Creates the relay's row. Publishing starts at the current end of the journal; workers find older work by
+    /// polling.
+    async fn create_row(&self) -> Result<HookRow> {
         let row = HookRow::relay(self.bus.shown(), self.store.now().wall_ms);
         self.store
             .write(move |session| {
-                if let Some(there) = session.db().hooks()?.into_iter().find(HookRow::is_relay) {
-                    return Ok(there);
+                if let Some(existing) = session.db().hooks()?.into_iter().find(HookRow::is_relay) {
+                    return Ok(existing);
                 }
                 let row = HookRow { cursor: session.db().last_seq()?, ..row.clone() };
                 session.db().put_hook(&row)?;
@@ -195,47 +204,50 @@ impl Relay {
             .await
     }
 
-    async fn note(&self, turn: &mut Turn) -> Result<()> {
-        let came = Delivery::Done { cursor: turn.seen };
-        let noted = self.store.service().hook_told(HookRow::RELAY, self.id, turn.noted, came).await?;
-        turn.noted_ms = self.store.now().steady_ms;
-        match noted {
-            true => turn.noted = turn.seen,
-            // Taken over, or moved by hand: whoever has it next reads the cursor again.
-            false => turn.renew_ms = 0,
+    async fn store_cursor(&self, leading: &mut Leading) -> Result<()> {
+        let delivered = Delivery::Done { cursor: leading.seen };
+        let stored =
+            self.store.service().hook_told(HookRow::RELAY, self.id, leading.stored, delivered).await?;
+        leading.stored_ms = self.store.now().steady_ms;
+        if stored {
+            leading.stored = leading.seen;
+        } else {
+            // Another relay took over, or an operator moved the cursor: read both again.
+            leading.renew_ms = 0;
         }
         Ok(())
     }
 
-    /// Lets another go on, if this one has the turn.
-    async fn give_up(&mut self) {
-        let Some(mut turn) = self.turn.take() else { return };
-        let noted = if turn.seen > turn.noted { self.note(&mut turn).await } else { Ok(()) };
-        let left = noted.and(self.store.service().leave_hook(HookRow::RELAY, self.id).await);
-        if let Err(error) = left {
-            tracing::debug!(%error, "giving the relay's turn back: its lease ends it");
+    /// Stores the cursor and releases the lease, if this relay holds it.
+    async fn release(&mut self) {
+        let Some(mut leading) = self.leading.take() else { return };
+        let stored =
+            if leading.seen > leading.stored { self.store_cursor(&mut leading).await } else { Ok(()) };
+        let released = stored.and(self.store.service().leave_hook(HookRow::RELAY, self.id).await);
+        if let Err(error) = released {
+            tracing::debug!(%error, "releasing the relay's lease failed: it expires by itself");
         }
     }
 
-    /// What comes after a number, as messages.
+    /// Reads the entries after a sequence number and renders their messages.
     async fn page(&mut self, after: u64) -> Result<Page> {
         let (store, subjects) = (self.store.clone(), self.bus.subjects().clone());
-        // Gone only if it has panicked.
-        let Some(mut write_out) = self.write_out.take() else { return Err(sprag_store::Error::Closed) };
+        // Absent only after a panic in an earlier call.
+        let Some(mut render) = self.render.take() else { return Err(sprag_store::Error::Closed) };
         let read = tokio::task::spawn_blocking(move || {
-            let page = read_page(&store, &subjects, &mut write_out, after);
-            (page, write_out)
+            let page = read_page(&store, &subjects, &mut render, after);
+            (page, render)
         });
-        let (page, write_out) = read.await.map_err(|_| sprag_store::Error::Closed)?;
-        self.write_out = Some(write_out);
+        let (page, render) = read.await.map_err(|_| sprag_store::Error::Closed)?;
+        self.render = Some(render);
         page
     }
 }
 
-/// How long there is nothing to do.
+/// The time until the relay's next round.
 #[derive(Debug, Clone, Copy)]
-enum Rest {
-    Not,
+enum Pause {
+    None,
     UntilMore,
     UntilConnected,
     For(Duration),
@@ -247,57 +259,60 @@ struct Page {
     full: bool,
 }
 
-fn stored(error: sprag_store::Error) -> Trouble {
-    Trouble::new("reading the journal", error)
+fn store_error(error: sprag_store::Error) -> crate::Error {
+    crate::Error::new("reading the journal", error)
 }
 
-async fn reading<T: Send + 'static>(
+async fn read<T: Send + 'static>(
     store: &Store,
-    look: impl FnOnce(&mut dyn Backend) -> Result<T> + Send + 'static,
+    query: impl FnOnce(&mut dyn Backend) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let store = store.clone();
-    let read = tokio::task::spawn_blocking(move || store.read(look));
+    let read = tokio::task::spawn_blocking(move || store.read(query));
     read.await.unwrap_or(Err(sprag_store::Error::Closed))
 }
 
-fn read_page(store: &Store, subjects: &Subjects, write_out: &mut WriteOut, after: u64) -> Result<Page> {
-    // One look at the database: rows are as new as the entries that tell of them.
+fn read_page(store: &Store, subjects: &Subjects, render: &mut RenderEntry, after: u64) -> Result<Page> {
+    // One read transaction, so that the rows are as recent as the entries.
     let (entries, upto, rows) = store.read(|db| {
         let entries = db.journal(after, None, PAGE)?;
         let upto = entries.last().map_or(after, |last| last.seq);
-        let rows = entries.iter().map(|entry| Ok(readable(rows_of(db, entry), entry)?.unwrap_or_default()));
+        let rows = entries
+            .iter()
+            .map(|entry| Ok(skip_unreadable(affected_executions(db, entry), entry)?.unwrap_or_default()));
         let rows = rows.collect::<Result<Vec<_>>>()?;
         Ok((entries, upto, rows))
     })?;
-    let (mut first, mut rest, mut told) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let (mut urgent, mut events_after, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
     for (entry, rows) in entries.iter().zip(rows) {
-        let Some(view) = readable(write_out(entry), entry)? else { continue };
+        let Some(view) = skip_unreadable(render(entry), entry)? else { continue };
         let step = view["step"].as_str();
         for row in &rows {
-            let urgent = handoff(subjects, entry, step, row).or_else(|| cancel(subjects, row));
-            first.extend(urgent.filter(|message| told.insert(message.id.clone())));
+            let message = handoff(subjects, entry, step, row).or_else(|| cancel(subjects, row));
+            urgent.extend(message.filter(|message| seen.insert(message.id.clone())));
         }
-        rest.extend(events(subjects, entry, &view));
+        events_after.extend(events(subjects, entry, &view));
     }
-    // What somebody waits for goes before what somebody may read.
-    first.append(&mut rest);
-    Ok(Page { messages: first, upto, full: entries.len() == PAGE })
+    // Handoffs and cancel requests first: workers wait for them.
+    urgent.append(&mut events_after);
+    Ok(Page { messages: urgent, upto, full: entries.len() == PAGE })
 }
 
-/// What a newer version wrote and this one cannot read is passed over: it must not hold up everything behind it.
-fn readable<T>(read: Result<T>, entry: &JournalEntry) -> Result<Option<T>> {
+/// Skips entries that a newer version wrote and this version cannot read, so that they do not block later
+/// entries.
+fn skip_unreadable<T>(read: Result<T>, entry: &JournalEntry) -> Result<Option<T>> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(error @ sprag_store::Error::UnknownWord { .. }) => {
-            tracing::warn!(seq = entry.seq, %error, "passed over: it is not published");
+            tracing::warn!(seq = entry.seq, %error, "cannot read a journal entry: it is not published");
             Ok(None)
         }
         Err(error) => Err(error),
     }
 }
 
-/// The executions that a worker is to hear of because of an entry.
-fn rows_of(db: &mut dyn Backend, entry: &JournalEntry) -> Result<Vec<ExecutionRow>> {
+/// Returns the executions that an entry hands off or may cancel.
+fn affected_executions(db: &mut dyn Backend, entry: &JournalEntry) -> Result<Vec<ExecutionRow>> {
     let Some(run) = entry.place.run else { return Ok(Vec::new()) };
     match (entry.entity, entry.event, entry.to) {
         ("execution", "handoff.published", _) => {
@@ -307,7 +322,8 @@ fn rows_of(db: &mut dyn Backend, entry: &JournalEntry) -> Result<Vec<ExecutionRo
             let id = sprag_lifecycle::ExecutionId { run, step, attempt };
             Ok(Table::<ExecutionRow>::load(db, id)?.into_iter().collect())
         }
-        // Whatever goes on in it may have to end. Other reasons to end something come with the heartbeat.
+        // A cancelling or failing run stops its executions. Workers learn of other reasons to stop from the
+        // heartbeat.
         ("run", _, "cancelling" | "failing") => {
             Ok(db.executions(run)?.into_iter().filter(|row| row.cancel_requested).collect())
         }
@@ -315,23 +331,23 @@ fn rows_of(db: &mut dyn Backend, entry: &JournalEntry) -> Result<Vec<ExecutionRo
     }
 }
 
-/// Publishes in order; returns when the broker has confirmed all of it.
-async fn publish(bus: &Bus, messages: Vec<Outgoing>) -> std::result::Result<(), Trouble> {
+/// Publishes the messages in order. Returns after the broker has confirmed all of them.
+async fn publish(bus: &Bus, messages: Vec<Outgoing>) -> std::result::Result<(), crate::Error> {
     let mut sent = Vec::with_capacity(messages.len());
     for Outgoing { subject, id, payload } in messages {
         let message = PublishMessage::build().payload(payload).message_id(&id);
         match bus.context().send_publish(subject.clone(), message).await {
             Ok(confirmed) => sent.push(confirmed),
-            // It would be refused for ever, and everything behind it with it.
+            // Skipped: retrying can never succeed and would block all later entries.
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                tracing::error!(subject, %error, "too large for the broker: not published");
+                tracing::error!(subject, %error, "message exceeds the broker's max_payload: not published");
             }
-            Err(error) => return Err(Trouble::new("publishing", error)),
+            Err(error) => return Err(crate::Error::new("publishing", error)),
         }
     }
     let count = sent.len();
     for confirmed in sent {
-        confirmed.await.map_err(|error| Trouble::new("publishing", error))?;
+        confirmed.await.map_err(|error| crate::Error::new("publishing", error))?;
     }
     PUBLISHED.add(count);
     Ok(())

@@ -1,65 +1,66 @@
-//! What things are called on the broker.
+//! The names of streams, subjects and consumers on the broker.
 
 use sprag_lifecycle::RunId;
 use sprag_store::Id;
 
-/// Names under one prefix.
+/// The broker names of one prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subjects {
     prefix: String,
 }
 
 impl Subjects {
-    /// Names under this prefix.
+    /// Creates the names for this prefix.
     pub fn new(prefix: &str) -> Self {
         Subjects { prefix: prefix.to_owned() }
     }
 
-    /// The stream of hand-offs: each is taken from it by one worker.
+    /// Returns the stream of handoffs. Each message goes to one worker.
     pub fn work_stream(&self) -> String {
         format!("{}-work", self.prefix)
     }
 
-    /// The stream that anybody may follow.
+    /// Returns the stream of events, which any client may follow.
     pub fn events_stream(&self) -> String {
         format!("{}-events", self.prefix)
     }
 
-    /// All hand-offs.
+    /// Returns the pattern that matches the handoffs of all queues.
     pub fn all_work(&self) -> String {
         format!("{}.work.*", self.prefix)
     }
 
-    /// What the stream of events holds: events, and messages to one worker each.
+    /// Returns the subjects of the events stream: events, and messages for single workers.
     pub fn all_events(&self) -> [String; 2] {
         [format!("{}.events.>", self.prefix), format!("{}.worker.*", self.prefix)]
     }
 
-    /// Hand-offs of a queue.
+    /// Returns the subject of a queue's handoffs.
     pub fn work(&self, queue: &str) -> String {
-        format!("{}.work.{}", self.prefix, word(queue))
+        format!("{}.work.{}", self.prefix, token(queue))
     }
 
-    /// What is for one worker alone.
+    /// Returns the subject of the messages for one worker.
     pub fn worker(&self, worker: Id) -> String {
         format!("{}.worker.{worker}", self.prefix)
     }
 
-    /// An event on a kind of thing: `execution.completed` and `completed` are one on an execution.
+    /// Returns the subject of an event. A leading entity is removed: `execution.completed` on an execution is
+    /// `completed`.
     pub fn event(&self, run: Option<RunId>, entity: &str, event: &str) -> String {
         let event = event.strip_prefix(entity).and_then(|rest| rest.strip_prefix('.')).unwrap_or(event);
         let run = run.map_or_else(|| "-".to_owned(), |run| run.to_string());
         format!("{}.events.{run}.{entity}.{event}", self.prefix)
     }
 
-    /// The consumer that the workers of a queue share.
+    /// Returns the consumer that all workers of a queue share.
     pub fn consumer(&self, queue: &str) -> String {
-        format!("queue-{}", word(queue))
+        format!("queue-{}", token(queue))
     }
 }
 
-/// A queue's name as one word of a subject: anything but plain characters is encoded.
-fn word(name: &str) -> String {
+/// Encodes a queue's name as one token of a subject: bytes outside `[A-Za-z0-9_-]` become `%` and two digits.
+fn token(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     name.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") })
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_words_whatever_a_queue_is_called() {
+    fn any_queue_name_becomes_one_token() {
         let subjects = Subjects::new("sprag");
         assert_eq!(subjects.work("default"), "sprag.work.default");
         assert_eq!(subjects.work("a.b> *%ü"), "sprag.work.a%2eb%3e%20%2a%25%c3%bc");
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_events_kind_is_told_once() {
+    fn a_subject_has_the_entity_once() {
         let subjects = Subjects::new("x");
         let run: RunId = "0123456789ab".parse().expect("a run");
         let of = |entity, event| subjects.event(Some(run), entity, event);

@@ -1,4 +1,4 @@
-//! Work after a commit: read from the outbox, each on its own, tried again until it is done.
+//! Work after a commit: the executor reads it from the outbox, and retries each item until it is done.
 
 use std::pin::Pin;
 
@@ -7,32 +7,34 @@ use sprag_store::{Backend, OutboxRow, Result, Row, RunRow, Table};
 
 use crate::Executor;
 
-/// What an effect's work returns: nothing, or why it failed.
+/// The future of an effect's work; its error is the reason for the failure.
 pub type EffectFuture<'a> = Pin<Box<dyn Future<Output = std::result::Result<(), String>> + Send + 'a>>;
 
-/// Something to be done after a run has ended. It may be called again for the same run: after a crash
-/// between doing it and noting that, because another effect of the run failed, or by two executors at once.
+/// Work to do after a run has ended. The executor may call it again for the same run: after a crash between the work
+/// and its record, because another effect of the run failed, or because two executors run at once.
 pub trait Effect: Send + Sync + 'static {
-    /// What it is called in the log.
+    /// Returns the effect's name for log lines.
     fn name(&self) -> &'static str;
-    /// Does it.
+    /// Does the work for a run that has ended.
     fn run_ended(&self, run: RunId) -> EffectFuture<'_>;
 }
 
-/// Whether a run is over, or gone.
+/// Returns whether a run is over, or gone.
 fn is_over(db: &mut dyn Backend, run: RunId) -> Result<bool> {
     Ok(Table::<RunRow>::load(db, run)?.is_none_or(|row| row.status().is_terminal()))
 }
 
-/// Effects that one sweep carries out at most.
+/// The kind of an entry that tells a run of its child's end.
+const CHILD_ENDED: &str = "child.ended";
+/// The most effects that one sweep carries out.
 const BATCH: usize = 64;
 /// The first wait after a failure; it doubles up to [`LONGEST_WAIT_MS`].
 const FIRST_WAIT_MS: i64 = 1_000;
-/// No effect waits longer than this for its next try.
+/// The longest wait of an effect for its next try.
 const LONGEST_WAIT_MS: i64 = 300_000;
 
 impl Executor {
-    /// A run that is the work of another's step has ended: that step is looked at.
+    /// Looks at the step whose work is a run that has ended.
     async fn tell_parent(&self, row: &OutboxRow) -> Result<bool> {
         let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap_or_default();
         let step = payload["step"].as_u64().and_then(|step| StepNo::try_from(step).ok()).unwrap_or_default();
@@ -46,7 +48,30 @@ impl Executor {
         Ok(true)
     }
 
-    /// Carries out what is due in the outbox. One that fails blocks no other and undoes nothing.
+    /// Looks at the steps whose child runs have ended; returns how many.
+    pub(crate) async fn tell_parents(&self) -> Result<usize> {
+        let now_ms = self.store.now().steady_ms;
+        let mut told = 0;
+        for row in self.store.read(|db| db.outbox_due(now_ms, self.batch(BATCH)))? {
+            if &*row.kind == CHILD_ENDED && self.cares_for(row.run) {
+                told += usize::from(self.tell_parent(&row).await?);
+            }
+        }
+        Ok(told)
+    }
+
+    /// Carries out the outbox entries that are due now, for processes that do no other work of an executor.
+    pub async fn finish_effects(&self) -> Result<()> {
+        let now_ms = self.store.now().steady_ms;
+        let due = self.store.read(|db| db.outbox_due(now_ms, usize::MAX))?.len();
+        // Entries that other processes add meanwhile are left to those processes.
+        for _ in 0..due.div_ceil(BATCH) {
+            self.relay().await?;
+        }
+        Ok(())
+    }
+
+    /// Carries out the outbox entries that are due. An effect that fails blocks no other and undoes nothing.
     pub(crate) async fn relay(&self) -> Result<usize> {
         let now_ms = self.store.now().steady_ms;
         let mut done = 0;
@@ -54,11 +79,11 @@ impl Executor {
             if !self.cares_for(row.run) {
                 continue;
             }
-            if &*row.kind == "child.ended" {
+            if &*row.kind == CHILD_ENDED {
                 done += usize::from(self.tell_parent(&row).await?);
                 continue;
             }
-            // Somebody has resumed it meanwhile: its next end brings its own effects.
+            // Another process has resumed the run meanwhile. The end of the resumed run brings its own effects.
             if !self.store.read(|db| is_over(db, row.run))? {
                 self.store.executor().effect_done(row.id).await?;
                 continue;

@@ -1,4 +1,4 @@
-//! One sweep: everything whose time has come, each in a transaction of its own.
+//! One sweep: all actions that are due, each in a transaction of its own.
 
 use sprag_lifecycle::{ExecutionId, RunId};
 use sprag_store::ops::{Lease, Lost, could_take, leavable_environments};
@@ -6,39 +6,54 @@ use sprag_store::{ExecutionRow, Id, Result, RunRow, Table, WorkerRow};
 
 use crate::Executor;
 
-/// How much of each kind one sweep takes on; the rest comes with the next.
+/// The most items of each kind that one sweep handles; the next sweep handles the rest.
 const BATCH: usize = 256;
 
-/// What a sweep has done.
+/// The counts of one sweep's actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Swept {
-    /// Executions handed over because their time had come.
+    /// Executions handed over because they were due.
     pub scheduled: usize,
     /// Executions taken from owners that were lost.
     pub abandoned: usize,
-    /// Executions handed over again because nobody came for them.
+    /// Executions handed over again because no worker claimed them.
     pub redispatched: usize,
     /// Runs started because their group had a place.
     pub started: usize,
     /// Workers found to be gone.
     pub workers_lost: usize,
-    /// Environments taken from hosts where nobody works any more.
+    /// Runs that are no longer reserved to a worker that is gone.
+    pub orphans_freed: usize,
+    /// Dead runs that were taken over because they held a place that another run waits for.
+    pub adopted: usize,
+    /// Environments taken from hosts that have no worker left.
     pub hosts_lost: usize,
     /// Effects carried out.
     pub effects: usize,
 }
 
 impl Executor {
-    /// Does everything whose time has come.
+    /// Carries out all actions that are due.
     pub async fn sweep(&self) -> Result<Swept> {
         let mut swept = Swept::default();
         self.fire_timers(&mut swept).await?;
         self.reap_leases(&mut swept).await?;
         self.reap_workers(&mut swept).await?;
+        self.free_orphans(&mut swept).await?;
+        self.end_dead_holders(&mut swept).await?;
         self.redispatch(&mut swept).await?;
         self.fill(&mut swept).await?;
         swept.effects = self.relay().await?;
         Ok(swept)
+    }
+
+    /// Carries out the actions that depend on time alone: timers, lapsed leases, and the ends of child runs. Leaves
+    /// effects to an executor that can carry them out.
+    pub async fn keep_time(&self) -> Result<()> {
+        let mut swept = Swept::default();
+        self.fire_timers(&mut swept).await?;
+        self.reap_leases(&mut swept).await?;
+        self.tell_parents().await.map(drop)
     }
 
     async fn fire_timers(&self, swept: &mut Swept) -> Result<()> {
@@ -64,21 +79,30 @@ impl Executor {
         Ok(())
     }
 
-    /// Workers that are gone lose what they hold, and runs reserved to them go to anyone.
+    /// Marks workers that are gone as lost, and takes from them what they hold.
     async fn reap_workers(&self, swept: &mut Swept) -> Result<()> {
         if self.config.only.is_some() {
             return Ok(());
         }
-        let now_ms = self.store.now().steady_ms;
         for worker in self.store.read(|db| db.workers())? {
-            let lost = if self.hosts.is_gone(&worker.process) {
-                Lost::ProcessGone
-            } else if worker.heartbeat_until_ms <= now_ms {
-                Lost::LeaseLapsed
-            } else {
-                continue;
-            };
-            self.take_from(&worker, lost, swept).await?;
+            if let Some(lost) = self.how_lost(&worker) {
+                self.take_from(&worker, lost, swept).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives runs that are reserved to a missing worker to any worker. Every sweep checks this again, whatever
+    /// happened to the worker and whenever the reservation was made.
+    async fn free_orphans(&self, swept: &mut Swept) -> Result<()> {
+        if self.config.only.is_some() {
+            return Ok(());
+        }
+        for run in self.store.read(|db| db.orphaned_runs(BATCH))? {
+            if done(run, self.store.executor().free_orphan(run).await, false) {
+                tracing::info!(%run, "the worker that it was reserved to is gone: anyone may take it");
+                swept.orphans_freed += 1;
+            }
         }
         Ok(())
     }
@@ -87,9 +111,6 @@ impl Executor {
         tracing::info!(worker = worker.id, name = %worker.name, ?lost, "worker is gone");
         if lost == Lost::ProcessGone {
             swept.abandoned += self.abandon_all(worker.id).await?;
-        }
-        for run in self.store.read(|db| db.pinned_runs(worker.id))? {
-            self.store.executor().pin_run(run, None).await?;
         }
         swept.workers_lost +=
             usize::from(self.store.reaper().worker_lost(worker.id, lost).await?.is_applied());
@@ -128,7 +149,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Has a run that waits for a host where nobody works any more go on elsewhere, if a remote has its states.
+    /// Lets a run that waits for a host without any worker continue on another host, if a remote has its states.
     async fn leave_lost_hosts(&self, execution: ExecutionId, since_ms: i64) -> Result<usize> {
         let mut left = 0;
         for row in self.store.read(|db| leavable_environments(db, execution.run))? {
@@ -141,7 +162,7 @@ impl Executor {
         Ok(left)
     }
 
-    /// Whether it has waited for longer than its bound, and nobody is there to wait for.
+    /// Returns whether an execution has waited for longer than its bound while no worker could take it.
     fn is_hopeless(&self, execution: ExecutionId, now_ms: i64) -> Result<bool> {
         let bound_ms = self.config.unserved_bound.as_millis() as i64;
         self.store.read(|db| {
@@ -158,7 +179,7 @@ impl Executor {
         })
     }
 
-    /// Hands over what has a place now, and starts the runs that have one.
+    /// Hands over the executions that have a place now, and starts the runs that have one.
     async fn fill(&self, swept: &mut Swept) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
         for queue in self.store.read(|db| db.crowded_queues(now_ms))? {
@@ -176,7 +197,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Queued runs whose process is gone: a place would be lost on them. Whoever takes one over frees it.
+    /// Returns the queued runs whose process is gone, because a place would be wasted on them. A process that takes
+    /// such a run over makes it eligible again.
     fn unattended(&self, group: &str) -> Result<Vec<RunId>> {
         self.store.read(|db| {
             let mut gone = Vec::new();
@@ -193,8 +215,9 @@ impl Executor {
     }
 }
 
-/// What came of one item of a sweep: one that cannot be read or written must not hold up the others.
-fn done<T>(run: RunId, result: Result<T>, otherwise: T) -> T {
+/// Returns the result of one item of a sweep. Logs an error and returns `otherwise`, because one item that cannot be
+/// read or written must not stop the others.
+pub(crate) fn done<T>(run: RunId, result: Result<T>, otherwise: T) -> T {
     result.unwrap_or_else(|error| {
         tracing::warn!(%run, %error, "sweep: left for the next one");
         otherwise

@@ -1,49 +1,50 @@
-//! How long to wait before something is tried again: longer from time to time, and never all at once.
+//! The wait before a retry: it grows with each try, and is random, so that many clients do not retry at the same
+//! moment.
 
 use std::time::Duration;
 
-/// The first wait.
+/// The upper bound of the first wait.
 const FIRST_MS: u64 = 200;
-/// The longest wait, unless the server asks for more.
+/// The longest wait, unless the server asks for a longer one.
 const LONGEST_MS: u64 = 10_000;
 /// The longest wait that a server may ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(60);
 
-/// Grows with each try.
+/// The state of a wait that grows with each try.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     tries: u32,
 }
 
 impl Backoff {
-    /// How long to wait now; at least as long as the server asked for.
+    /// Returns the next wait, which is at least as long as the server asked for, up to a bound.
     pub(crate) fn next(&mut self, asked: Option<Duration>) -> Duration {
         let whole_ms = (FIRST_MS << self.tries.min(16)).min(LONGEST_MS);
         self.tries += 1;
-        // Between half of it and all of it, so that many who lost one server come back one by one.
+        // Between half of the wait and all of it, so that many workers that lost one server do not come back at once.
         let chance = random() % (whole_ms / 2 + 1);
         Duration::from_millis(whole_ms / 2 + chance).max(asked.unwrap_or_default().min(LONGEST_ASKED))
     }
 }
 
-/// Any number.
+/// Returns a random number.
 pub(crate) fn random() -> u64 {
     let mut bytes = [0u8; 8];
     fill(&mut bytes);
     u64::from_ne_bytes(bytes)
 }
 
-/// Fills with what nobody can guess.
+/// Fills a buffer with unpredictable bytes.
 pub(crate) fn fill(bytes: &mut [u8]) {
     let mut filled = 0;
     while filled < bytes.len() {
-        // Interrupted by a signal at most; the kernel's source is there from early on.
+        // At most a signal interrupts the call; the kernel's source is available from early boot on.
         let flags = rustix::rand::GetRandomFlags::empty();
         filled += rustix::rand::getrandom(&mut bytes[filled..], flags).unwrap_or(0);
     }
 }
 
-/// Lets a while pass.
+/// Waits for this time.
 pub(crate) async fn pause(for_a_while: Duration) {
     let _ = tokio::time::timeout(for_a_while, std::future::pending::<()>()).await;
 }

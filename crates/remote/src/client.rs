@@ -1,7 +1,7 @@
-//! One request and its answer, or in words why there is none. Whether to ask again is for the caller to say.
+//! One request and its answer, or an error. The caller decides whether to retry.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,19 +19,19 @@ use sprag_worker::wire;
 use crate::backoff::fill;
 use crate::error::Error;
 
-/// How long a connection may take to be made.
+/// The time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a connection is kept that nobody uses.
+/// The time after which an unused connection is closed.
 const IDLE: Duration = Duration::from_secs(20);
-/// What an answer may have: work with its plans.
+/// The largest answer: executions with their plans.
 const MOST_ANSWER_BYTES: usize = 64 << 20;
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address(String);
 
 impl Address {
-    /// Reads `http://HOST[:PORT][/PREFIX]`.
+    /// Parses `http://HOST[:PORT][/PREFIX]`.
     pub fn parse(text: &str) -> Result<Address, Error> {
         let wrong = |reason: &str| Error::Address { text: text.to_owned(), reason: reason.to_owned() };
         let uri: Uri = text.parse().map_err(|_| wrong("not a URL; write http://HOST:PORT"))?;
@@ -62,7 +62,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Asks a server. Cloning it is cheap.
+/// A client of one server. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Client(Arc<Inner>);
 
@@ -70,13 +70,18 @@ struct Inner {
     address: Address,
     pool: Pool<HttpConnector, Full<Bytes>>,
     token: Option<HeaderValue>,
+    /// The token's hash; empty without one.
+    hash: String,
     key: HeaderValue,
     id: Id,
+    /// The name of the server's store; empty until the server has told it.
+    store: Mutex<String>,
 }
 
 impl Client {
-    /// A client with a key of its own.
+    /// Creates a client with a random key.
     pub fn new(address: Address, token: Option<&str>) -> Result<Client, Error> {
+        let hash = token.map(|token| wire::token_hash(token.trim())).unwrap_or_default();
         let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {}", token.trim())));
         let mut token =
             token.transpose().map_err(|_| Error::Local("--token holds strange characters".into()))?;
@@ -86,9 +91,6 @@ impl Client {
         let mut bits = [0u8; 16];
         fill(&mut bits);
         let key: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-        let id = wire::worker_id(&key);
-        let mut key = HeaderValue::from_str(&key).map_err(|error| Error::Local(error.to_string()))?;
-        key.set_sensitive(true);
         let mut connector = HttpConnector::new();
         connector.set_connect_timeout(Some(CONNECT));
         connector.set_nodelay(true);
@@ -97,20 +99,50 @@ impl Client {
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
             .build(connector);
-        Ok(Client(Arc::new(Inner { address, pool, token, key, id })))
+        let (id, key) = (wire::worker_id(&key, &hash), header(&key)?);
+        Ok(Client(Arc::new(Inner { address, pool, token, hash, key, id, store: Mutex::default() })))
     }
 
-    /// The worker's number.
+    /// Returns a client of the same server for a worker with another key.
+    pub(crate) fn with_key(&self, key: &str) -> Result<Client, Error> {
+        let inner = &self.0;
+        Ok(Client(Arc::new(Inner {
+            address: inner.address.clone(),
+            pool: inner.pool.clone(),
+            token: inner.token.clone(),
+            hash: inner.hash.clone(),
+            key: header(key)?,
+            id: wire::worker_id(key, &inner.hash),
+            store: Mutex::new(self.store()),
+        })))
+    }
+
+    /// Returns the worker's key.
+    pub(crate) fn key(&self) -> String {
+        self.0.key.to_str().unwrap_or_default().to_owned()
+    }
+
+    /// Returns the name of the server's store; empty before the worker has registered.
+    pub(crate) fn store(&self) -> String {
+        self.0.store.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Stores the name of the server's store.
+    pub(crate) fn set_store(&self, store: String) {
+        *self.0.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
+    }
+
+    /// Returns the worker's id.
     pub fn id(&self) -> Id {
         self.0.id
     }
 
-    /// Where the server is.
+    /// Returns the server's address.
     pub fn address(&self) -> &Address {
         &self.0.address
     }
 
-    /// Says something, and reads the answer, both within `limit`.
+    /// Sends a JSON message and reads the answer, both within `limit`.
     pub(crate) async fn post<R: DeserializeOwned>(
         &self,
         path: &str,
@@ -121,7 +153,7 @@ impl Client {
         self.send(path, "application/json", body.into(), limit).await
     }
 
-    /// Sends bytes.
+    /// Sends bytes of the content type `kind` and reads the answer, both within `limit`.
     pub(crate) async fn send<R: DeserializeOwned>(
         &self,
         path: &str,
@@ -160,7 +192,7 @@ impl Client {
         }
     }
 
-    /// What an answer that is none of ours, or no good one, means.
+    /// Converts an answer with an error status, from this server or from something in between, to an error.
     fn problem(&self, status: StatusCode, after: Option<Duration>, body: &[u8]) -> Error {
         #[derive(serde::Deserialize)]
         struct Problem {
@@ -181,10 +213,10 @@ impl Client {
             401 | 403 => Error::Unwelcome { server, reason },
             409 => Error::Refused(reason),
             413 => Error::TooLarge(reason),
-            // Of a path that is not there at all, or of something that is gone.
+            // Either the path itself does not exist on the server, or the object of the request is gone.
             404 if told.code != "not_found" => self.strange(&reason),
             404 if reason.contains("/v1/work/") => self.strange(&reason),
-            404 => Error::Refused(reason),
+            404 => Error::Gone(reason),
             _ => Error::Misunderstood { server, reason },
         }
     }
@@ -198,7 +230,13 @@ impl Client {
     }
 }
 
-/// An error with what is behind it: the outermost alone says little.
+fn header(key: &str) -> Result<HeaderValue, Error> {
+    let mut key = HeaderValue::from_str(key).map_err(|error| Error::Local(error.to_string()))?;
+    key.set_sensitive(true);
+    Ok(key)
+}
+
+/// Returns an error with its causes, because the outermost error alone says little.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! A server as a worker's desk: asked again until it answers, in ways that do no harm twice.
+//! A server as a worker's desk. A request is retried until there is an answer, in ways that are safe to repeat.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,40 +15,47 @@ use tokio::sync::watch;
 use crate::backoff::{Backoff, pause, random};
 use crate::client::Client;
 use crate::error::Error;
+use crate::unsent::Backlog;
 
-/// How long a claim waits at the server.
+/// The time that a claim waits at the server.
 const POLL: Duration = Duration::from_secs(20);
-/// How much longer than it waits an answer may take.
+/// The time that an answer may take beyond the wait at the server.
 const SLACK: Duration = Duration::from_secs(5);
-/// How long a short question may take.
+/// The time limit of a short request.
 const SHORT: Duration = Duration::from_secs(10);
-/// How long a report is tried. Whoever has it by then, the fence decides.
+/// The time for which a report is retried. If another worker owns the execution by then, the fence decides.
 const REPORT_FOR: Duration = Duration::from_secs(120);
-/// How long a worker says goodbye.
+/// The time for which a worker retries to drain, to deregister, or to report that processes are gone.
 const GOODBYE: Duration = Duration::from_secs(10);
-/// Work that is not held for longer than this is not begun.
+/// The shortest remaining lease with which an execution is started, in ms.
 const TOO_SHORT_MS: u64 = 1_000;
 
 /// A server. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Remote {
     client: Client,
-    /// Nothing is tried again any more.
+    backlog: Backlog,
+    /// Whether requests are no longer retried.
     hurried: Arc<AtomicBool>,
 }
 
 impl Remote {
-    /// The server that this client asks.
-    pub fn new(client: Client) -> Self {
-        Remote { client, hurried: Arc::default() }
+    /// Creates a desk that uses this client. While too much of the backlog waits to be sent, it claims nothing.
+    pub(crate) fn new(client: Client, backlog: Backlog) -> Self {
+        Remote { client, backlog, hurried: Arc::default() }
     }
 
-    /// From now on nothing is tried twice.
+    /// Whether requests are no longer retried.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.hurried.load(Ordering::Acquire)
+    }
+
+    /// Stops all retries from now on.
     pub fn hurry(&self) {
         self.hurried.store(true, Ordering::Release);
     }
 
-    /// Asks until it is known what became of it, or the time is over.
+    /// Retries a request until its outcome is known or the time is over.
     async fn insist<R: serde::de::DeserializeOwned>(
         &self,
         path: &str,
@@ -65,7 +72,7 @@ impl Remote {
             };
             let wait = backoff.next(error.after());
             let over = boot_ms() + wait.as_millis() as u64 >= until_ms;
-            if !error.is_unknown() || over || self.hurried.load(Ordering::Acquire) {
+            if !error.is_unknown() || over || self.is_hurried() {
                 return Err(error);
             }
             tracing::warn!(%error, path, "asking again");
@@ -73,7 +80,8 @@ impl Remote {
         }
     }
 
-    /// What was given, by our clock; what is about to lapse is renewed first, or left alone.
+    /// Converts leases from the server to this machine's clock. Leases that are about to lapse are renewed first, and
+    /// executions whose lease is too short are not started.
     async fn granted(&self, given: Vec<wire::Given>, sent_ms: u64, lease_ms: i64) -> Vec<Granted> {
         let mut granted: Vec<Granted> = given
             .into_iter()
@@ -110,7 +118,7 @@ impl Desk for Remote {
 
     fn listen(&self, _: Vec<Topic>) {}
 
-    /// A claim has waited already.
+    /// Returns at once, because a claim has waited at the server already.
     async fn rest(&self, (): &(), _: Duration) {}
 
     async fn disturbed(&self, (): &(), held: Holding, limit: Duration) {
@@ -119,7 +127,7 @@ impl Desk for Remote {
         let watching = async {
             let watched = self.client.post::<wire::Watched>("/v1/work/watch", &asked, limit).await;
             if !matches!(watched, Ok(wire::Watched { changed: true })) {
-                // The rest of the time passes without it.
+                // Spend the rest of the time without the server.
                 std::future::pending::<()>().await;
             }
         };
@@ -131,7 +139,9 @@ impl Desk for Remote {
     }
 
     async fn register(&self, new: NewWorker) -> Result<(), Error> {
-        self.client.post::<wire::Done>("/v1/work/register", &new, SHORT).await.map(drop)
+        let registered = self.client.post::<wire::Registered>("/v1/work/register", &new, SHORT).await?;
+        self.client.set_store(registered.store);
+        Ok(())
     }
 
     async fn claim(
@@ -143,11 +153,18 @@ impl Desk for Remote {
         let lease_ms = claimer.lease_ms;
         let wanted = wire::Claim { claimer, limit, wait_ms: POLL.as_millis() as u64 };
         let mut backoff = Backoff::default();
-        // The nonce stays: if an answer was lost, the next one is the same.
+        // The nonce stays the same: if an answer was lost, the next one repeats it.
         while !*stop.borrow() {
+            tokio::select! {
+                () = self.backlog.room() => {}
+                _ = stop.changed() => continue,
+            }
             let sent_ms = boot_ms();
             let answer = tokio::select! {
                 answer = self.client.post::<wire::Claimed>("/v1/work/claim", &wanted, POLL + SLACK) => answer,
+                // Executions that the server grants meanwhile go back to the queue, because the answer is not
+                // received.
+                () = self.backlog.full() => continue,
                 _ = stop.changed() => continue,
             };
             match answer {
@@ -168,7 +185,7 @@ impl Desk for Remote {
 
     async fn heartbeat(&self, _: Id, leases: Vec<Lease>, lease: Duration) -> Result<Beat, Error> {
         let told = wire::Heartbeat { leases, lease_ms: lease.as_millis() as i64 };
-        // Until the next one is due.
+        // Retry until the next heartbeat is due.
         let give_up_ms = boot_ms() + lease.as_millis() as u64 / 3;
         let mut backoff = Backoff::default();
         loop {
@@ -198,7 +215,7 @@ impl Desk for Remote {
     ) -> Result<Option<Granted>, Error> {
         let lease_ms = next.as_ref().map_or(0, |next| next.lease_ms);
         let told = wire::Finish { lease, ending, next };
-        // Counted from the first try: what follows is renewed at once if that was long ago.
+        // Counted from the first try. If that was long ago, the lease of the next execution is renewed at once.
         let sent_ms = boot_ms();
         match self.insist::<wire::Finished>("/v1/work/finish", &told, REPORT_FOR).await {
             Ok(finished) => {
@@ -215,7 +232,7 @@ impl Desk for Remote {
                 let told = wire::Finish { lease, ending, next: None };
                 self.insist::<wire::Finished>("/v1/work/finish", &told, REPORT_FOR).await.map(|_| None)
             }
-            Err(Error::Refused(reason)) => {
+            Err(Error::Refused(reason) | Error::Gone(reason)) => {
                 tracing::warn!(execution = %lease.execution, reason, "result refused");
                 Ok(None)
             }
@@ -226,12 +243,12 @@ impl Desk for Remote {
     async fn vanished(&self, lease: Lease) -> Result<(), Error> {
         let told = wire::Held { lease };
         match self.insist::<wire::Done>("/v1/work/vanished", &told, GOODBYE).await {
-            Ok(_) | Err(Error::Refused(_)) => Ok(()),
+            Ok(_) | Err(Error::Refused(_) | Error::Gone(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Only a process that started a run has one of its own.
+    /// Does nothing, because only a process that started a run has a run of its own.
     async fn reclaim(&self, _: RunId, _: Id) -> Result<(), Error> {
         Ok(())
     }

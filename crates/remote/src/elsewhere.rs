@@ -1,9 +1,11 @@
-//! A worker that serves queues of a server elsewhere, from its start to its end.
+//! A worker that serves queues of a remote server, from its start to its shutdown.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sprag_app::text::size;
+use sprag_process::boot_ms;
 use sprag_store::Id;
 use sprag_worker::{Commands, Config, Environments, Files, Handlers, Worker};
 use tokio::sync::watch;
@@ -13,37 +15,45 @@ use crate::backoff::{Backoff, pause};
 use crate::client::{Address, Client};
 use crate::desk::Remote;
 use crate::error::Error;
-use crate::logs::Streaming;
+use crate::logs::{Streaming, send_backlog};
 use crate::records::Asked;
 use crate::tidy;
+use crate::unsent::Backlog;
 
-/// How long a command has between being asked to end and being killed.
+/// The time that a worker has at shutdown to send the logs that wait.
+const SEND_WITHIN: Duration = Duration::from_secs(30);
+/// The interval of checks whether all of them were sent.
+const LOOK: Duration = Duration::from_millis(100);
+/// The time that a command has between the request to stop and being killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// How a worker behaves.
+/// The configuration of a worker.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The server.
+    /// The address of the server.
     pub server: Address,
-    /// What it wants to be shown.
+    /// The token that the server requires; none if it requires none.
     pub token: Option<String>,
-    /// What the worker calls itself.
+    /// The name that users see.
     pub name: String,
     /// The queues it serves.
     pub queues: Vec<Arc<str>>,
-    /// What it has that steps may ask for.
+    /// The capabilities that steps may require.
     pub labels: Vec<Arc<str>>,
-    /// How much it takes at once.
+    /// The number of executions that it runs at once.
     pub slots: usize,
-    /// How long it may be silent.
+    /// The time without a heartbeat after which its executions are given to other workers.
     pub lease: Duration,
-    /// Where it keeps logs until they are sent, worktrees, and files that steps hand on.
+    /// The folder for unsent logs, worktrees and output files of steps.
     pub data: PathBuf,
-    /// The program that supervises commands.
+    /// The program that is started as the supervisor of each command.
     pub supervisor: PathBuf,
+    /// The number of bytes in logs of ended steps that may wait to be sent; with more, the worker takes no further
+    /// steps.
+    pub most_unsent: u64,
 }
 
-/// A worker that works.
+/// A running worker.
 pub struct Elsewhere {
     id: Id,
     desk: Remote,
@@ -51,13 +61,16 @@ pub struct Elsewhere {
     stop: watch::Sender<bool>,
     working: JoinHandle<Result<(), Error>>,
     tidying: JoinHandle<()>,
+    backlog: Backlog,
+    sending: JoinHandle<()>,
+    data: PathBuf,
 }
 
-/// Ends all work of a worker at once; others may take it over.
+/// A handle that stops all executions of a worker at once, so that other workers may take them over.
 pub struct Abandoner(Worker<Remote>, Remote);
 
 impl Abandoner {
-    /// Ends it.
+    /// Stops all executions and all retries.
     pub fn abandon(&self) {
         self.1.hurry();
         self.0.drop_all();
@@ -65,20 +78,22 @@ impl Abandoner {
 }
 
 impl Elsewhere {
-    /// Presents itself to the server, however long that takes to be there, and begins to work.
+    /// Registers at the server, waits as long as the server cannot be reached, and starts to work.
     pub async fn start(options: Options) -> Result<Elsewhere, Error> {
-        let Options { server, token, name, queues, labels, slots, lease, data, supervisor } = options;
-        std::fs::create_dir_all(&data)
+        let Options { server, token, name, queues, labels, slots, lease, data, supervisor, most_unsent } =
+            options;
+        sprag_process::make_private_folder(&data)
             .map_err(|error| Error::Local(format!("cannot make {}: {error}", data.display())))?;
         let client = Client::new(server, token.as_deref())?;
         let (id, files) = (client.id(), Files::new(&data));
         let environments = Environments::new(Arc::new(Asked(client.clone())), &data, id);
         let commands = Commands::new(files.clone(), supervisor, GRACE).in_environments(environments);
         let inner = Handlers::default().with_commands(commands);
-        let runner = Arc::new(Streaming { inner, client: client.clone(), files });
+        let backlog = Backlog::new(&data, most_unsent);
+        let runner = Arc::new(Streaming { inner, client: client.clone(), files, backlog: backlog.clone() });
         let config = Config { id, name, queues, labels, only: None, slots, lease };
         let process = sprag_process::current().map_err(|error| Error::Local(error.to_string()))?.to_string();
-        let desk = Remote::new(client.clone());
+        let desk = Remote::new(client.clone(), backlog.clone());
         let mut backoff = Backoff::default();
         let worker = loop {
             match Worker::register(desk.clone(), config.clone(), runner.clone(), &process).await {
@@ -91,25 +106,31 @@ impl Elsewhere {
             }
         };
         let (stop, stops) = watch::channel(false);
-        let tidying = tokio::spawn(tidy::look_after(client, data, stops.clone()));
+        let tidying = tokio::spawn(tidy::look_after(client.clone(), data.clone(), stops.clone()));
+        let sending = tokio::spawn(send_backlog(client, backlog.clone(), data.clone()));
         let working = tokio::spawn({
             let worker = worker.clone();
             async move { worker.run(stops).await }
         });
-        Ok(Elsewhere { id, desk, worker, stop, working, tidying })
+        Ok(Elsewhere { id, desk, worker, stop, working, tidying, backlog, sending, data })
     }
 
-    /// Its number.
+    /// Returns the worker's id.
     pub fn id(&self) -> Id {
         self.id
     }
 
-    /// Something with which to end all work even while the worker shuts down.
+    /// Returns a handle that stops all executions, even while the worker shuts down.
     pub fn abandoner(&self) -> Abandoner {
         Abandoner(self.worker.clone(), self.desk.clone())
     }
 
-    /// Waits until the worker cannot go on, and says why.
+    /// Returns the reason why the worker takes no steps, as a value to watch; none while it takes steps.
+    pub fn notice(&self) -> watch::Receiver<Option<String>> {
+        self.backlog.notice()
+    }
+
+    /// Waits until the worker cannot continue, and returns the reason.
     pub async fn failed(&mut self) -> Error {
         match (&mut self.working).await {
             Ok(Err(error)) => error,
@@ -118,11 +139,26 @@ impl Elsewhere {
         }
     }
 
-    /// Takes no more work, finishes what it has, and leaves.
-    pub async fn shutdown(self) -> Result<(), Error> {
+    /// Takes no more work, finishes the running executions, sends the logs that wait, and deregisters. Returns a
+    /// message about the logs that are left, if any.
+    pub async fn shutdown(self) -> Result<Option<String>, Error> {
         let _ = self.stop.send(true);
         let worked = self.working.await;
         self.tidying.abort();
-        worked.unwrap_or_else(|error| Err(Error::Local(format!("the worker's task is gone: {error}"))))
+        let until_ms = boot_ms() + SEND_WITHIN.as_millis() as u64;
+        while self.backlog.size().0 > 0 && boot_ms() < until_ms && !self.desk.is_hurried() {
+            pause(LOOK).await;
+        }
+        self.sending.abort();
+        worked.unwrap_or_else(|error| Err(Error::Local(format!("the worker's task is gone: {error}"))))?;
+        Ok(match self.backlog.size() {
+            (0, _) => None,
+            (logs, bytes) => Some(format!(
+                "{logs} log{} ({}) not sent: kept in {}, and sent when a worker runs there again",
+                if logs == 1 { "" } else { "s" },
+                size(bytes),
+                self.data.display()
+            )),
+        })
     }
 }

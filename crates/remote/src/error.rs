@@ -1,69 +1,72 @@
-//! What can go wrong between a worker and its server.
+//! The errors between a worker and its server.
 
 use std::time::Duration;
 
 use sprag_worker::DeskError;
 
-/// Why a server did not do what it was asked to.
+/// The failure of a request to a server.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The address is not one of a server.
     #[error("--server {text:?}: {reason}")]
     Address {
-        /// What was given.
+        /// The text that the user gave.
         text: String,
-        /// What is wrong with it.
+        /// The reason why it is no address.
         reason: String,
     },
-    /// It cannot be reached, is overloaded or failing: what was asked for may have been done or not.
+    /// The server cannot be reached, is overloaded or fails: the request may have been executed or not.
     #[error("{server}: {reason}")]
     Away {
         /// The server.
         server: String,
-        /// What happened.
+        /// The cause, as text.
         reason: String,
-        /// When to come back, if it says so.
+        /// The wait that the server asks for before a retry, if it asks for one.
         after: Option<Duration>,
     },
-    /// It does not speak as a Sprag server does.
+    /// The answer is not that of a Sprag server.
     #[error("{server} does not answer like a Sprag server: {reason}")]
     Strange {
         /// The server.
         server: String,
-        /// What it said.
+        /// The unexpected answer.
         reason: String,
     },
-    /// It does not let this worker in.
+    /// The server does not accept this worker's token.
     #[error("{server} does not let this worker in: {reason}")]
     Unwelcome {
         /// The server.
         server: String,
-        /// What it said.
+        /// The server's message.
         reason: String,
     },
-    /// It does not understand this worker.
+    /// The server does not understand this worker's request.
     #[error(
         "{server} does not understand this worker: {reason}; use the same version of sprag on both sides"
     )]
     Misunderstood {
         /// The server.
         server: String,
-        /// What it said.
+        /// The server's message.
         reason: String,
     },
-    /// The event was refused: it is too late, or makes no sense.
+    /// The server refused the event: it is too late, or illegal.
     #[error("{0}")]
     Refused(String),
-    /// It is more than the server takes.
+    /// The object of the request is gone, because its run was forgotten.
+    #[error("{0}")]
+    Gone(String),
+    /// The request is larger than the server accepts.
     #[error("{0}")]
     TooLarge(String),
-    /// The worker's own files.
+    /// A failure on the worker's own machine, for example of its files.
     #[error("{0}")]
     Local(String),
 }
 
 impl Error {
-    /// When to come back at the earliest.
+    /// Returns the shortest wait before a retry that the server asked for, if any.
     pub(crate) fn after(&self) -> Option<Duration> {
         match self {
             Error::Away { after, .. } => *after,
@@ -71,7 +74,7 @@ impl Error {
         }
     }
 
-    /// Whether it is unknown what became of the request, so that it is asked again.
+    /// Whether the outcome of the request is unknown, so that it is retried.
     pub(crate) fn is_unknown(&self) -> bool {
         matches!(self, Error::Away { .. } | Error::Strange { .. })
     }
@@ -84,6 +87,7 @@ impl DeskError for Error {
             Error::Away { .. }
             | Error::Strange { .. }
             | Error::Refused(_)
+            | Error::Gone(_)
             | Error::TooLarge(_)
             | Error::Local(_) => false,
         }

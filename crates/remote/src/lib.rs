@@ -7,9 +7,9 @@
 //!                Streaming ─▶ Handlers (commands under supervisors, as everywhere)
 //! ```
 //!
-//! Whatever is asked may be lost on the way there or back, and is asked again in a way that does no harm: a claim
-//! by its nonce, a report word for word, a piece of a log by its offset. What is held is held by this machine's
-//! clock, counted from before the server was asked; the supervisors end what was not renewed in time.
+//! Any request or answer may be lost, so each request is safe to repeat: a claim by its nonce, a report because it is
+//! sent unchanged, a piece of a log by its offset. Leases are counted by this machine's clock from before the server
+//! was asked. The supervisors stop commands whose lease was not renewed in time.
 
 mod backoff;
 mod client;
@@ -19,6 +19,7 @@ mod error;
 mod logs;
 mod records;
 mod tidy;
+mod unsent;
 
 pub use client::{Address, Client};
 pub use desk::Remote;

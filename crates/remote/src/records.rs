@@ -1,4 +1,4 @@
-//! What is on record about environments, asked of the server by a step that is held.
+//! The records of environments, read and written through the server by the holder of a step.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_process::boot_ms;
 use sprag_store::Id;
-use sprag_store::ops::{Lease, Wanted};
+use sprag_store::ops::{Lease, Sighting, Wanted};
 use sprag_worker::wire::{Ask, AskEnvironment, Destroyed, Done, Told};
 use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken};
 
 use crate::backoff::{Backoff, pause, random};
 use crate::client::Client;
 
-/// How long one question may take, and how long it is asked again.
+/// The time limit of one request, and the time for which it is retried.
 const SHORT: Duration = Duration::from_secs(10);
 const ASK_FOR: Duration = Duration::from_secs(60);
 
-/// A server's records.
+/// The records that a server keeps.
 pub(crate) struct Asked(pub(crate) Client);
 
 impl Asked {
@@ -28,7 +28,7 @@ impl Asked {
         loop {
             match self.0.post("/v1/work/environment", &asked, SHORT).await {
                 Ok(told) => return Ok(told),
-                // To ask or tell the same twice changes nothing.
+                // A repeated request changes nothing.
                 Err(error) if error.is_unknown() && boot_ms() < until_ms => {
                     tracing::warn!(%error, "asking about an environment");
                     pause(backoff.next(error.after())).await;
@@ -66,9 +66,9 @@ impl Records for Asked {
         })
     }
 
-    fn provide(&self, lease: Lease, wanted: Wanted, there: bool) -> RecordsFuture<'_, Provided> {
+    fn provide(&self, lease: Lease, wanted: Wanted, seen: Option<Sighting>) -> RecordsFuture<'_, Provided> {
         Box::pin(async move {
-            match self.ask(lease, Ask::Provide { wanted, there }).await? {
+            match self.ask(lease, Ask::Provide { wanted, seen }).await? {
                 Told::Provided(provided) => Ok(provided),
                 told => strange(told),
             }
@@ -125,7 +125,7 @@ impl Records for Asked {
         })
     }
 
-    /// The server sees to it that dead workers are known to be dead.
+    /// Only waits: the server itself detects dead workers.
     fn wait(&self, _: RunId, _: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()> {
         Box::pin(async move {
             pause(limit).await;

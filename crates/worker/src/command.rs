@@ -1,64 +1,70 @@
-//! Runs a step's command under a supervisor, with its log and its lock, and then whatever checks it.
+//! Runs a step's command under a supervisor, with its log and its lock, and then the step's checks.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sprag_pipeline::{Check, Kind, Shell, StepSpec, render_step};
 use sprag_process::{
-    Capture, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason, Running,
-    end_orphans, remark, spawn,
+    Capture, CrashMarks, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason,
+    Running, append_notes, kill_orphans, make_private_folder, spawn,
 };
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::control::{Control, Signal, left};
 use crate::entered::{Begin, Entered};
-use crate::environment::{Environments, Place, Setup, Without};
-use crate::evidence::{self, MAX_VALUE_BYTES, Places, wants_stdout};
+use crate::environment::{Environments, Place, Setup, Stop, Without};
+use crate::evidence::{self, MAX_VALUE_BYTES, Outputs, Patience, Places, wants_stdout};
 use crate::files::Files;
+use crate::secrets::{equip, masker};
 use crate::slots::Ended;
 
-/// How long processes of a former attempt get to be gone before the next one may start.
+/// The time that processes of an earlier attempt get to exit before the next attempt may start.
 const ORPHAN_DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a run's context holds for its steps.
+/// The part of a run's context that its steps need.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Context {
-    /// Where the run was started.
+    /// The folder in which the run was started.
     dir: Option<PathBuf>,
 }
 
-/// Runs commands.
+/// The runner of commands: one supervisor process per command.
 #[derive(Debug, Clone)]
 pub struct Commands {
     pub(crate) files: Files,
     supervisor: PathBuf,
     grace: Duration,
     environments: Option<Environments>,
+    pub(crate) marks: Arc<CrashMarks>,
 }
 
 impl Commands {
-    /// Runs commands with this program as their supervisor.
+    /// Creates a runner that starts this program as the supervisor of each command. A command that is asked to stop
+    /// has `grace` before it is killed.
     pub fn new(files: Files, supervisor: PathBuf, grace: Duration) -> Self {
-        Commands { files, supervisor, grace, environments: None }
+        let marks = CrashMarks::of(files.data());
+        Commands { files, supervisor, grace, environments: None, marks }
     }
 
-    /// Runs them in the environments of their runs.
+    /// Runs each command in the environment of its run.
     pub fn in_environments(mut self, environments: Environments) -> Self {
         self.environments = Some(environments);
         self
     }
 
-    /// The environment that a step works in, if its run has one.
+    /// Enters the environment that a step works in. Returns none if its run has none.
     pub(crate) async fn enter(
         &self,
         assignment: &Assignment,
+        spec: &StepSpec,
         control: &Control,
     ) -> Result<Option<Entered>, Ended> {
         let entered = match &self.environments {
-            Some(environments) => environments.enter(assignment, control).await,
+            Some(environments) => environments.enter(assignment, &masker(spec), control).await,
             None if assignment.plan.environment.is_some() => {
                 Err(Without::Failed("this program makes no environments for runs".to_owned()))
             }
@@ -68,20 +74,28 @@ impl Commands {
             (Without::Failed(message), _) => {
                 failed(&json!({ "reason": "environment", "message": message }), true)
             }
+            (Without::Blocked(kind), _) => {
+                let facts = json!({
+                    // The step never entered its environment, so no state of it is recorded.
+                    "reason": "blocked", "in_environment": false,
+                    "message": kind.to_string(), "remedy": kind.remedy(),
+                });
+                Ended::Report(Ending::Blocked { result: Some(facts.to_string().into()) })
+            }
             (Without::Stopped, Signal::Lost) => Ended::Lost,
             (Without::Stopped, _) => Ended::Report(Ending::Cancelled),
         })
     }
 
-    /// Runs the command of a step and what checks it; returns when no process of it is left. The spec's
-    /// texts are filled in.
+    /// Runs the command of a step and its checks, and returns when none of its processes is left. The texts of `spec`
+    /// must be filled in already.
     pub async fn run(&self, assignment: &Assignment, spec: &StepSpec, mut control: Control) -> Ended {
         match control.now() {
             Signal::Renewed { .. } => {}
             Signal::Cancel => return Ended::Report(Ending::Cancelled),
             Signal::Lost => return Ended::Lost,
         }
-        let entered = match self.enter(assignment, &control).await {
+        let entered = match self.enter(assignment, spec, &control).await {
             Ok(entered) => entered,
             Err(ended) => return ended,
         };
@@ -89,10 +103,7 @@ impl Commands {
         let ended = match self.begin(assignment, spec, &entered, &mut control).await {
             Ok(()) => {
                 let ended = self.run_in(assignment, spec, Some(&entered.place), &mut control).await;
-                if ended != Ended::Lost {
-                    self.record(assignment, &entered).await;
-                }
-                ended
+                self.record(assignment, spec, &entered, ended).await
             }
             Err(ended) => ended,
         };
@@ -100,7 +111,8 @@ impl Commands {
         ended
     }
 
-    /// Makes the environment ready for a step: set up, and with the right files.
+    /// Prepares the environment for a step: runs a setup that is due, and restores the files that the step starts
+    /// with.
     pub(crate) async fn begin(
         &self,
         assignment: &Assignment,
@@ -111,7 +123,7 @@ impl Commands {
         let wrong = |message: String| failed(&json!({ "reason": "environment", "message": message }), true);
         let mut open = entered.place.setup.lock().await;
         if let Some(due) = open.clone() {
-            self.set_up(assignment, &due, &entered.place, control).await?;
+            self.set_up(assignment, spec, &due, &entered.place, control).await?;
             let key = due.key;
             let noted = entered.place.with_worktree(move |worktree| worktree.set_prepared(Some(&key))).await;
             if let Some(Err(error)) = noted {
@@ -120,7 +132,7 @@ impl Commands {
             *open = None;
         }
         drop(open);
-        // A landing that was cut off is recognised by what it has left.
+        // An interrupted landing recognises its own leftovers, so the files are not restored before it.
         let here = spec.retry_here || matches!(spec.kind, Kind::Land { .. });
         if assignment.is_retry {
             self.end_former(assignment).await.map_err(wrong)?;
@@ -134,41 +146,63 @@ impl Commands {
             forked_from: context["forked_from"]["run"].as_str().map(str::to_owned),
         };
         if let Some(remark) = entered.begin(begin).await.map_err(wrong)? {
-            self.remark(assignment, &[remark]);
+            self.remark(assignment, spec, &[remark]);
         }
         Ok(())
     }
 
-    /// Records what the step has left.
-    pub(crate) async fn record(&self, assignment: &Assignment, entered: &Entered) {
-        if let Some(remark) = entered.record(assignment.lease.execution.run, &assignment.name).await {
-            self.remark(assignment, &[remark]);
+    /// Records the state that the step has left, unless the step belongs to another worker by now. A problem that a
+    /// person should know about becomes a warning of the step.
+    pub(crate) async fn record(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        entered: &Entered,
+        ended: Ended,
+    ) -> Ended {
+        if ended == Ended::Lost {
+            return ended;
+        }
+        match entered.record(assignment.lease.execution.run, &assignment.name).await {
+            Some(warning) => {
+                self.remark(assignment, spec, std::slice::from_ref(&warning));
+                with_warning(ended, warning)
+            }
+            None => ended,
         }
     }
 
-    /// Tells something in a step's log.
-    pub(crate) fn remark(&self, assignment: &Assignment, remarks: &[String]) {
+    /// Appends remarks to a step's log, with secrets masked.
+    pub(crate) fn remark(&self, assignment: &Assignment, spec: &StepSpec, remarks: &[String]) {
+        let secrets = masker(spec);
+        let remarks: Vec<String> = remarks.iter().map(|remark| secrets.mask(remark)).collect();
         let id = assignment.lease.execution;
         let log = self.files.log(id, &assignment.name);
-        let written = std::fs::create_dir_all(self.files.run(id.run)).and_then(|()| remark(&log, remarks));
+        let written =
+            make_private_folder(&self.files.run(id.run)).and_then(|()| append_notes(&log, &remarks));
         if let Err(error) = written {
             tracing::warn!(run = %id.run, log = %log.display(), %error, "writing to a step's log");
         }
     }
 
-    /// Runs the command that a new worktree needs, with a log of its own.
+    /// Runs the setup command that a new worktree needs before step `of` starts. It has a log of its own.
     async fn set_up(
         &self,
         assignment: &Assignment,
+        of: &StepSpec,
         due: &Setup,
         place: &Place,
         control: &mut Control,
     ) -> Result<(), Ended> {
-        /// The longest that a setup may take unless it says otherwise.
+        /// The time limit of a setup that names none.
         const LONGEST_MS: u64 = 30 * 60 * 1000;
         let kind = Kind::Run { command: due.setup.run.clone(), shell: Shell::default() };
-        let spec =
-            StepSpec { timeout_ms: Some(due.setup.timeout_ms.unwrap_or(LONGEST_MS)), ..StepSpec::new(kind) };
+        let spec = StepSpec {
+            timeout_ms: Some(due.setup.timeout_ms.unwrap_or(LONGEST_MS)),
+            masks: of.masks.clone(),
+            inherit: of.inherit.clone(),
+            ..StepSpec::new(kind)
+        };
         let (mut order, places) = self
             .order(assignment, &spec, Some(place), control)
             .map_err(|message| failed(&json!({ "reason": "environment", "message": message }), true))?;
@@ -185,7 +219,7 @@ impl Commands {
         Err(failed(&json!({ "reason": "environment", "message": message, "tail": tail }), true))
     }
 
-    /// Runs the command and what checks it, there.
+    /// Runs the command and its checks in `place`, or in the folder where the run was started.
     async fn run_in(
         &self,
         assignment: &Assignment,
@@ -226,7 +260,7 @@ impl Commands {
         let id = assignment.lease.execution;
         let step = &assignment.name;
         let argv = spec.argv().ok_or("the step has no command")?;
-        std::fs::create_dir_all(self.files.run(id.run))
+        make_private_folder(&self.files.run(id.run))
             .map_err(|error| format!("cannot make {}: {error}", self.files.run(id.run).display()))?;
         let mut order = Order::new(argv, self.files.log(id, step));
         let context: Context = serde_json::from_str(&assignment.context).unwrap_or_default();
@@ -244,12 +278,7 @@ impl Commands {
             Signal::Renewed { until_ms } => Some(guard_ms(until_ms)),
             Signal::Cancel | Signal::Lost => Some(0),
         };
-        for name in &spec.secrets {
-            let value = std::env::var(name)
-                .map_err(|_| format!("the secret {name} is not set in the worker's environment"))?;
-            order.env.insert(name.clone(), value.clone());
-            order.secrets.push(value);
-        }
+        equip(&mut order, spec)?;
         if let Some(place) = place {
             order.env.extend(place.env.clone());
         }
@@ -257,7 +286,7 @@ impl Commands {
         order.env.insert("SPRAG_RUN_ID".into(), id.run.to_string());
         order.env.insert("SPRAG_STEP_ID".into(), step.clone());
         order.env.insert("SPRAG_ATTEMPT".into(), id.attempt.to_string());
-        order.env.insert("SPRAG_FENCE".into(), assignment.lease.fence.to_string());
+        order.env.insert("SPRAG_FENCE".into(), assignment.lease.guard().to_string());
         if let Some(feedback) = &assignment.feedback {
             order.env.insert("SPRAG_FEEDBACK".into(), bounded(feedback));
         }
@@ -265,12 +294,13 @@ impl Commands {
             dir,
             stdout: self.files.stdout(id, step),
             kept: self.files.kept(id, step),
-            secrets: order.secrets.clone(),
+            withheld: self.files.withheld(id, step),
         };
         Ok((order, places))
     }
 
-    /// Starts the command; first ends what is left of a former attempt, and sees it gone.
+    /// Starts the command. If processes of an earlier attempt hold the lock, kills them first and waits until they
+    /// are gone.
     async fn start(&self, order: Order, assignment: &Assignment) -> Result<Running, String> {
         let lock = order.owner_lock.clone().unwrap_or_default();
         match spawn(order.clone(), &self.supervisor).await {
@@ -281,7 +311,7 @@ impl Commands {
         spawn(order, &self.supervisor).await.map_err(|error| error.to_string())
     }
 
-    /// Ends what is left of a former attempt, if anything is: it must not write beside the next one.
+    /// Kills the remaining processes of an earlier attempt, if any: they must not write while the next attempt runs.
     async fn end_former(&self, assignment: &Assignment) -> Result<(), String> {
         let lock = self.files.lock(assignment.lease.execution.run, &assignment.name);
         match sprag_process::is_held(&lock) {
@@ -297,18 +327,20 @@ impl Commands {
         tracing::info!(run, step, "processes of a former attempt are still there: ending them");
         let ended = tokio::task::spawn_blocking(move || {
             let markers = [("SPRAG_RUN_ID", run.as_str()), ("SPRAG_STEP_ID", step.as_str())];
-            end_orphans(&markers, Some(&lock), grace, ORPHAN_DEADLINE)
+            kill_orphans(&markers, Some(&lock), grace, ORPHAN_DEADLINE)
         });
         ended.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string()).map(drop)
     }
 }
 
-/// The supervisor adds its own grace after the lease: it must be over before the store's.
+/// Returns the lease for a supervisor, in ms. The supervisor adds its own grace, which must be over before the
+/// store's lease lapses.
 fn guard_ms(until_ms: u64) -> u64 {
     (left(until_ms).as_millis() as u64).saturating_sub(LEASE_GRACE_MS).max(1)
 }
 
-/// A variable that the kernel passes on: the end of a long text is what counts.
+/// Returns a text that fits into an environment variable. Only the end of a long text is kept, because the end
+/// matters most.
 fn bounded(text: &str) -> String {
     const MOST: usize = 100 << 10;
     let mut from = text.len().saturating_sub(MOST);
@@ -318,12 +350,55 @@ fn bounded(text: &str) -> String {
     text[from..].replace('\0', "\u{fffd}")
 }
 
-/// The step with its texts filled in.
+/// Returns the step with its templates filled in.
 pub fn render(assignment: &Assignment, spec: &StepSpec) -> Result<StepSpec, String> {
-    render_step(spec, &spec.names_seen(assignment.names())).map_err(|error| error.to_string())
+    if let Some(why) = &assignment.unreadable {
+        return Err(why.clone());
+    }
+    render_step(spec, &spec.template_context(assignment.names())).map_err(|error| error.to_string())
 }
 
-/// A command that is being run for a step.
+/// The time that a step has left after its command has exited.
+struct TimeLeft {
+    stop: Stop,
+    control: Control,
+    /// The end of the step's time, by this machine's boot clock; none if the step has no limit.
+    until_ms: Option<u64>,
+}
+
+impl TimeLeft {
+    fn new(spec: &StepSpec, began_ms: u64, control: &Control) -> Self {
+        let until_ms = spec.timeout_ms.map(|limit_ms| began_ms.saturating_add(limit_ms));
+        TimeLeft { stop: Stop::listen(control), control: control.clone(), until_ms }
+    }
+
+    /// Waits for work on a blocking thread, but no longer than the step lasts: a slow file system must not hold up
+    /// the step. Returns the step's ending as the error if the time is over or the step is stopped.
+    async fn wait<T>(
+        &self,
+        work: &Work<'_>,
+        ended: &ProcessEnded,
+        not_done: &str,
+        doing: impl Future<Output = T>,
+    ) -> Result<T, Ended> {
+        let limit = self.until_ms.map_or(Duration::MAX, left);
+        match tokio::time::timeout(limit, self.stop.or(doing)).await {
+            Ok(Ok(done)) if self.until_ms.is_none_or(|until_ms| sprag_process::boot_ms() < until_ms) => {
+                Ok(done)
+            }
+            Ok(Err(_)) if self.control.now() == Signal::Lost => Err(Ended::Lost),
+            Ok(Err(_)) => Err(Ended::Report(Ending::Cancelled)),
+            Ok(Ok(_)) | Err(_) => {
+                let mut facts = work.facts(ended, None);
+                facts["reason"] = "timeout".into();
+                facts["message"] = format!("{not_done} before its time was over").into();
+                Err(Ended::Report(Ending::TimedOut { result: Some(facts.to_string().into()) }))
+            }
+        }
+    }
+}
+
+/// A command that runs for a step.
 pub(crate) struct Work<'w> {
     pub(crate) commands: &'w Commands,
     pub(crate) assignment: &'w Assignment,
@@ -332,8 +407,8 @@ pub(crate) struct Work<'w> {
 }
 
 impl Work<'_> {
-    /// Starts a command and waits for its end, passing on what the worker says. Without an end of its own,
-    /// the step's is known already.
+    /// Starts a command and waits for its exit, and forwards the worker's signals to it. Returns the step's ending as
+    /// the error if the command did not exit by itself.
     pub(crate) async fn see_to_end(
         &self,
         order: Order,
@@ -378,13 +453,13 @@ impl Work<'_> {
             }
             Reason::Cancelled => Err(Ended::Report(Ending::Cancelled)),
             Reason::LeaseLost | Reason::ParentGone => Err(Ended::Lost),
-            // Killed from outside: the tree is gone, and not by its own doing.
+            // Killed from outside: the process tree is gone, but not by its own doing.
             Reason::Signalled | Reason::SupervisorLost => Err(Ended::Vanished),
             Reason::CouldNotStart { .. } => Err(failed(&self.facts(&ended, None), false)),
         }
     }
 
-    /// What the command's end means for the step, once it is checked.
+    /// Runs the checks after the command has exited, and returns the step's ending.
     async fn judge(
         &self,
         ended: ProcessEnded,
@@ -397,9 +472,11 @@ impl Work<'_> {
             let retriable = wanted.is_empty() || ended.exit_code.is_some_and(|code| wanted.contains(&code));
             return failed(&self.facts(&ended, None), retriable);
         }
-        let outputs = match evidence::outputs(spec, self.places, ended.capture_dropped_bytes) {
-            Ok(outputs) => outputs,
-            Err(why) => {
+        let time = TimeLeft::new(spec, began_ms, control);
+        let Outputs { values: outputs, warnings } = match self.outputs(&ended, spec, &time).await {
+            Ok(Ok(outputs)) => outputs,
+            Err(ended) => return ended,
+            Ok(Err(why)) => {
                 let mut facts = self.facts(&ended, None);
                 facts["reason"] = "output".into();
                 facts["message"] = why.into();
@@ -413,10 +490,25 @@ impl Work<'_> {
                     Err(ended) => return ended,
                 },
                 Check::File { path, not_empty } => {
-                    evidence::file_is_there(&self.places.path(path), *not_empty)
+                    let (path, not_empty) = (self.places.path(path), *not_empty);
+                    let looking =
+                        tokio::task::spawn_blocking(move || evidence::file_is_there(&path, not_empty));
+                    match time.wait(self, &ended, "a file was not looked for", looking).await {
+                        Ok(held) => held.unwrap_or_else(|error| Err(error.to_string())),
+                        Err(ended) => return ended,
+                    }
                 }
-                Check::Schema { output, schema } => evidence::fits_schema(&outputs[output], schema)
-                    .map_err(|why| format!("output `{output}` does not fit its schema: {why}")),
+                Check::Schema { output, schema } => {
+                    let (value, schema) = (outputs[output].clone(), schema.clone());
+                    let checking =
+                        tokio::task::spawn_blocking(move || evidence::fits_schema(&value, &schema));
+                    match time.wait(self, &ended, "a schema was not checked", checking).await {
+                        Ok(held) => held
+                            .unwrap_or_else(|error| Err(error.to_string()))
+                            .map_err(|why| format!("output `{output}` does not fit its schema: {why}")),
+                        Err(ended) => return ended,
+                    }
+                }
             };
             if let Err(why) = held {
                 let mut facts = self.facts(&ended, Some(&outputs));
@@ -428,10 +520,36 @@ impl Work<'_> {
             }
         }
         let result = self.facts(&ended, Some(&outputs)).to_string();
-        Ended::Report(Ending::Completed { result: Some(result.into()) })
+        let completed = Ended::Report(Ending::Completed { result: Some(result.into()) });
+        if !warnings.is_empty() {
+            self.commands.remark(self.assignment, spec, &warnings);
+        }
+        warnings.into_iter().fold(completed, with_warning)
     }
 
-    /// Runs a command that must succeed, in what is left of the step's time.
+    /// Reads the step's outputs in the time that the step has left. Returns the step's ending as the error if that
+    /// time is over.
+    async fn outputs(
+        &self,
+        ended: &ProcessEnded,
+        spec: &StepSpec,
+        time: &TimeLeft,
+    ) -> Result<Result<Outputs, String>, Ended> {
+        if spec.outputs.is_empty() {
+            return Ok(Ok(Outputs { values: json!({}), warnings: Vec::new() }));
+        }
+        let patience = Patience { cancel: time.stop.cancel.clone(), until_ms: time.until_ms };
+        let (wanted, places, dropped) =
+            (spec.outputs.clone(), self.places.clone(), ended.capture_dropped_bytes);
+        let secrets = masker(spec);
+        let reading = tokio::task::spawn_blocking(move || {
+            evidence::outputs(&wanted, &places, dropped, &secrets, &patience)
+        });
+        let read = time.wait(self, ended, "its outputs were not read", reading).await?;
+        Ok(read.unwrap_or_else(|error| Err(format!("the outputs were not read: {error}"))))
+    }
+
+    /// Runs a command that must succeed, in the time that the step has left.
     async fn check_command(
         &self,
         kind: &Kind,
@@ -462,7 +580,7 @@ impl Work<'_> {
         })
     }
 
-    /// What is known of a command's end.
+    /// Returns the facts about a command's exit as JSON: outputs if there are any, else the end of the log.
     fn facts(&self, ended: &ProcessEnded, outputs: Option<&Value>) -> Value {
         let mut facts = json!({
             "reason": ended.reason,
@@ -484,7 +602,7 @@ impl Work<'_> {
     }
 }
 
-/// The first line of a command, as it is shown.
+/// Returns the first line of a command, shortened for messages.
 pub(crate) fn first_line(command: &str) -> String {
     const MOST: usize = 60;
     let line = command.lines().next().unwrap_or_default();
@@ -492,6 +610,25 @@ pub(crate) fn first_line(command: &str) -> String {
         true => format!("`{}…`", line.chars().take(MOST).collect::<String>()),
         false => format!("`{line}`"),
     }
+}
+
+/// Adds a warning to the result that is reported for a step.
+fn with_warning(ended: Ended, warning: String) -> Ended {
+    let Ended::Report(mut ending) = ended else { return ended };
+    if let Ending::Completed { result }
+    | Ending::Failed { result, .. }
+    | Ending::Blocked { result }
+    | Ending::TimedOut { result } = &mut ending
+    {
+        let told = result.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        let mut facts = told.filter(Value::is_object).unwrap_or_else(|| json!({}));
+        match facts["warnings"].as_array_mut() {
+            Some(warnings) => warnings.push(warning.into()),
+            None => facts["warnings"] = json!([warning]),
+        }
+        *result = Some(facts.to_string().into());
+    }
+    Ended::Report(ending)
 }
 
 pub(crate) fn failed(facts: &Value, retriable: bool) -> Ended {

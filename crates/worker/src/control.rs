@@ -1,30 +1,31 @@
-//! What a worker tells a piece of work while it goes on.
+//! The signals that a worker sends to an execution while it runs.
 
 use std::time::Duration;
 
 use sprag_store::Surroundings;
 use tokio::sync::watch;
 
-/// What work must know.
+/// The worker's latest instruction to an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Go on until this moment of the machine's boot clock. Told again at each renewal.
+    /// The lease is held until this moment of the machine's boot clock, so the execution continues. The worker sends
+    /// this again at each renewal.
     Renewed {
-        /// When the work must have come to its end, unless it is told otherwise before.
+        /// The moment by which the execution must have stopped unless another signal arrives first, in ms.
         until_ms: u64,
     },
-    /// Somebody wants it to end: end it, then say so.
+    /// A request to cancel: stop, then report it.
     Cancel,
-    /// It belongs to somebody else now: end it at once, its result counts for nothing.
+    /// The loss of the execution to another worker: stop at once. The result is discarded.
     Lost,
 }
 
-/// How long it is until a moment of the boot clock.
+/// Returns the time until a moment of the boot clock; zero if it has passed.
 pub(crate) fn left(until_ms: u64) -> Duration {
     Duration::from_millis(until_ms.saturating_sub(sprag_process::boot_ms()))
 }
 
-/// A piece of work's ear.
+/// The receiving end of the signals for one execution.
 #[derive(Debug, Clone)]
 pub struct Control {
     signal: watch::Receiver<Signal>,
@@ -36,12 +37,12 @@ impl Control {
         Control { signal, surroundings }
     }
 
-    /// What was said last.
+    /// Returns the latest signal.
     pub fn now(&self) -> Signal {
         *self.signal.borrow()
     }
 
-    /// Waits until something else is said. If the worker is gone, the work is lost.
+    /// Waits for the next signal. If the worker is gone, that is `Signal::Lost`.
     pub async fn next(&mut self) -> Signal {
         match self.signal.changed().await {
             Ok(()) => *self.signal.borrow_and_update(),
@@ -49,7 +50,8 @@ impl Control {
         }
     }
 
-    /// Waits until the work is not ours any more: we are told so, or it was not renewed in time by our own clock.
+    /// Waits until the execution is lost: by a signal, or because the lease was not renewed in time by this machine's
+    /// clock.
     pub async fn lost(&mut self) {
         loop {
             match self.now() {
@@ -61,7 +63,7 @@ impl Control {
                         return;
                     }
                 }
-                // Nothing is renewed by then: whoever ends it has the time that it takes.
+                // A cancelled execution is no longer renewed; it may take the time that it needs to stop.
                 Signal::Cancel => match self.next().await {
                     Signal::Lost => return,
                     Signal::Renewed { .. } | Signal::Cancel => {}
@@ -72,7 +74,7 @@ impl Control {
     }
 }
 
-/// Lets a while pass before something is tried again.
+/// Waits before a retry.
 pub(crate) async fn pause(for_a_while: Duration) {
     let _ = tokio::time::timeout(for_a_while, std::future::pending::<()>()).await;
 }

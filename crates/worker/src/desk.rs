@@ -1,12 +1,13 @@
-//! Where a worker gets its work and hands in its results: the store itself, or a server in front of it.
+//! The source of a worker's executions, to which it also reports results: the store itself, or a server in front of
+//! it.
 //!
 //! ```text
 //!   Worker ──▶ Desk ──▶ Store                    (here)
 //!                └────▶ a server ──▶ Store       (elsewhere, with a token and no database)
 //! ```
 //!
-//! A desk speaks of this machine's clock only: until when something is held is counted from before the store was
-//! asked, so that it never lasts longer here than there.
+//! A desk uses this machine's clock only. It counts a lease from before the store was asked, so that the lease never
+//! lasts longer here than in the store.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,84 +15,84 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::RunId;
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{Error, Id, Store, Subscription, Surroundings, Topic};
+use sprag_store::{Error, Id, RunRow, Store, Subscription, Surroundings, Table, Topic};
 use tokio::sync::watch;
 
-/// Work that was received.
+/// An execution that the worker has claimed.
 #[derive(Debug, Clone)]
 pub struct Granted {
-    /// What to do, and the right to do it.
+    /// The execution to run, with the lease on it.
     pub assignment: Assignment,
-    /// Until when it is ours unless renewed, by this machine's boot clock.
+    /// The moment at which the lease lapses unless it is renewed, by this machine's boot clock.
     pub until_ms: u64,
 }
 
-/// What became of a lease that was to be renewed.
+/// The result of renewing one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kept {
-    /// It goes on.
+    /// Renewed.
     Held,
-    /// It goes on, and somebody wants the work to end.
+    /// Renewed, and a cancellation of the execution was requested.
     Cancel,
-    /// It was taken away.
+    /// Not renewed: the lease was taken away.
     Lost,
 }
 
-/// What came of a heartbeat.
+/// The result of a heartbeat.
 #[derive(Debug)]
 pub struct Beat {
-    /// The store still counts on this worker.
+    /// Whether the store still regards this worker as live.
     pub known: bool,
-    /// Until when everything that is kept is ours, by this machine's boot clock.
+    /// The moment until which all renewed leases are held, by this machine's boot clock.
     pub until_ms: u64,
-    /// What became of each lease, in the order in which they were told.
+    /// The result for each lease, in the order of the request.
     pub kept: Vec<Kept>,
 }
 
-/// What a worker holds.
+/// The leases that a worker holds.
 #[derive(Debug, Clone, Default)]
 pub struct Holding {
-    /// Goes on.
+    /// Leases on executions that continue.
     pub going: Vec<Lease>,
-    /// Was told to end.
+    /// Leases on executions that were told to stop.
     pub ending: Vec<Lease>,
 }
 
-/// Why a desk could not be asked.
+/// The reason why a desk could not answer.
 pub trait DeskError: fmt::Display + fmt::Debug + Send + Sync + 'static {
-    /// Asking again is of no use.
+    /// Whether a retry is pointless.
     fn is_final(&self) -> bool;
 }
 
 /// See the module's documentation.
 pub trait Desk: Clone + Send + Sync + 'static {
-    /// Why it could not be asked.
+    /// The error of a request that failed.
     type Error: DeskError;
-    /// Hears that something may have changed.
+    /// A subscription to changes.
     type Ear: Send + Sync + 'static;
 
-    /// The machine that this is on.
+    /// Returns the machine that this desk runs on: the real one, unless it is simulated.
     fn surroundings(&self) -> Surroundings {
         Surroundings::default()
     }
 
-    /// Hears of changes to these from now on.
+    /// Subscribes to changes of these topics.
     fn listen(&self, topics: Vec<Topic>) -> Self::Ear;
 
-    /// Waits until there may be something to claim, at most this long.
+    /// Waits until there may be something to claim, at most for `limit`.
     fn rest(&self, ear: &Self::Ear, limit: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Waits until something that is held may have to end, at most this long.
+    /// Waits until an execution that the worker holds may have to stop, at most for `limit`.
     fn disturbed(&self, ear: &Self::Ear, held: Holding, limit: Duration) -> impl Future<Output = ()> + Send;
 
-    /// A number for the next claim.
+    /// Returns a number that identifies the next claim.
     fn nonce(&self) -> i64;
 
-    /// Presents a worker, new or come back.
+    /// Registers a worker, new or returning.
     fn register(&self, new: NewWorker) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Receives up to `limit` executions. It may wait for some, but not once `stop` says so.
+    /// Claims up to `limit` executions. It may wait for some, but stops waiting when `stop` becomes true.
     fn claim(
         &self,
         claimer: Claimer,
@@ -99,7 +100,7 @@ pub trait Desk: Clone + Send + Sync + 'static {
         stop: &mut watch::Receiver<bool>,
     ) -> impl Future<Output = Result<Vec<Granted>, Self::Error>> + Send;
 
-    /// Shows that a worker is there, and prolongs its leases.
+    /// Reports that a worker is live, and renews its leases.
     fn heartbeat(
         &self,
         worker: Id,
@@ -107,8 +108,14 @@ pub trait Desk: Clone + Send + Sync + 'static {
         lease: Duration,
     ) -> impl Future<Output = Result<Beat, Self::Error>> + Send;
 
-    /// Reports how something ended, again and again until that is known or makes no sense any more; the next
-    /// piece of work, if one came with the answer.
+    /// Returns the moment until which each lease is certain to stay with this worker while no process can write to
+    /// the store, by this machine's boot clock. Nothing is known about a lease that is not in the answer.
+    fn kept_through_stall(&self, _: &[Lease]) -> Vec<(Lease, u64)> {
+        Vec::new()
+    }
+
+    /// Reports the ending of an execution, and retries until the outcome is known or the report is pointless. Returns
+    /// the run's next execution if the answer contains one.
     fn finish(
         &self,
         lease: Lease,
@@ -116,31 +123,40 @@ pub trait Desk: Clone + Send + Sync + 'static {
         next: Option<Claimer>,
     ) -> impl Future<Output = Result<Option<Granted>, Self::Error>> + Send;
 
-    /// Says that the processes that did it are gone, and nobody knows how it would have ended.
+    /// Reports that the processes of an execution are gone and that its ending is unknown.
     fn vanished(&self, lease: Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Reserves a run to its own worker again, if it is reserved to nobody.
+    /// Reserves a run for its own worker again, if it is reserved for none.
     fn reclaim(&self, run: RunId, worker: Id) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Takes no more work from now on.
+    /// Marks the worker as draining: it claims no more executions.
     fn drain(&self, worker: Id) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
-    /// Leaves in good order.
+    /// Deregisters the worker.
     fn leave(&self, worker: Id) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// How often a report is tried while the store fails. The lease bounds it anyway.
-const REPORT_TRIES: usize = 20;
-/// How long to wait after the store failed before trying again.
+/// The number of tries of a report while the store fails, which lasts longer than a lease. The store decides by the
+/// fence whether a late report counts.
+const REPORT_TRIES: usize = 120;
+/// The number of tries to report that an execution's processes are gone. The reaper finds it without the report too.
+const VANISHED_TRIES: usize = 20;
+/// The wait before a retry after the store failed.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
 
 impl DeskError for Error {
     fn is_final(&self) -> bool {
-        matches!(self, Error::Closed)
+        matches!(self, Error::Closed | Error::Newer { .. })
     }
 }
 
-/// The store of this machine.
+/// Whether to retry a report after this many tries. A store that is locked or full takes no lease away meanwhile, so
+/// the report is retried as long as that lasts; the caller drops it when the work is given up.
+fn is_worth_another_try(error: &Error, tries: usize) -> bool {
+    !error.is_final() && (tries < REPORT_TRIES || error.is_unavailable())
+}
+
+/// The store, accessed directly.
 impl Desk for Store {
     type Error = Error;
     type Ear = Subscription;
@@ -166,7 +182,7 @@ impl Desk for Store {
     }
 
     async fn register(&self, new: NewWorker) -> Result<(), Error> {
-        self.claims().register(new).await.map(drop)
+        self.claims().register(new).await
     }
 
     async fn claim(
@@ -186,6 +202,19 @@ impl Desk for Store {
         Ok(Beat { known, until_ms, kept: renewals.into_iter().map(Kept::from).collect() })
     }
 
+    fn kept_through_stall(&self, leases: &[Lease]) -> Vec<(Lease, u64)> {
+        let now_ms = Store::surroundings(self).boot_ms();
+        let kept = self.claims().kept_through_stall(leases).unwrap_or_else(|error| {
+            tracing::warn!(%error, "looking at leases that cannot be renewed");
+            Vec::new()
+        });
+        let held = leases.iter().zip(kept).filter_map(|(lease, kept_ms)| {
+            let kept_ms = u64::try_from(kept_ms?).ok()?;
+            Some((*lease, now_ms + kept_ms))
+        });
+        held.collect()
+    }
+
     async fn finish(
         &self,
         lease: Lease,
@@ -203,9 +232,15 @@ impl Desk for Store {
                     }
                     return Ok(finished.next.map(|assignment| Granted { assignment, until_ms }));
                 }
-                Err(error) if tries >= REPORT_TRIES || error.is_final() => return Err(error),
+                Err(error) if !is_worth_another_try(&error, tries) => return Err(error),
                 Err(error) => {
-                    tracing::warn!(execution = %lease.execution, %error, "cannot report yet");
+                    // An error is logged only the first time, because the step has ended and its run only waits for
+                    // the store.
+                    if tries == 0 {
+                        tracing::error!(execution = %lease.execution, %error, "cannot report yet, trying again");
+                    } else {
+                        tracing::warn!(execution = %lease.execution, %error, tries, "cannot report yet");
+                    }
                     tries += 1;
                     Store::surroundings(self).pause(RETRY_WAIT).await;
                 }
@@ -217,7 +252,7 @@ impl Desk for Store {
         let mut tries = 0;
         loop {
             match Store::reaper(self).owner_died(lease).await {
-                Err(error) if tries < REPORT_TRIES && !error.is_final() => {
+                Err(error) if tries < VANISHED_TRIES && !error.is_final() => {
                     tracing::warn!(execution = %lease.execution, %error, "cannot report yet");
                     tries += 1;
                     Store::surroundings(self).pause(RETRY_WAIT).await;
@@ -228,7 +263,12 @@ impl Desk for Store {
     }
 
     async fn reclaim(&self, run: RunId, worker: Id) -> Result<(), Error> {
-        self.claims().reclaim(run, worker).await.map(drop)
+        // Usually the run is still reserved for this worker, and there is nothing to write.
+        let free = self.read(|db| Table::<RunRow>::load(db, run))?.is_some_and(|run| run.pin.is_none());
+        match free {
+            true => self.claims().reclaim(run, worker).await.map(drop),
+            false => Ok(()),
+        }
     }
 
     async fn drain(&self, worker: Id) -> Result<(), Error> {

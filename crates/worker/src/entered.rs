@@ -1,11 +1,12 @@
-//! A step in its environment: it begins with the right files, records what it leaves, and makes room for the next.
+//! A step in its environment: restores the files it starts with, records the state it leaves, and frees the worktree
+//! for the next step.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
 use sprag_process::boot_ms;
-use sprag_worktree::{Cancel, Checkpoint, Error as GitError, Kind as GitKind, Repository, Visit};
+use sprag_worktree::{Cancel, Checkpoint, Error as GitError, Kind as GitKind, Repository, UsageLock};
 
 use crate::control::{Control, Signal, pause};
 use crate::environment::{Environments, Key, Place, Slot, before, blocking};
@@ -17,21 +18,22 @@ pub(crate) struct Entered {
     key: Key,
     slot: Slot,
     pub(crate) place: Arc<Place>,
-    /// As long as it is there, nobody puts files back or takes the worktree.
-    visit: Mutex<Option<Visit>>,
+    /// The lock on the worktree's use. While this step holds it, no process restores files in the worktree or takes
+    /// it.
+    visit: Mutex<Option<UsageLock>>,
 }
 
-/// With which files a step begins.
+/// The parameters that decide which files a step starts with.
 pub(crate) struct Begin<'b> {
     /// The run whose step it is.
     pub(crate) run: RunId,
     /// The step's name.
     pub(crate) step: &'b str,
-    /// It was tried before, and this is a further try.
+    /// Whether an earlier attempt at the step has started.
     pub(crate) is_retry: bool,
-    /// A further try goes on with what the last one left.
+    /// Whether a retry continues with the files that the last attempt left.
     pub(crate) here: bool,
-    /// The run that this one was forked from.
+    /// The run that this one was forked from; none if it is not a fork.
     pub(crate) forked_from: Option<String>,
 }
 
@@ -41,19 +43,20 @@ impl Entered {
         key: Key,
         slot: Slot,
         place: Arc<Place>,
-        visit: Option<Visit>,
+        visit: Option<UsageLock>,
     ) -> Self {
         Entered { owner, key, slot, place, visit: Mutex::new(visit) }
     }
 
-    /// Has the step begin with the right files: those from before it, where it has begun before; else the present
-    /// ones, which are recorded. Says what a person should know.
+    /// Restores the files that the step starts with: the recorded state from before it, if it has started before.
+    /// Otherwise records the present files as that state. Returns a remark that a person should read, if any.
     pub(crate) async fn begin(&self, begin: Begin<'_>) -> Result<Option<String>, String> {
         let Some(guest) = self.place.guest.clone() else { return Ok(None) };
         let name = before(begin.step);
         let mut runs = vec![begin.run.to_string()];
         runs.extend(begin.forked_from.filter(|_| self.is_own()));
-        // One that has a worktree alone has begun before if its state was recorded: rewound, resumed or forked.
+        // A step with its own worktree has started before if its state was recorded: it was rewound, resumed or
+        // forked.
         let wanted = if begin.is_retry { !begin.here } else { self.is_own() };
         let remark = match wanted {
             true => self.put_back(runs, name.clone()).await?,
@@ -66,28 +69,28 @@ impl Entered {
         Ok(remark)
     }
 
-    /// Whether this step has the worktree alone.
+    /// Whether this step has a worktree of its own.
     fn is_own(&self) -> bool {
         self.key.1.is_some()
     }
 
-    /// Brings the files back to a recorded state, of the first of these runs that has it; unless others work there.
+    /// Restores a recorded state of the first of these runs that has it, unless other steps work in the worktree.
     async fn put_back(&self, runs: Vec<String>, name: String) -> Result<Option<String>, String> {
         let Some(guest) = self.place.guest.clone() else { return Ok(None) };
-        // Ours must not be in our own way.
+        // Release this step's own lock, because it would prevent the exclusive one.
         drop(self.visit().take());
         let (place, ours) = (Arc::clone(&self.place), guest.clone());
         let done = blocking(move || {
             let repository = Repository::discover(&place.dir)?;
             let Some(state) = find_first(&repository, &runs, &name)? else { return Ok(true) };
-            let Some(_alone) = ours.alone()? else { return Ok(false) };
+            let Some(_alone) = ours.try_exclusive()? else { return Ok(false) };
             match place.worktree().as_mut() {
-                Some(worktree) => worktree.begin_with(&state, &Cancel::default()).map(|()| true),
+                Some(worktree) => worktree.start_from(&state, &Cancel::default()).map(|()| true),
                 None => Ok(false),
             }
         });
         let done = done.await;
-        let visit = blocking(move || guest.come_in(&Cancel::default())).await?;
+        let visit = blocking(move || guest.enter(&Cancel::default())).await?;
         *self.visit() = Some(visit);
         Ok((!done?).then(|| {
             "others work in the same worktree: it goes on with the files as they are, not with those from before \
@@ -96,12 +99,12 @@ impl Entered {
         }))
     }
 
-    fn visit(&self) -> std::sync::MutexGuard<'_, Option<Visit>> {
+    fn visit(&self) -> std::sync::MutexGuard<'_, Option<UsageLock>> {
         self.visit.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the worktree belong to this process: waits until another one of the run has left it. False if the
-    /// step is to end before.
+    /// Takes ownership of the worktree for this process, and waits until another process of the run has left it.
+    /// Returns false if the step is stopped before.
     pub(crate) async fn own(&self, control: &Control) -> Result<bool, String> {
         let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
@@ -117,7 +120,7 @@ impl Entered {
                 let path = place.dir.display().to_string();
                 match owner.worktrees(&repository)?.adopt(&path, &place.run.to_string()) {
                     Ok(mut worktree) => {
-                        // Steps work in it: whoever left it had made it ready.
+                        // Steps work in it already, so the previous owner has prepared it.
                         worktree.set_prepared(None)?;
                         *place.worktree() = Some(worktree);
                         Ok(())
@@ -136,8 +139,8 @@ impl Entered {
         }
     }
 
-    /// Records what the step has left, and sends it to the remote that the run is to survive by. Says what a person
-    /// should know.
+    /// Records the state that the step has left, and pushes it to the remote from which another host can continue the
+    /// run. Returns a warning that a person should read, if any.
     pub(crate) async fn record(&self, run: RunId, step: &str) -> Option<String> {
         let guest = self.place.guest.clone()?;
         let (of, name, recorder) = (run.to_string(), step.to_owned(), guest.clone());
@@ -147,7 +150,9 @@ impl Entered {
             Ok(state) => state,
             Err(error) => {
                 tracing::warn!(%run, %path, step, %error, "the step's state was not recorded");
-                return None;
+                return Some(format!(
+                    "what this step left was not recorded, and the run cannot go back to it: {error}"
+                ));
             }
         };
         let remote = self.place.remote.clone()?;
@@ -158,7 +163,8 @@ impl Entered {
         })
     }
 
-    /// The step is over. Whoever leaves last leaves the worktree for the run's next step.
+    /// Leaves the environment at the end of the step. The last step to leave keeps the worktree for the run's next
+    /// step.
     pub(crate) async fn leave(self) {
         let Entered { owner, key, slot, place, visit } = self;
         drop(visit);
@@ -182,7 +188,7 @@ impl Entered {
     }
 }
 
-/// The state of this name that one of these runs has recorded.
+/// Returns the state of this name from the first of these runs that has recorded it.
 fn find_first(repository: &Repository, runs: &[String], name: &str) -> Result<Option<Checkpoint>, GitError> {
     for run in runs {
         match repository.find_checkpoint(run, name) {

@@ -1,13 +1,13 @@
-//! Where a run's commands work: its worktree or folder, made when the first of them needs it.
+//! The environment of a run's commands: its worktree or folder, created when the first command needs it.
 //!
 //! ```text
-//!   a step begins ─▶ Environments::enter ─▶ store: ready? ── no ─▶ note, then git, then note again   (making.rs)
+//!   a step starts ─▶ Environments::enter ─▶ store: ready? ── no ─▶ note, then git, then note again   (making.rs)
 //!                          │                                 yes ─▶ take it over, or work beside its owner
 //!   a step ends ────▶ Entered::leave ──▶ the last one of the run here: left for the next             (entered.rs)
 //! ```
 //!
-//! Steps of a run share its worktree, also when several processes serve them. A worktree belongs to a process only
-//! while a step of its run works there; in between it is marked as kept, so that nobody takes it for a dead run's.
+//! Steps of a run share its worktree, even across several processes. A process owns a worktree only while a step of
+//! its run works there. In between the worktree is marked as kept, so that no process mistakes it for a dead run's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value;
 use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::Workplace;
+use sprag_process::Secrets;
 use sprag_store::Id;
 use sprag_store::ops::Assignment;
-use sprag_worktree::{Cancel, Guest, Kind as GitKind, Ports, Worktree};
+use sprag_worktree::{Cancel, Kind as GitKind, Ports, SharedWorktree, Worktree};
 
 use crate::control::{Control, Signal};
 use crate::entered::Entered;
 use crate::making::Site;
 use crate::records::Records;
 
-/// How often a worktree may go while somebody comes in, before it is not chance.
+/// The number of times that a worktree may disappear while a step enters it. More than that is not chance.
 const TRIES: u32 = 10;
 
-/// Whose environment it is: a run's, or one step's alone.
+/// The owner of an environment: a run, or a single step of it.
 pub(crate) type Key = (RunId, Option<StepNo>);
 
 /// The environments that this worker's steps work in.
@@ -42,7 +43,7 @@ pub(crate) struct Inner {
     live: Mutex<BTreeMap<Key, Slot>>,
 }
 
-/// An environment of this process, or one on its way.
+/// An environment that this process uses or is creating.
 pub(crate) type Slot = Arc<tokio::sync::Mutex<Live>>;
 
 impl std::fmt::Debug for Environments {
@@ -57,34 +58,36 @@ pub(crate) struct Live {
     pub(crate) users: usize,
 }
 
-/// An environment in use.
+/// An environment in use by this process.
 pub(crate) struct Place {
     pub(crate) dir: PathBuf,
     pub(crate) env: BTreeMap<String, String>,
-    /// The worktree for those who work in it; none for a plain folder.
-    pub(crate) guest: Option<Guest>,
-    /// The worktree for its owner; none where another process of the run owns it.
+    /// The shared handle for the steps that work in the worktree; none for a plain folder.
+    pub(crate) guest: Option<SharedWorktree>,
+    /// The owner's handle of the worktree; none if another process of the run owns it.
     worktree: Mutex<Option<Worktree>>,
-    /// What must be run in it before anything else.
+    /// The setup that must run before any step; none once it has run.
     pub(crate) setup: tokio::sync::Mutex<Option<Setup>>,
     pub(crate) run: RunId,
-    /// The remote that is sent what steps leave.
+    /// The remote to which the states after steps are pushed; none if the run has none.
     pub(crate) remote: Option<String>,
 }
 
-/// What is to be run in a new worktree before anything else.
+/// The setup command of a new worktree, and the key by which its result is recognised.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) setup: sprag_pipeline::Setup,
     pub(crate) key: String,
 }
 
-/// Why a step has no environment.
+/// The reason why a step has no environment.
 #[derive(Debug)]
 pub(crate) enum Without {
-    /// It could not be had.
+    /// It could not be created or found.
     Failed(String),
-    /// The step is to end before.
+    /// A person has to change something first.
+    Blocked(Box<GitKind>),
+    /// The step is stopped before it has one.
     Stopped,
 }
 
@@ -94,7 +97,7 @@ impl From<String> for Without {
     }
 }
 
-/// Hears that a step is to end while its environment is being made.
+/// A listener that cancels the creation of an environment when its step is to stop.
 pub(crate) struct Stop {
     pub(crate) cancel: Cancel,
     control: Control,
@@ -108,7 +111,7 @@ impl Stop {
         Stop { cancel, control, listening }
     }
 
-    /// Whatever comes first; nothing if that is the end.
+    /// Waits for `work`, or fails with `Without::Stopped` if the step is to stop first.
     pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, Without> {
         tokio::select! {
             done = work => Ok(done),
@@ -116,7 +119,7 @@ impl Stop {
         }
     }
 
-    /// What a failure means: nothing, if the step is to end anyway.
+    /// Returns the reason to report for a failure: `Without::Stopped` if the step is to stop anyway.
     pub(crate) fn told(&self, why: String) -> Without {
         if self.cancel.is_cancelled() { Without::Stopped } else { Without::Failed(why) }
     }
@@ -128,7 +131,7 @@ impl Drop for Stop {
     }
 }
 
-/// Waits until the step is to end, and says so.
+/// Waits until the step is to stop, then cancels `cancel`.
 pub(crate) async fn stopped(mut control: Control, cancel: Cancel) {
     let mut signal = control.now();
     while matches!(signal, Signal::Renewed { .. }) {
@@ -142,7 +145,7 @@ impl Place {
         self.worktree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the worktree, away from the runtime's threads; none if it is not ours to change.
+    /// Runs `work` on the worktree on a blocking thread. Returns none if this process does not own the worktree.
     pub(crate) async fn with_worktree<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut Worktree) -> Result<T, sprag_worktree::Error> + Send + 'static,
@@ -154,17 +157,19 @@ impl Place {
 }
 
 impl Environments {
-    /// The environments in this data directory, for steps of this worker.
+    /// Creates the registry of environments in this data directory, for steps of this worker.
     pub fn new(records: Arc<dyn Records>, data: &Path, worker: Id) -> Self {
-        // Git's own paths are canonical, and theirs are compared with ours.
+        // Git reports canonical paths, and they are compared with ours.
         let data = std::fs::canonicalize(data).unwrap_or_else(|_| data.to_owned());
         Environments(Arc::new(Inner { records, data, worker, live: Mutex::default() }))
     }
 
-    /// The environment that this step works in, made if need be; none if the run works where it was started.
+    /// Enters the environment that this step works in, and creates it if needed. Returns none if the run works where
+    /// it was started.
     pub(crate) async fn enter(
         &self,
         assignment: &Assignment,
+        secrets: &Secrets,
         control: &Control,
     ) -> Result<Option<Entered>, Without> {
         let context: Value = serde_json::from_str(&assignment.context).unwrap_or_default();
@@ -172,11 +177,14 @@ impl Environments {
         let spec = plan.environment.as_ref().map(|surroundings| surroundings.spec.as_str()).unwrap_or("{}");
         let workplace: Workplace = serde_json::from_str(spec)
             .map_err(|error| format!("this version cannot read the run's environment: {error}"))?;
-        let workplace = workplace.of_run(&run.to_string(), &plan.name);
+        let workplace = workplace.for_run(&run.to_string(), &plan.name);
         let own = assignment.step().own_environment.then_some(assignment.lease.execution.step);
         let started_in = context["dir"].as_str().map(PathBuf::from).unwrap_or_default();
         let lease = assignment.lease;
-        let site = Site { lease, key: (run, own), workplace: &workplace, started_in: &started_in };
+        let forked_from = context["forked_from"]["run"].as_str();
+        let (key, workplace, started_in) = ((run, own), &workplace, &*started_in);
+        let pipeline = &*plan.name;
+        let site = Site { lease, key, workplace, pipeline, started_in, forked_from, secrets };
         let stop = Stop::listen(control);
         let slot = Arc::clone(self.live().entry(site.key).or_default());
         let entered = self.come_in(&site, &slot, &stop).await;
@@ -196,9 +204,10 @@ impl Environments {
             let visit = match &place.guest {
                 Some(guest) => {
                     let (guest, cancel) = (guest.clone(), stop.cancel.clone());
-                    match tokio::task::spawn_blocking(move || guest.come_in(&cancel)).await {
+                    match tokio::task::spawn_blocking(move || guest.enter(&cancel)).await {
                         Ok(Ok(visit)) => Some(visit),
-                        // Somebody who took the run for dead has taken it in between: the store knows by now.
+                        // A process that took the run for dead has taken the worktree in between. The store knows
+                        // about it by now.
                         Ok(Err(error)) if matches!(error.kind, GitKind::NoSuchWorktree { .. }) => {
                             live.place = None;
                             continue;
@@ -220,16 +229,16 @@ impl Environments {
         self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops what is remembered of an environment that nobody is in, or on the way to.
+    /// Drops the entry of an environment that no step uses or is about to enter.
     pub(crate) fn forget(&self, key: Key, slot: &Slot) {
         let mut all = self.live();
-        // The map's and the caller's.
+        // Two references: the map's and the caller's.
         if Arc::strong_count(slot) == 2 {
             all.remove(&key);
         }
     }
 
-    /// The run whose environment it is: its own, or that of the run whose work it is.
+    /// Returns the run that owns the environment: the step's own run, or the parent run that this run is part of.
     async fn owner_of(
         &self,
         assignment: &Assignment,
@@ -272,12 +281,12 @@ impl Environments {
     }
 }
 
-/// The name under which the state before a step is recorded; no step's id begins like this.
+/// Returns the name under which the state before a step is recorded; no step's id begins with an underscore.
 pub fn before(step: &str) -> String {
     format!("_{step}")
 }
 
-/// Something that blocks, with its error in words.
+/// Runs blocking work on a thread for that, and returns its error as text.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, sprag_worktree::Error> + Send + 'static,
 ) -> Result<T, String> {
@@ -287,7 +296,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// This host's name.
+/// Returns this host's name.
 pub fn host() -> String {
     sprag_process::current().map_or_else(|_| "localhost".to_owned(), |process| process.host)
 }

@@ -1,4 +1,4 @@
-//! Runs steps: commands by a supervisor, calls by the program's own handlers.
+//! Runs steps: commands under a supervisor, `call` steps by the program's own handlers.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -8,44 +8,47 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_lifecycle::{ExecutionId, RunId};
 use sprag_pipeline::{Kind, StepSpec};
+use sprag_process::withhold;
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::command::{Commands, render};
 use crate::control::{Control, Signal, left, pause};
+use crate::secrets::{mask, masker};
 use crate::slots::{Ended, Runner, RunnerFuture};
 
-/// What a handler is called with.
+/// The arguments of a handler.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// The run.
+    /// The run that the step belongs to.
     pub run: RunId,
     /// The step's id.
     pub step: String,
     /// The attempt, from 1.
     pub attempt: u32,
-    /// Proves the right to act: give it to whatever can check that it only grows.
-    pub fence: u32,
-    /// The step's `with`.
+    /// The fence that proves the right to act. Pass it to any service that can check that it only grows; it grows
+    /// over all attempts at the step.
+    pub fence: u64,
+    /// The step's `with`, with its templates filled in.
     pub with: Value,
     /// The run's inputs.
     pub inputs: Value,
-    /// What the step that sent this one back had to say.
+    /// The message of the step that sent this one back; none if it was not sent back.
     pub feedback: Option<String>,
 }
 
 impl Call {
-    /// Names the effect of this step: the same for all its attempts.
+    /// Returns a key that names the effect of this step. It is the same for all attempts.
     pub fn idempotency_key(&self) -> String {
         format!("{}/{}", self.run, self.step)
     }
 }
 
-/// Why a handler failed.
+/// The failure of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallError {
-    /// What went wrong.
+    /// The error message, which the step's result contains.
     pub message: String,
-    /// Whether another try makes sense.
+    /// Whether a retry makes sense.
     pub retriable: bool,
 }
 
@@ -55,12 +58,12 @@ impl<E: std::fmt::Display> From<E> for CallError {
     }
 }
 
-/// What a handler returns: what it produced, or why it failed.
+/// The future of a handler's output or error.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<Value, CallError>> + Send>>;
 
 type Handler = Arc<dyn Fn(Call) -> CallFuture + Send + Sync>;
 
-/// The steps that this program can run.
+/// The runner of steps in this program: commands, and `call` steps by registered handlers.
 #[derive(Clone, Default)]
 pub struct Handlers {
     commands: Option<Commands>,
@@ -74,8 +77,8 @@ impl Handlers {
         self
     }
 
-    /// Runs `call: NAME` steps with this function. It is dropped where it stands when the step is
-    /// cancelled, takes too long, or its lease is lost.
+    /// Runs `call: NAME` steps with this function. The runner drops its future when the step is cancelled, exceeds
+    /// its timeout, or loses its lease.
     pub fn with_handler<F, Fut>(mut self, name: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Call) -> Fut + Send + Sync + 'static,
@@ -96,12 +99,12 @@ impl Handlers {
             run,
             step: assignment.name.clone(),
             attempt,
-            fence: assignment.lease.fence,
+            fence: assignment.lease.guard(),
             with: with.clone(),
             inputs: serde_json::from_str(&assignment.inputs).unwrap_or(Value::Null),
             feedback: assignment.feedback.as_deref().map(str::to_owned),
         });
-        // In a task of its own, so that a handler that panics fails its step and nothing else.
+        // In a task of its own, so that a handler that panics fails only its step.
         let mut task = tokio::spawn(work);
         let Limits { mut control, timeout } = limits;
         let ended = tokio::select! {
@@ -122,7 +125,7 @@ impl Handlers {
             () = elapsed(timeout) => Ended::Report(Ending::TimedOut { result: None }),
         };
         task.abort();
-        // Seen to be gone before anybody is told.
+        // Wait until the task is gone before the ending is reported.
         let _ = task.await;
         ended
     }
@@ -133,7 +136,8 @@ struct Limits {
     timeout: Option<Duration>,
 }
 
-/// Waits until the work is to end; a renewal that does not come in time is a loss, by our own clock.
+/// Waits until the execution has to stop. A renewal that does not arrive in time counts as a loss, by this machine's
+/// clock.
 async fn guarded(control: &mut Control) -> Signal {
     loop {
         let until_ms = match control.now() {
@@ -167,11 +171,21 @@ impl Runner for Handlers {
                     return failed(json!({ "reason": "spec", "message": message }), false);
                 }
             };
-            let spec = match render(assignment, &spec) {
+            let rendered = match &self.commands {
+                Some(commands) => {
+                    let what = format!("{} {}", assignment.lease.execution.run, assignment.step().id);
+                    commands.marks.guarded(&what, || render(assignment, &spec)).and_then(|done| done)
+                }
+                None => render(assignment, &spec),
+            };
+            let spec = match rendered {
                 Ok(rendered) => rendered,
                 Err(message) => return failed(json!({ "reason": "template", "message": message }), false),
             };
-            match (&spec.kind, &self.commands) {
+            let secrets = masker(&spec);
+            // Git runs hooks and filters, which are not steps of the pipeline, so they must not see the secrets.
+            withhold(spec.masks.iter().map(String::as_str));
+            let ended = match (&spec.kind, &self.commands) {
                 (Kind::Call { handler, with }, _) => {
                     let timeout = spec.timeout_ms.map(Duration::from_millis);
                     self.call(assignment, handler, with, Limits { control, timeout }).await
@@ -184,7 +198,8 @@ impl Runner for Handlers {
                     let message = "this worker cannot run steps of this kind".to_owned();
                     failed(json!({ "reason": "kind", "message": message }), false)
                 }
-            }
+            };
+            mask(ended, &secrets)
         })
     }
 }

@@ -1,13 +1,13 @@
-//! Brings the work of a run's worktree onto a branch, and tells what was in the way.
+//! Lands the work of a run's worktree on a branch, and reports what prevented it.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{RunId, StepNo};
-use sprag_pipeline::{Kind, Landing, StepSpec};
+use sprag_pipeline::{Kind, LandStrategy, StepSpec};
 use sprag_store::ops::{Assignment, Ending};
 use sprag_worktree::{
-    Cancel, CheckoutFate, Error as GitError, Kind as GitKind, LandOptions, Landed, PushFate, Repository,
+    Blocked, Cancel, Error as GitError, Kind as GitKind, LandOptions, Landed, Push, PushFate, Repository,
     Strategy, Worktree,
 };
 
@@ -17,12 +17,13 @@ use crate::entered::Entered;
 use crate::environment::stopped;
 use crate::slots::Ended;
 
-/// How long a landing waits for others, unless its step has a timeout: each may verify for long.
+/// The longest time that a landing waits for others and retries, unless its step has a timeout. It is long because
+/// each landing may verify for long.
 const LONGEST_QUEUE: Duration = Duration::from_secs(3600);
-/// How much of conflicting hunks goes with a failure.
+/// The largest size of the conflicting hunks that go with a failure.
 const HUNK_BYTES: usize = 16 << 10;
 
-/// What to land, with its texts filled in.
+/// The parameters of a landing, with templates filled in.
 #[derive(Clone)]
 struct Order {
     run: String,
@@ -30,15 +31,15 @@ struct Order {
     into: String,
     strategy: Strategy,
     message: String,
-    push: Option<String>,
-    /// How long it may wait for others who land.
+    push: Option<Push>,
+    /// The longest time to wait for other landings and to retry when the branch moves.
     patience: Duration,
 }
 
 impl Commands {
-    /// Lands the run's work; returns when nothing of it goes on.
+    /// Lands the run's work, and returns when no part of the landing is still running.
     pub(crate) async fn land(&self, assignment: &Assignment, spec: &StepSpec, mut control: Control) -> Ended {
-        let entered = match self.enter(assignment, &control).await {
+        let entered = match self.enter(assignment, spec, &control).await {
             Ok(Some(entered)) => entered,
             Ok(None) => {
                 let message =
@@ -48,12 +49,12 @@ impl Commands {
             Err(ended) => return ended,
         };
         let ended = match self.begin(assignment, spec, &entered, &mut control).await {
-            Ok(()) => self.land_in(assignment, spec, &entered, control).await,
+            Ok(()) => {
+                let ended = self.land_in(assignment, spec, &entered, control).await;
+                self.record(assignment, spec, &entered, ended).await
+            }
             Err(ended) => ended,
         };
-        if ended != Ended::Lost {
-            self.record(assignment, &entered).await;
-        }
         entered.leave().await;
         ended
     }
@@ -72,12 +73,12 @@ impl Commands {
         let order = Order {
             into: into.clone(),
             strategy: match strategy {
-                Landing::Rebase => Strategy::Rebase,
-                Landing::Merge => Strategy::Merge,
-                Landing::Squash => Strategy::Squash,
+                LandStrategy::Rebase => Strategy::Rebase,
+                LandStrategy::Merge => Strategy::Merge,
+                LandStrategy::Squash => Strategy::Squash,
             },
             message: message.clone().unwrap_or_else(|| format!("{}: run {run}", assignment.plan.name)),
-            push: push.clone(),
+            push: push.clone().map(|remote| Push { remote, required: *push_required }),
             fence: fence_of(assignment),
             patience: spec.timeout_ms.map_or(LONGEST_QUEUE, Duration::from_millis),
             run,
@@ -100,17 +101,21 @@ impl Commands {
             },
             None => None,
         };
-        let landing = cancel.clone();
-        let done =
-            entered.place.with_worktree(move |worktree| land(worktree, &order, check.as_deref(), &landing));
+        let (landing, pushed_to) = (cancel.clone(), order.push.clone());
+        let (commands, told, told_spec) = (self.clone(), assignment.clone(), spec.clone());
+        let done = entered.place.with_worktree(move |worktree| {
+            let tell = |what: String| commands.remark(&told, &told_spec, &[what]);
+            land(worktree, &order, check.as_deref(), &tell, &landing)
+        });
         let done = done.await;
         listening.abort();
         match (control.now(), done) {
             (Signal::Lost, _) => Ended::Lost,
-            // Landed is landed, whatever came meanwhile.
+            // A completed landing stays completed, even if a cancellation arrived meanwhile.
             (_, Some(Ok(landed))) => {
-                self.tell(assignment, into, &landed);
-                landed_as(&landed, *push_required)
+                let facts = facts(into, pushed_to.as_ref(), &landed);
+                self.tell(assignment, spec, into, &landed, &facts);
+                Ended::Report(Ending::Completed { result: Some(facts.to_string().into()) })
             }
             (Signal::Cancel, _) => Ended::Report(Ending::Cancelled),
             (_, Some(Err(error))) => refused(&error),
@@ -121,20 +126,18 @@ impl Commands {
         }
     }
 
-    /// Tells in the step's log what became of it, and what a person has to see to.
-    fn tell(&self, assignment: &Assignment, into: &str, landed: &Landed) {
+    /// Writes the result of the landing to the step's log, with the warnings that a person has to handle.
+    fn tell(&self, assignment: &Assignment, spec: &StepSpec, into: &str, landed: &Landed, facts: &Value) {
         let mut remarks = vec![match landed.moved {
             true => format!("landed {} on {into}", landed.commit),
             false => format!("{into} holds all of it already"),
         }];
-        remarks.extend(left_checkouts(landed).into_iter().map(|left| format!("left as it is: {left}")));
-        if let Some(PushFate::Refused(why)) = &landed.push {
-            remarks.extend(format!("not pushed: {why}").lines().map(str::to_owned));
-        }
-        self.remark(assignment, &remarks);
+        let warnings = facts["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        remarks.extend(warnings.flat_map(str::lines).map(str::to_owned));
+        self.remark(assignment, spec, &remarks);
     }
 
-    /// Whoever was to land before, and was taken for dead, cannot do so from now on: not even while it still
+    /// Moves the fence, so that an earlier attempt that was taken for dead can no longer land, even while it still
     /// has the worktree.
     async fn fence_off(&self, order: &Order, entered: &Entered) -> Result<(), Ended> {
         let (dir, (name, number)) = (entered.place.dir.clone(), order.fence.clone());
@@ -150,7 +153,7 @@ impl Commands {
         }
     }
 
-    /// Runs the command that the result must pass, from a thread that may block.
+    /// Returns a function that runs the command which the result must pass. It is called on a thread that may block.
     fn verifier(
         &self,
         assignment: &Assignment,
@@ -186,20 +189,21 @@ impl Commands {
     }
 }
 
-/// Looks at a result in the worktree; an error is what is wrong with it.
+/// A check of the result in the worktree; the error says what is wrong with it.
 type Verify = dyn Fn(&std::path::Path) -> Result<(), String> + Send;
 
-/// The fence of a landing step, and this attempt's number: higher than that of any attempt before.
+/// Returns the fence of a landing step and this attempt's number, which is higher than that of any earlier attempt.
 fn fence_of(assignment: &Assignment) -> (String, u64) {
-    let (id, fence) = (assignment.lease.execution, assignment.lease.fence);
-    (fence_name(id.run, id.step), u64::from(id.attempt) << 32 | u64::from(fence))
+    let id = assignment.lease.execution;
+    (fence_name(id.run, id.step), assignment.lease.guard())
 }
 
-/// Commits what is not, and lands.
+/// Commits uncommitted changes, and lands.
 fn land(
     worktree: &mut Worktree,
     order: &Order,
     verify: Option<&Verify>,
+    tell: &dyn Fn(String),
     cancel: &Cancel,
 ) -> Result<Landed, GitError> {
     worktree.commit_all(&order.message, cancel)?;
@@ -207,54 +211,36 @@ fn land(
     options.strategy = order.strategy;
     options.message.clone_from(&order.message);
     options.fence = Some(order.fence.clone());
-    options.lock_deadline = order.patience;
+    options.patience = order.patience;
     options.verify = verify.map(|verify| verify as &sprag_worktree::Verify<'_>);
     options.push.clone_from(&order.push);
+    options.on_progress = Some(tell);
     worktree.land(&options, cancel)
 }
 
-/// What a landing means for its step. It is landed, whatever became of the push: a push that was refused is told as
-/// a warning, and fails the step only if it must not be.
-fn landed_as(landed: &Landed, push_required: bool) -> Ended {
-    let mut told = told(landed);
-    match &landed.push {
-        Some(PushFate::Refused(why)) if push_required => {
-            told["reason"] = "push".into();
-            told["message"] = format!("it is landed here, and was not pushed: {why}").into();
-            failed(&told, true)
-        }
-        _ => Ended::Report(Ending::Completed { result: Some(told.to_string().into()) }),
+/// Returns the facts about a landing as JSON. A failed push that was not required is a warning, because the local
+/// branch has the work.
+fn facts(into: &str, push: Option<&Push>, landed: &Landed) -> Value {
+    let (mut warnings, mut push_error) = (Vec::new(), None);
+    if let (Some(PushFate::NotPushed { reason, commits }), Some(push)) = (&landed.push, push) {
+        let (remote, commit) = (&push.remote, landed.commit.get(..10).unwrap_or(&landed.commit));
+        let many =
+            commits.map(|n| format!(" ({n} commit{})", if n == 1 { "" } else { "s" })).unwrap_or_default();
+        warnings.push(format!(
+            "not pushed: {into} up to {commit}{many} is not at {remote}; to push it: git push {remote} {into}\n{reason}"
+        ));
+        push_error = Some(reason);
     }
-}
-
-/// Checkouts of the branch that still have its old files, and why.
-fn left_checkouts(landed: &Landed) -> Vec<String> {
-    let left = landed.checkouts.iter().filter_map(|(path, fate)| match fate {
-        CheckoutFate::Left(why) => Some(format!("{}: {why}", path.display())),
-        CheckoutFate::Updated => None,
-    });
-    left.collect()
-}
-
-/// What there is to say of a landing.
-fn told(landed: &Landed) -> Value {
-    let left = left_checkouts(landed);
-    let refused = match &landed.push {
-        Some(PushFate::Refused(why)) => Some(why),
-        _ => None,
-    };
-    let mut warnings: Vec<String> = left.iter().map(|left| format!("left as it is: {left}")).collect();
-    warnings.extend(refused.map(|why| format!("not pushed: {why}")));
     json!({
         "outputs": {
-            "commit": landed.commit, "before": landed.before, "moved": landed.moved, "checkouts_left": left,
-            "pushed": landed.push == Some(PushFate::Pushed), "push_error": refused,
+            "commit": landed.commit, "before": landed.before, "moved": landed.moved, "checkouts": landed.checkouts,
+            "pushed": landed.push == Some(PushFate::Pushed), "push_error": push_error,
         },
         "warnings": warnings,
     })
 }
 
-/// Why nothing was landed, with what whoever works on it must know.
+/// Returns the ending of a step whose landing failed, with the facts that the next attempt or a person needs.
 fn refused(error: &GitError) -> Ended {
     let (facts, retriable) = match &error.kind {
         GitKind::Conflict { files, hunks } => {
@@ -274,12 +260,32 @@ fn refused(error: &GitError) -> Ended {
             )
         }
         GitKind::Fenced { .. } => (json!({ "reason": "fenced", "message": error.to_string() }), false),
+        GitKind::Blocked(found) => return blocked(found),
+        kind @ GitKind::PushFailed { reason, .. } => {
+            let message = format!("nothing was landed: {kind}");
+            (json!({ "reason": "push", "message": first_of(&message), "tail": reason }), true)
+        }
         _ => (json!({ "reason": "land", "message": error.to_string() }), true),
     };
     failed(&facts, retriable)
 }
 
-/// What the fence of a step that lands is called in its repository.
+/// Returns the ending of a step that a person must unblock: the facts say where the obstacle is and what to do.
+fn blocked(found: &Blocked) -> Ended {
+    let facts = json!({
+        "reason": "blocked", "message": found.to_string(), "remedy": found.remedy(),
+        "checkout": found.checkout, "files": found.files(),
+    });
+    Ended::Report(Ending::Blocked { result: Some(facts.to_string().into()) })
+}
+
+/// Returns the first lines of git's output, as many as fit into a message.
+fn first_of(message: &str) -> String {
+    const MOST: usize = 4;
+    message.lines().take(MOST).collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the name of a landing step's fence in its repository.
 pub fn fence_name(run: RunId, step: StepNo) -> String {
     format!("{run}-s{step}")
 }

@@ -1,4 +1,4 @@
-//! The worker: what happens after hand-off.
+//! The worker: claims executions, runs them, and reports how they ended.
 //!
 //! ```text
 //!   queue ──claim──▶ Worker ──one task per slot──▶ Runner (a command's tree, a handler)
@@ -7,8 +7,8 @@
 //!   Runner's end ──▶ finish: reports, and receives the run's next step in the same commit
 //! ```
 //!
-//! A worker knows nothing of executors: it claims from a queue, holds what it got by a fence, and ends
-//! its work when the fence is taken away, by the store's word or by its own clock.
+//! A worker knows nothing of executors. It claims from a queue and holds each execution by a fence. It stops an
+//! execution when the fence is taken away, by the store's answer or by its own clock.
 
 mod command;
 mod control;
@@ -22,6 +22,7 @@ mod landing;
 mod making;
 mod reclaim;
 mod records;
+mod secrets;
 mod slots;
 pub mod wire;
 
@@ -30,32 +31,49 @@ use std::time::Duration;
 
 use sprag_lifecycle::RunId;
 use sprag_store::Id;
+use sprag_store::ops::NewWorker;
 
 pub use command::{Commands, render};
 pub use control::{Control, Signal};
 pub use desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
 pub use environment::{Environments, before, host};
-pub use files::Files;
+pub use files::{Files, Owed};
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use landing::fence_name;
-pub use records::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, bury, last_finished};
+pub use records::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, bury, last_finished, worked};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
 
-/// How a worker behaves.
+/// The configuration of a worker.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Its number in the store.
+    /// The worker's id in the store.
     pub id: Id,
-    /// What it calls itself.
+    /// The name that users see.
     pub name: String,
     /// The queues it serves.
     pub queues: Vec<Arc<str>>,
-    /// What it has that steps may ask for.
+    /// The capabilities that steps may require.
     pub labels: Vec<Arc<str>>,
-    /// Works off this run alone, which is reserved to it: the process that started a run.
+    /// The only run that this worker executes, reserved for it. Set by the process that started the run.
     pub only: Option<RunId>,
-    /// How much it takes at once.
+    /// The number of executions that it runs at once.
     pub slots: usize,
-    /// How long it may be silent before its work is given to others.
+    /// The time without a heartbeat after which its executions are given to other workers.
     pub lease: Duration,
+}
+
+impl Config {
+    /// Returns the worker as it registers itself; `process` identifies its process in one text.
+    pub fn new_worker(&self, process: &str) -> NewWorker {
+        NewWorker {
+            id: self.id,
+            name: self.name.as_str().into(),
+            process: process.into(),
+            // A worker that takes only what is reserved for it serves no queue that others could rely on.
+            queues: if self.only.is_some() { "".into() } else { self.queues.join(",").into() },
+            labels: self.labels.join(",").into(),
+            slots: self.slots as u32,
+            lease_ms: self.lease.as_millis() as i64,
+        }
+    }
 }

@@ -1,48 +1,55 @@
-//! Making a run's worktree, or finding it: the store knows of it before git does, and hears how it went.
+//! Finds or creates a run's worktree: the store has a record before git creates anything, and is told the result.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sprag_pipeline::Workplace;
-use sprag_process::boot_ms;
+use sprag_pipeline::{DirtyPolicy, Workplace, WorktreeSpec};
+use sprag_process::{Secrets, boot_ms};
 use sprag_store::ops::{Lease, Wanted};
 use sprag_worktree::{
-    Branch, Cancel, CreateOptions, Error as GitError, Guest, Kind as GitKind, Repository, Settings, Worktree,
-    Worktrees,
+    Branch, Cancel, Checkpoint, CreateOptions, Error as GitError, Kind as GitKind, Repository, Settings,
+    SharedWorktree, Uncommitted, Worktree, Worktrees,
 };
 
 use crate::environment::{Environments, Key, Setup, Stop, Without, blocking, host};
 use crate::records::{Made, OnRecord, Provided};
 
-/// How long a step waits for somebody else who makes the same environment.
+/// The longest time that a step waits for another process that creates the same environment.
 pub(crate) const LONGEST_WAIT_MS: u64 = 30 * 60 * 1000;
-/// How often it looks, should it not be told.
+/// The polling interval while it waits, in case no notification arrives.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// How often it looks whether a worktree that another process has is ready for steps: nobody tells.
+/// The polling interval for whether another process has made its worktree ready for steps, because no notification is
+/// sent.
 const LOOK_IN: Duration = Duration::from_millis(100);
 
-/// Which environment is wanted, and what it is to be like.
+/// The environment that a step needs, with its specification.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'s> {
-    /// The step that wants it.
+    /// The lease of the step that needs it.
     pub(crate) lease: Lease,
     pub(crate) key: Key,
     pub(crate) workplace: &'s Workplace,
+    /// The name of the pipeline whose run it is.
+    pub(crate) pipeline: &'s str,
     pub(crate) started_in: &'s Path,
+    /// The secrets to mask in error messages.
+    pub(crate) secrets: &'s Secrets,
+    /// The run that this one was forked from; the states that it recorded are also this run's past.
+    pub(crate) forked_from: Option<&'s str>,
 }
 
-/// A worktree in which steps can work.
+/// A worktree in which steps can run.
 pub(crate) struct Found {
-    /// For its owner; none if another process of the run owns it.
+    /// The owner's handle; none if another process of the run owns the worktree.
     pub(crate) worktree: Option<Worktree>,
-    pub(crate) guest: Guest,
-    /// What is to be run in it first.
+    pub(crate) guest: SharedWorktree,
+    /// The setup that must run first; none if nothing is due.
     pub(crate) setup: Option<Setup>,
 }
 
-/// A worktree that is to be made.
+/// A worktree that is being created.
 struct Making<'m> {
     row: &'m OnRecord,
     repository: &'m Repository,
@@ -50,9 +57,9 @@ struct Making<'m> {
 }
 
 impl Environments {
-    /// The run's worktree: found, or made, or waited for while somebody else makes it.
+    /// Returns the run's worktree: finds it, creates it, or waits while another process creates it.
     pub(crate) async fn worktree_of(&self, site: &Site<'_>, stop: &Stop) -> Result<Found, Without> {
-        let Site { lease, key, workplace, started_in } = *site;
+        let Site { lease, key, workplace, started_in, .. } = *site;
         let spec = workplace.worktree.clone().unwrap_or_default();
         if !started_in.exists() {
             return Err(format!(
@@ -72,11 +79,11 @@ impl Environments {
         let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
             let known = self.0.records.find(lease, key.0, key.1).await?;
-            let there = known.as_ref().is_some_and(OnRecord::is_here);
+            let seen = known.as_ref().map(OnRecord::look);
             let before: Value =
                 known.and_then(|row| serde_json::from_str(&row.details).ok()).unwrap_or_default();
             let details = json!({
-                // Where the run began stays, however often its worktree is made again.
+                // The run's base commit stays the same, however often its worktree is created again.
                 "base_commit": before["base_commit"],
                 "repository": repository.common_dir(), "branch": format!("{}{suffix}", spec.branch),
                 "base": spec.base, "keep": spec.keep,
@@ -93,7 +100,7 @@ impl Environments {
                 path: path.display().to_string().into(),
                 details: details.to_string().into(),
             };
-            let busy = match self.0.records.provide(lease, wanted, there).await? {
+            let busy = match self.0.records.provide(lease, wanted, seen).await? {
                 Provided::Ready(row) => match self.take_over(&repository, &row, site, stop).await? {
                     Some(found) => return Ok(found),
                     None => row,
@@ -102,6 +109,8 @@ impl Environments {
                     let making = Making { row: &row, repository: &repository, details };
                     return self.make(site, making, stop).await;
                 }
+                // It became ready after the check of its files: check again.
+                Provided::Busy(row) if row.is_ready() => row,
                 Provided::Busy(row) => {
                     stop.or(self.0.records.wait(key.0, row.owner, LOOK)).await??;
                     row
@@ -118,7 +127,7 @@ impl Environments {
         Worktrees::open(repository.clone(), &self.0.data.join("worktrees"), Settings::default())
     }
 
-    /// Goes on in a worktree that is there; none if it is not ready for that, and it is worth to look again.
+    /// Takes over an existing worktree. Returns none if it is not ready for that and it makes sense to check again.
     async fn take_over(
         &self,
         repository: &Repository,
@@ -135,21 +144,21 @@ impl Environments {
             let worktrees = worktrees?;
             let mut worktree = match worktrees.adopt(&path.display().to_string(), &run) {
                 Ok(worktree) => worktree,
-                // Another process of the run works in it: so do we, as soon as that one has made it ready.
+                // Another process of the run owns it. Steps share it as soon as that process has made it ready.
                 Err(error) if matches!(error.kind, GitKind::InUse { .. }) => {
-                    return Ok(worktrees.guest(&path).ok().filter(Guest::is_prepared).map(|guest| Found {
-                        worktree: None,
-                        guest,
-                        setup: None,
-                    }));
+                    return Ok(worktrees
+                        .shared(&path)
+                        .ok()
+                        .filter(SharedWorktree::is_prepared)
+                        .map(|guest| Found { worktree: None, guest, setup: None }));
                 }
-                // It went between two looks.
+                // It was removed between two checks.
                 Err(_) if !path.join(".git").exists() => return Ok(None),
                 Err(error) => return Err(error),
             };
-            if is_shared && let Some(state) = repository.chosen_start(&run)? {
-                worktree.begin_with(&state, &cancel)?;
-                repository.forget_start(&run)?;
+            if is_shared && let Some(state) = repository.start_checkpoint(&run)? {
+                worktree.start_from(&state, &cancel)?;
+                repository.clear_start(&run)?;
             }
             prepare(worktree, setup).map(Some)
         });
@@ -160,7 +169,7 @@ impl Environments {
         Ok(found)
     }
 
-    /// Makes a worktree: the store knows of it before git does, and hears how it went.
+    /// Creates a worktree. The store has a record of it before git creates anything, and is told the result.
     async fn make(&self, site: &Site<'_>, making: Making<'_>, stop: &Stop) -> Result<Found, Without> {
         let Making { row, repository, mut details } = making;
         let spec = site.workplace.worktree.clone().unwrap_or_default();
@@ -171,46 +180,73 @@ impl Environments {
         let mut options = CreateOptions::new(&run, &*row.path, &branch, &spec.base);
         options.submodules = spec.submodules;
         options.sparse = spec.sparse.clone();
+        options.hooks = spec.hooks;
         options.include = site.workplace.include.clone();
         options.markers = vec![("SPRAG_RUN_ID".into(), run.clone())];
         options.use_pool = true;
-        // What was done for the same files before is there in one that was kept ready.
+        // A pooled worktree may already contain the result of the same setup.
         options.setup_key = site.workplace.setup.as_ref().and_then(|setup| {
             let key = repository.setup_key(&spec.base, &setup.files).ok()?;
             Some(full_key(&key, setup))
         });
+        // A pipeline sees only its own caches, separately for each base.
+        options.cache_key = Some(serde_json::json!([site.pipeline, spec.base]).to_string());
         let again = was_there.then_some(attempt);
+        let finished = self.0.records.last_finished(site.lease, site.key.0).await?;
         let lost_host = details["lost_host"].as_str().map(str::to_owned);
         let here = match (&spec.remote, &lost_host) {
-            // A host that has come back has its own states, and nobody newer ones.
-            (Some(remote), Some(lost)) if *lost != host() => {
+            // A host that has come back has its own states, and no other host has newer ones.
+            (Some(remote), Some(lost)) if sprag_process::reported_host_name(lost) != host() => {
                 fetch(repository, remote, &run, &stop.cancel).await
             }
             _ => Ok(()),
+        };
+        let is_shared = site.key.1.is_none();
+        let has_past = was_there || lost_host.is_some() || site.forked_from.is_some();
+        let is_first = !has_past && (finished.is_empty() || !is_shared);
+        let mut blocked = None;
+        let mut uncommitted = None;
+        let here = match here {
+            Ok(()) if is_first => match uncommitted_of(site, &spec, repository, &stop.cancel).await {
+                Ok(state) => {
+                    uncommitted = state;
+                    Ok(())
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    let by_person = matches!(error.kind, GitKind::UncommittedChanges { .. });
+                    blocked = by_person.then(|| Box::new(error.kind));
+                    Err(why)
+                }
+            },
+            other => other,
         };
         let created = match here {
             Ok(()) => self.create(site.lease, self.worktrees(repository), options, again, &stop.cancel).await,
             Err(why) => Err(why),
         };
-        let finished = self.0.records.last_finished(site.lease, site.key.0).await?;
-        let is_shared = site.key.1.is_none();
         let (setup, cancel, repository) =
             (site.workplace.setup.clone(), stop.cancel.clone(), repository.clone());
+        let mut past = vec![run.clone()];
+        past.extend(site.forked_from.map(str::to_owned));
         let made = match created {
             Ok(mut worktree) => {
                 let begun = blocking(move || {
-                    // It goes on where the run was: a state that somebody chose, or the last one that was recorded.
-                    // One that a step has alone begins with that step's own states, when the step does.
-                    let mut states = finished.iter().map(|step| repository.find_checkpoint(&run, step));
-                    let state = match (repository.chosen_start(&run)?, &lost_host) {
+                    // The worktree continues where the run was: at a state that a user chose, or at the last one that
+                    // was recorded. A worktree that belongs to one step starts with that step's own states, when the
+                    // step starts. A state older than the last one would undo steps that are known to be done.
+                    let was_there = attempt > 1 || lost_host.is_some();
+                    let last = finished.first().filter(|_| was_there && is_shared);
+                    let state = match (repository.start_checkpoint(&run)?.filter(|_| is_shared), last) {
                         (Some(chosen), _) => Some(chosen),
-                        // What is older than the last one would undo what is known to be done.
-                        (None, Some(_)) => states.next().transpose()?,
-                        (None, None) => states.find_map(Result::ok).filter(|_| attempt > 1),
+                        (None, Some(step)) => Some(find_recorded(&repository, &past, step)?),
+                        (None, None) => uncommitted,
                     };
-                    if let Some(state) = state.filter(|_| is_shared) {
-                        worktree.begin_with(&state, &cancel)?;
-                        repository.forget_start(&run)?;
+                    if let Some(state) = state {
+                        worktree.start_from(&state, &cancel)?;
+                        if is_shared {
+                            repository.clear_start(&run)?;
+                        }
                     }
                     prepare(worktree, setup)
                 });
@@ -221,29 +257,32 @@ impl Environments {
         let how = match &made {
             Ok(_) => Made::Ready,
             Err(_) if stop.cancel.is_cancelled() => Made::Cancelled,
-            Err(why) => Made::Failed(why.clone()),
+            Err(why) => Made::Failed(site.secrets.mask(why)),
         };
         let counts = self.0.records.made(site.lease, row.id, attempt, how).await?;
+        if let Some(kind) = blocked {
+            return Err(Without::Blocked(kind));
+        }
         let found = made.map_err(|why| stop.told(not_elsewhere(&details, why)))?;
         if let Some(worktree) = &found.worktree {
             if !was_there {
                 details["base_commit"] = worktree.mark().base.clone().into();
             }
             details["lost_host"] = Value::Null;
-            // One beside its first one has a branch beside the first one.
+            // A worktree beside the run's first one has a branch beside the first one.
             details["branch"] = worktree.mark().branch.clone().into();
         }
         let details: Arc<str> = details.to_string().into();
         self.0.records.describe(site.lease, row.id, details).await?;
         if !counts {
-            // Somebody has given it up meanwhile: what was made goes to clean-up, not to the run.
+            // The creation was given up meanwhile: the worktree is left to clean-up and is not used by the run.
             return Err("making the environment took so long that it was given up".to_owned().into());
         }
         Ok(found)
     }
 
-    /// A worktree on the run's branch: a new one; or, if the run had one before, on the branch that is there, or on
-    /// one beside it. A dead run that has the branch gives way.
+    /// Creates a worktree on the run's branch. That is a new branch; or, if the run had a worktree before, the
+    /// existing branch or one beside it. If a dead run has the branch, its worktree is removed.
     async fn create(
         &self,
         lease: Lease,
@@ -263,7 +302,8 @@ impl Environments {
             return Err(error.to_string());
         }
         if let Some(attempt) = again {
-            // What the run itself has committed there; another run's work is not ours to go on with.
+            // Use the branch only if this run has committed to it, because a run must not continue another run's
+            // work.
             if worktrees.repository().is_branch_of(&branch, &options.run) {
                 options.branch = Branch::Existing(branch.clone());
                 if let Ok(worktree) = create_with(&worktrees, &options, cancel).await? {
@@ -280,7 +320,44 @@ impl Environments {
     }
 }
 
-/// Fetches what a run that worked on another host has left at a remote.
+/// Handles uncommitted changes in the checkout that a run was started in, as the pipeline file asks. Returns the
+/// state that the run starts with, or an error if the run must not start.
+async fn uncommitted_of(
+    site: &Site<'_>,
+    spec: &WorktreeSpec,
+    repository: &Repository,
+    cancel: &Cancel,
+) -> Result<Option<Checkpoint>, GitError> {
+    let timeout = Settings::default().git_timeout;
+    let (run, folder, base) = (site.key.0.to_string(), site.started_in.to_owned(), spec.base.clone());
+    let (repository, cancel, dirty) = (repository.clone(), cancel.clone(), spec.dirty);
+    let looked = tokio::task::spawn_blocking(move || match dirty {
+        DirtyPolicy::Ignore => Ok(None),
+        DirtyPolicy::Refuse => match Uncommitted::of(&folder, &cancel, timeout)? {
+            None => Ok(None),
+            Some(found) => Err(found.refused("the run is told not to begin beside them (`dirty: refuse`)")),
+        },
+        DirtyPolicy::Include => repository.record_uncommitted(&run, &folder, &base, &cancel, timeout),
+    });
+    looked.await.unwrap_or_else(|error| {
+        Err(GitError { attempt: format!("look for uncommitted changes ({error})"), kind: GitKind::Cancelled })
+    })
+}
+
+/// Returns the state after a step, from the first of these runs that has recorded it; an error that names it if none
+/// has.
+fn find_recorded(repository: &Repository, runs: &[String], step: &str) -> Result<Checkpoint, GitError> {
+    let mut found = runs.iter().map(|run| repository.find_checkpoint(run, step));
+    let first = found.next().unwrap_or_else(|| repository.find_checkpoint("", step));
+    match first {
+        Err(error) if matches!(error.kind, GitKind::NoSuchCheckpoint { .. }) => {
+            found.find_map(Result::ok).ok_or(error)
+        }
+        other => other,
+    }
+}
+
+/// Fetches the states that a run on another host has pushed to a remote.
 async fn fetch(repository: &Repository, remote: &str, run: &str, cancel: &Cancel) -> Result<(), String> {
     let timeout = Settings::default().git_timeout;
     let (repository, remote) = (repository.clone(), remote.to_owned());
@@ -288,7 +365,7 @@ async fn fetch(repository: &Repository, remote: &str, run: &str, cancel: &Cancel
     blocking(move || repository.fetch_checkpoints(&remote, &run, timeout, &cancel)).await
 }
 
-/// Why a run that lost its host cannot go on here.
+/// Returns the error message for a run that lost its host and cannot continue here.
 fn not_elsewhere(details: &Value, why: String) -> String {
     match details["lost_host"].as_str() {
         Some(host) => format!(
@@ -299,7 +376,7 @@ fn not_elsewhere(details: &Value, why: String) -> String {
     }
 }
 
-/// Makes it away from the runtime's threads.
+/// Creates the worktree on a blocking thread.
 async fn create_with(
     worktrees: &Worktrees,
     options: &CreateOptions,
@@ -310,7 +387,7 @@ async fn create_with(
     made.await.map_err(|error| error.to_string())
 }
 
-/// Finds out what is still to be run in a worktree; if nothing is, steps may come in.
+/// Determines the setup that is still due in a worktree. If none is, marks the worktree as ready for steps.
 fn prepare(mut worktree: Worktree, setup: Option<sprag_pipeline::Setup>) -> Result<Found, GitError> {
     let mut due = None;
     if let Some(setup) = setup {
@@ -320,10 +397,10 @@ fn prepare(mut worktree: Worktree, setup: Option<sprag_pipeline::Setup>) -> Resu
     if due.is_none() {
         worktree.set_prepared(None)?;
     }
-    Ok(Found { guest: worktree.as_guest(), worktree: Some(worktree), setup: due })
+    Ok(Found { guest: worktree.as_shared(), worktree: Some(worktree), setup: due })
 }
 
-/// What a setup depends on: the files that it names, and what it runs.
+/// Returns the key of a setup's result: the files that it names, and the command that it runs.
 fn full_key(files: &str, setup: &sprag_pipeline::Setup) -> String {
     format!("{files} {}", setup.run)
 }

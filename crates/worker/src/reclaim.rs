@@ -1,9 +1,9 @@
-//! A branch that a dead run has is wanted by a live one: the dead one's work is saved, and its worktree goes.
+//! Removes the worktree of a dead run whose branch a live run needs, after saving the dead run's work.
 //!
-//! Whether a run is dead is decided in the store, in the same transaction that begins the removal, so that nobody
-//! resumes it meanwhile. A run that waits for an answer, a moment or a worker is not dead.
+//! The store decides whether a run is dead, in the same transaction that starts the removal, so that no process
+//! resumes the run meanwhile. A run that waits for an answer, a timer or a worker is not dead.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sprag_store::ops::Lease;
 use sprag_worktree::{BranchPolicy, Cancel, Removed, State, Worktrees};
@@ -12,7 +12,7 @@ use crate::environment::{Environments, host};
 use crate::records::Taken;
 
 impl Environments {
-    /// Takes the worktree of a dead run that has this branch; says whether there was one.
+    /// Removes worktrees of dead runs that have this branch. Returns whether there was one.
     pub(crate) async fn make_way(
         &self,
         lease: Lease,
@@ -48,7 +48,7 @@ impl Environments {
         let Taken { id, run, attempt } = taken;
         let (worktrees, place, name) = (worktrees.clone(), path.clone(), run.to_string());
         let removed = tokio::task::spawn_blocking(move || {
-            let worktree = worktrees.adopt(&place, &name)?;
+            let worktree = worktrees.adopt_to_remove(Path::new(&place), &name)?;
             worktrees.remove(worktree, BranchPolicy::Delete, &Cancel::default())
         });
         let removed = removed.await.map_err(|error| error.to_string())?;

@@ -1,5 +1,5 @@
-//! What is on record about environments, for whoever makes them and works in them: the store itself, or a server
-//! in front of it. Each is asked by somebody who holds a step of the run, and shows so.
+//! The records of environments, for the code that creates environments and works in them: kept by the store itself,
+//! or by a server in front of it. Each caller holds a step of the run, and proves it with its lease.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -7,42 +7,49 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sprag_lifecycle::{EnvironmentEvent, ExecutionStatus, Plan, RunId, RunStatus, StepNo, WorkKind};
-use sprag_store::ops::{Lease, Provide, Wanted};
-use sprag_store::{Backend, EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, Topic};
+use sprag_lifecycle::{
+    EnvironmentEvent, EnvironmentStatus, ExecutionStatus, Plan, RunId, RunStatus, StepNo, Word, WorkKind,
+};
+use sprag_store::ops::{Lease, Provide, Sighting, Wanted};
+use sprag_store::{
+    Backend, EnvironmentGiven, EnvironmentRow, ExecutionRow, Id, Row, RunRow, StepRow, Store, Table, Topic,
+};
 
-/// What records answer, or in words why they cannot.
+/// The future of an answer from the records, or of an error message.
 pub type RecordsFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
-/// An environment as it is on record.
+/// An environment as the store records it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnRecord {
-    /// Its number.
+    /// The environment's id in the store.
     pub id: Id,
-    /// The run it was made for.
+    /// The run that it was created for; none if it has none.
     pub run: Option<RunId>,
-    /// The step that has it alone; none for the whole run.
+    /// The step that has it alone; none if the whole run shares it.
     pub scope: Option<StepNo>,
-    /// Its status.
+    /// The status in the environment's lifecycle, as text.
     pub status: String,
-    /// The directory.
+    /// The version of its row; every write increments it.
+    pub version: u32,
+    /// The environment's directory; empty if it has none.
     pub path: Arc<str>,
-    /// The repository, the branch and what else is known of it, as JSON.
+    /// The repository, the branch and other details, as JSON.
     pub details: Arc<str>,
-    /// Which attempt to make it is the present one.
+    /// The number of the present attempt to create it.
     pub provision_attempt: u32,
-    /// Who is making or removing it.
+    /// The worker that is creating or removing it; none if no worker is.
     pub owner: Option<Id>,
 }
 
 impl OnRecord {
-    /// What a row tells.
+    /// Converts a row of the store.
     pub fn of(row: &EnvironmentRow) -> OnRecord {
         OnRecord {
             id: row.id,
             run: row.run,
             scope: row.scope,
             status: row.status().to_string(),
+            version: row.version(),
             path: Arc::clone(&row.path),
             details: Arc::clone(&row.details),
             provision_attempt: row.provision_attempt,
@@ -50,21 +57,27 @@ impl OnRecord {
         }
     }
 
-    /// Whether its files are on this machine.
-    pub fn is_here(&self) -> bool {
-        !self.path.is_empty() && Path::new(&*self.path).join(".git").exists()
+    /// Whether it is ready for use, according to the store.
+    pub fn is_ready(&self) -> bool {
+        self.status == EnvironmentStatus::Ready.as_str()
+    }
+
+    /// Checks whether its files are on this machine.
+    pub fn look(&self) -> Sighting {
+        let is_present = !self.path.is_empty() && Path::new(&*self.path).join(".git").exists();
+        Sighting { version: self.version, is_present }
     }
 }
 
-/// What becomes of the wish for an environment.
+/// The answer to a request for an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Provided {
-    /// It is for the one who asks to make it, as this attempt.
+    /// The caller has to create it, as this attempt.
     Make(OnRecord),
-    /// It is there.
+    /// It is ready.
     Ready(OnRecord),
-    /// Somebody else is making or removing it.
+    /// Another process is creating or removing it.
     Busy(OnRecord),
 }
 
@@ -78,20 +91,20 @@ impl From<Provide> for Provided {
     }
 }
 
-/// How making an environment went.
+/// The result of creating an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Made {
-    /// It is there.
+    /// It is ready.
     Ready,
-    /// It is not, and why.
+    /// The creation failed, with the reason.
     Failed(String),
-    /// The step was to end before.
+    /// The step was stopped before.
     Cancelled,
 }
 
 impl Made {
-    /// What is reported, with the reason.
+    /// Returns the event to report, with the reason for a failure.
     pub fn event(self) -> (EnvironmentEvent, Option<String>) {
         match self {
             Made::Ready => (EnvironmentEvent::ProvisionSucceeded, None),
@@ -101,10 +114,10 @@ impl Made {
     }
 }
 
-/// An environment that was taken from a dead run, and is to be removed.
+/// An environment that was taken from a dead run and is to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
-    /// The environment.
+    /// The environment's id in the store.
     pub id: Id,
     /// The dead run.
     pub run: RunId,
@@ -114,25 +127,25 @@ pub struct Taken {
 
 /// See the module's documentation.
 pub trait Records: Send + Sync + 'static {
-    /// A number for something new.
+    /// Returns an id for a new row.
     fn new_id(&self) -> Id;
 
-    /// The plan of a run.
+    /// Returns the plan of a run, if there is one.
     fn plan(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Option<Arc<Plan>>>;
 
-    /// The run's environment, or the step's own.
+    /// Returns the run's environment, or the step's own if `scope` is set.
     fn find(&self, lease: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<OnRecord>>;
 
-    /// Finds it ready, or notes that the one who asks makes it.
-    fn provide(&self, lease: Lease, wanted: Wanted, there: bool) -> RecordsFuture<'_, Provided>;
+    /// Returns the environment if it is ready, or records that the caller creates it.
+    fn provide(&self, lease: Lease, wanted: Wanted, seen: Option<Sighting>) -> RecordsFuture<'_, Provided>;
 
-    /// Notes what is known of it by now.
+    /// Updates the details of an environment.
     fn describe(&self, lease: Lease, id: Id, details: Arc<str>) -> RecordsFuture<'_, ()>;
 
-    /// Says how this attempt to make it went; whether that still counts.
+    /// Reports the result of this attempt to create it. Returns whether the attempt still counts.
     fn made(&self, lease: Lease, id: Id, attempt: u32, how: Made) -> RecordsFuture<'_, bool>;
 
-    /// Begins to remove what is at a path of this worker's host, if it belongs to a dead run.
+    /// Starts to remove the environment at a path of this worker's host, if it belongs to a dead run.
     fn take_from_dead(
         &self,
         lease: Lease,
@@ -141,18 +154,18 @@ pub trait Records: Send + Sync + 'static {
         path: String,
     ) -> RecordsFuture<'_, Option<Taken>>;
 
-    /// Says how removing it went.
+    /// Reports the result of removing it; `wrong` is the error, if any.
     fn removed(&self, lease: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, ()>;
 
-    /// The names of the run's steps that have been worked on, the last one to end first.
+    /// Returns the names of the run's steps that have been executed, the last one to end first.
     fn last_finished(&self, lease: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>>;
 
-    /// Waits until something about the run may have changed, at most this long; first notes that whoever was at
-    /// its environment is gone, if that is seen.
+    /// Waits until something about the run may have changed, at most for `limit`. Before that, records that the owner
+    /// of its environment is gone, if its process is seen to be gone.
     fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()>;
 }
 
-/// The store of this machine.
+/// The store, accessed directly.
 impl Records for Store {
     fn new_id(&self) -> Id {
         Store::new_id(self)
@@ -175,9 +188,9 @@ impl Records for Store {
         })
     }
 
-    fn provide(&self, _: Lease, wanted: Wanted, there: bool) -> RecordsFuture<'_, Provided> {
+    fn provide(&self, _: Lease, wanted: Wanted, seen: Option<Sighting>) -> RecordsFuture<'_, Provided> {
         Box::pin(async move {
-            let provide = self.claims().provide_environment(wanted, there).await;
+            let provide = self.claims().provide_environment(wanted, seen).await;
             provide.map(Provided::from).map_err(|error| error.to_string())
         })
     }
@@ -237,7 +250,7 @@ impl Records for Store {
     }
 }
 
-/// Notes that a worker is gone, if its process is seen to be: it cannot say so itself.
+/// Records that a worker is gone, if its process is seen to be gone: it cannot report that itself.
 pub async fn bury(store: &Store, worker: Option<Id>) {
     let Some(worker) = worker else { return };
     let row = store.read(|db| Table::<sprag_store::WorkerRow>::load(db, worker));
@@ -248,24 +261,39 @@ pub async fn bury(store: &Store, worker: Option<Id>) {
     }
 }
 
-/// The names of a run's steps that have been worked on, the last one to end first.
+/// Whether an attempt is known to have worked in its run's environment, which means that its state was recorded. A
+/// cancelled attempt may have been cancelled before that.
+pub fn worked(row: &ExecutionRow) -> bool {
+    match row.status() {
+        ExecutionStatus::Completed | ExecutionStatus::TimedOut => true,
+        ExecutionStatus::Failed if row.owner.is_some() => {
+            let facts =
+                row.result.as_deref().and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
+            facts.is_none_or(|facts| facts["reason"] != "environment" && facts["in_environment"] != false)
+        }
+        _ => false,
+    }
+}
+
+/// Returns the names of a run's steps that have been executed, the last one to end first.
 pub fn last_finished(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Vec<String>> {
     let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
     let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
-    let mut steps = db.steps(run)?;
-    steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some());
-    // Others leave no state: gates, child runs, those that only have items.
+    let (mut steps, executions) = (db.steps(run)?, db.executions(run)?);
+    let has_worked = |step: &StepRow| executions.iter().any(|row| row.id.step == step.no && worked(row));
+    steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some() && has_worked(step));
+    // Other steps leave no state: gates, child runs, and fan-outs, which only have items.
     steps.retain(|step| {
         let planned = plan.step(step.node());
         planned.work == WorkKind::Execution && (step.item_of.is_some() || planned.spread.is_none())
     });
-    // What an item with a worktree of its own has left is not the run's.
+    // The state of an item with a worktree of its own is not the run's state.
     steps.retain(|step| step.item_of.is_none() || !plan.step(step.node()).own_environment);
     steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
     Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
 }
 
-/// Begins to remove the environment at a path, if its run is dead.
+/// Starts to remove the environment at a path, if its run is dead.
 async fn take_from_dead(
     store: &Store,
     worker: Id,
@@ -285,7 +313,7 @@ async fn take_from_dead(
     Ok(attempt.map(|attempt| Taken { id: row.id, run, attempt }))
 }
 
-/// Whether a run has ended and its worktree is kept all the same.
+/// Whether a run has ended and its worktree is kept nevertheless.
 fn is_kept(store: &Store, row: &EnvironmentRow, run: RunId) -> sprag_store::Result<bool> {
     let status = store.read(|db| Table::<RunRow>::load(db, run))?.map(|run| run.status());
     let details: serde_json::Value = serde_json::from_str(&row.details).unwrap_or_default();
@@ -296,7 +324,7 @@ fn is_kept(store: &Store, row: &EnvironmentRow, run: RunId) -> sprag_store::Resu
     })
 }
 
-/// Notes which of those who worked on a run, and on the runs that are its steps' work, are gone.
+/// Records which workers of a run, and of the child runs of its steps, are gone.
 async fn bury_those_of(store: &Store, run: RunId) -> sprag_store::Result<()> {
     let mut runs = vec![run];
     let mut owners = Vec::new();

@@ -1,4 +1,4 @@
-//! The worker's loop: as many pieces of work at once as it has slots, and the heartbeat beside them.
+//! The worker's loop: runs as many executions at once as it has slots, and sends heartbeats meanwhile.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker};
+use sprag_store::ops::{Assignment, Claimer, Ending, Lease};
 use sprag_store::{Store, Surroundings, Topic};
 use tokio::sync::{Notify, watch};
 
@@ -14,23 +14,23 @@ use crate::Config;
 use crate::control::{Control, Signal};
 use crate::desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
 
-/// How a piece of work came to its end.
+/// The way in which an execution ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
-    /// It is over, and this is to be reported.
+    /// The execution ended, and this ending is to be reported.
     Report(Ending),
-    /// The processes that did it are gone through no fault of its own: somebody must do it again.
+    /// Its processes disappeared through no fault of its own, so the step must be executed again.
     Vanished,
-    /// It belongs to somebody else; there is nothing to say.
+    /// Another worker owns it, so nothing is reported.
     Lost,
 }
 
-/// What a runner's work returns.
+/// The future of a runner's execution.
 pub type RunnerFuture<'a> = Pin<Box<dyn Future<Output = Ended> + Send + 'a>>;
 
-/// Does what an assignment says. When it returns, nothing of the work goes on any more.
+/// The code that runs an execution. When its future is ready, no part of the execution is still running.
 pub trait Runner: Send + Sync + 'static {
-    /// Does it, listening to `control` all the while.
+    /// Runs the execution, and obeys `control` while it runs.
     fn run<'a>(&'a self, assignment: &'a Assignment, control: Control) -> RunnerFuture<'a>;
 }
 
@@ -48,22 +48,29 @@ struct Inner<D: Desk> {
     config: Config,
     runner: Arc<dyn Runner>,
     held: Mutex<BTreeMap<Lease, watch::Sender<Signal>>>,
-    /// A slot became free.
+    /// Notified when a slot becomes free.
     freed: Notify,
-    /// Its process, in one text: to present itself again.
+    /// The text that identifies its process, for registering again.
     process: Arc<str>,
-    /// Takes no more work, not even what follows in a run.
+    /// Whether it takes no more executions, not even the next one of a run.
     draining: AtomicBool,
-    /// Gave up what it had.
+    /// Whether it has given up all its executions.
     gave_up: AtomicBool,
 }
 
-/// The work's own guard ends it this much before the store's lease lapses: a tenth of the lease, and
-/// never more than this, so that a short lease leaves time for its renewals.
+/// The largest safety margin of a lease. An execution's own guard stops it this much before the store's lease lapses.
+/// The margin is a tenth of the lease and never more than this, so that a short lease leaves time for its renewals.
 const LONGEST_MARGIN: Duration = Duration::from_secs(3);
-/// How long to wait after claiming failed before trying again.
+/// The wait before a retry after a claim failed.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
-/// How long a worker without work may go without looking, should every wake-up be lost.
+/// The time in which the ending of an execution that was given up may still be reported.
+const LAST_REPORT: Duration = Duration::from_secs(10);
+/// The wait before a retry after a lease could not be renewed.
+const RENEW_AGAIN: Duration = Duration::from_millis(500);
+/// The interval of checks whether leases are certain while the store does not answer. It is short enough for the
+/// shortest lease.
+const LOOK_MEANWHILE: Duration = Duration::from_millis(250);
+/// The longest time between two claims of an idle worker, in case every notification is lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(5);
 
 impl<D: Desk> Worker<D> {
@@ -84,16 +91,16 @@ impl<D: Desk> Worker<D> {
             draining: AtomicBool::new(false),
             gave_up: AtomicBool::new(false),
         };
-        inner.present().await?;
+        inner.come_back().await?;
         Ok(Worker(Arc::new(inner)))
     }
 
-    /// How many pieces of work go on.
+    /// Returns the number of executions that are running.
     pub fn busy(&self) -> usize {
         self.0.held().len()
     }
 
-    /// Ends all work at once: others may have it as soon as it is seen to be gone.
+    /// Stops all executions at once. Other workers may claim them as soon as their processes are seen to be gone.
     pub fn drop_all(&self) {
         self.0.gave_up.store(true, Ordering::Release);
         for sender in self.0.held().values() {
@@ -101,13 +108,15 @@ impl<D: Desk> Worker<D> {
         }
     }
 
-    /// Claims and works until told to stop; then finishes what it has, and leaves.
+    /// Claims and runs executions until `stop` is true; then finishes the ones that it has, and deregisters.
     pub async fn run(&self, mut stop: watch::Receiver<bool>) -> Result<(), D::Error> {
         let inner = &self.0;
-        let topics = inner.config.queues.iter().flat_map(|queue| {
-            [Topic::Queue(Arc::clone(queue), 0), Topic::Queue(Arc::clone(queue), inner.config.id)]
-        });
-        let ear = inner.desk.listen(topics.collect());
+        let mut topics = vec![Topic::Reserved(inner.config.id)];
+        // A worker of a single run takes no executions from queues.
+        if inner.config.only.is_none() {
+            topics.extend(inner.config.queues.iter().map(|queue| Topic::Queue(Arc::clone(queue))));
+        }
+        let ear = inner.desk.listen(topics);
         let (done, over) = watch::channel(false);
         let heartbeat = inner.surroundings().spawn(Arc::clone(inner).heartbeat(over));
         let claimed = self.claim_until(&ear, &mut stop).await;
@@ -124,7 +133,7 @@ impl<D: Desk> Worker<D> {
         claimed.and(inner.desk.leave(inner.config.id).await)
     }
 
-    /// Claims and begins until told to stop; an error if there is nothing to be had here, ever.
+    /// Claims and starts executions until `stop` is true. Returns an error if no retry can succeed.
     async fn claim_until(&self, ear: &D::Ear, stop: &mut watch::Receiver<bool>) -> Result<(), D::Error> {
         while !*stop.borrow() {
             let free = self.0.config.slots.saturating_sub(self.busy());
@@ -145,7 +154,7 @@ impl<D: Desk> Worker<D> {
         }
     }
 
-    /// Receives up to `limit` pieces of work and begins them; says how many.
+    /// Claims up to `limit` executions and starts them. Returns how many.
     async fn claim(&self, limit: usize, stop: &mut watch::Receiver<bool>) -> Result<usize, D::Error> {
         match self.0.desk.claim(self.0.claimer(), limit, stop).await {
             Ok(granted) => {
@@ -164,7 +173,7 @@ impl<D: Desk> Worker<D> {
 
     fn begin(&self, granted: Granted) {
         let control = self.0.take(&granted);
-        // Nobody waits for it: its slot is told when it is over.
+        // The task is not awaited: it notifies `freed` when it is over.
         drop(self.0.surroundings().spawn(Arc::clone(&self.0).work(granted.assignment, control)));
     }
 }
@@ -178,23 +187,13 @@ impl<D: Desk> Inner<D> {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Registers, or comes back after the store gave it up.
+    /// Registers, or registers again after the store has marked this worker as lost.
     async fn present(&self) -> Result<(), D::Error> {
-        let config = &self.config;
-        let new = NewWorker {
-            id: config.id,
-            name: config.name.as_str().into(),
-            process: Arc::clone(&self.process),
-            // One that takes only what is reserved to it serves no queue that others could count on.
-            queues: if config.only.is_some() { "".into() } else { config.queues.join(",").into() },
-            labels: config.labels.join(",").into(),
-            slots: config.slots as u32,
-            lease_ms: config.lease.as_millis() as i64,
-        };
-        self.desk.register(new).await
+        self.desk.register(self.config.new_worker(&self.process)).await
     }
 
-    /// Registers again, and takes its own run back if nobody else has.
+    /// Registers, and takes its own run back if no other worker has it: the store may have found this worker silent
+    /// for too long.
     async fn come_back(&self) -> Result<(), D::Error> {
         self.present().await?;
         match self.config.only {
@@ -213,7 +212,8 @@ impl<D: Desk> Inner<D> {
         }
     }
 
-    /// When the work's own guard ends it, if it is ours until then.
+    /// Returns the signal with the moment at which the execution's own guard stops it, for a lease that ends at
+    /// `until_ms`.
     fn guard(&self, until_ms: u64) -> Signal {
         let margin = LONGEST_MARGIN.min(self.config.lease / 10);
         Signal::Renewed { until_ms: until_ms.saturating_sub(margin.as_millis() as u64) }
@@ -229,13 +229,13 @@ impl<D: Desk> Inner<D> {
         Control::new(receiver, self.surroundings())
     }
 
-    /// Works on an assignment, and on what follows it in its run, until nothing does.
+    /// Runs an execution, and then each one that follows it in its run, until none follows.
     async fn work(self: Arc<Self>, mut assignment: Assignment, mut control: Control) {
         loop {
             let ended = self.run(&assignment, control).await;
             let next = self.report(&assignment, ended).await;
-            // The slot is free only now: whatever the runner started is gone. What comes next is held before
-            // that, so that a worker that drains never looks idle in between.
+            // The slot becomes free only now, when everything that the runner started is gone. The next execution is
+            // held before that, so that a draining worker never looks idle in between.
             let next = next.map(|next| (self.take(&next), next.assignment));
             self.held().remove(&assignment.lease);
             match next {
@@ -246,7 +246,7 @@ impl<D: Desk> Inner<D> {
         self.freed.notify_one();
     }
 
-    /// In a task of its own, so that a runner that panics loses its work and nothing else.
+    /// Runs the execution in a task of its own, so that a runner that panics loses only that execution.
     async fn run(&self, assignment: &Assignment, control: Control) -> Ended {
         let (runner, assignment) = (Arc::clone(&self.runner), assignment.clone());
         let id = assignment.lease.execution;
@@ -264,7 +264,14 @@ impl<D: Desk> Inner<D> {
             Ended::Lost | Ended::Vanished => self.desk.vanished(lease).await.map(|()| None),
             Ended::Report(ending) => {
                 let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
-                self.desk.finish(lease, ending, next).await
+                tokio::select! {
+                    biased;
+                    told = self.desk.finish(lease, ending, next) => told,
+                    () = self.taken_away(lease) => {
+                        tracing::warn!(execution = %lease.execution, "given up before its end could be reported");
+                        return None;
+                    }
+                }
             }
         };
         told.unwrap_or_else(|error| {
@@ -273,19 +280,31 @@ impl<D: Desk> Inner<D> {
         })
     }
 
-    /// Shows that the worker is there, renews what it holds, and passes on what it hears.
+    /// Waits until an execution is given up or taken away, and then for the time that its report still has.
+    async fn taken_away(&self, lease: Lease) {
+        let signal = self.held().get(&lease).map(watch::Sender::subscribe);
+        match signal {
+            Some(mut signal) => drop(signal.wait_for(|signal| *signal == Signal::Lost).await),
+            None => std::future::pending().await,
+        }
+        self.surroundings().pause(LAST_REPORT).await;
+    }
+
+    /// Sends heartbeats, renews the leases, and forwards the answers to the executions.
     async fn heartbeat(self: Arc<Self>, mut over: watch::Receiver<bool>) {
         let ear = self.desk.listen(vec![Topic::Worker(self.config.id)]);
         let interval = self.config.lease / 3;
+        let mut rest = interval;
         loop {
             tokio::select! {
                 biased;
                 _ = over.changed() => return,
-                () = self.desk.disturbed(&ear, self.holding(), interval) => {}
+                () = self.desk.disturbed(&ear, self.holding(), rest) => {}
             }
             let leases: Vec<Lease> = self.held().keys().copied().collect();
-            match self.desk.heartbeat(self.config.id, leases.clone(), self.config.lease).await {
+            match self.renew(&leases).await {
                 Ok(beat) => {
+                    rest = interval;
                     self.pass_on(&leases, &beat);
                     if !beat.known && !self.draining.load(Ordering::Acquire) {
                         tracing::info!(
@@ -296,9 +315,50 @@ impl<D: Desk> Inner<D> {
                         }
                     }
                 }
-                // Not renewed: the work's own guard ends it before the lease lapses.
-                Err(error) => tracing::warn!(%error, "heartbeat"),
+                // Not renewed: the execution's own guard stops it before the lease lapses, unless no process can
+                // write to the store.
+                Err(error) => {
+                    tracing::warn!(%error, "heartbeat");
+                    self.keep_through_stall(&leases);
+                    rest = interval.min(RENEW_AGAIN);
+                }
             }
+        }
+    }
+
+    /// Renews the leases. While there is no answer, executions that no other worker can take continue.
+    async fn renew(&self, leases: &[Lease]) -> Result<Beat, D::Error> {
+        let beat = self.desk.heartbeat(self.config.id, leases.to_vec(), self.config.lease);
+        let mut beat = std::pin::pin!(beat);
+        let surroundings = self.surroundings();
+        loop {
+            match surroundings.within(LOOK_MEANWHILE, beat.as_mut()).await {
+                Some(beat) => return beat,
+                None => self.keep_through_stall(leases),
+            }
+        }
+    }
+
+    /// Postpones the guards of executions that are certain to stay with this worker while no process can write to the
+    /// store.
+    fn keep_through_stall(&self, leases: &[Lease]) {
+        if leases.is_empty() {
+            return;
+        }
+        let kept = self.desk.kept_through_stall(leases);
+        let held = self.held();
+        for (lease, until_ms) in kept {
+            let Some(sender) = held.get(&lease) else { continue };
+            let guard = self.guard(until_ms);
+            sender.send_if_modified(|now| match (*now, guard) {
+                (Signal::Renewed { until_ms: before_ms }, Signal::Renewed { until_ms })
+                    if before_ms < until_ms =>
+                {
+                    *now = guard;
+                    true
+                }
+                _ => false,
+            });
         }
     }
 
@@ -318,7 +378,7 @@ impl<D: Desk> Inner<D> {
         for (lease, kept) in leases.iter().zip(&beat.kept) {
             let Some(sender) = held.get(lease) else { continue };
             match kept {
-                // What was given up is not taken back.
+                // An execution that was given up is not taken back.
                 Kept::Held => {
                     let guard = self.guard(beat.until_ms);
                     sender.send_if_modified(|now| {

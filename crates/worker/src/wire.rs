@@ -1,8 +1,9 @@
-//! What a worker and a server say to each other. Who asks is in the header `x-sprag-worker`: a key that the worker
-//! drew itself, and that nobody else knows; its number is made from it.
+//! The messages between a worker and a server. The header `x-sprag-worker` identifies the sender: a random key that
+//! only the worker knows. The worker's id is derived from the key and from its token, so that the same key with
+//! another token is another worker.
 //!
-//! How long something is held is told as a length, counted from when the server got the request: whoever sent it
-//! adds that to the moment before, by its own clock.
+//! A lease is sent as a length, counted from when the server received the request. The sender adds it to the moment
+//! before it sent the request, by its own clock.
 
 use std::sync::Arc;
 
@@ -10,35 +11,47 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_store::Id;
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease, Wanted};
+use sprag_store::ops::{Assignment, Claimer, Ending, Lease, Sighting, Wanted};
 
 use crate::{Kept, Made, OnRecord, Provided, Taken};
 
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
 
-/// The header that says who asks.
+/// The header that identifies the worker.
 pub const WORKER: &str = "x-sprag-worker";
-/// How long a server lets a worker wait for work, at most.
+/// The longest time that a server lets a worker wait for work.
 pub const LONGEST_WAIT_MS: u64 = 30_000;
-/// How much of a log is sent at once, at most.
+/// The largest piece of a log in one request.
 pub const MOST_CHUNK_BYTES: usize = 1 << 20;
-/// How long a log may be.
+/// The largest size of a log.
 pub const MOST_LOG_BYTES: u64 = 128 << 20;
 
-/// The number of the worker with this key.
-pub fn worker_id(key: &str) -> Id {
-    let hash = Sha256::digest(key.as_bytes());
+/// Returns the public name of a store, derived from its secret key.
+pub fn store_name(key: &str) -> String {
+    let hash = Sha256::digest(format!("sprag store {key}").as_bytes());
+    hash[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the SHA-256 of a token, in hexadecimal digits.
+pub fn token_hash(token: &str) -> String {
+    Sha256::digest(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the id of the worker with this key and the token with this hash; the hash is empty without a token.
+pub fn worker_id(key: &str, token_hash: &str) -> Id {
+    let hash = Sha256::digest(format!("{key} {token_hash}").as_bytes());
     let mut bits = [0u8; 8];
     bits.copy_from_slice(&hash[..8]);
-    // Positive, and apart from the numbers of agents.
+    // Positive, and in another range than the ids of agents.
     (u64::from_be_bytes(bits) >> 3) as Id + 1
 }
 
 macro_rules! wire {
     ($($(#[$doc:meta])* $kind:ident $name:ident { $($body:tt)* })+) => {$(
         #[derive(Debug, Clone, Serialize, Deserialize)]
-        #[cfg_attr(feature = "openapi", derive(ToSchema))]
+        // The names have a prefix, because messages of people and agents are also called claimed, held and done.
+        #[cfg_attr(feature = "openapi", derive(ToSchema), schema(as = work::$name))]
         $(#[$doc])*
         pub $kind $name { $($body)* }
     )+};
@@ -134,6 +147,14 @@ wire! {
         pub next: Option<Given>,
     }
 
+    /// A worker that is known now.
+    struct Registered {
+        /// Whether it changed anything.
+        pub applied: bool,
+        /// Which store the server has: files of runs of another one are none of its business.
+        pub store: String,
+    }
+
     /// Something that is held.
     #[serde(deny_unknown_fields)]
     struct Held {
@@ -178,6 +199,9 @@ wire! {
         /// Those of the runs that have ended.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
         pub ended: Vec<RunId>,
+        /// Those of them that the store does not know, or has forgotten.
+        #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+        pub forgotten: Vec<RunId>,
         /// Environments of the worker's host that nobody needs any more.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
         pub environments: Vec<OnRecord>,
@@ -210,58 +234,58 @@ wire! {
     }
 }
 
-/// A question about environments.
+/// A request about environments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "about", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Ask {
-    /// The plan of a run.
+    /// A request for the plan of a run.
     Plan {
         /// The run.
         run: RunId,
     },
-    /// The run's environment.
+    /// A request for the record of the run's environment.
     Find {
         /// The run.
         run: RunId,
-        /// The step that has it alone.
+        /// The step that has it alone; none for the environment that the whole run shares.
         scope: Option<StepNo>,
     },
-    /// The run's environment is needed.
+    /// A request to provide the run's environment.
     Provide {
-        /// What is needed.
+        /// The environment that the worker needs.
         wanted: Wanted,
-        /// One that is said to be ready really is.
-        there: bool,
+        /// The worker's last check of its files; none if there was no environment.
+        seen: Option<Sighting>,
     },
-    /// What is known of it by now.
+    /// An update of an environment's details.
     Describe {
         /// The environment.
         environment: Id,
-        /// As JSON.
+        /// The details, as JSON.
         details: Arc<str>,
     },
-    /// How making it went.
+    /// A report of the result of creating an environment.
     Made {
         /// The environment.
         environment: Id,
-        /// The attempt.
+        /// The number of the attempt to create it.
         attempt: u32,
-        /// How.
+        /// The result.
         how: Made,
     },
-    /// What is at this path of the worker's host is in the way, and may be a dead run's.
+    /// A request for the environment at this path of the worker's host, which is in the way and may be a dead run's.
     TakeFromDead {
-        /// The path.
+        /// The path on the worker's host.
         path: String,
     },
-    /// Which steps have been worked on.
+    /// A request for the names of the steps that have been executed.
     LastFinished {
         /// The run.
         run: RunId,
     },
 }
 
-/// An answer about environments.
+/// An answer to a request about environments.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Told {
@@ -269,13 +293,13 @@ pub enum Told {
     Plan(Option<Arc<Plan>>),
     /// An environment, if there is one.
     Found(Option<OnRecord>),
-    /// What becomes of the wish.
+    /// The answer to a request for an environment.
     Provided(Provided),
-    /// Whether it counts.
+    /// Whether the report still counts.
     Noted(bool),
-    /// Names of steps, the last one to end first.
+    /// The names of steps, the last one to end first.
     Steps(Vec<String>),
-    /// What was taken from a dead run.
+    /// The environment that was taken from a dead run; none if none was.
     Taken(Option<Taken>),
 }
 
@@ -309,4 +333,8 @@ pub struct Chunk {
     pub part: Part,
     /// Where the piece begins.
     pub offset: u64,
+    /// How long the whole log is, once it does not grow any more.
+    pub whole: Option<u64>,
+    /// The file that holds it on the worker's host, until all of it was received.
+    pub path: Option<String>,
 }

@@ -1,0 +1,163 @@
+//! Dead holders of a group's places, for an executor of one run. Without a server, no other process ends them.
+//!
+//! A run keeps its place until it has ended. A cancelled or failed run whose process is gone never ends by itself:
+//! another process has to report that its work is gone, and to execute its `always` steps. The process that waits for
+//! the place does both. A dead run that was not cancelled keeps its place, because the process that resumes it
+//! continues in that place.
+
+use std::collections::BTreeSet;
+use std::sync::{MutexGuard, PoisonError};
+
+use sprag_lifecycle::{ExecutionStatus, RunId, RunStatus, WorkerStatus, mutant};
+use sprag_store::ops::{Lease, Lost, could_take};
+use sprag_store::{Backend, ExecutionRow, Result, Row, RunRow, Table, WorkerRow};
+
+use crate::sweep::done;
+use crate::{Executor, Swept};
+
+impl Executor {
+    pub(crate) fn adopted(&self) -> MutexGuard<'_, BTreeSet<RunId>> {
+        self.adopted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether its run waits for a place in a group, or a run that it has adopted has not ended.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.config.only.is_some_and(|only| {
+            let waits = self.store.read(|db| holders(db, only)).is_ok_and(|holders| !holders.is_empty());
+            waits || !self.adopted().is_empty()
+        })
+    }
+
+    /// Ends the dead runs whose places its own run, or one of its child runs, waits for.
+    pub(crate) async fn end_dead_holders(&self, swept: &mut Swept) -> Result<()> {
+        let Some(only) = self.config.only else { return Ok(()) };
+        for holder in self.store.read(|db| holders(db, only))? {
+            done(holder, self.end_if_dead(holder, swept).await, ());
+        }
+        let adopted = self.adopted().clone();
+        for run in adopted {
+            let row = self.store.read(|db| Table::<RunRow>::load(db, run))?;
+            // The run's effects are in the outbox. They are carried out once more before the executor forgets the run.
+            if row.is_none_or(|row| row.status().is_terminal()) {
+                self.relay().await?;
+                self.adopted().remove(&run);
+            }
+        }
+        Ok(())
+    }
+
+    async fn end_if_dead(&self, holder: RunId, swept: &mut Swept) -> Result<()> {
+        let Some(row) = self.store.read(|db| Table::<RunRow>::load(db, holder))? else { return Ok(()) };
+        let ends = matches!(row.status(), RunStatus::Cancelling | RunStatus::Failing);
+        if !ends || mutant!(DeadHoldersKept) {
+            return Ok(());
+        }
+        let now_ms = self.store.now().steady_ms;
+        for execution in self.store.read(|db| running(db, holder))? {
+            let lease = Lease { execution: execution.id, fence: execution.fence };
+            let owner = execution.owner.map(|id| self.store.read(|db| Table::<WorkerRow>::load(db, id)));
+            let outcome =
+                if owner.transpose()?.flatten().is_some_and(|owner| self.hosts.is_gone(&owner.process)) {
+                    self.store.reaper().owner_died(lease).await?
+                } else if execution.lease_until_ms <= now_ms {
+                    self.store.reaper().expire(lease).await?
+                } else {
+                    continue;
+                };
+            swept.abandoned += usize::from(outcome.is_applied());
+        }
+        self.adopt(holder, swept).await
+    }
+
+    /// Takes over the rest of an ending run, if the worker that it is reserved to is gone and no other worker could
+    /// take it.
+    async fn adopt(&self, holder: RunId, swept: &mut Swept) -> Result<()> {
+        let Some(worker) = self.config.worker else { return Ok(()) };
+        let Some(row) = self.store.read(|db| Table::<RunRow>::load(db, holder))? else { return Ok(()) };
+        if row.status().is_terminal() || row.pin == Some(worker) {
+            return Ok(());
+        }
+        if let Some(pin) = row.pin {
+            let owner = self.store.read(|db| Table::<WorkerRow>::load(db, pin))?;
+            let there = owner.filter(|owner| owner.status() != WorkerStatus::Offline);
+            match there.map(|owner| self.how_lost(&owner)) {
+                None => {}
+                Some(Some(lost)) => drop(self.store.reaper().worker_lost(pin, lost).await?),
+                Some(None) => return Ok(()),
+            }
+        } else if self.store.read(|db| is_served(db, holder, |worker| self.how_lost(worker).is_none()))? {
+            return Ok(());
+        }
+        if self.store.executor().adopt_run(holder, row.pin, worker).await? {
+            tracing::info!(run = %holder, "its process is gone, and it holds a place that is waited for: ended here");
+            self.adopted().insert(holder);
+            swept.adopted += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the runs that hold a place for which this run, or one of its child runs, waits.
+fn holders(db: &mut dyn Backend, run: RunId) -> Result<Vec<RunId>> {
+    /// The most runs that are read from each queue of a group.
+    const LOOK: usize = 64;
+    let mut found = BTreeSet::new();
+    for group in db.crowded_groups()? {
+        for queued in db.queued(&group, LOOK)? {
+            if Table::<RunRow>::load(db, queued)?.is_some_and(|row| row.root == run) {
+                found.extend(db.places(&group)?);
+                break;
+            }
+        }
+    }
+    Ok(found.into_iter().collect())
+}
+
+/// Returns a run and its live child runs, at any depth.
+fn with_children(db: &mut dyn Backend, run: RunId) -> Result<Vec<RunId>> {
+    let (mut all, mut next) = (vec![run], 0);
+    while let Some(run) = all.get(next).copied() {
+        all.extend(db.children(run)?);
+        next += 1;
+    }
+    Ok(all)
+}
+
+/// Returns the running executions of a run and of its child runs.
+fn running(db: &mut dyn Backend, run: RunId) -> Result<Vec<ExecutionRow>> {
+    let mut found = Vec::new();
+    for run in with_children(db, run)? {
+        found.extend(db.executions(run)?.into_iter().filter(|row| row.status() == ExecutionStatus::Running));
+    }
+    Ok(found)
+}
+
+/// Returns whether a live worker has, or could take, an execution of a run.
+fn is_served(db: &mut dyn Backend, run: RunId, is_there: impl Fn(&WorkerRow) -> bool) -> Result<bool> {
+    let mut workers = db.workers()?;
+    workers.retain(is_there);
+    for run in with_children(db, run)? {
+        for row in db.executions(run)?.into_iter().filter(|row| !row.status().is_terminal()) {
+            for worker in &workers {
+                if row.owner == Some(worker.id) || could_take(db, worker, &row)? {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(false)
+}
+
+impl Executor {
+    /// Returns the way in which a worker was lost; none if it is alive. An offline worker was lost earlier.
+    pub(crate) fn how_lost(&self, worker: &WorkerRow) -> Option<Lost> {
+        let now_ms = self.store.now().steady_ms;
+        if self.hosts.is_gone(&worker.process) {
+            Some(Lost::ProcessGone)
+        } else if worker.heartbeat_until_ms <= now_ms {
+            Some(Lost::LeaseLapsed)
+        } else {
+            None
+        }
+    }
+}
