@@ -1,4 +1,5 @@
-//! What agents and people do with tasks: claim one, hold it, report it. The token is the right to it.
+//! Claiming tasks: agents and people claim a task, hold it and report it. The token of a claim is the right to the
+//! task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,34 +7,41 @@ use std::time::Duration;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use sha2::Sha256;
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, StepNo, StepStatus, Word};
+use sha2::{Digest, Sha256};
+use sprag_lifecycle::{ExecutionId, RunId, StepNo, StepStatus, Word};
 use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{BoardRow, ExecutionRow, Id, NotApplied, Row, StepRow, Store, Table, Topic};
+use sprag_store::{BoardRow, ExecutionRow, Id, NotApplied, Row, StepRow, Table, Topic};
 
-use super::{BoardError, Result, check_queue, check_text, rfc3339, task};
+use super::refusals::{cancelled, invalid, lost, no_token, refused};
+use super::{Result, check_queue, check_text, rfc3339, task};
 
-/// The longest that one may wait for a task in one call.
+use crate::App;
+
+/// The longest that a claimer may wait for a task in one call.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// The shortest and the longest lease.
 const LEASES: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(7 * 24 * 3600);
 
-/// Who wants what.
+/// A request to claim a task.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Who claims, for others to see.
+    /// The claimer's name, for others to see.
     pub name: String,
-    /// The board to claim from, if only one is meant.
+    /// The name of the token that the claimer shows; empty for programs of the store's own user. The same name with
+    /// the same token is the same agent.
+    pub caller: Arc<str>,
+    /// The board to claim from; none to claim from queues alone.
     pub board: Option<BoardRow>,
     /// The queues to claim from, beside the board's.
     pub queues: Vec<String>,
-    /// How long to wait for a task.
+    /// The longest time to wait for a task.
     pub wait: Duration,
-    /// How long it is theirs without a heartbeat.
+    /// The time for which the claimer holds the task without a heartbeat.
     pub lease: Duration,
-    /// The same number gets the same task again for as long as it is held: the answer may have been lost. 0 for none.
+    /// A number that the caller draws. The same number gets the same task again for as long as it is held, because
+    /// the answer may have been lost. 0 for none.
     pub nonce: i64,
 }
 
@@ -43,7 +51,7 @@ pub struct Wanted {
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimSpec {
-    /// Who claims. The same name is the same worker: choose one that nobody else uses.
+    /// Who claims. The same name with the same token is the same worker: choose one that nobody else uses.
     pub name: String,
     /// The board to claim from. Give this, or `queues`.
     #[serde(default)]
@@ -63,21 +71,22 @@ pub struct ClaimSpec {
     pub request: Option<u32>,
 }
 
-/// A lease of so many seconds; half an hour if nobody said.
+/// Returns a lease of so many seconds; half an hour if the caller gave none.
 pub fn lease_of(seconds: Option<u64>) -> Duration {
     Duration::from_secs(seconds.unwrap_or(30 * 60))
 }
 
 impl ClaimSpec {
-    /// What is meant, with waits no longer than this.
-    pub fn wanted(self, store: &Store, longest_wait: Duration) -> Result<Wanted> {
+    /// Returns the request of a caller that shows this token, with waits no longer than `longest_wait`.
+    pub fn wanted(self, app: &App, longest_wait: Duration, caller: Arc<str>) -> Result<Wanted> {
         Ok(Wanted {
-            board: self.board.as_deref().map(|board| super::known(store, board)).transpose()?,
+            caller,
+            board: self.board.as_deref().map(|board| super::known(app, board)).transpose()?,
             name: self.name,
             queues: self.queues,
             wait: Duration::from_secs(self.wait_s).min(longest_wait),
             lease: lease_of(self.lease_s),
-            // 0 is for those who named none.
+            // 0 stands for callers that gave none.
             nonce: self.request.map_or(0, |request| i64::from(request) + 1),
         })
     }
@@ -158,60 +167,94 @@ pub struct Done {
     pub files_created: Vec<String>,
 }
 
-/// The number by which an agent is known: the same name is the same agent.
-pub fn agent_id(name: &str) -> Id {
-    // Kept positive, and apart from the numbers that are drawn.
-    (sprag_store::fnv(name) >> 2) as Id | 1 << 61
+/// Returns the number by which the store knows an agent: the same name with the same token is the same agent. With
+/// another token it is another agent, which gets nothing that this one has claimed.
+pub fn agent_id(name: &str, caller: &str) -> Id {
+    // The length keeps a name and a token apart, wherever the name ends.
+    let hash = Sha256::digest(format!("{} {name} {caller}", name.len()).as_bytes());
+    let mut bits = [0u8; 8];
+    bits.copy_from_slice(&hash[..8]);
+    // The number is positive, and outside the range of numbers that the store draws.
+    (u64::from_be_bytes(bits) >> 3) as Id | 1 << 61
 }
 
-/// Claims a task for somebody who may go away while they wait: what was just claimed for them then goes back at
-/// once, instead of staying with nobody until its lease lapses.
-pub async fn claim_for_caller(
-    store: &Store,
-    wanted: Wanted,
-) -> Result<std::result::Result<Claimed, Nothing>> {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let store = store.clone();
-    tokio::spawn(async move {
-        let claimed = claim_while(&store, &wanted, || !tell.is_closed()).await;
-        // Who named the claim may be asking for the same one again at this very moment.
-        if let Err(Ok(Ok(unheard))) = tell.send(claimed)
-            && wanted.nonce == 0
-            && let Err(error) = release(&store, &unheard.token).await
-        {
-            tracing::warn!(token = unheard.token, %error, "could not give back what nobody waits for any more");
-        }
-    });
-    told.await.unwrap_or_else(|_| Err(BoardError::Refused("the claim was ended: try again".into())))
-}
-
-/// Claims a task; waits for one, if asked to.
-pub async fn claim(store: &Store, wanted: &Wanted) -> Result<std::result::Result<Claimed, Nothing>> {
-    claim_while(store, wanted, || true).await
-}
-
-async fn claim_while(
-    store: &Store,
-    wanted: &Wanted,
-    is_wanted: impl Fn() -> bool,
-) -> Result<std::result::Result<Claimed, Nothing>> {
-    if wanted.name.trim().is_empty() || wanted.name.len() > 128 {
-        return Err(BoardError::invalid("who claims says who it is, in 1 to 128 characters"));
+/// Refuses a name that others could not read, or that would steer their terminals.
+pub fn check_agent_name(name: &str) -> Result<()> {
+    if name.trim().is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
+        return Err(invalid("an agent's name has 1 to 128 characters, none of them a control character"));
     }
-    check_lease(wanted.lease)?;
-    let queues = queues(wanted)?;
-    let worker = NewWorker {
-        id: agent_id(&wanted.name),
-        name: wanted.name.as_str().into(),
+    Ok(())
+}
+
+/// Returns the name under which others see an agent: with its token, if it shows one.
+pub fn agent_name(name: &str, caller: &str) -> String {
+    match caller.is_empty() {
+        true => name.to_owned(),
+        false => format!("{name}@{caller}"),
+    }
+}
+
+/// Registers an agent, so that others see that it is there. One that is registered already stays as it is.
+pub async fn register_agent(app: &App, name: &str, caller: &str, queues: &[String]) -> Result<()> {
+    check_agent_name(name)?;
+    let new = NewWorker {
+        id: agent_id(name, caller),
+        name: agent_name(name, caller).into(),
         process: "".into(),
         queues: queues.join(",").into(),
         labels: "".into(),
         slots: 1,
+        lease_ms: 30 * 60 * 1000,
+    };
+    app.store.claims().register(new).await?;
+    Ok(())
+}
+
+/// Claims a task for a caller that may disconnect while it waits. A task that was just claimed for it is then
+/// released at once, instead of staying claimed until its lease lapses.
+pub async fn claim_for_caller(app: &App, wanted: Wanted) -> Result<std::result::Result<Claimed, Nothing>> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let app = app.clone();
+    tokio::spawn(async move {
+        let claimed = claim_while(&app, &wanted, || !tell.is_closed()).await;
+        // A caller that gave a nonce may be repeating the same claim at this very moment, so its task is not
+        // released.
+        if let Err(Ok(Ok(unheard))) = tell.send(claimed)
+            && wanted.nonce == 0
+            && let Err(error) = release(&app, &unheard.token).await
+        {
+            // The log does not get the token itself: it is the right to the task.
+            tracing::warn!(run = unheard.run, step = unheard.step, %error, "giving back a task whose claimer has gone away");
+        }
+    });
+    told.await.unwrap_or_else(|_| Err(refused("the claim was ended: try again")))
+}
+
+/// Claims a task; waits for one, if asked to.
+pub async fn claim(app: &App, wanted: &Wanted) -> Result<std::result::Result<Claimed, Nothing>> {
+    claim_while(app, wanted, || true).await
+}
+
+async fn claim_while(
+    app: &App,
+    wanted: &Wanted,
+    is_wanted: impl Fn() -> bool,
+) -> Result<std::result::Result<Claimed, Nothing>> {
+    check_agent_name(&wanted.name)?;
+    check_lease(wanted.lease)?;
+    let queues = queues(wanted)?;
+    let worker = NewWorker {
+        id: agent_id(&wanted.name, &wanted.caller),
+        name: agent_name(&wanted.name, &wanted.caller).into(),
+        process: "".into(),
+        queues: queues.join(",").into(),
+        labels: "".into(),
+        slots: 0,
         lease_ms: wanted.lease.as_millis() as i64,
     };
-    let topics = queues.iter().map(|queue| Topic::Queue(Arc::clone(queue), 0)).collect();
-    let wake = store.subscribe(topics);
-    let until_ms = store.now().steady_ms + wanted.wait.min(LONGEST_WAIT).as_millis() as i64;
+    let topics = queues.iter().map(|queue| Topic::Queue(Arc::clone(queue))).collect();
+    let wake = app.store.subscribe(topics);
+    let until_ms = app.store.now().steady_ms + wanted.wait.min(LONGEST_WAIT).as_millis() as i64;
     while is_wanted() {
         let claimer = Claimer {
             worker: worker.id,
@@ -220,37 +263,38 @@ async fn claim_while(
             lease_ms: worker.lease_ms,
             nonce: wanted.nonce,
         };
-        if let Some(assignment) = store.claims().claim_as(worker.clone(), claimer).await? {
-            return given(store, &assignment).await.map(Ok);
+        if let Some(assignment) = app.store.claims().claim_as(worker.clone(), claimer).await? {
+            return given(app, &assignment).await.map(Ok);
         }
-        if mind_the_clock(store).await? {
+        if mind_the_clock(app).await? {
             continue;
         }
-        let left_ms = until_ms - store.now().steady_ms;
+        let left_ms = until_ms - app.store.now().steady_ms;
         if left_ms <= 0 {
-            return why_nothing(store, wanted, &queues).map(Err);
+            return why_nothing(app, wanted, &queues).map(Err);
         }
         wake.wait(Duration::from_millis(left_ms.min(2_000) as u64)).await;
     }
-    why_nothing(store, wanted, &queues).map(Err)
+    why_nothing(app, wanted, &queues).map(Err)
 }
 
-/// Does what is overdue: where no server and no worker runs, whoever wants a task sees to it that those of the dead,
-/// and those that had to wait for their next try, can be had. Says whether there was anything.
-async fn mind_the_clock(store: &Store) -> Result<bool> {
-    /// Not more of each at once: others want to write too.
+/// Fires due timers and expires lapsed leases. Where no server and no worker runs, the claimer has to do this itself,
+/// so that tasks of dead holders and tasks whose backoff is over become available. Returns whether anything was due.
+async fn mind_the_clock(app: &App) -> Result<bool> {
+    /// At most this many of each at once: other processes want to write too.
     const SOME: usize = 64;
-    let now_ms = store.now().steady_ms;
-    let (timers, lapsed) = store.read(|db| Ok((db.timers_due(now_ms, SOME)?, db.lapsed(now_ms, SOME)?)))?;
+    let now_ms = app.store.now().steady_ms;
+    let (timers, lapsed) =
+        app.store.read(|db| Ok((db.timers_due(now_ms, SOME)?, db.lapsed(now_ms, SOME)?)))?;
     let mut acted = false;
     for timer in timers {
-        acted |= store.executor().timer_fired(timer.execution).await.unwrap_or_else(|error| {
+        acted |= app.store.executor().timer_fired(timer.execution).await.unwrap_or_else(|error| {
             tracing::warn!(run = %timer.execution.run, %error, "a timer could not be seen to");
             false
         });
     }
     for (execution, fence) in lapsed {
-        match store.reaper().expire(Lease { execution, fence }).await {
+        match app.store.reaper().expire(Lease { execution, fence }).await {
             Ok(outcome) => acted |= outcome.is_applied(),
             Err(error) => tracing::warn!(run = %execution.run, %error, "a lapsed lease could not be seen to"),
         }
@@ -265,9 +309,9 @@ fn queues(wanted: &Wanted) -> Result<Vec<Arc<str>>> {
     queues.dedup();
     queues.iter().try_for_each(|queue| check_queue(queue).map(drop))?;
     match queues.len() {
-        0 => Err(BoardError::invalid("say from where to claim: a board, or a queue")),
+        0 => Err(invalid("say from where to claim: a board, or a queue")),
         1..=64 => Ok(queues),
-        _ => Err(BoardError::invalid("64 queues at once are the most")),
+        _ => Err(invalid("64 queues at once are the most")),
     }
 }
 
@@ -275,14 +319,21 @@ fn check_lease(lease: Duration) -> Result<()> {
     if LEASES.contains(&lease) {
         return Ok(());
     }
-    Err(BoardError::invalid("a lease is between a tenth of a second and a week"))
+    Err(invalid("a lease is between a tenth of a second and a week"))
 }
 
-/// What the claimer is told. What cannot be told ends, or goes back.
-async fn given(store: &Store, assignment: &Assignment) -> Result<Claimed> {
+/// Returns the task as its claimer gets it. A task that cannot be described ends or is released.
+async fn given(app: &App, assignment: &Assignment) -> Result<Claimed> {
     let spec: std::result::Result<StepSpec, _> = serde_json::from_str(&assignment.step().spec);
     let rendered = match spec {
-        Ok(spec) => sprag_worker::render(assignment, &spec),
+        Ok(spec) => {
+            let mut rendered = Err(String::new());
+            let run = assignment.lease.execution.run;
+            let guarded = app.store.language().guard(run, assignment.step(), &mut || {
+                rendered = sprag_worker::render(assignment, &spec);
+            });
+            guarded.and(rendered)
+        }
         Err(error) => Err(error.to_string()),
     };
     let kind = match rendered {
@@ -290,13 +341,13 @@ async fn given(store: &Store, assignment: &Assignment) -> Result<Claimed> {
         Err(message) => {
             let result = json!({ "reason": "template", "message": message }).to_string();
             let ending = Ending::Failed { result: Some(result.into()), retriable: false };
-            let _ = store.worker(assignment.lease).finish(ending, None).await?;
-            return Err(BoardError::Refused(format!("step {} cannot be done: {message}", assignment.name)));
+            let _ = app.store.worker(assignment.lease).finish(ending, None).await?;
+            return Err(refused(format!("step {} cannot be done: {message}", assignment.name)));
         }
     };
     let Kind::Task { prompt, with } = kind else {
-        let _ = store.worker(assignment.lease).release().await?;
-        return Err(BoardError::invalid(format!(
+        let _ = app.store.worker(assignment.lease).release().await?;
+        return Err(invalid(format!(
             "the queue also holds commands, such as step {}, and these are for `sprag worker`: \
              claim from a queue that only tasks are in",
             assignment.name
@@ -312,9 +363,9 @@ async fn given(store: &Store, assignment: &Assignment) -> Result<Claimed> {
             json!({ "files": own.files, "hints": own.hints, "acceptance": own.acceptance })
         }
     };
-    let now = store.now();
+    let now = app.store.now();
     Ok(Claimed {
-        token: token_of(store, assignment.lease)?,
+        token: token_of(app, assignment.lease)?,
         run: id.run.to_string(),
         step: assignment.name.clone(),
         task: id.step,
@@ -322,7 +373,7 @@ async fn given(store: &Store, assignment: &Assignment) -> Result<Claimed> {
         prompt,
         with,
         needs: match &own {
-            Some(_) => what_needs_said(store, id)?,
+            Some(_) => what_needs_said(app, id)?,
             None => Map::new(),
         },
         key: own.and_then(|own| own.key),
@@ -332,34 +383,34 @@ async fn given(store: &Store, assignment: &Assignment) -> Result<Claimed> {
     })
 }
 
-/// What the tasks that this one needs reported.
-fn what_needs_said(store: &Store, id: ExecutionId) -> Result<Map<String, Value>> {
-    let board = store.read(|db| db.board(id.run))?;
-    let needs = store.read(|db| db.task_needs(id.run, id.step))?;
+/// Returns what the tasks that this one needs reported.
+fn what_needs_said(app: &App, id: ExecutionId) -> Result<Map<String, Value>> {
+    let board = app.store.read(|db| db.board(id.run))?;
+    let needs = app.store.read(|db| db.task_needs(id.run, id.step))?;
     let mut said = Map::new();
     for need in needs {
         let Some(board) = &board else { break };
-        let view = task::task(store, board, &need.item.to_string())?;
+        let view = task::task(app, board, &need.item.to_string())?;
         let name = view.spec.key.unwrap_or_else(|| need.item.to_string());
         said.insert(name, json!({ "status": view.status, "result": view.result }));
     }
     Ok(said)
 }
 
-/// Why there was nothing, and when to come back.
-fn why_nothing(store: &Store, wanted: &Wanted, queues: &[Arc<str>]) -> Result<Nothing> {
+/// Returns the reason why there was no task, and after how many seconds to ask again.
+fn why_nothing(app: &App, wanted: &Wanted, queues: &[Arc<str>]) -> Result<Nothing> {
     let told = |why: &str, retry_after_s| Ok(Nothing { why: why.to_owned(), retry_after_s });
     let mut out = 0;
     for queue in queues {
-        out += store.read(|db| db.in_flight(queue))?;
+        out += app.store.read(|db| db.in_flight(queue))?;
     }
     if let Some(board) = &wanted.board {
-        // It may have been closed while they waited.
-        let counts = super::view(store, &super::known(store, &board.run.to_string())?)?;
+        // The board may have been closed while the claimer waited.
+        let counts = super::view(app, &super::known(app, &board.run.to_string())?)?;
         return match counts.tasks {
             counts if counts.claimed > 0 && counts.waiting == 0 => told("all_claimed", 30),
             counts if counts.waiting > 0 => told("waiting_for_needs", 10),
-            // Ready, and not to be had: its wait between two tries is not over, or it is in another queue.
+            // Ready, but not available: its backoff is not over, or it is in another queue.
             counts if counts.ready > 0 => told("backing_off", 10),
             _ if !counts.open => told("closed", 0),
             _ => told("empty", 30),
@@ -368,9 +419,9 @@ fn why_nothing(store: &Store, wanted: &Wanted, queues: &[Arc<str>]) -> Result<No
     if out > 0 {
         return told("all_claimed", 30);
     }
-    /// More live runs than this are not looked at for the reason.
+    /// The most live runs that are searched for the reason.
     const LOOK: usize = 100;
-    let waiting = store.read(|db| {
+    let waiting = app.store.read(|db| {
         for run in db.live_runs(None, LOOK)? {
             let Some(row) = Table::<sprag_store::RunRow>::load(db, run)? else { continue };
             let Some(plan) = db.plan(row.plan)? else { continue };
@@ -394,55 +445,50 @@ fn why_nothing(store: &Store, wanted: &Wanted, queues: &[Arc<str>]) -> Result<No
     if waiting { told("waiting_for_needs", 10) } else { told("empty", 60) }
 }
 
-/// Shows that the holder is there, and says again what is to be done.
-pub async fn start(store: &Store, token: &str, lease: Duration) -> Result<Claimed> {
-    let held = parse_token(store, token)?;
-    heartbeat(store, token, lease).await?;
-    let assignment = store
+/// Shows that the holder is there, and returns the task again.
+pub async fn start(app: &App, token: &str, lease: Duration) -> Result<Claimed> {
+    let held = parse_token(app, token)?;
+    heartbeat(app, token, lease).await?;
+    let assignment = app
+        .store
         .write(move |session| sprag_store::ops::assignment_of(session, held))
         .await?
         .ok_or_else(|| lost(token, NotApplied::NotFound { entity: "execution" }))?;
-    given(store, &assignment).await
+    given(app, &assignment).await
 }
 
-/// Keeps a task for longer.
-pub async fn heartbeat(store: &Store, token: &str, lease: Duration) -> Result<Held> {
+/// Renews the lease on a task.
+pub async fn heartbeat(app: &App, token: &str, lease: Duration) -> Result<Held> {
     check_lease(lease)?;
-    let held = parse_token(store, token)?;
+    let held = parse_token(app, token)?;
     let lease_ms = lease.as_millis() as i64;
-    let renewal = store.write(move |session| sprag_store::ops::keep(session, held, lease_ms)).await?;
+    let renewal = app.store.write(move |session| sprag_store::ops::keep(session, held, lease_ms)).await?;
     match renewal {
-        Renewal::Held { cancel_requested: true, .. } => {
-            Err(BoardError::Cancelled { token: token.to_owned() })
-        }
+        Renewal::Held { cancel_requested: true, .. } => Err(cancelled()),
         Renewal::Held { until_ms, .. } => {
-            let now = store.now();
+            let now = app.store.now();
             Ok(Held { token: token.to_owned(), lease_until: rfc3339(until_ms - now.steady_ms + now.wall_ms) })
         }
         Renewal::Lost => {
-            let row = store.read(|db| Table::<ExecutionRow>::load(db, held.execution))?;
-            Err(lost(token, why_lost(row.as_ref())))
+            let row = app.store.read(|db| Table::<ExecutionRow>::load(db, held.execution))?;
+            Err(lost(token, why_lost(row.as_ref(), held)))
         }
     }
 }
 
-/// What stands against a token that cannot be renewed.
-fn why_lost(row: Option<&ExecutionRow>) -> NotApplied {
+/// Returns the reason why a token's lease cannot be renewed.
+fn why_lost(row: Option<&ExecutionRow>, held: Lease) -> NotApplied {
     match row {
         None => NotApplied::NotFound { entity: "execution" },
-        Some(row) if row.status() != ExecutionStatus::Running => {
+        Some(row) if row.fence == held.fence => {
             NotApplied::Illegal { entity: "execution", status: row.status().as_str(), wrong_actor: false }
         }
-        Some(_) => NotApplied::Superseded { entity: "execution", predicate: "the fence matches" },
+        Some(_) => NotApplied::Superseded { entity: "execution", predicate: "matching fence" },
     }
-}
-
-fn lost(token: &str, why: NotApplied) -> BoardError {
-    BoardError::Lost { token: token.to_owned(), why }
 }
 
 /// Reports that a task is done.
-pub async fn done(store: &Store, token: &str, done: &Done) -> Result<()> {
+pub async fn done(app: &App, token: &str, done: &Done) -> Result<()> {
     check_text("the summary", done.summary.as_deref().unwrap_or_default())?;
     let mut result = json!({ "outputs": done.outputs });
     if let Some(summary) = &done.summary {
@@ -453,49 +499,56 @@ pub async fn done(store: &Store, token: &str, done: &Done) -> Result<()> {
     }
     let text = result.to_string();
     check_text("what is reported", &text)?;
-    finish(store, token, Ending::Completed { result: Some(text.into()) }).await
+    finish(app, token, Ending::Completed { result: Some(text.into()) }).await
 }
 
-/// Reports that a task failed; the next one to try it reads the reason.
-pub async fn fail(store: &Store, token: &str, reason: &str, retriable: bool) -> Result<()> {
+/// Reports that a task failed; the next claimer reads the reason.
+pub async fn fail(app: &App, token: &str, reason: &str, retriable: bool) -> Result<()> {
     check_text("the reason", reason)?;
     let result = json!({ "reason": "task", "message": reason }).to_string();
-    finish(store, token, Ending::Failed { result: Some(result.into()), retriable }).await
+    finish(app, token, Ending::Failed { result: Some(result.into()), retriable }).await
 }
 
-async fn finish(store: &Store, token: &str, ending: Ending) -> Result<()> {
-    let finished = store.worker(parse_token(store, token)?).finish(ending, None).await?;
-    finished.outcome.require_applied().map(drop).map_err(|why| lost(token, why))
+/// Reports how a task ended. The same report a second time gets the same answer as the first, because that answer may
+/// have been lost.
+async fn finish(app: &App, token: &str, ending: Ending) -> Result<()> {
+    let heard = app.store.worker(parse_token(app, token)?).finish_by_token(ending).await?;
+    if heard.before {
+        return Ok(());
+    }
+    heard.finished.outcome.require_applied().map(drop).map_err(|why| lost(token, why))
 }
 
-/// Gives a task back unfinished.
-pub async fn release(store: &Store, token: &str) -> Result<()> {
-    let outcome = store.worker(parse_token(store, token)?).release().await?;
+/// Releases a task unfinished.
+pub async fn release(app: &App, token: &str) -> Result<()> {
+    let outcome = app.store.worker(parse_token(app, token)?).release().await?;
     outcome.require_applied().map(drop).map_err(|why| lost(token, why))
 }
 
-/// How many characters of a token are its signature.
+/// The number of characters of a token that are its signature.
 const SIGNATURE: usize = 16;
 
-/// What proves a claim: the run, the step's number, the attempt and the fence, signed by the store that gave it.
-pub(crate) fn token_of(store: &Store, lease: Lease) -> Result<String> {
+/// Returns the token of a claim: the run, the step's number, the attempt and the fence, signed by the store that gave
+/// it.
+pub(crate) fn token_of(app: &App, lease: Lease) -> Result<String> {
     let ExecutionId { run, step, attempt } = lease.execution;
     let place = format!("{run}.{step}.{attempt}.{}", lease.fence);
-    let signature = signer(store, &place)?.finalize().into_bytes();
+    let signature = signer(app, &place)?.finalize().into_bytes();
     let text: String = signature.iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("{place}.{}", &text[..SIGNATURE]))
 }
 
-fn signer(store: &Store, place: &str) -> Result<Hmac<Sha256>> {
-    let key = store.read(|db| db.token_key())?;
+fn signer(app: &App, place: &str) -> Result<Hmac<Sha256>> {
+    let key = app.store.read(|db| db.token_key())?;
     let mut signer = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key may have any length");
     signer.update(place.as_bytes());
     Ok(signer)
 }
 
-/// The claim that a token proves, if it was given by this store: only tasks have tokens, and nobody can make one up.
-fn parse_token(store: &Store, token: &str) -> Result<Lease> {
-    let no_token = || BoardError::NoToken(token.to_owned());
+/// Returns the claim that a token proves, if this store gave the token. Only tasks have tokens, and the signature
+/// keeps callers from inventing one.
+fn parse_token(app: &App, token: &str) -> Result<Lease> {
+    let no_token = || no_token(token);
     let (place, signature) = token.rsplit_once('.').ok_or_else(no_token)?;
     let parsed = || -> Option<(Lease, Vec<u8>)> {
         let mut parts = place.split('.');
@@ -510,6 +563,6 @@ fn parse_token(store: &Store, token: &str) -> Result<Lease> {
         parts.next().is_none().then_some((lease, bytes?))
     };
     let (lease, bytes) = parsed().ok_or_else(no_token)?;
-    signer(store, place)?.verify_truncated_left(&bytes).map_err(|_| no_token())?;
+    signer(app, place)?.verify_truncated_left(&bytes).map_err(|_| no_token())?;
     Ok(lease)
 }

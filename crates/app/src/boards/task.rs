@@ -4,13 +4,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_lifecycle::{ExecutionId, StepNo};
 use sprag_store::ops::{NewTask, TASKS, TaskMoved};
-use sprag_store::{BoardRow, ExecutionRow, ItemList, Row, StepRow, Store, Table, WorkerRow};
+use sprag_store::{BoardRow, ExecutionRow, ItemList, Row, StepRow, Table, WorkerRow};
 
-use super::{BoardError, Result, check_name, check_queue, check_text, rfc3339, status_word};
+use super::refusals::{invalid, no_task, refused};
+use super::{Result, check_name, check_queue, check_text, rfc3339, status_word};
 
-/// What a task can be.
+use crate::App;
+
+/// The words for a task's status.
 const WORDS: [&str; 7] = ["waiting", "ready", "claimed", "done", "failed", "skipped", "cancelled"];
-/// Needs, files, hints or criteria of one task: not more than this of each.
+/// The most entries in each of a task's lists: needs, files, hints, criteria.
 const MOST_ENTRIES: usize = 256;
 
 /// A task to be added.
@@ -89,13 +92,13 @@ pub struct TaskView {
 impl TaskSpec {
     fn check(&self) -> Result<()> {
         if self.text.trim().is_empty() {
-            return Err(BoardError::invalid("a task says what is to be done: its text is empty"));
+            return Err(invalid("a task says what is to be done: its text is empty"));
         }
         check_text("a task's text", &self.text)?;
         if let Some(key) = &self.key {
             check_name("a task's key", key)?;
             if key.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err(BoardError::invalid(format!("a task's key is no number, and {key:?} is one")));
+                return Err(invalid(format!("a task's key is no number, and {key:?} is one")));
             }
         }
         if let Some(queue) = &self.queue {
@@ -108,7 +111,7 @@ impl TaskSpec {
             ("acceptance criteria", &self.acceptance),
         ] {
             if list.len() > MOST_ENTRIES {
-                return Err(BoardError::invalid(format!("a task has at most {MOST_ENTRIES} {what}")));
+                return Err(invalid(format!("a task has at most {MOST_ENTRIES} {what}")));
             }
             list.iter().try_for_each(|text| check_text(what, text))?;
         }
@@ -125,11 +128,11 @@ impl TaskSpec {
     }
 }
 
-/// Adds tasks, all or none.
-pub async fn add_tasks(store: &Store, board: &BoardRow, specs: &[TaskSpec]) -> Result<Vec<TaskAdded>> {
+/// Adds tasks: all of them, or none.
+pub async fn add_tasks(app: &App, board: &BoardRow, specs: &[TaskSpec]) -> Result<Vec<TaskAdded>> {
     specs.iter().try_for_each(TaskSpec::check)?;
     let new = specs.iter().map(TaskSpec::new_task).collect();
-    let added = store.person().add_tasks(board.run, new).await?;
+    let added = app.store.person().add_tasks(board.run, new).await?;
     let told = |(spec, added): (&TaskSpec, sprag_store::ops::Added)| TaskAdded {
         task: added.no,
         key: spec.key.clone(),
@@ -138,20 +141,20 @@ pub async fn add_tasks(store: &Store, board: &BoardRow, specs: &[TaskSpec]) -> R
     Ok(specs.iter().zip(added).map(told).collect())
 }
 
-/// The number of the task that is meant: by its key, or its number.
-pub(super) fn find(store: &Store, board: &BoardRow, task: &str) -> Result<StepNo> {
-    let by_key = store.read(|db| db.task_by_key(board.run, task))?;
+/// Returns the number of a task that the caller names by its key or its number.
+pub(super) fn find(app: &App, board: &BoardRow, task: &str) -> Result<StepNo> {
+    let by_key = app.store.read(|db| db.task_by_key(board.run, task))?;
     let number = by_key.or_else(|| task.parse().ok().filter(|no| *no != TASKS));
     let there = match number {
-        Some(no) => store.read(|db| Table::<StepRow>::load(db, (board.run, no)))?.map(|_| no),
+        Some(no) => app.store.read(|db| Table::<StepRow>::load(db, (board.run, no)))?.map(|_| no),
         None => None,
     };
-    there.ok_or_else(|| BoardError::NoTask { board: board.name.to_string(), task: task.to_owned() })
+    there.ok_or_else(|| no_task(&board.name, task))
 }
 
-/// The tasks of a board after number `after`, in order; those in one of `statuses`, or all.
+/// Returns the tasks of a board after number `after`, in order; those in one of `statuses`, or all.
 pub fn tasks(
-    store: &Store,
+    app: &App,
     board: &BoardRow,
     statuses: &[String],
     after: StepNo,
@@ -159,27 +162,27 @@ pub fn tasks(
 ) -> Result<Vec<TaskView>> {
     if let Some(word) = statuses.iter().find(|word| !WORDS.contains(&word.as_str())) {
         let known = WORDS.join(", ");
-        return Err(BoardError::invalid(format!("{word:?} is no status of a task: there is {known}")));
+        return Err(invalid(format!("{word:?} is no status of a task: there is {known}")));
     }
-    let steps = store.read(|db| db.steps(board.run))?;
+    let steps = app.store.read(|db| db.steps(board.run))?;
     let list = list_of(&steps);
     let wanted = steps
         .iter()
         .filter(|step| step.item_of == Some(TASKS) && step.no > after)
         .filter(|step| statuses.is_empty() || statuses.iter().any(|word| word == status_word(step.status())));
-    wanted.take(limit).map(|step| view(store, list, step)).collect()
+    wanted.take(limit).map(|step| view(app, list, step)).collect()
 }
 
-/// One task.
-pub fn task(store: &Store, board: &BoardRow, task: &str) -> Result<TaskView> {
-    let no = find(store, board, task)?;
-    let (parent, step) = store.read(|db| {
+/// Returns one task.
+pub fn task(app: &App, board: &BoardRow, task: &str) -> Result<TaskView> {
+    let no = find(app, board, task)?;
+    let (parent, step) = app.store.read(|db| {
         Ok((Table::<StepRow>::load(db, (board.run, TASKS))?, Table::<StepRow>::load(db, (board.run, no))?))
     })?;
     let list = parent.and_then(|parent| parent.items);
     match step {
-        Some(step) => view(store, list, &step),
-        None => Err(BoardError::NoTask { board: board.name.to_string(), task: task.to_owned() }),
+        Some(step) => view(app, list, &step),
+        None => Err(no_task(&board.name, task)),
     }
 }
 
@@ -187,9 +190,9 @@ fn list_of(steps: &[StepRow]) -> Option<ItemList> {
     steps.first().and_then(|parent| parent.items)
 }
 
-fn view(store: &Store, list: Option<ItemList>, step: &StepRow) -> Result<TaskView> {
+fn view(app: &App, list: Option<ItemList>, step: &StepRow) -> Result<TaskView> {
     let made_by = ExecutionId { run: step.run, step: TASKS, attempt: list.map_or(1, |list| list.made_by) };
-    let (value, execution, owner) = store.read(|db| {
+    let (value, execution, owner) = app.store.read(|db| {
         let value = db.item(made_by, step.item.unwrap_or_default())?;
         let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
         let execution = Table::<ExecutionRow>::load(db, id)?;
@@ -214,25 +217,25 @@ fn view(store: &Store, list: Option<ItemList>, step: &StepRow) -> Result<TaskVie
     })
 }
 
-/// Takes a task back; whoever has it is told at its next heartbeat.
-pub async fn cancel_task(store: &Store, board: &BoardRow, task: &str) -> Result<TaskView> {
-    let no = find(store, board, task)?;
-    let moved = store.person().cancel_task(board.run, no).await?;
-    told(store, board, task, moved, "taken back")
+/// Cancels a task. Its holder learns of it at its next heartbeat.
+pub async fn cancel_task(app: &App, board: &BoardRow, task: &str) -> Result<TaskView> {
+    let no = find(app, board, task)?;
+    let moved = app.store.person().cancel_task(board.run, no).await?;
+    told(app, board, task, moved, "taken back")
 }
 
-/// Tries a task again that failed, was taken back, or was skipped.
-pub async fn retry_task(store: &Store, board: &BoardRow, task: &str) -> Result<TaskView> {
-    let no = find(store, board, task)?;
-    let moved = store.person().retry_task(board.run, no).await?;
-    told(store, board, task, moved, "tried again")
+/// Retries a task that failed, was cancelled, or was skipped.
+pub async fn retry_task(app: &App, board: &BoardRow, task: &str) -> Result<TaskView> {
+    let no = find(app, board, task)?;
+    let moved = app.store.person().retry_task(board.run, no).await?;
+    told(app, board, task, moved, "tried again")
 }
 
-fn told(store: &Store, board: &BoardRow, name: &str, moved: TaskMoved, what: &str) -> Result<TaskView> {
+fn told(app: &App, board: &BoardRow, name: &str, moved: TaskMoved, what: &str) -> Result<TaskView> {
     match moved {
-        TaskMoved::Moved => task(store, board, name),
+        TaskMoved::Moved => task(app, board, name),
         TaskMoved::Already(status) => {
-            Err(BoardError::Refused(format!("task {name} is {}: it cannot be {what}", status_word(status))))
+            Err(refused(format!("task {name} is {}: it cannot be {what}", status_word(status))))
         }
     }
 }

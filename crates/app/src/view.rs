@@ -1,13 +1,16 @@
-//! What programs see of things: the shapes behind `--json` and behind the HTTP API, written once.
+//! The views that programs see: the shapes behind `--json` and behind the HTTP API, written once.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{Plan, RunId, StepNo, Word, WorkKind};
 use sprag_store::{
-    ExecutionRow, GateRow, JournalEntry, Now, QueueCount, QueueRow, Row, RunRow, StepRow, WorkerRow,
+    Backend, ExecutionRow, GateRow, JournalEntry, Now, QueueCount, QueueRow, Row, RunRow, StepRow, WorkerRow,
     step_name,
 };
 
+use crate::logs::MissingLog;
 use crate::text::rfc3339;
 
 /// Gives the types of this module a schema when the API asks for one.
@@ -35,6 +38,26 @@ views! {
         pub started_at: Option<String>,
         /// When it ended.
         pub ended_at: Option<String>,
+    }
+
+    /// Uncommitted changes of the checkout that a run with a worktree was started in.
+    pub struct UncommittedView {
+        /// How many changed, staged and untracked files there are; nothing if they could not be looked for.
+        pub count: Option<usize>,
+        /// The first few of these files.
+        pub files: Vec<String>,
+        /// What becomes of them, in one line; or why they could not be looked for.
+        pub message: String,
+    }
+
+    /// A run that was started.
+    pub struct StartedView {
+        /// The run.
+        #[serde(flatten)]
+        pub run: RunView,
+        /// Uncommitted changes where it was started; nothing if there are none, or if it was started before.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub uncommitted: Option<UncommittedView>,
     }
 
     /// A run and its steps.
@@ -93,6 +116,9 @@ views! {
         /// The run that is its work.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub child: Option<String>,
+        /// What of its last attempt's log has not arrived here.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub log_missing: Option<MissingLog>,
     }
 
     /// How the items of a fan-out stand.
@@ -228,8 +254,15 @@ views! {
     }
 }
 
+impl UncommittedView {
+    /// Returns the view for changes that are not known, with the reason.
+    pub fn unknown(why: impl Into<String>) -> Self {
+        UncommittedView { count: None, files: Vec::new(), message: why.into() }
+    }
+}
+
 impl RunView {
-    /// A run.
+    /// Returns the view of a run.
     pub fn of(run: &RunRow) -> Self {
         RunView {
             id: run.id.to_string(),
@@ -242,7 +275,7 @@ impl RunView {
     }
 }
 
-/// Whether a step counts: not an item of a list that has been made anew since, or will be.
+/// Whether a step counts. An item of a list that has been made again since, or will be, does not.
 pub fn is_current(steps: &[StepRow], step: &StepRow) -> bool {
     let Some(parent) = step.item_of else { return true };
     // Planned steps come first, in their order.
@@ -251,24 +284,29 @@ pub fn is_current(steps: &[StepRow], step: &StepRow) -> bool {
 }
 
 impl StatusView {
-    /// A run and those of its steps that count.
-    pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow]) -> Self {
+    /// Returns the view of a run and of its steps that count; `missing` are the logs that have not arrived to their
+    /// end.
+    pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow], missing: &BTreeMap<StepNo, MissingLog>) -> Self {
         let current = steps.iter().filter(|step| is_current(steps, step));
+        let view = |step: &StepRow| StepView {
+            log_missing: missing.get(&step.no).cloned(),
+            ..StepView::of(plan, step)
+        };
         StatusView {
             id: run.id.to_string(),
             pipeline: run.pipeline.to_string(),
             status: run.status().as_str(),
             epoch: run.epoch,
-            steps: current.map(|step| StepView::of(plan, step)).collect(),
+            steps: current.map(view).collect(),
         }
     }
 }
 
 impl RunDetail {
-    /// A run with all that is known of it.
-    pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow]) -> Self {
+    /// Returns the full view of a run; `missing` are the logs that have not arrived to their end.
+    pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow], missing: &BTreeMap<StepNo, MissingLog>) -> Self {
         RunDetail {
-            status: StatusView::of(run, plan, steps),
+            status: StatusView::of(run, plan, steps, missing),
             version: run.version(),
             inputs: serde_json::from_str(&run.inputs).unwrap_or_default(),
             priority: run.priority,
@@ -283,7 +321,7 @@ impl RunDetail {
 }
 
 impl StepView {
-    /// A step.
+    /// Returns the view of a step.
     pub fn of(plan: &Plan, step: &StepRow) -> Self {
         let child = match (plan.step(step.node()).work, step.work) {
             (WorkKind::Child, Some(child)) => Some(RunId::from_i64(child).to_string()),
@@ -300,17 +338,18 @@ impl StepView {
                 failed: list.items.failed,
             }),
             child,
+            log_missing: None,
         }
     }
 }
 
-/// A steady moment as people read the clock.
+/// Converts a steady time to wall-clock time.
 pub fn wall_ms(now: Now, steady_ms: i64) -> i64 {
     steady_ms - now.steady_ms + now.wall_ms
 }
 
 impl ExecutionView {
-    /// An attempt at the step of this name.
+    /// Returns the view of an attempt at the step of this name.
     pub fn of(row: &ExecutionRow, step: &str, now: Now) -> Self {
         let running = row.status() == sprag_lifecycle::ExecutionStatus::Running;
         ExecutionView {
@@ -331,7 +370,7 @@ impl ExecutionView {
 }
 
 impl EntryView {
-    /// A journal entry; `step_name` knows the steps' ids.
+    /// Returns the view of a journal entry; `step_name` knows the steps' ids.
     pub fn of(entry: &JournalEntry, step_name: impl Fn(StepNo) -> Option<String>) -> Self {
         let step = entry.place.step.map(|no| step_name(no).unwrap_or_else(|| no.to_string()));
         let run = entry.place.run.map(|run| run.to_string());
@@ -361,7 +400,7 @@ impl EntryView {
 }
 
 impl GateView {
-    /// A gate of the step of this name.
+    /// Returns the view of a gate of the step of this name.
     pub fn of(gate: &GateRow, step: &str, now: Now) -> Self {
         let question = gate.kind == sprag_store::GateKind::Question;
         let asked: Value =
@@ -389,7 +428,7 @@ impl GateView {
 }
 
 impl WorkerView {
-    /// A worker.
+    /// Returns the view of a worker.
     pub fn of(worker: &WorkerRow, now: Now) -> Self {
         let list = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
         WorkerView {
@@ -406,7 +445,18 @@ impl WorkerView {
     }
 }
 
-/// Every queue that has settings, holds something, or is served, in order.
+/// Returns the workers that are alive: those that serve queues or a run, and claimers while they hold something.
+pub fn workers(db: &mut dyn Backend) -> sprag_store::Result<Vec<WorkerRow>> {
+    let mut there = Vec::new();
+    for worker in db.workers()? {
+        if worker.slots > 0 || !db.held_by(worker.id)?.is_empty() {
+            there.push(worker);
+        }
+    }
+    Ok(there)
+}
+
+/// Returns every queue that has settings, holds something, or is served, in order.
 pub fn queues(
     settings: &[QueueRow],
     counts: &[QueueCount],
@@ -461,7 +511,7 @@ views! {
     }
 }
 
-/// The tables of all lifecycles.
+/// Returns the tables of all lifecycles.
 pub fn lifecycles() -> Vec<LifecycleView> {
     use sprag_lifecycle::{Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
     vec![
@@ -514,7 +564,7 @@ views! {
         pub repository: Option<String>,
         /// When it stays: `never`, `on_failure`, `always`.
         pub keep: String,
-        /// How much is in it.
+        /// How much is in it; 0 where that cannot be seen from here, as on another host.
         pub bytes: u64,
         /// When it was first asked for.
         pub created_at: String,
@@ -528,7 +578,7 @@ views! {
 }
 
 impl EnvironmentView {
-    /// An environment, with why it is still there.
+    /// Returns the view of an environment, with the reason why it is still there.
     pub fn of(row: &sprag_store::EnvironmentRow, why: String) -> Self {
         let details = crate::environments::Details::of(row);
         EnvironmentView {
@@ -538,9 +588,9 @@ impl EnvironmentView {
             host: row.host.to_string(),
             path: row.path.to_string(),
             branch: details.branch,
-            repository: details.repository.map(|path| path.display().to_string()),
+            repository: details.repository,
             keep: details.keep,
-            bytes: size_of(std::path::Path::new(&*row.path)),
+            bytes: bytes_of(row),
             created_at: rfc3339(row.created_ms),
             attempt: row.provision_attempt,
             removals: row.destroy_attempt,
@@ -549,9 +599,14 @@ impl EnvironmentView {
     }
 }
 
-/// The bytes in a folder, links not followed; what cannot be read counts nothing.
+/// Returns the number of bytes in an environment's folder, if it is on this host.
+pub fn bytes_of(row: &sprag_store::EnvironmentRow) -> u64 {
+    crate::local_files::LocalFiles::of(row).map_or(0, |files| size_of(&files.path))
+}
+
+/// Returns the number of bytes in a folder, without following links; files that cannot be read count as 0.
 pub fn size_of(path: &std::path::Path) -> u64 {
-    /// More files than this are not counted one by one.
+    /// The most files that are counted one by one.
     const MOST: usize = 200_000;
     let mut total = 0;
     let mut todo = vec![path.to_owned()];

@@ -4,10 +4,10 @@
 //!   command line │ HTTP │ MCP ──▶ here ──▶ store: the run, its tasks, one claim protocol for all
 //! ```
 //!
-//! The types are what all three speak, as JSON.
+//! The types are what all three interfaces speak, as JSON.
 
 mod claim;
-mod error;
+mod refusals;
 mod report;
 mod task;
 
@@ -17,21 +17,23 @@ use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{RunId, RunStatus, StepStatus};
 use sprag_pipeline::board_plan;
 use sprag_store::ops::{Created, NewBoard, NewRun};
-use sprag_store::{BoardRow, Row, RunRow, Store, Table};
+use sprag_store::{BoardRow, Row, RunRow, Table};
 
+use crate::App;
+use crate::error::Error;
 use crate::text::rfc3339;
+use refusals::{invalid, no_board, refused};
 
 pub use claim::{
-    ClaimSpec, Claimed, Done, Held, Nothing, Wanted, agent_id, claim, claim_for_caller, done, fail,
-    heartbeat, lease_of, release, start,
+    ClaimSpec, Claimed, Done, Held, Nothing, Wanted, agent_id, agent_name, check_agent_name, claim,
+    claim_for_caller, done, fail, heartbeat, lease_of, register_agent, release, start,
 };
-pub use error::BoardError;
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
 pub use task::{TaskAdded, TaskSpec, TaskView, add_tasks, cancel_task, retry_task, task, tasks};
 
-type Result<T> = std::result::Result<T, BoardError>;
+type Result<T> = std::result::Result<T, Error>;
 
-/// The longest text that a board, a task or a note may hold.
+/// The longest text that a board, a task or a note may hold, in bytes.
 pub const LONGEST_TEXT: usize = 64 * 1024;
 /// The longest name.
 const LONGEST_NAME: usize = 64;
@@ -120,18 +122,18 @@ impl Counts {
         } += count;
     }
 
-    /// All of them.
+    /// Returns the number of all tasks.
     pub fn total(&self) -> u32 {
         self.settled() + self.waiting + self.ready + self.claimed
     }
 
-    /// Those that nothing more becomes of by itself.
+    /// Returns the number of tasks whose status no longer changes by itself.
     pub fn settled(&self) -> u32 {
         self.done + self.failed + self.skipped + self.cancelled
     }
 }
 
-/// What a task's status is called.
+/// Returns the word for a task's status.
 pub(crate) fn status_word(status: StepStatus) -> &'static str {
     match status {
         StepStatus::Waiting => "waiting",
@@ -144,21 +146,21 @@ pub(crate) fn status_word(status: StepStatus) -> &'static str {
     }
 }
 
-/// Makes a board.
-pub async fn create(store: &Store, spec: &BoardSpec) -> Result<BoardView> {
+/// Creates a board.
+pub async fn create(app: &App, spec: &BoardSpec) -> Result<BoardView> {
     check_name("a board's name", &spec.name)?;
     if spec.name.parse::<RunId>().is_ok() {
-        return Err(BoardError::invalid("a board's name must not look like a run's id"));
+        return Err(invalid("a board's name must not look like a run's id"));
     }
     check_text("the goal", &spec.goal)?;
     check_text("the plan", &spec.plan)?;
     let attempts = spec.attempts.unwrap_or(1);
     if !(1..=100).contains(&attempts) {
-        return Err(BoardError::invalid("attempts must be between 1 and 100"));
+        return Err(invalid("attempts must be between 1 and 100"));
     }
     let delay_ms = spec.retry_delay_s.unwrap_or(0).min(30 * 24 * 3600) * 1000;
-    let id = store.person().new_run_id();
-    // Of this board alone: its name may be another's before its last task is done.
+    let id = app.store.person().new_run_id();
+    // A queue of this board alone: another board may get the same name before this one's last task is done.
     let queue = match &spec.queue {
         Some(queue) => check_queue(queue)?,
         None => format!("board/{}/{id}", spec.name),
@@ -172,34 +174,34 @@ pub async fn create(store: &Store, spec: &BoardSpec) -> Result<BoardView> {
         plan: spec.plan.as_str().into(),
         queue: queue.as_str().into(),
     };
-    match store.person().create_board(new).await? {
-        Created::New(run) | Created::Existing(run) => view(store, &known(store, &run.to_string())?),
-        Created::NameTaken => Err(BoardError::Refused("the run's name is taken: try again".into())),
+    match app.store.person().create_board(new).await? {
+        Created::New(run) | Created::Existing(run) => view(app, &known(app, &run.to_string())?),
+        Created::NameTaken => Err(refused("the run's name is taken: try again")),
     }
 }
 
-/// Boards from the newest on; only those that take tasks, unless `all`.
-pub fn list(store: &Store, all: bool, limit: usize) -> Result<Vec<BoardView>> {
-    let boards = store.read(|db| db.boards(all, limit))?;
-    boards.iter().map(|board| view(store, board)).collect()
+/// Returns boards, newest first; only those that still take tasks, unless `all`.
+pub fn list(app: &App, all: bool, limit: usize) -> Result<Vec<BoardView>> {
+    let boards = app.store.read(|db| db.boards(all, limit))?;
+    boards.iter().map(|board| view(app, board)).collect()
 }
 
-/// The board of this name, or the run of this id.
-pub fn known(store: &Store, name: &str) -> Result<BoardRow> {
-    let found = store.read(|db| match db.board_called(name)? {
+/// Returns the board with this name, or the one whose run has this id.
+pub fn known(app: &App, name: &str) -> Result<BoardRow> {
+    let found = app.store.read(|db| match db.board_called(name)? {
         Some(board) => Ok(Some(board)),
         None => match name.parse::<RunId>() {
             Ok(run) => db.board(run),
             Err(_) => Ok(None),
         },
     })?;
-    found.ok_or_else(|| BoardError::NoBoard(name.to_owned()))
+    found.ok_or_else(|| no_board(name))
 }
 
-/// A board as it stands.
-pub fn view(store: &Store, board: &BoardRow) -> Result<BoardView> {
+/// Returns a board as it is now.
+pub fn view(app: &App, board: &BoardRow) -> Result<BoardView> {
     let (run, counted) =
-        store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.task_counts(board.run)?)))?;
+        app.store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.task_counts(board.run)?)))?;
     let mut counts = Counts::default();
     counted.into_iter().for_each(|(status, count)| counts.add(status, count));
     Ok(BoardView {
@@ -215,29 +217,30 @@ pub fn view(store: &Store, board: &BoardRow) -> Result<BoardView> {
     })
 }
 
-/// Takes no more tasks; those that nobody has begun are taken back, if `cancel_waiting`.
-pub async fn close(store: &Store, board: &BoardRow, cancel_waiting: bool) -> Result<BoardView> {
-    store.person().close_board(board.run, cancel_waiting).await?;
-    view(store, &known(store, &board.run.to_string())?)
+/// Closes a board, so that it takes no more tasks. With `cancel_waiting`, also cancels the tasks that no claimer has
+/// begun.
+pub async fn close(app: &App, board: &BoardRow, cancel_waiting: bool) -> Result<BoardView> {
+    app.store.person().close_board(board.run, cancel_waiting).await?;
+    view(app, &known(app, &board.run.to_string())?)
 }
 
-/// Says anew what is to be reached, or how.
+/// Changes a board's goal or its plan.
 pub async fn set_plan(
-    store: &Store,
+    app: &App,
     board: &BoardRow,
     goal: Option<&str>,
     plan: Option<&str>,
 ) -> Result<BoardView> {
     check_text("the goal", goal.unwrap_or_default())?;
     check_text("the plan", plan.unwrap_or_default())?;
-    store.person().set_board_plan(board.run, goal.map(Into::into), plan.map(Into::into)).await?;
-    view(store, &known(store, &board.run.to_string())?)
+    app.store.person().set_board_plan(board.run, goal.map(Into::into), plan.map(Into::into)).await?;
+    view(app, &known(app, &board.run.to_string())?)
 }
 
 fn check_name(what: &str, name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) {
-        return Err(BoardError::invalid(format!(
+        return Err(invalid(format!(
             "{what} is 1 to {LONGEST_NAME} letters, digits, `-`, `_` or `.`, and {name:?} is not"
         )));
     }
@@ -247,10 +250,10 @@ fn check_name(what: &str, name: &str) -> Result<()> {
 fn check_queue(queue: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     if queue == sprag_store::DEFAULT_QUEUE {
-        return Err(BoardError::invalid("the queue `default` is for commands: choose another"));
+        return Err(invalid("the queue `default` is for commands: choose another"));
     }
     if queue.is_empty() || queue.len() > 2 * LONGEST_NAME || !queue.chars().all(plain) {
-        return Err(BoardError::invalid(format!(
+        return Err(invalid(format!(
             "a queue's name is letters, digits, `-`, `_`, `.` or `/`, and {queue:?} is not"
         )));
     }
@@ -259,10 +262,7 @@ fn check_queue(queue: &str) -> Result<String> {
 
 fn check_text(what: &str, text: &str) -> Result<()> {
     if text.len() > LONGEST_TEXT {
-        return Err(BoardError::invalid(format!(
-            "{what} has {} bytes, and {LONGEST_TEXT} is the most",
-            text.len()
-        )));
+        return Err(invalid(format!("{what} has {} bytes, and {LONGEST_TEXT} is the most", text.len())));
     }
     Ok(())
 }

@@ -1,11 +1,14 @@
-//! What comes of a board: its results in one report, and the notes that its agents left.
+//! The outcome of a board: its results in one report, and the notes that its agents left.
 
 use serde::{Deserialize, Serialize};
-use sprag_store::{BoardRow, NoteRow, Store};
+use sprag_store::{BoardRow, NoteRow};
 
-use super::{BoardError, BoardView, Result, TaskView, check_name, check_text, rfc3339, tasks, view};
+use super::refusals::{invalid, refused};
+use super::{BoardView, Result, TaskView, check_name, check_text, rfc3339, tasks, view};
 
-/// Tasks and notes in a report: not more than this of each.
+use crate::App;
+
+/// The most tasks, and the most notes, in one report.
 const MOST: usize = 10_000;
 
 /// A note to be left.
@@ -54,41 +57,42 @@ pub struct Report {
 }
 
 /// Gathers a board's results.
-pub fn report(store: &Store, board: &BoardRow) -> Result<Report> {
+pub fn report(app: &App, board: &BoardRow) -> Result<Report> {
     Ok(Report {
-        board: view(store, board)?,
-        tasks: tasks(store, board, &[], 0, MOST)?,
-        notes: notes(store, board, None, 0, MOST)?,
+        board: view(app, board)?,
+        tasks: tasks(app, board, &[], 0, MOST)?,
+        notes: notes(app, board, None, 0, MOST)?,
     })
 }
 
-/// Leaves a note for the others.
-pub async fn add_note(store: &Store, board: &BoardRow, note: &NoteSpec) -> Result<NoteView> {
+/// Adds a note for the other agents.
+pub async fn add_note(app: &App, board: &BoardRow, note: &NoteSpec) -> Result<NoteView> {
     if note.text.trim().is_empty() {
-        return Err(BoardError::invalid("the note is empty"));
+        return Err(invalid("the note is empty"));
     }
     if note.author.trim().is_empty() || note.author.len() > 128 {
-        return Err(BoardError::invalid("a note says who wrote it, in 1 to 128 characters"));
+        return Err(invalid("a note says who wrote it, in 1 to 128 characters"));
     }
     check_text("a note", &note.text)?;
     if let Some(tag) = &note.tag {
         check_name("a note's tag", tag)?;
     }
     let (author, tag) = (note.author.as_str(), note.tag.as_deref().unwrap_or_default());
-    let id = store.person().add_note(board.run, author.into(), tag.into(), note.text.as_str().into()).await?;
-    let left = store.read(|db| db.notes(board.run, None, id - 1, 1))?;
-    left.first().map(told).ok_or_else(|| BoardError::Refused("the note is gone".into()))
+    let id =
+        app.store.person().add_note(board.run, author.into(), tag.into(), note.text.as_str().into()).await?;
+    let left = app.store.read(|db| db.notes(board.run, None, id - 1, 1))?;
+    left.first().map(told).ok_or_else(|| refused("the note is gone"))
 }
 
-/// The notes after number `after`, of one tag or all, in order.
+/// Returns the notes after number `after`, of one tag or all, in order.
 pub fn notes(
-    store: &Store,
+    app: &App,
     board: &BoardRow,
     tag: Option<&str>,
     after: i64,
     limit: usize,
 ) -> Result<Vec<NoteView>> {
-    Ok(store.read(|db| db.notes(board.run, tag, after, limit))?.iter().map(told).collect())
+    Ok(app.store.read(|db| db.notes(board.run, tag, after, limit))?.iter().map(told).collect())
 }
 
 fn told(note: &NoteRow) -> NoteView {

@@ -1,10 +1,10 @@
-//! After a run has ended: its lock files go, its logs stay.
+//! Cleaning up after a run has ended: its lock files are removed, its logs stay.
 
 use sprag_executor::{Effect, EffectFuture};
 use sprag_lifecycle::RunId;
 use sprag_worker::Files;
 
-/// Removes what only a live run needs.
+/// The effect that removes the files that only a live run needs.
 pub(crate) struct RemoveLocks(pub(crate) Files);
 
 impl Effect for RemoveLocks {
@@ -21,7 +21,7 @@ impl Effect for RemoveLocks {
                 Err(error) => return Err(format!("{}: {error}", folder.display())),
             };
             for path in entries.flatten().map(|entry| entry.path()) {
-                // A lock that is held belongs to processes that are still ending: the next sweep looks again.
+                // A held lock belongs to processes that are still ending: the next sweep looks again.
                 if path.extension().is_some_and(|ending| ending == "lock") {
                     sprag_process::remove_if_free(&path)
                         .map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,5 +1,5 @@
-//! Looking after the environments of runs: removed when they are not needed, tried again when that fails,
-//! listed for people. Making them is the worker's affair.
+//! Looking after the environments of runs: removes those that are not needed, retries failed removals, and lists them
+//! for people. Workers make them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,23 @@ use sprag_executor::{Effect, EffectFuture};
 use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId, RunStatus, WorkerStatus};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
 use sprag_worktree::{
-    BranchFate, BranchPolicy, Cancel, Kind as GitKind, Mark, Parked, Ports, Removed, Repository, Settings,
-    State, Worktrees,
+    BranchFate, BranchPolicy, Cancel, Kind as GitKind, Mark, Parked, Ports, Removed, Repository, Salvaged,
+    SavedModule, Settings, State, Worktrees,
 };
 
-/// What becomes of a worktree that its run does not need any more.
+use crate::App;
+use crate::local_files::LocalFiles;
+
+/// The fate of a worktree that its run no longer needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// It waits for the next run, if there are not enough that do.
+    /// The worktree joins the pool for the next run, unless the pool is full.
     Pool,
-    /// It goes.
+    /// The worktree is removed.
     Nothing,
 }
 
-/// Looks after environments on this host.
+/// The keeper of the environments on this host.
 #[derive(Clone)]
 pub struct Environments {
     pub(crate) store: Store,
@@ -30,33 +33,44 @@ pub struct Environments {
     worker: Id,
 }
 
-/// What is known of an environment beside its row.
+/// A person's checkout that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutOfOrder {
+    /// The checkout.
+    pub checkout: PathBuf,
+    /// The problem, for people.
+    pub why: String,
+    /// The command that puts it in order.
+    pub repair: String,
+}
+
+/// Facts about an environment beside its row. For paths that may be used see [`LocalFiles`].
 #[derive(Debug, Clone, Default)]
 pub struct Details {
-    /// The repository's git directory.
-    pub repository: Option<PathBuf>,
-    /// Its branch.
+    /// The repository's git directory on the row's host, for people to read.
+    pub repository: Option<String>,
+    /// The branch of the worktree, if it has one.
     pub branch: Option<String>,
-    /// The commit that it began with.
+    /// The commit that the worktree began with.
     pub base_commit: Option<String>,
-    /// When it stays: `never`, `on_failure`, `always`.
+    /// The setting that decides when it is kept: `never`, `on_failure`, `always`.
     pub keep: String,
-    /// Paths in it that stay when it is used again.
+    /// Paths in it that are kept when it is used again.
     pub caches: Vec<String>,
 }
 
 impl Details {
-    /// What a row tells.
+    /// Reads the details of a row.
     pub fn of(row: &EnvironmentRow) -> Details {
         Details::read(&row.details)
     }
 
-    /// What the text of a row's details tells.
+    /// Reads the text of a row's details.
     pub fn read(details: &str) -> Details {
         let told: Value = serde_json::from_str(details).unwrap_or_default();
         let caches = told["caches"].as_array().cloned().unwrap_or_default();
         Details {
-            repository: told["repository"].as_str().map(PathBuf::from),
+            repository: told["repository"].as_str().map(str::to_owned),
             branch: told["branch"].as_str().map(str::to_owned),
             base_commit: told["base_commit"].as_str().map(str::to_owned),
             keep: told["keep"].as_str().unwrap_or("never").to_owned(),
@@ -67,11 +81,11 @@ impl Details {
 
 impl Environments {
     /// Looks after the environments in this data directory, in the name of this worker.
-    pub fn new(store: Store, data: &Path, worker: Id) -> Self {
-        Environments { store, data: data.to_owned(), worker }
+    pub fn new(app: &App, worker: Id) -> Self {
+        Environments { store: app.store.clone(), data: app.data().to_owned(), worker }
     }
 
-    /// Why an environment is still there; none if nothing keeps it.
+    /// Returns the reason why an environment is kept; none if nothing keeps it.
     pub fn kept_because(&self, row: &EnvironmentRow) -> Result<Option<String>, String> {
         let Some(run) = row.run else { return Ok(None) };
         let status =
@@ -89,7 +103,7 @@ impl Environments {
         })
     }
 
-    /// Why an environment is still there, in words.
+    /// Returns the reason why an environment is still there, as text for people.
     pub fn why_there(&self, row: &EnvironmentRow) -> String {
         let kept = self.kept_because(row).unwrap_or_else(Some);
         match (kept, &row.reason) {
@@ -99,14 +113,13 @@ impl Environments {
         }
     }
 
-    /// Removes what a run that has ended does not need any more.
+    /// Removes what a run that has ended no longer needs.
     pub async fn run_ended(&self, run: RunId) -> Result<(), String> {
         let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
         self.fence_off(run);
         let mut wrong = Vec::new();
-        // What is on another host is removed by whoever works there.
-        let here = sprag_worker::host();
-        let rows = rows.iter().filter(|row| *row.host == *here);
+        // Workers of another host or of another data directory remove their own environments.
+        let rows = rows.iter().filter(|row| self.has_here(row));
         for row in rows.filter(|row| row.status() != EnvironmentStatus::Destroyed) {
             if self.kept_because(row)?.is_none()
                 && let Err(error) = self.remove(row, Then::Pool).await
@@ -120,25 +133,52 @@ impl Environments {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 
-    /// Removes an environment, or gives its worktree to the pool. Its work is saved first; the words tell where.
+    /// Whether an environment's files are in this data directory.
+    pub(crate) fn has_here(&self, row: &EnvironmentRow) -> bool {
+        LocalFiles::of(row).is_some_and(|files| files.are_in(&self.data.join("worktrees")))
+    }
+
+    /// Whether an environment's files are nowhere: it was never made, or its host was lost.
+    fn is_nowhere(row: &EnvironmentRow) -> bool {
+        row.path.is_empty() || row.host.is_empty()
+    }
+
+    /// Asks the workers of an environment's own host and data directory to remove it.
+    async fn ask_its_workers(&self, row: &EnvironmentRow) -> Result<String, String> {
+        let asked = self.store.person().request_cleanup(row.id).await.map_err(|error| error.to_string())?;
+        let whose = format!("{} on {}", row.path, crate::text::plain(&row.host));
+        match asked {
+            true => {
+                Ok(format!("{whose} is not in this data directory: the workers there are asked to remove it"))
+            }
+            false => Ok("it was gone already".into()),
+        }
+    }
+
+    /// Removes an environment of this data directory, or gives its worktree to the pool. Saves its work first and
+    /// returns where. Leaves any other environment to the workers that have it.
     pub async fn remove(&self, row: &EnvironmentRow, then: Then) -> Result<String, String> {
         let told = |error: sprag_store::Error| error.to_string();
         sprag_worker::bury(&self.store, row.owner).await;
-        let path = PathBuf::from(&*row.path);
-        // One that could not be removed may have been moved aside. One whose host was lost is nowhere.
-        let somewhere = !row.path.is_empty() && !row.host.is_empty();
-        let present = somewhere && (path.exists() || row.status() == EnvironmentStatus::Error);
+        if !Self::is_nowhere(row) && !self.has_here(row) {
+            return self.ask_its_workers(row).await;
+        }
+        let files = LocalFiles::of(row);
+        let path = files.as_ref().map(|files| files.path.clone()).unwrap_or_default();
+        // A worktree that could not be removed may have been moved aside.
+        let present = files.is_some() && (path.exists() || row.status() == EnvironmentStatus::Error);
         let attempt =
             self.store.claims().dispatch_destroy(row.id, self.worker, present).await.map_err(told)?;
-        let Some(attempt) = attempt else {
+        let (Some(attempt), Some(files)) = (attempt, files) else {
             return match present {
-                true => Err(format!("{} is in use, or somebody else removes it", path.display())),
+                true => Err(format!("{} is in use, or another process removes it", path.display())),
                 false => Ok("it was gone already".into()),
             };
         };
-        let (details, run) = (Details::of(row), row.run.map(|run| run.to_string()).unwrap_or_default());
-        let (root, place) = (self.data.join("worktrees"), path.clone());
-        let removed = tokio::task::spawn_blocking(move || put_away(&details, &root, &place, &run, then))
+        let caches = Details::of(row).caches;
+        let (root, run) =
+            (self.data.join("worktrees"), row.run.map(|run| run.to_string()).unwrap_or_default());
+        let removed = tokio::task::spawn_blocking(move || put_away(&files, &caches, &root, &run, then))
             .await
             .map_err(|e| e.to_string())?;
         let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
@@ -157,7 +197,8 @@ impl Environments {
         removed
     }
 
-    /// Nobody lands for a run that has ended: one that was paused in the middle of it finds its fence moved on.
+    /// Moves the fences of a run that has ended, so that no process lands its work any more. A process that was
+    /// paused while it landed finds its fence moved.
     fn fence_off(&self, run: RunId) {
         let found = self.store.read(|db| {
             let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
@@ -172,15 +213,13 @@ impl Environments {
             let context: Value = serde_json::from_str(&row.context).unwrap_or_default();
             let place =
                 context["environment_of"].as_str().and_then(|above| above.parse().ok()).unwrap_or(run);
-            Ok(db.environments_of(place)?.first().map(|row| (Details::of(row), landers)))
+            Ok(db.environments_of(place)?.first().and_then(LocalFiles::of).map(|files| (files, landers)))
         });
-        let Ok(Some((details, landers))) = found else { return };
-        let Some(repository) = details.repository.and_then(|path| Repository::discover(&path).ok()) else {
-            return;
-        };
+        let Ok(Some((files, landers))) = found else { return };
+        let Some(repository) = files.repository() else { return };
         for (step, attempt) in landers {
             let name = sprag_worker::fence_name(run, step);
-            // Above all that was given out for an attempt so far, below what the next one gets.
+            // Above every number given out for an attempt so far, below those of the next attempt.
             let number = u64::from(attempt) << 32 | u64::from(u32::MAX);
             let held = repository.fence(&name).ok().flatten().map(|fence| fence.number);
             if held.is_none_or(|held| held < number)
@@ -192,12 +231,13 @@ impl Environments {
         }
     }
 
-    /// What is due: environments whose removal failed or was never begun, and those whose maker is gone.
+    /// Cleans up what is due: environments whose removal failed or was never begun, and those whose maker is gone.
+    /// Returns how many were removed.
     pub async fn sweep(&self) -> Result<usize, String> {
         let told = |error: sprag_store::Error| error.to_string();
         let mut done = 0;
         for row in self.store.read(|db| db.environments(false)).map_err(told)? {
-            // Of any host: whoever made it, there or here, is known to be gone by the store.
+            // This includes rows of other hosts: the store knows whether the maker is gone, wherever it ran.
             if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner).map_err(told)? {
                 let given =
                     EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
@@ -206,9 +246,9 @@ impl Environments {
             }
         }
         let mut due = self.due_on(&sprag_worker::host())?;
-        // What was lost with its host is nowhere, and anybody's to forget.
+        // The files of these environments were lost with their host, so any process may remove the rows.
         due.extend(self.due_on("")?);
-        for row in due {
+        for row in due.into_iter().filter(|row| Self::is_nowhere(row) || self.has_here(row)) {
             if self.remove(&row, Then::Pool).await.is_ok() {
                 done += 1;
             }
@@ -217,7 +257,7 @@ impl Environments {
         Ok(done)
     }
 
-    /// The environments on a host that nobody needs any more.
+    /// Returns the environments on a host that no run needs any more.
     pub fn due_on(&self, host: &str) -> Result<Vec<EnvironmentRow>, String> {
         let told = |error: sprag_store::Error| error.to_string();
         let mut due = Vec::new();
@@ -236,17 +276,43 @@ impl Environments {
         Ok(due)
     }
 
-    /// Deletes what processes that were killed have left aside, in all repositories.
-    pub fn recover(&self) -> Result<(), String> {
+    /// Deletes in all repositories what killed processes have left aside. Returns the checkouts that were repaired.
+    pub fn recover(&self) -> Result<Vec<PathBuf>, String> {
+        let mut repaired = Vec::new();
         for repository in self.repositories()? {
             let recovered =
                 self.worktrees(repository)?.recover(&|_| true).map_err(|error| error.to_string())?;
+            repaired.extend(recovered.repaired);
             for left in recovered.leftovers {
                 let (run, path) = (&left.run, left.path.display());
                 tracing::warn!(run, %path, reason = left.reason, remedy = left.remedy, "still there");
             }
         }
-        Ok(())
+        Ok(repaired)
+    }
+
+    /// Returns checkouts that are not as they should be, in all repositories that runs have worked in.
+    pub fn checkouts_out_of_order(&self) -> Result<Vec<OutOfOrder>, String> {
+        let mut found = Vec::new();
+        for repository in self.repositories()? {
+            for cut_off in repository.interrupted_moves() {
+                let (run, branch) = (&cut_off.run, &cut_off.branch);
+                let why = format!("a landing of run {run} on {branch} was cut off here, and it is locked");
+                found.extend(cut_off.checkouts.into_iter().map(|checkout| OutOfOrder {
+                    checkout,
+                    why: why.clone(),
+                    repair: "sprag env gc".into(),
+                }));
+            }
+            for left in repository.outdated_checkouts().map_err(|error| error.to_string())? {
+                let (branch, files) = (&left.branch, left.files.join(", "));
+                let why = format!(
+                    "files from before a landing on {branch} are staged here, and the next commit would undo it: {files}"
+                );
+                found.push(OutOfOrder { checkout: left.checkout, why, repair: left.repair });
+            }
+        }
+        Ok(found)
     }
 
     fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
@@ -255,10 +321,10 @@ impl Environments {
         Ok(row.is_none_or(|row| row.status() == WorkerStatus::Offline))
     }
 
-    /// The repositories that runs have worked in, as far as they are there.
+    /// Returns the repositories that runs have worked in, as far as they are on this host.
     pub fn repositories(&self) -> Result<Vec<Repository>, String> {
         let rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
-        let paths: BTreeSet<PathBuf> = rows.iter().filter_map(|row| Details::of(row).repository).collect();
+        let paths: BTreeSet<PathBuf> = rows.iter().filter_map(LocalFiles::repository_of).collect();
         Ok(paths.iter().filter_map(|path| Repository::discover(path).ok()).collect())
     }
 
@@ -267,7 +333,7 @@ impl Environments {
         Worktrees::open(repository, &root, Settings::default()).map_err(|error| error.to_string())
     }
 
-    /// Worktrees in this data directory that wait for the next run.
+    /// Returns the worktrees in this data directory that wait in the pool for the next run.
     pub fn pooled(&self) -> Result<Vec<Mark>, String> {
         let mut found = Vec::new();
         for repository in self.repositories()? {
@@ -292,21 +358,26 @@ fn ended(status: RunStatus) -> &'static str {
     }
 }
 
-/// Saves what is in a worktree, then gives it to the pool or removes it.
+/// Saves the work in a worktree below `root`, then gives the worktree to the pool or removes it. Refuses a worktree
+/// that is not the run's.
 pub fn put_away(
-    details: &Details,
+    files: &LocalFiles,
+    caches: &[String],
     root: &Path,
-    path: &Path,
     run: &str,
     then: Then,
 ) -> Result<String, String> {
     let told = |error: sprag_worktree::Error| error.to_string();
-    let repository = details.repository.as_deref().ok_or("its repository is not known")?;
+    let path = &files.path;
+    if !files.are_in(root) {
+        return Err(format!("{} is not in {}", path.display(), root.display()));
+    }
+    let repository = files.repository.as_deref().ok_or("its repository is not known")?;
     let repository = Repository::discover(repository).map_err(told)?;
     let worktrees = Worktrees::open(repository, root, Settings::default()).map_err(told)?;
-    let worktree = match worktrees.adopt(&path.display().to_string(), run) {
+    let worktree = match worktrees.adopt_to_remove(path, run) {
         Ok(worktree) => worktree,
-        // Somebody removed it by hand: only its folder may be left.
+        // The worktree was removed by hand: only its folder may be left.
         Err(error) if matches!(error.kind, GitKind::NoSuchWorktree { .. }) => {
             return match std::fs::remove_dir(path) {
                 Ok(()) => Ok("only an empty folder was left".into()),
@@ -321,12 +392,12 @@ pub fn put_away(
     };
     let (policy, cancel) = (BranchPolicy::DeleteIfMerged, Cancel::default());
     let parked = match then {
-        Then::Pool => worktrees.park(worktree, policy, &details.caches, &cancel),
+        Then::Pool => worktrees.park(worktree, policy, caches, &cancel),
         Then::Nothing => worktrees.remove(worktree, policy, &cancel).map(Parked::Removed),
     };
     match parked {
-        Ok(Parked::Ready { salvaged, branch }) => {
-            let saved = salvaged.map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
+        Ok(Parked::Ready { salvaged, modules, branch }) => {
+            let saved = saved_text(salvaged.as_ref(), &modules);
             Ok(format!("kept ready for the next run{}{saved}", branch_text(&branch)))
         }
         Ok(Parked::Removed(removed)) => match removed.leftovers.first() {
@@ -337,7 +408,7 @@ pub fn put_away(
     }
 }
 
-/// Tries again to delete what was moved aside of a run's worktrees.
+/// Retries the deletion of a run's worktrees that were moved aside.
 fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
     let recovered = worktrees.recover(&|_| true).map_err(|error| error.to_string())?;
     match recovered.leftovers.iter().find(|left| is_of(&left.path, run)) {
@@ -346,7 +417,7 @@ fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
     }
 }
 
-/// Whether what was moved aside was a worktree of this run: its name tells.
+/// Whether a folder that was moved aside was a worktree of this run: its name tells.
 pub(crate) fn is_of(path: &Path, run: &str) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     !run.is_empty() && name.starts_with(&format!("sprag-{run}-"))
@@ -359,13 +430,22 @@ fn branch_text(fate: &BranchFate) -> String {
     }
 }
 
+/// Describes where work was saved: that of the worktree, and that of its submodules.
+fn saved_text(salvaged: Option<&Salvaged>, modules: &[SavedModule]) -> String {
+    let work = salvaged.map(|saved| format!("; work saved as {}", saved.name));
+    let modules = modules.iter().map(|saved| {
+        let (path, git_dir) = (saved.path.display(), saved.git_dir.display());
+        format!("; work in {path} saved as {} in {git_dir}", saved.name)
+    });
+    work.into_iter().chain(modules).collect()
+}
+
 pub(crate) fn told_of(removed: &Removed) -> String {
-    let saved =
-        removed.salvaged.as_ref().map(|saved| format!("; work saved as {}", saved.name)).unwrap_or_default();
+    let saved = saved_text(removed.salvaged.as_ref(), &removed.modules);
     format!("removed{}{saved}", branch_text(&removed.branch))
 }
 
-/// Removes the environments of runs that have ended.
+/// The effect that removes the environments of runs that have ended.
 pub(crate) struct RemoveEnvironments(pub(crate) Environments);
 
 impl Effect for RemoveEnvironments {

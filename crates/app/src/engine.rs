@@ -6,47 +6,33 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use sprag_bus::{Address, Bus, BusDesk, Relay};
+use sprag_bus::{Address, Bus, BusWorkSource, Relay};
 use sprag_executor::{Effect, Executor, Hosts};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
-use sprag_pipeline::{Diagnostics, Pipeline};
+use sprag_pipeline::Pipeline;
 use sprag_process::{Liveness, ProcessId};
-use sprag_store::ops::{Created, NewRun};
-use sprag_store::{DEFAULT_QUEUE, Id, JournalEntry, Reach, Row, RunRow, Store, Table, Topic};
-use sprag_worker::{Call, CallError, Commands, Files, Handlers, Worker};
+use sprag_store::ops::NewWorker;
+use sprag_store::{DEFAULT_QUEUE, Id, JournalEntry, Row, RunRow, Table, Topic};
+use sprag_worker::{Call, CallError, Commands, Handlers, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::App;
 use crate::environments::{Environments, RemoveEnvironments};
+use crate::error::Error;
 use crate::events::Events;
 use crate::known::Names;
 use crate::tidy::RemoveLocks;
 
-/// What can go wrong in an engine.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] sprag_store::Error),
-    /// The pipeline or its inputs are not right.
-    #[error("{0}")]
-    Pipeline(#[from] Diagnostics),
-    /// An event was refused.
-    #[error(transparent)]
-    NotApplied(#[from] sprag_store::NotApplied),
-    /// There is no such run.
-    #[error("there is no run {0}")]
-    NoSuchRun(RunId),
-    /// This process cannot be identified.
-    #[error("cannot tell who this process is: {0}")]
-    Process(#[from] std::io::Error),
-    /// The broker's address makes no sense.
-    #[error(transparent)]
-    Bus(#[from] sprag_bus::Trouble),
+/// Returns the identity of this process, as workers are registered with it.
+fn own_process() -> Result<String, Error> {
+    let process = sprag_process::current()
+        .map_err(|error| Error::bug(format!("cannot tell who this process is: {error}")))?;
+    Ok(process.to_string())
 }
 
-/// Looks at processes of this host.
-struct ThisHost;
+/// The check of whether processes of this host are alive.
+pub(crate) struct ThisHost;
 
 impl Hosts for ThisHost {
     fn is_gone(&self, process: &str) -> bool {
@@ -54,10 +40,11 @@ impl Hosts for ThisHost {
     }
 }
 
-/// Sets an engine up.
+/// The settings of an engine that is about to start.
 pub struct Builder {
     data: PathBuf,
-    store: Option<Store>,
+    app: Option<App>,
+    postgres: Option<String>,
     handlers: Handlers,
     effects: Vec<Arc<dyn Effect>>,
     supervisor: Option<PathBuf>,
@@ -75,14 +62,20 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Uses a store that is already open.
-    pub fn store(mut self, store: Store) -> Self {
-        self.store = Some(store);
+    /// Uses an application that is already open, instead of the SQLite store in the data directory.
+    pub fn app(mut self, app: App) -> Self {
+        self.app = Some(app);
         self
     }
 
-    /// Runs `call: NAME` steps with this function. It is dropped where it stands when its step is
-    /// cancelled, takes too long, or is taken away.
+    /// Stores runs in the PostgreSQL database that a URL names, instead of the data directory.
+    pub fn postgres(mut self, url: impl Into<String>) -> Self {
+        self.postgres = Some(url.into());
+        self
+    }
+
+    /// Runs `call: NAME` steps with this function. The engine drops its future when the step is cancelled, takes too
+    /// long, or is taken away.
     pub fn handler<F, Fut>(mut self, name: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Call) -> Fut + Send + Sync + 'static,
@@ -105,77 +98,100 @@ impl Builder {
         self
     }
 
-    /// What the worker calls itself.
+    /// Sets the worker's name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The queues to serve; `default` if none is named.
+    /// Sets the queues to serve; `default` if none is named.
     pub fn queues(mut self, queues: impl IntoIterator<Item = impl Into<Arc<str>>>) -> Self {
         self.queues = queues.into_iter().map(Into::into).collect();
         self
     }
 
-    /// What the worker has that steps may ask for.
+    /// Sets the labels that the worker has, which steps may require.
     pub fn labels(mut self, labels: impl IntoIterator<Item = impl Into<Arc<str>>>) -> Self {
         self.labels = labels.into_iter().map(Into::into).collect();
         self
     }
 
-    /// How many steps to work on at once.
+    /// Sets the number of steps that the worker executes at once.
     pub fn slots(mut self, slots: usize) -> Self {
         self.slots = slots;
         self
     }
 
-    /// How long this process may be silent before others take its work. At least five seconds.
+    /// Sets the time for which this process may be silent before other processes take its work: at least five
+    /// seconds.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(Duration::from_secs(5));
         self
     }
 
-    /// How long a step may wait for a worker before it is handed over again, and a host where nobody works any more
+    /// Sets the time after which a step that waits for a worker is dispatched again, and a host without live workers
     /// is given up.
     pub fn dispatch_deadline(mut self, deadline: Duration) -> Self {
         self.dispatch_deadline = deadline;
         self
     }
 
-    /// How long a command has between being asked to end and being killed.
+    /// Sets the time between asking a command to stop and killing it.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Works off this run alone, which is reserved to worker `id`.
+    /// Works on this run alone, which is reserved to worker `id`: see [`Builder::worker`].
     pub fn attached_to(mut self, run: RunId, id: Id) -> Self {
         self.attached_to = Some(run);
         self.id = Some(id);
         self
     }
 
-    /// Does no work itself: it only looks after runs that others work on.
+    /// Returns the worker of the future engine. The transaction that creates or takes over its run registers the
+    /// worker, so that there is never a run with a worker that is not monitored, nor a worker without its run.
+    pub fn worker(&self) -> Result<NewWorker, Error> {
+        let id = self.id.unwrap_or_default();
+        Ok(self.config(id).new_worker(&own_process()?))
+    }
+
+    fn config(&self, id: Id) -> sprag_worker::Config {
+        sprag_worker::Config {
+            id,
+            name: self.name.clone(),
+            queues: if self.queues.is_empty() { vec![DEFAULT_QUEUE.into()] } else { self.queues.clone() },
+            labels: self.labels.clone(),
+            only: self.attached_to,
+            slots: self.slots,
+            lease: self.lease,
+        }
+    }
+
+    /// Starts no worker: the engine only looks after runs that other processes execute.
     pub fn without_worker(mut self) -> Self {
         self.works = false;
         self
     }
 
-    /// Has a broker tell workers of what there is to do, and others of what happens. Without it, or while it is out of
-    /// reach, everything goes on as it does otherwise.
+    /// Has a broker notify workers of new work, and other programs of events. Without a broker, or while it is out of
+    /// reach, everything continues as usual.
     pub fn bus(mut self, address: Address) -> Self {
         self.bus = Some(address);
         self
     }
 
-    /// Opens the store and begins to work.
-    pub async fn start(self) -> Result<Engine, Error> {
-        let store = match self.store {
-            Some(store) => store,
-            None => crate::open(&self.data)?,
+    /// Opens the store and starts to work.
+    pub async fn start(mut self) -> Result<Engine, Error> {
+        let app = match (self.app.take(), &self.postgres) {
+            (Some(app), _) => app,
+            (None, Some(url)) => App::open_postgres(url, &self.data)?,
+            (None, None) => App::open(&self.data)?,
         };
-        let files = Files::new(&self.data);
+        let (store, files) = (app.store.clone(), app.files().clone());
+        crate::retention::note_store(&store, app.data());
         let id = self.id.unwrap_or_else(|| store.new_id());
+        let config = self.config(id);
         let supervisor = self.supervisor.unwrap_or_default();
         let mut handlers = self.handlers;
         if !supervisor.as_os_str().is_empty() {
@@ -183,58 +199,69 @@ impl Builder {
             let commands = Commands::new(files.clone(), supervisor, self.grace).in_environments(environments);
             handlers = handlers.with_commands(commands);
         }
-        let config = sprag_worker::Config {
-            id,
-            name: self.name,
-            queues: if self.queues.is_empty() { vec![DEFAULT_QUEUE.into()] } else { self.queues },
-            labels: self.labels,
-            only: self.attached_to,
-            slots: self.slots,
-            lease: self.lease,
-        };
         let bus = match &self.bus {
-            Some(address) => Some(Bus::connect(address).await?),
+            Some(address) => {
+                Some(Bus::connect(address).await.map_err(|trouble| Error::invalid(trouble.to_string()))?)
+            }
             None => None,
         };
-        let desk = BusDesk::new(store.clone(), bus.clone(), self.attached_to.is_some());
-        let environments = Environments::new(store.clone(), &self.data, id);
-        let process = sprag_process::current()?.to_string();
+        let desk = BusWorkSource::new(store.clone(), bus.clone(), self.attached_to.is_some());
+        let environments = Environments::new(&app, id);
+        let process = own_process()?;
         let worker = match self.works {
             true => Some(Worker::register(desk, config, Arc::new(handlers), &process).await?),
             false => None,
         };
         let executor = sprag_executor::Config {
             only: self.attached_to,
+            worker: self.attached_to.and(worker.as_ref().map(|_| id)),
             dispatch_deadline: self.dispatch_deadline,
             ..sprag_executor::Config::default()
         };
-        let executor = Executor::new(store.clone(), executor, Arc::new(ThisHost))
-            .with_effect(Arc::new(RemoveLocks(files.clone())))
-            .with_effect(Arc::new(RemoveEnvironments(environments.clone())));
+        let executor = executor_with_effects(&app, executor, environments.clone());
         let executor = self.effects.into_iter().fold(executor, Executor::with_effect);
         let (stop_worker, worker_stops) = watch::channel(false);
         let (stop_executor, executor_stops) = watch::channel(false);
-        let working =
-            worker.clone().map(|worker| tokio::spawn(async move { worker.run(worker_stops).await }));
+        let (ended, over) = watch::channel(false);
+        let working = worker.clone().map(|worker| {
+            tokio::spawn(async move {
+                let worked = worker.run(worker_stops).await;
+                let _ = ended.send(true);
+                worked
+            })
+        });
         let executing = tokio::spawn(executor.run(executor_stops.clone()));
-        let relaying = bus.map(|bus| tokio::spawn(relay(&store, bus, id).run(executor_stops.clone())));
+        let relaying = bus.map(|bus| tokio::spawn(relay(&app, bus, id).run(executor_stops.clone())));
         if self.attached_to.is_none() {
             tokio::spawn(look_after(environments, executor_stops));
         }
-        Ok(Engine { store, files, id, worker, stop_worker, stop_executor, working, executing, relaying })
+        Ok(Engine { app, id, worker, stop_worker, stop_executor, working, over, executing, relaying })
     }
 }
 
-/// Tells a broker of what happens, in the words that programs see everywhere.
-fn relay(store: &Store, bus: Bus, id: Id) -> Relay {
-    let mut names = Names::new(store);
-    let write_out = move |entry: &JournalEntry| {
-        Ok(serde_json::to_value(names.view(entry)?).expect("an entry is plain data"))
-    };
-    Relay::new(store.clone(), bus, id, Box::new(write_out))
+/// Returns an executor that carries out the effects after a run's end.
+fn executor_with_effects(app: &App, config: sprag_executor::Config, environments: Environments) -> Executor {
+    Executor::new(app.store.clone(), config, Arc::new(ThisHost))
+        .with_effect(Arc::new(RemoveLocks(app.files().clone())))
+        .with_effect(Arc::new(RemoveEnvironments(environments)))
 }
 
-/// Tries again to remove what could not be removed, until told to stop.
+/// Carries out the effects of ended runs that no process was left to carry out.
+pub(crate) async fn finish_effects(app: &App) -> sprag_store::Result<()> {
+    let environments = Environments::new(app, app.new_id());
+    executor_with_effects(app, sprag_executor::Config::default(), environments).finish_effects().await
+}
+
+/// Returns a relay that sends events to a broker, in the words that programs see everywhere.
+fn relay(app: &App, bus: Bus, id: Id) -> Relay {
+    let mut names = Names::new(app);
+    let write_out = move |entry: &JournalEntry| {
+        Ok(serde_json::to_value(names.entry(entry)?).expect("an entry is plain data"))
+    };
+    Relay::new(app.store.clone(), bus, id, Box::new(write_out))
+}
+
+/// Retries the removal of what could not be removed, until told to stop.
 async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>) {
     const EVERY: Duration = Duration::from_secs(30);
     while !*stop.borrow() {
@@ -245,21 +272,21 @@ async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>)
     }
 }
 
-/// Ends all work of an engine at once; others may take it over.
-pub struct Abandoner(Option<Worker<BusDesk>>);
+/// A handle that stops all work of an engine at once, so that other processes may take it over.
+pub struct Abandoner(Option<Worker<BusWorkSource>>);
 
 impl Abandoner {
-    /// Ends it.
+    /// Stops the work.
     pub fn abandon(&self) {
         self.0.iter().for_each(Worker::drop_all);
     }
 }
 
-/// Whether an engine goes on.
+/// A handle that tells whether an engine is still running.
 pub struct Pulse(Vec<tokio::task::AbortHandle>);
 
 impl Pulse {
-    /// Whether its executor and its worker go on.
+    /// Whether the engine's executor and worker are still running.
     pub fn is_felt(&self) -> bool {
         self.0.iter().all(|task| !task.is_finished())
     }
@@ -267,23 +294,25 @@ impl Pulse {
 
 /// A running engine.
 pub struct Engine {
-    store: Store,
-    files: Files,
+    app: App,
     id: Id,
-    worker: Option<Worker<BusDesk>>,
+    worker: Option<Worker<BusWorkSource>>,
     stop_worker: watch::Sender<bool>,
     stop_executor: watch::Sender<bool>,
     working: Option<JoinHandle<sprag_store::Result<()>>>,
+    /// Becomes true when the worker has ended.
+    over: watch::Receiver<bool>,
     executing: JoinHandle<()>,
     relaying: Option<JoinHandle<()>>,
 }
 
 impl Engine {
-    /// An engine whose data lies in this folder.
+    /// Returns the settings of an engine whose data is stored in this folder.
     pub fn builder(data: impl AsRef<Path>) -> Builder {
         Builder {
             data: data.as_ref().to_owned(),
-            store: None,
+            app: None,
+            postgres: None,
             handlers: Handlers::default(),
             effects: Vec::new(),
             supervisor: None,
@@ -301,22 +330,18 @@ impl Engine {
         }
     }
 
-    /// The store, for everything that has no shorthand here.
-    pub fn store(&self) -> &Store {
-        &self.store
+    /// Returns the application, for everything that has no shorthand here.
+    pub fn app(&self) -> &App {
+        &self.app
     }
 
-    /// Where logs lie.
-    pub fn files(&self) -> &Files {
-        &self.files
-    }
-
-    /// This engine's worker number.
+    /// Returns the number of this engine's worker.
     pub fn worker_id(&self) -> Id {
         self.id
     }
 
-    /// Something that tells whether the executor and the worker go on, even when the engine is elsewhere.
+    /// Returns a handle that tells whether the executor and the worker are still running, even after the engine has
+    /// moved.
     pub fn pulse(&self) -> Pulse {
         let working = self.working.as_ref().map(JoinHandle::abort_handle);
         Pulse(working.into_iter().chain([self.executing.abort_handle()]).collect())
@@ -330,39 +355,31 @@ impl Engine {
     ) -> Result<RunId, Error> {
         let inputs = pipeline.complete(inputs)?;
         let plan = pipeline.plan(&inputs)?;
-        let mut new = self.store.person().new_run(Arc::new(plan));
-        new.inputs = serde_json::to_string(&inputs).expect("inputs are JSON").into();
-        // Where an environment's repository is looked for.
-        if let (true, Ok(dir)) = (new.plan.environment.is_some(), std::env::current_dir()) {
-            new.context = serde_json::json!({ "dir": dir }).to_string().into();
+        let has_environment = plan.environment.is_some();
+        let mut start = self.app.new_run(plan, &inputs);
+        // The repository of an environment is looked for in this folder.
+        if let (true, Ok(dir)) = (has_environment, std::env::current_dir()) {
+            start = start.in_folder(dir);
         }
-        self.create(new).await
+        Ok(self.app.start_run(start).await?.run.id)
     }
 
     /// Starts a run of a plan.
     pub async fn submit_plan(&self, plan: Arc<Plan>) -> Result<RunId, Error> {
-        self.create(self.store.person().new_run(plan)).await
+        let start = self.app.new_run(plan, &BTreeMap::new());
+        Ok(self.app.start_run(start).await?.run.id)
     }
 
-    async fn create(&self, new: NewRun) -> Result<RunId, Error> {
-        match self.store.person().create_run(new).await? {
-            Created::New(run) | Created::Existing(run) => Ok(run),
-            Created::NameTaken => {
-                Err(Error::Store(sprag_store::Error::Refused("the run's name is taken".into())))
-            }
-        }
-    }
-
-    /// A run's status.
+    /// Returns a run's status.
     pub fn status(&self, run: RunId) -> Result<RunStatus, Error> {
-        let row = self.store.read(|db| Table::<RunRow>::load(db, run))?;
-        row.map(|row| row.status()).ok_or(Error::NoSuchRun(run))
+        let row = self.app.run(run)?;
+        row.map(|row| row.status()).ok_or_else(|| crate::runs::no_run(run))
     }
 
     /// Waits until a run has ended.
     pub async fn wait(&self, run: RunId) -> Result<RunStatus, Error> {
-        // The executor listens to the whole journal, so that other processes' changes are heard here too.
-        let changes = self.store.subscribe_from(vec![Topic::Run(run)], Reach::Here);
+        // The executor listens to the whole journal, so changes of other processes arrive here too.
+        let changes = self.app.subscribe_here(vec![Topic::Run(run)]);
         loop {
             let status = self.status(run)?;
             if status.is_terminal() {
@@ -372,9 +389,9 @@ impl Engine {
         }
     }
 
-    /// What a step's last attempt produced; none if it has not ended well.
+    /// Returns what a step's last attempt produced; none if the attempt has not succeeded.
     pub fn output(&self, run: RunId, step: &str) -> Result<Option<Value>, Error> {
-        let found = self.store.read(|db| {
+        let found = self.app.store.read(|db| {
             let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
             let plan = db.plan(row.plan)?;
             let no = plan.and_then(|plan| plan.steps.iter().position(|planned| planned.id == step));
@@ -386,23 +403,40 @@ impl Engine {
         Ok(result.and_then(|mut facts| facts.get_mut("output").map(Value::take)))
     }
 
-    /// Asks a run to end.
+    /// Asks a run to stop.
     pub async fn cancel(&self, run: RunId) -> Result<(), Error> {
-        self.store.person().cancel_run(run).await?.require_applied()?;
+        self.app.store.person().cancel_run(run).await?.require_applied()?;
         Ok(())
     }
 
     /// Follows the journal after `since`, of one run or all.
     pub fn events(&self, run: Option<RunId>, since: u64) -> Events {
-        Events::new(&self.store, run, since)
+        Events::new(&self.app, run, since)
     }
 
-    /// Something with which to end all work even while the engine shuts down.
+    /// Returns the number of executions that run in this process.
+    pub fn busy(&self) -> usize {
+        self.worker.as_ref().map_or(0, Worker::busy)
+    }
+
+    /// Returns a handle that stops all work, even while the engine shuts down.
     pub fn abandoner(&self) -> Abandoner {
         Abandoner(self.worker.clone())
     }
 
-    /// Takes no more work, finishes what it has, and closes the store.
+    /// Waits until the worker ends without having been told to, because the store refuses it for good.
+    /// [`Engine::shutdown`] returns the worker's error.
+    pub fn worker_ends(&self) -> impl Future<Output = ()> + use<> {
+        let mut over = self.over.clone();
+        async move {
+            if over.wait_for(|over| *over).await.is_err() {
+                // There is no worker.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Takes no more work, finishes what the worker holds, and closes the store.
     pub async fn shutdown(self) -> Result<(), Error> {
         let _ = self.stop_worker.send(true);
         if let Some(working) = self.working

@@ -1,4 +1,5 @@
-//! What frees space: what no run needs any more, found first and done then, so that it can be told before.
+//! Cleaning up what no run needs any more. The chores are listed first and done afterwards, so that a person can see
+//! them before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -6,74 +7,82 @@ use std::time::Duration;
 
 use sprag_lifecycle::{EnvironmentStatus, RunId};
 use sprag_store::{EnvironmentRow, Id, Row, RunRow, Table};
-use sprag_worktree::{BranchFate, BranchPolicy, Cancel, Keeps, Repository, RunRef, State};
+use sprag_worktree::{BranchFate, BranchPolicy, BrokenRef, Cancel, RefPurpose, Repository, RunRef, State};
 
 use crate::environments::{Details, Environments, Then, is_of, told_of};
+use crate::local_files::LocalFiles;
 
-/// What was done with an environment, or would be.
+/// One thing that cleaning up does, or would do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chore {
-    /// An environment is removed: its run is over.
+    /// The removal of an environment whose run is over.
     Remove {
         /// The environment.
         id: Id,
-        /// Where it is.
+        /// The environment's folder.
         path: PathBuf,
-        /// Why.
+        /// The reason, for people.
         why: String,
     },
-    /// A ready worktree that waits for the next run is removed.
+    /// The removal of a ready worktree that waits in the pool for the next run.
     Unpool {
-        /// Where it is.
+        /// The worktree's folder.
         path: PathBuf,
     },
-    /// A worktree that no run knows of is taken back.
+    /// The removal of a worktree that no run knows of.
     Recover {
-        /// Where it is.
+        /// The worktree's folder.
         path: PathBuf,
-        /// The run it was made for.
+        /// The run that it was made for.
         run: String,
     },
-    /// What is left of a worktree that could not be deleted, or was never finished.
+    /// The remains of a worktree that could not be deleted, or was never finished.
     Debris {
-        /// The repository.
+        /// The repository of the worktree.
         repository: PathBuf,
-        /// Where it is.
+        /// The folder of the remains.
         path: PathBuf,
     },
-    /// A branch that was made for a run goes: all of its commits are elsewhere.
+    /// The removal of a branch that was made for a run. All of its commits are on other branches.
     DeleteBranch {
-        /// The repository.
+        /// The repository of the branch.
         repository: PathBuf,
-        /// The branch.
+        /// The branch's name.
         branch: String,
     },
-    /// What is kept in a repository for a run that ended long ago: recorded states, starts, fences.
+    /// The removal of refs that a repository keeps for a run that ended long ago: recorded states, starts, fences.
     Forget {
-        /// The repository.
+        /// The repository with the refs.
         repository: PathBuf,
-        /// The run.
+        /// The run that ended.
         run: RunId,
-        /// What goes.
+        /// The refs to remove.
         refs: Vec<RunRef>,
     },
-    /// Work that was saved when a worktree went, and is not needed any more.
-    DropSalvage {
-        /// The repository.
+    /// The removal of a Sprag ref that leads to objects which are gone: `git gc` fails while it is there.
+    DropBroken {
+        /// The repository with the ref.
         repository: PathBuf,
-        /// What goes.
+        /// The broken ref.
+        broken: BrokenRef,
+    },
+    /// The removal of saved work that is not needed any more. It was saved when its worktree was removed.
+    DropSalvage {
+        /// The repository with the saved work.
+        repository: PathBuf,
+        /// The ref to remove.
         saved: RunRef,
-        /// Why.
+        /// The reason, for people.
         why: &'static str,
     },
 }
 
-/// What a clean-up may take beyond what no run needs.
+/// The limits of a clean-up: what it may remove beyond what no run needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Recorded states and saved work of runs that ended longer ago than this.
+    /// The age after which recorded states and saved work of ended runs may go, counted from the run's end.
     pub older_than: Duration,
-    /// Also saved work that no branch holds.
+    /// Whether saved work that no branch holds may go too.
     pub salvage: bool,
 }
 
@@ -84,13 +93,14 @@ impl Default for Limits {
 }
 
 impl Environments {
-    /// Everything that [`Environments::do_chore`] would do now to free space, in order.
+    /// Returns everything that [`Environments::do_chore`] would do now to free space, in order.
     pub fn chores(&self, limits: Limits) -> Result<Vec<Chore>, String> {
-        let rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
-        let here = sprag_worker::host();
+        let mut rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
+        // Rows of another host say nothing about this machine's disk.
+        rows.retain(|row| LocalFiles::of(row).is_some());
         let mut chores = Vec::new();
         for row in
-            rows.iter().filter(|row| *row.host == *here && row.status() != EnvironmentStatus::Destroyed)
+            rows.iter().filter(|row| self.has_here(row) && row.status() != EnvironmentStatus::Destroyed)
         {
             if self.kept_because(row)?.is_none() {
                 let why =
@@ -130,16 +140,30 @@ impl Environments {
             for branch in branches_of(&rows, worktrees.repository()) {
                 chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
             }
-            chores.extend(self.forgettable(worktrees.repository(), limits)?);
+            let broken = worktrees.repository().broken_refs().map_err(|error| error.to_string())?;
+            let whole = |kept: &RunRef| {
+                !broken.iter().any(|broken| broken.name == kept.name && broken.git_dir == kept.git_dir)
+            };
+            chores.extend(self.forgettable(worktrees.repository(), limits, whole)?);
+            chores.extend(
+                broken.into_iter().map(|broken| Chore::DropBroken { repository: common_dir.clone(), broken }),
+            );
         }
         Ok(chores)
     }
 
-    /// What is kept for runs of this store that ended long enough ago, and whose worktrees nobody keeps.
-    fn forgettable(&self, repository: &Repository, limits: Limits) -> Result<Vec<Chore>, String> {
+    /// Returns chores that remove the refs of this store's runs that ended long enough ago, and whose worktrees are not
+    /// kept.
+    fn forgettable(
+        &self,
+        repository: &Repository,
+        limits: Limits,
+        wanted: impl Fn(&RunRef) -> bool,
+    ) -> Result<Vec<Chore>, String> {
         let common_dir = repository.common_dir().to_owned();
         let mut of_runs: BTreeMap<RunId, Vec<RunRef>> = BTreeMap::new();
-        for kept in repository.run_refs().map_err(|error| error.to_string())? {
+        let refs = repository.run_refs().map_err(|error| error.to_string())?;
+        for kept in refs.into_iter().filter(wanted) {
             // Other data directories may have runs in this repository too.
             if let Ok(run) = kept.run.parse() {
                 of_runs.entry(run).or_default().push(kept);
@@ -151,7 +175,7 @@ impl Environments {
                 continue;
             }
             let (saved, refs): (Vec<RunRef>, Vec<RunRef>) =
-                refs.into_iter().partition(|kept| kept.keeps == Keeps::Salvage);
+                refs.into_iter().partition(|kept| kept.purpose == RefPurpose::Salvage);
             if !refs.is_empty() {
                 chores.push(Chore::Forget { repository: common_dir.clone(), run, refs });
             }
@@ -173,7 +197,7 @@ impl Environments {
         let found = self.store.read(|db| Ok((Table::<RunRow>::load(db, run)?, db.environments_of(run)?)));
         let (row, rows) = match found.map_err(told)? {
             (Some(row), rows) => (row, rows),
-            // Forgotten itself; one that this store never knew has no environments here.
+            // The run itself is forgotten. A run that this store never had has no environments here.
             (None, rows) => {
                 let gone = |row: &EnvironmentRow| row.status() == EnvironmentStatus::Destroyed;
                 return Ok(!rows.is_empty() && rows.iter().all(gone));
@@ -192,7 +216,7 @@ impl Environments {
         Ok(true)
     }
 
-    /// Does one of the chores; says what came of it.
+    /// Does one of the chores, and returns a message about the result.
     pub async fn do_chore(&self, chore: &Chore) -> Result<String, String> {
         match chore {
             Chore::Remove { id, .. } => {
@@ -233,6 +257,11 @@ impl Environments {
                 repository.delete_run_refs(refs).map_err(|error| error.to_string())?;
                 Ok("deleted".into())
             }
+            Chore::DropBroken { repository, broken } => {
+                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                repository.delete_broken_ref(broken).map_err(|error| error.to_string())?;
+                Ok(format!("deleted: objects of {} are gone, probably by `git prune`", broken.object))
+            }
             Chore::DropSalvage { repository, saved, .. } => {
                 let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
                 let one = std::slice::from_ref(saved);
@@ -251,10 +280,11 @@ impl Environments {
     }
 }
 
-/// Branches of destroyed environments that still exist and are merged somewhere.
+/// Returns branches of destroyed environments of this host that still exist and are merged into another branch.
 fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
     let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
-    let of_this = gone.filter(|details| details.repository.as_deref() == Some(repository.common_dir()));
+    let of_this =
+        gone.filter(|details| details.repository.as_deref().map(Path::new) == Some(repository.common_dir()));
     of_this
         .filter_map(|details| details.branch)
         .filter(|branch| repository.is_merged_branch(branch).unwrap_or(false))

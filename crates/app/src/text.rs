@@ -1,11 +1,11 @@
-//! Times, spans and foreign text, written one way everywhere.
+//! Formatting times, spans, sizes and foreign text in one way everywhere.
 
-/// A wall-clock time for programs.
+/// Formats a wall-clock time for programs.
 pub fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| format!("{at:.3}"))
 }
 
-/// A wall-clock time for people.
+/// Formats a wall-clock time for people.
 pub fn local(ms: i64) -> String {
     let at = jiff::Timestamp::from_millisecond(ms);
     at.map_or_else(
@@ -14,7 +14,7 @@ pub fn local(ms: i64) -> String {
     )
 }
 
-/// A span for people: `24ms`, `12.3s`, `4m05s`, `2h03m`, `3d04h`.
+/// Formats a span for people: `24ms`, `12.3s`, `4m05s`, `2h03m`, `3d04h`.
 pub fn span(ms: i64) -> String {
     let ms = ms.max(0);
     let s = ms / 1000;
@@ -27,7 +27,19 @@ pub fn span(ms: i64) -> String {
     }
 }
 
-/// Text from outside, made safe for a terminal: no control character but the tabulator.
+/// Formats a number of bytes for people: `512 B`, `61.2 KB`, `1.3 GB`.
+pub fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KB", "MB"] {
+        if value < 1000.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} GB")
+}
+
+/// Makes text from outside safe for a terminal: replaces every control character but the tabulator.
 pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }

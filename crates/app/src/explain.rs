@@ -1,4 +1,4 @@
-//! Why a run waits: for each unsettled step what it waits for, since when, until when, and who has it.
+//! Explaining why a run waits: what each unsettled step waits for, since when, until when, and who holds it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,19 +6,21 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{
-    EnvironmentStatus, ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind,
+    EnvironmentStatus, ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind, WorkerStatus,
 };
 use sprag_store::ops::hosts_of_files;
 use sprag_store::{
-    ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, StepRow, Store, WorkerRow, is_task, step_name,
+    ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, RunRow, StepRow, Table, WorkerRow, is_task,
+    step_name,
 };
 
-use crate::complaint::Complaint;
-use crate::environments::Details;
+use crate::App;
+use crate::error::Error;
 use crate::known::Known;
+use crate::local_files::LocalFiles;
 use crate::text::{local, plain, rfc3339};
 
-/// More steps than this are not told of: nobody reads them.
+/// The most steps that are listed: people do not read longer lists.
 const MOST_TOLD: usize = 1_000;
 
 /// Why a run waits.
@@ -35,6 +37,8 @@ pub struct Explained {
     pub waits_for: Option<String>,
     /// Its steps that are not settled.
     pub steps: Vec<Unsettled>,
+    /// Its steps that failed because of something that only a person can remove.
+    pub blocked: Vec<BlockedStep>,
     /// Events that were refused, newest last.
     pub refused: Vec<RefusedView>,
 }
@@ -62,6 +66,61 @@ pub struct Unsettled {
     /// Until when (wall clock).
     #[serde(skip)]
     pub until_ms: Option<i64>,
+    /// The kind of thing that it waits for.
+    #[serde(skip)]
+    pub wait: Wait,
+}
+
+/// The kind of thing that an unsettled step waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wait {
+    /// Other steps of its run.
+    Needs,
+    /// The end of its attempt, which a live worker executes.
+    Work,
+    /// Its holder: the claimer of a task, or a worker that is gone.
+    Holder,
+    /// The items of its fan-out.
+    Items,
+    /// An answer, a time or a signal.
+    Gate,
+    /// The child run that is its work.
+    Child(RunId),
+    /// Something outside the run: a worker, a claimer, the end of a backoff, a place in a queue.
+    Outside,
+}
+
+/// A step that failed because of something that only a person can remove. Once that is done, a resume tries again.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BlockedStep {
+    /// The step.
+    pub step: String,
+    /// What is in the way.
+    pub message: String,
+    /// The checkout in which it is, if it is in one.
+    pub checkout: Option<String>,
+    /// The files that are in the way, as far as they are known.
+    pub files: Vec<String>,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl BlockedStep {
+    /// Reads the block from the result of the step's last attempt; none if the step was not blocked.
+    fn of(step: String, execution: &ExecutionRow) -> Option<Self> {
+        let facts: Value =
+            serde_json::from_str(execution.result.as_deref().filter(|_| execution.blocked)?).ok()?;
+        let text = |key: &str| facts[key].as_str().map(plain);
+        let files = facts["files"].as_array().into_iter().flatten().filter_map(Value::as_str).map(plain);
+        Some(BlockedStep {
+            step,
+            message: text("message").unwrap_or_default(),
+            checkout: text("checkout"),
+            files: files.collect(),
+            remedy: text("remedy").unwrap_or_default(),
+        })
+    }
 }
 
 /// An event that was refused.
@@ -87,18 +146,18 @@ pub struct RefusedView {
     pub at_ms: i64,
 }
 
-/// Looks at a run and says why it waits.
-pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
+/// Explains why a run waits.
+pub fn explain(app: &App, known: &Known) -> Result<Explained, Error> {
     let id = known.id();
-    let (steps, executions, workers, refusals, crowd) = store.read(|db| {
+    let (steps, executions, workers, refusals, crowd) = app.store.read(|db| {
         let group = known.run.group.clone();
         let crowd = group.map(|group| db.places(&group)).transpose()?.unwrap_or_default();
-        Ok((db.steps(id)?, db.executions(id)?, db.workers()?, db.refusals(id)?, crowd))
+        Ok((db.steps(id)?, db.executions(id)?, crate::view::workers(db)?, db.refusals(id)?, crowd))
     })?;
-    let gates = store.read(|db| db.open_gates(id))?;
-    let place_made = being_made(store, id)?;
-    let hosts = store.read(|db| hosts_of_files(db, &known.run))?;
-    let task_needs = task_needs(store, known, &steps)?;
+    let gates = app.store.read(|db| db.open_gates(id))?;
+    let place_made = being_made(app, id)?;
+    let hosts = app.store.read(|db| hosts_of_files(db, &known.run))?;
+    let task_needs = task_needs(app, known, &steps)?;
     let view = View {
         known,
         steps: &steps,
@@ -108,19 +167,25 @@ pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
         place: place_made.as_deref(),
         task_needs: &task_needs,
         hosts: &hosts,
-        now: store.now(),
+        now: app.store.now(),
     };
     let unsettled =
         steps.iter().filter(|step| !step.status().is_settled() || step.rework_pending).take(MOST_TOLD);
     let waits_for = (known.run.status() == RunStatus::Queued).then(|| {
-        let holders: Vec<String> = crowd.iter().map(ToString::to_string).collect();
+        let holders: Vec<String> = crowd.iter().map(|holder| told_of_holder(app, *holder)).collect();
         format!(
             "a place in group {:?}, held by {}",
             known.run.group.as_deref().unwrap_or_default(),
             if holders.is_empty() { "nobody".to_owned() } else { holders.join(", ") }
         )
     });
+    let failed = steps.iter().filter(|step| step.status() == StepStatus::Failed && !step.rework_pending);
+    let blocked = failed.take(MOST_TOLD).filter_map(|step| {
+        let last = executions.iter().rfind(|row| (row.id.step, row.id.attempt) == (step.no, step.attempt))?;
+        BlockedStep::of(view.name(step.no), last)
+    });
     Ok(Explained {
+        blocked: blocked.collect(),
         id: id.to_string(),
         pipeline: known.run.pipeline.to_string(),
         status: known.run.status().as_str(),
@@ -128,6 +193,24 @@ pub fn explain(store: &Store, known: &Known) -> Result<Explained, Complaint> {
         steps: unsettled.map(|step| view.waiting(step).told()).collect(),
         refused: refusals.iter().map(|refusal| refused(known, refusal)).collect(),
     })
+}
+
+/// Describes a run that holds a place, and what to do if its process is gone.
+fn told_of_holder(app: &App, holder: RunId) -> String {
+    let unattended = Known::load(app, holder)
+        .and_then(|known| Ok(!known.run.status().is_terminal() && is_left(app, &known.run)?))
+        .unwrap_or(false);
+    match unattended {
+        true => format!("{holder}, whose process is gone: sprag resume {holder}, or sprag cancel {holder}"),
+        false => holder.to_string(),
+    }
+}
+
+/// Whether the process that a run is reserved to is gone.
+fn is_left(app: &App, run: &RunRow) -> Result<bool, Error> {
+    let Some(pin) = run.pin else { return Ok(false) };
+    let worker = app.store.read(|db| Table::<WorkerRow>::load(db, pin))?;
+    Ok(worker.is_none_or(|worker| worker.status() == WorkerStatus::Offline || crate::again::is_dead(&worker)))
 }
 
 fn refused(known: &Known, refusal: &Refusal) -> RefusedView {
@@ -145,7 +228,7 @@ fn refused(known: &Known, refusal: &Refusal) -> RefusedView {
 }
 
 impl Unsettled {
-    /// Writes its times out.
+    /// Fills in its times as text.
     fn told(mut self) -> Self {
         self.since = self.since_ms.map(rfc3339);
         self.until = self.until_ms.map(rfc3339);
@@ -159,32 +242,28 @@ struct View<'v> {
     executions: &'v [ExecutionRow],
     workers: &'v [WorkerRow],
     gates: &'v [GateRow],
-    /// What the run's environment waits for, while it is being made.
+    /// The text about what the run's environment waits for, while it is being made.
     place: Option<&'v str>,
-    /// What the waiting tasks of a board need.
+    /// The needs of a board's waiting tasks.
     task_needs: &'v BTreeMap<StepNo, Vec<StepNo>>,
-    /// Where the run's files are.
+    /// The hosts that have the run's files.
     hosts: &'v [Arc<str>],
     now: Now,
 }
 
-/// What the tasks of a board that wait for others need, by number.
-fn task_needs(
-    store: &Store,
-    known: &Known,
-    steps: &[StepRow],
-) -> Result<BTreeMap<StepNo, Vec<StepNo>>, Complaint> {
+/// Returns, by number, the tasks that the waiting tasks of a board need.
+fn task_needs(app: &App, known: &Known, steps: &[StepRow]) -> Result<BTreeMap<StepNo, Vec<StepNo>>, Error> {
     let mut needs = BTreeMap::new();
     let waiting = steps.iter().filter(|step| is_task(&known.plan, step) && step.needs.open > 0);
     for step in waiting.take(MOST_TOLD) {
-        let of = store.read(|db| db.task_needs(step.run, step.no))?;
+        let of = app.store.read(|db| db.task_needs(step.run, step.no))?;
         needs.insert(step.no, of.iter().map(|need| need.item).collect());
     }
     Ok(needs)
 }
 
 impl View<'_> {
-    /// Whether agents and people claim it.
+    /// Whether the step is a task that agents and people claim.
     fn is_task(&self, no: StepNo) -> bool {
         let step = self.steps.iter().find(|step| step.no == no);
         step.is_some_and(|step| self.known.plan.step(step.node()).work == WorkKind::Task)
@@ -195,11 +274,13 @@ impl View<'_> {
         row.map_or_else(|| no.to_string(), |row| step_name(&self.known.plan, row))
     }
 
-    /// What a step waits for that no worker does.
+    /// Describes a wait for something that no worker executes. Returns whether the step has one.
     fn outside(&self, step: &StepRow, waiting: &mut Unsettled) -> bool {
         if let Some(list) = step.items {
             let items = list.items;
+            waiting.wait = Wait::Items;
             if self.known.run.open {
+                waiting.wait = Wait::Outside;
                 let run = self.known.id();
                 waiting.waits_for = format!(
                     "its tasks, of which {} of {} are settled, and for `sprag board close {run}`",
@@ -217,6 +298,7 @@ impl View<'_> {
             return true;
         }
         if let Some(gate) = self.gates.iter().find(|gate| Some(gate.id) == step.work) {
+            waiting.wait = Wait::Gate;
             waiting.waits_for = gate_text(gate);
             waiting.since_ms = Some(gate.opened_ms);
             waiting.until_ms = (gate.timeout_at_ms > 0).then(|| self.wall(gate.timeout_at_ms));
@@ -230,6 +312,7 @@ impl View<'_> {
         match (self.known.plan.step(step.node()).work, step.work) {
             (WorkKind::Child, Some(child)) => {
                 let child = RunId::from_i64(child);
+                waiting.wait = Wait::Child(child);
                 waiting.waits_for = format!("run {child} to end");
                 waiting.owner = format!("that run: sprag explain {child}");
                 waiting.since_ms = step.started_ms;
@@ -239,7 +322,7 @@ impl View<'_> {
         }
     }
 
-    /// A steady moment as people read the clock.
+    /// Converts a steady time to wall-clock time.
     fn wall(&self, steady_ms: i64) -> i64 {
         steady_ms - self.now.steady_ms + self.now.wall_ms
     }
@@ -247,14 +330,23 @@ impl View<'_> {
     fn worker(&self, id: Option<Id>) -> Option<String> {
         let worker = self.workers.iter().find(|worker| Some(worker.id) == id)?;
         let process: Option<sprag_process::ProcessId> = worker.process.parse().ok();
+        let name = plain(&worker.name);
         Some(match process {
-            Some(process) if sprag_process::is_alive(&process) == sprag_process::Liveness::Dead => format!(
+            Some(process) if crate::again::is_dead(worker) => format!(
                 "worker {} (pid {} on {}), which is gone: `sprag resume` or any worker takes over",
-                worker.name, process.pid, process.host
+                name,
+                process.pid,
+                plain(&process.host)
             ),
-            Some(process) => format!("worker {} (pid {} on {})", worker.name, process.pid, process.host),
-            None => format!("worker {}", worker.name),
+            Some(process) => format!("worker {name} (pid {} on {})", process.pid, plain(&process.host)),
+            None => format!("worker {name}"),
         })
+    }
+
+    /// Whether a live worker executes it. Tasks do not count: agents and people do them in their own time.
+    fn is_executed(&self, row: &ExecutionRow) -> bool {
+        let owner = self.workers.iter().find(|worker| Some(worker.id) == row.owner);
+        !self.is_task(row.id.step) && owner.is_some_and(|owner| !crate::again::is_dead(owner))
     }
 
     fn waiting(&self, step: &StepRow) -> Unsettled {
@@ -272,6 +364,7 @@ impl View<'_> {
             since: None,
             until: None,
             owner: "the executor".to_owned(),
+            wait: Wait::Outside,
         };
         let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
         match execution {
@@ -288,6 +381,7 @@ impl View<'_> {
                     .filter(|other| !other.status().is_settled())
                     .map(|other| format!("{} ({})", self.name(other.no), other.status()))
                     .collect();
+                waiting.wait = Wait::Needs;
                 waiting.waits_for = if open.is_empty() { "its run to go on".into() } else { open.join(", ") };
                 waiting.owner = "nobody yet".into();
             }
@@ -329,6 +423,7 @@ impl View<'_> {
             }
             _ => {
                 waiting.since_ms = row.started_ms;
+                waiting.wait = if self.is_executed(row) { Wait::Work } else { Wait::Holder };
                 waiting.owner = self.worker(row.owner).unwrap_or_else(|| "a worker that is gone".into());
                 waiting.until_ms = Some(self.wall(row.lease_until_ms));
                 waiting.waits_for = if row.cancel_requested {
@@ -342,15 +437,18 @@ impl View<'_> {
 }
 
 impl View<'_> {
-    /// What an execution that anybody may take waits for: which worker, and why none of those who are there.
+    /// Describes what an execution that is not reserved to one worker waits for: which kind of worker, and why no
+    /// live worker takes it.
     fn worker_for(&self, row: &ExecutionRow) -> String {
         let queue = &row.queue;
-        let serving: Vec<&WorkerRow> = self.workers.iter().filter(|worker| worker.serves(queue)).collect();
+        if self.is_task(row.id.step) {
+            return format!("somebody who claims it: sprag task claim --queue {queue}");
+        }
+        // Claimers take tasks only, whatever queue they read.
+        let serving: Vec<&WorkerRow> =
+            self.workers.iter().filter(|worker| !worker.process.is_empty() && worker.serves(queue)).collect();
         if serving.is_empty() {
-            return match self.is_task(row.id.step) {
-                true => format!("somebody who claims it: sprag task claim --queue {queue}"),
-                false => format!("a worker: none serves queue {queue:?} (sprag worker --queue {queue})"),
-            };
+            return format!("a worker: none serves queue {queue:?} (sprag worker --queue {queue})");
         }
         let step = self.steps.iter().find(|step| step.no == row.id.step);
         let labels = step.map_or(&[][..], |step| &self.known.plan.step(step.node()).labels);
@@ -378,7 +476,7 @@ impl View<'_> {
     }
 }
 
-/// What a gate waits for, in words.
+/// Describes what a gate waits for.
 pub fn gate_text(gate: &GateRow) -> String {
     match gate.kind {
         GateKind::Question => {
@@ -397,14 +495,13 @@ pub fn gate_text(gate: &GateRow) -> String {
     }
 }
 
-/// What a run's environment waits for, while it is being made.
-fn being_made(store: &Store, run: RunId) -> Result<Option<String>, Complaint> {
-    let rows = store.read(|db| db.environments_of(run))?;
+/// Describes what a run's environment waits for, while it is being made.
+fn being_made(app: &App, run: RunId) -> Result<Option<String>, Error> {
+    let rows = app.store.read(|db| db.environments_of(run))?;
     let Some(row) = rows.iter().find(|row| row.status() == EnvironmentStatus::Provisioning) else {
         return Ok(None);
     };
-    let repository =
-        Details::of(row).repository.and_then(|path| sprag_worktree::Repository::discover(&path).ok());
+    let repository = LocalFiles::of(row).and_then(|files| files.repository());
     let holder = repository
         .and_then(|repository| repository.lock_holder())
         .filter(|holder| holder.run != run.to_string());

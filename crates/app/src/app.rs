@@ -1,0 +1,110 @@
+//! The application: a store, the data directory beside it, and every use case on them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sprag_store::{Id, Now, Observer, Reach, Store, Subscription, Topic};
+use sprag_worker::Files;
+
+use crate::error::Error;
+use crate::language::MarkedLanguage;
+use crate::make_private;
+
+/// A store of runs and the data directory beside it. Cloning it is cheap.
+///
+/// The command line, the server, MCP and the library do everything through it; none of them sees the store itself.
+#[derive(Clone)]
+pub struct App {
+    pub(crate) store: Store,
+    files: Files,
+    data: Arc<Path>,
+}
+
+impl App {
+    /// Opens the store in a data directory. Makes both if they do not exist, and closes the directory to other users.
+    pub fn open(data: &Path) -> Result<App, Error> {
+        let closed = make_private(data)
+            .map_err(|error| sprag_store::Error::Open { path: data.to_owned(), reason: error.to_string() })?;
+        if let Some(closed) = closed {
+            tracing::warn!("{closed}");
+        }
+        Ok(App::evaluating(Store::open(data)?, data))
+    }
+
+    /// Opens the PostgreSQL database that a URL names, and makes its tables if they do not exist. Logs and worktrees
+    /// are kept in the data directory.
+    pub fn open_postgres(url: &str, data: &Path) -> Result<App, Error> {
+        Ok(App::evaluating(Store::open_postgres(url)?, data))
+    }
+
+    /// Has the store evaluate the expressions of pipelines.
+    fn evaluating(store: Store, data: &Path) -> App {
+        App::with_store(store.speaking(Arc::new(MarkedLanguage::new(data))), data)
+    }
+
+    /// Uses a store that is already open, as it is.
+    pub fn with_store(store: Store, data: &Path) -> App {
+        App { store, files: Files::new(data), data: data.into() }
+    }
+
+    /// Returns the store, for the server's endpoints of remote workers, which answer inside of one transaction.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns the layout of logs and artifacts.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Returns the data directory.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Returns the time, as the store measures it.
+    pub fn now(&self) -> Now {
+        self.store.now()
+    }
+
+    /// Returns a number that no other row has.
+    pub fn new_id(&self) -> Id {
+        self.store.new_id()
+    }
+
+    /// Returns the path of the database file, or the URL of the database without its password.
+    pub fn store_path(&self) -> Option<PathBuf> {
+        self.store.path().map(Path::to_owned)
+    }
+
+    /// Returns what `sprag doctor` reports about the store.
+    pub fn health(&self) -> Result<String, Error> {
+        Ok(self.store.health()?)
+    }
+
+    /// Returns the process that holds the store's write lock, if one does and the store can tell.
+    pub fn lock_holder(&self) -> Option<String> {
+        self.store.lock_holder()
+    }
+
+    /// Waits for a time, by the clock of the store's machine.
+    pub async fn pause(&self, time: Duration) {
+        self.store.surroundings().pause(time).await;
+    }
+
+    /// Has every transition and refusal counted by an observer.
+    pub fn observe(&self, observer: Arc<dyn Observer>) {
+        self.store.observe(observer);
+    }
+
+    /// Subscribes to changes, also those that other processes make.
+    pub fn subscribe(&self, topics: Vec<Topic>) -> Subscription {
+        self.store.subscribe(topics)
+    }
+
+    /// Subscribes to changes that reach this process anyway, because its executor listens to the whole journal.
+    pub fn subscribe_here(&self, topics: Vec<Topic>) -> Subscription {
+        self.store.subscribe_from(topics, Reach::Here)
+    }
+}

@@ -1,0 +1,249 @@
+//! Webhooks: their rows and settings. A server sends them.
+
+mod address;
+
+use std::net::IpAddr;
+
+use http::Uri;
+use serde::{Deserialize, Serialize};
+use sprag_lifecycle::RunId;
+use sprag_store::{Delivery, HookRow, Id};
+
+use crate::App;
+use crate::error::{Error, ErrorKind};
+use crate::secret::random_hex;
+use crate::text::rfc3339;
+
+pub use address::{check_hook_address, resolve_hook_host};
+
+/// The most hooks that there may be: a server has a task for each.
+const MOST: usize = 200;
+/// The allowed lengths of a secret, in bytes.
+const SECRET_LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
+
+/// The entries that a hook is sent. A part that is left out allows everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct HookFilter {
+    /// Only entries of this run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
+    /// Only entries on these kinds of things, such as `run`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub entities: Vec<String>,
+    /// Only these events, such as `run.succeeded`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<String>,
+}
+
+impl HookFilter {
+    /// Returns whether the filter allows an event on this kind of thing.
+    pub fn allows(&self, entity: &str, event: &str) -> bool {
+        let among = |all: &[String], one: &str| all.is_empty() || all.iter().any(|word| word == one);
+        among(&self.entities, entity) && among(&self.events, event)
+    }
+
+    /// Returns the run whose entries alone are sent, if there is one.
+    pub fn run(&self) -> Option<RunId> {
+        self.run.as_deref().and_then(|run| run.parse().ok())
+    }
+}
+
+/// A request to add a hook.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct NewHook {
+    /// Where to POST, beginning with `http://`.
+    #[cfg_attr(feature = "openapi", schema(example = "http://127.0.0.1:9000/sprag"))]
+    pub url: String,
+    /// The key that signs the messages; drawn if it is left out.
+    pub secret: Option<String>,
+    /// The entries that it is sent.
+    #[serde(default)]
+    pub filter: HookFilter,
+    /// The entry after which it starts; from now on if it is left out.
+    #[cfg_attr(feature = "openapi", schema(maximum = 9223372036854775807i64))]
+    pub since: Option<u64>,
+}
+
+/// A hook without its secret.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HookView {
+    /// Its number.
+    pub id: String,
+    /// Where it is sent.
+    pub url: String,
+    /// The entries that it is sent.
+    pub filter: HookFilter,
+    /// The last entry that it has received, or that its filter left out.
+    pub cursor: u64,
+    /// How many deliveries in a row have failed.
+    pub failures: u32,
+    /// Why it is not tried any more; absent while it is.
+    pub parked: Option<String>,
+    /// The last failure.
+    pub error: Option<String>,
+    /// When it was added.
+    pub created_at: String,
+}
+
+impl HookView {
+    /// Returns the view of a row.
+    pub fn of(hook: &HookRow) -> Self {
+        HookView {
+            id: hook.id.to_string(),
+            url: hook.url.to_string(),
+            filter: serde_json::from_str(&hook.filter).unwrap_or_default(),
+            cursor: hook.cursor,
+            failures: hook.failures,
+            parked: hook.parked.as_deref().map(str::to_owned),
+            error: hook.error.as_deref().map(str::to_owned),
+            created_at: rfc3339(hook.created_ms),
+        }
+    }
+}
+
+/// The parts of a hook's URL.
+#[derive(Debug, Clone)]
+pub struct HookTarget {
+    /// The host and the port, as the URL writes them.
+    pub authority: String,
+    /// The host's name or address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The path and the query.
+    pub path: String,
+}
+
+impl HookTarget {
+    /// Reads a URL; otherwise says why it cannot be used.
+    pub fn parse(url: &str) -> Result<HookTarget, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => {
+                return Err(
+                    "https is not spoken by this build: send to a proxy on this machine that does".into()
+                );
+            }
+            _ => return Err(format!("{url:?} does not begin with http://")),
+        }
+        let authority = uri.authority().ok_or("it names no host")?;
+        if authority.as_str().contains('@') {
+            return Err("a URL with a password in it would show it to everybody".into());
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        if host.is_empty() {
+            return Err("it names no host".into());
+        }
+        Ok(HookTarget {
+            authority: authority.as_str().to_owned(),
+            host,
+            port: authority.port_u16().unwrap_or(80),
+            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+        })
+    }
+
+    /// Returns the host's address, if the URL holds one instead of a name.
+    fn ip(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+}
+
+impl App {
+    /// Returns all hooks.
+    pub fn hooks(&self) -> Result<Vec<HookRow>, Error> {
+        Ok(self.store.read(|db| db.hooks())?)
+    }
+
+    /// Returns the hook with this number; an error if there is none.
+    pub fn hook(&self, id: Id) -> Result<HookRow, Error> {
+        self.hooks()?.into_iter().find(|hook| hook.id == id).ok_or_else(|| no_hook(id))
+    }
+
+    /// Adds a hook. Returns its row and its secret, which is not shown again.
+    ///
+    /// An address that no hook may be sent to is refused here. Names are resolved, and their addresses checked,
+    /// whenever the hook is sent.
+    pub async fn add_hook(&self, new: NewHook, allow_private: bool) -> Result<(HookRow, String), Error> {
+        let wrong = |message: String| Error::invalid(message);
+        let target = HookTarget::parse(&new.url)
+            .map_err(|error| wrong(format!("url: {error}")).next("write it like http://HOST:PORT/PATH"))?;
+        if let Some(ip) = target.ip() {
+            check_hook_address(ip, allow_private).map_err(|why| wrong(format!("url: {why}")))?;
+        }
+        if let Some(run) = &new.filter.run {
+            run.parse::<RunId>().map_err(|error| wrong(format!("filter.run: {error}")))?;
+        }
+        if let Some(since) = new.since {
+            crate::events::check_seq(since).map_err(|error| wrong(format!("since: {error}")))?;
+        }
+        let secret = new.secret.unwrap_or_else(random_hex);
+        if !SECRET_LENGTHS.contains(&secret.len()) {
+            return Err(wrong("secret: between 16 and 256 bytes".into()));
+        }
+        if self.hooks()?.len() >= MOST {
+            return Err(Error::new(ErrorKind::Refused, format!("there are {MOST} hooks already")));
+        }
+        let filter = serde_json::to_string(&new.filter).unwrap_or_default();
+        let (id, url, made_ms) = (self.new_id(), new.url.into(), self.now().wall_ms);
+        let row = HookRow::new(id, url, secret.as_str().into(), filter.into(), made_ms);
+        self.store.service().add_hook(row, new.since).await?;
+        Ok((self.hook(id)?, secret))
+    }
+
+    /// Removes a hook.
+    pub async fn remove_hook(&self, id: Id) -> Result<(), Error> {
+        if self.store.service().remove_hook(id).await? { Ok(()) } else { Err(no_hook(id)) }
+    }
+
+    /// Has a parked hook tried again, from where it was.
+    pub async fn retry_hook(&self, id: Id) -> Result<(), Error> {
+        if self.store.service().retry_hook(id).await? { Ok(()) } else { Err(no_hook(id)) }
+    }
+
+    /// Takes or renews the lease on delivering a hook. Returns whether `holder` has it.
+    pub async fn take_hook(&self, id: Id, holder: Id, lease_ms: i64) -> Result<bool, Error> {
+        Ok(self.store.service().take_hook(id, holder, lease_ms).await?)
+    }
+
+    /// Gives the lease on delivering a hook back.
+    pub async fn leave_hook(&self, id: Id, holder: Id) -> Result<(), Error> {
+        self.store.service().leave_hook(id, holder).await?;
+        Ok(())
+    }
+
+    /// Records how a delivery went. Returns false if another server has the hook, or its cursor has moved.
+    pub async fn hook_delivered(
+        &self,
+        id: Id,
+        holder: Id,
+        cursor: u64,
+        how: Delivery,
+    ) -> Result<bool, Error> {
+        Ok(self.store.service().hook_told(id, holder, cursor, how).await?)
+    }
+}
+
+fn no_hook(id: Id) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no hook {id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_http_is_taken() {
+        let there = HookTarget::parse("http://127.0.0.1:9000/a?b=c").expect("a target");
+        assert_eq!((there.host.as_str(), there.port, there.path.as_str()), ("127.0.0.1", 9000, "/a?b=c"));
+        assert_eq!(HookTarget::parse("http://[::1]/").expect("a target").host, "::1");
+        for wrong in ["https://a/", "ftp://a/", "/a", "a", "http://", "http://u:p@a/", "http:///a", "\0"] {
+            assert!(HookTarget::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

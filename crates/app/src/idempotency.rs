@@ -1,0 +1,57 @@
+//! The content of a request with an idempotency key, so that the same key with another request is refused.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use sprag_store::RunRow;
+use sprag_store::ops::{NewRun, plan_hash};
+
+use crate::error::Error;
+
+/// A new run, as far as its caller decides it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunRequest {
+    plan: i64,
+    inputs: Arc<str>,
+    priority: i32,
+    dir: Value,
+}
+
+impl RunRequest {
+    /// Returns the request that a new run stands for.
+    pub fn of(new: &NewRun) -> RunRequest {
+        RunRequest {
+            plan: plan_hash(&new.plan),
+            inputs: Arc::clone(&new.inputs),
+            priority: new.priority,
+            dir: dir_of(&new.context),
+        }
+    }
+
+    /// Refuses the request if the same key has started this run for another request.
+    pub fn check(&self, row: &RunRow) -> Result<(), Error> {
+        let differences = [
+            ("pipeline", row.plan != self.plan),
+            ("inputs", row.inputs != self.inputs),
+            ("priority", row.priority != self.priority),
+            ("folder", dir_of(&row.context) != self.dir),
+        ];
+        let different: Vec<&str> =
+            differences.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect();
+        if different.is_empty() {
+            return Ok(());
+        }
+        let message = format!(
+            "the idempotency key has started run {} with another {}",
+            row.id,
+            different.join(", another ")
+        );
+        Err(Error::invalid(message).next("use a key of its own for each request"))
+    }
+}
+
+/// Returns the folder in which a run's commands run; null if it has none.
+fn dir_of(context: &str) -> Value {
+    let context: Value = serde_json::from_str(context).unwrap_or_default();
+    context["dir"].clone()
+}

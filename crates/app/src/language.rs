@@ -1,0 +1,171 @@
+//! The language of pipeline files, as the store evaluates it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sprag_lifecycle::{Plan, PlanStep, RunId};
+use sprag_pipeline::{
+    Budget, Kind, StepSpec, Wait, Workplace, render_step_within, time_ms, when_holds_within,
+};
+use sprag_process::CrashMarks;
+use sprag_store::{Answer, Language, Prepared, Question};
+
+/// The evaluator of the specs that [`sprag_pipeline::Pipeline::plan`] has written.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PipelineLanguage;
+
+impl PipelineLanguage {
+    fn answer_within(
+        question: Question,
+        step: &PlanStep,
+        names: &Value,
+        budget: &Budget,
+    ) -> Result<Answer, String> {
+        let spec = read(step)?;
+        match question {
+            Question::Wanted => {
+                let names = spec.template_context(names.clone());
+                let wanted = when_holds_within(&spec, &names, budget).map_err(|error| error.to_string())?;
+                Ok(Answer::Wanted(wanted))
+            }
+            Question::Items => {
+                let fan_out = spec.fan_out.ok_or("the step has no list")?;
+                let items = fan_out.items_within(names, budget).map_err(|error| error.to_string())?;
+                Ok(Answer::Items(items))
+            }
+            Question::Prepare => {
+                let names = spec.template_context(names.clone());
+                let rendered =
+                    render_step_within(&spec, &names, budget).map_err(|error| error.to_string())?;
+                prepared(rendered).map(Answer::Prepared)
+            }
+        }
+    }
+}
+
+impl Language for PipelineLanguage {
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
+        let answer = PipelineLanguage::answer_within(Question::Wanted, step, names, &Budget::default())?;
+        Ok(matches!(answer, Answer::Wanted(true)))
+    }
+
+    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
+        match PipelineLanguage::answer_within(Question::Items, step, names, &Budget::default())? {
+            Answer::Items(items) => Ok(items),
+            _ => Err("the step has no list".into()),
+        }
+    }
+
+    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
+        match PipelineLanguage::answer_within(Question::Prepare, step, names, &Budget::default())? {
+            Answer::Prepared(prepared) => Ok(prepared),
+            _ => Err("this is a worker's work".into()),
+        }
+    }
+
+    fn answer_at_once(
+        &self,
+        question: Question,
+        step: &PlanStep,
+        names: &Value,
+    ) -> Option<Result<Answer, String>> {
+        let budget = Budget::small();
+        let answer = PipelineLanguage::answer_within(question, step, names, &budget);
+        (!budget.is_spent()).then_some(answer)
+    }
+
+    fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
+        let workplace: Workplace = serde_json::from_str(&plan.environment.as_ref()?.spec).ok()?;
+        workplace.for_run(run, &plan.name).worktree.map(|worktree| worktree.branch)
+    }
+}
+
+/// Returns what a step with its texts filled in waits for.
+fn prepared(rendered: StepSpec) -> Result<Prepared, String> {
+    let timeout_ms = rendered.timeout_ms;
+    match rendered.kind {
+        Kind::Gate { ask, choices } => Ok(Prepared::Gate { ask, choices, timeout_ms }),
+        Kind::Wait(Wait::For { ms }) => Ok(Prepared::Pause { ms }),
+        Kind::Wait(Wait::Until { time }) => match time_ms(&time) {
+            Some(wall_ms) => Ok(Prepared::Until { wall_ms }),
+            None => Err(format!("`until` is {time:?}, which is not a time such as 2030-01-31T08:00:00Z")),
+        },
+        Kind::Wait(Wait::Signal { name }) => Ok(Prepared::Signal { name, timeout_ms }),
+        Kind::Pipeline { inputs, definition, .. } => {
+            let child = definition.parse().map_err(|wrong| wrong.to_string())?.pipeline;
+            let child = child.with_masks(&rendered.masks);
+            let inputs = child.complete(&inputs).map_err(|wrong| wrong.to_string())?;
+            let plan = child.plan(&inputs).map_err(|wrong| wrong.to_string())?;
+            let inputs = serde_json::to_string(&inputs).expect("inputs are JSON");
+            Ok(Prepared::Child { plan: Arc::new(plan), inputs: inputs.into() })
+        }
+        Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Task { .. } | Kind::Land { .. } => {
+            Err("this is a worker's work".into())
+        }
+    }
+}
+
+/// The same evaluator for a program with a data directory. It does not fill in texts that have killed several
+/// processes of this directory in a row.
+#[derive(Debug, Clone)]
+pub struct MarkedLanguage(Arc<CrashMarks>);
+
+impl MarkedLanguage {
+    /// Uses the marks in this data directory.
+    pub fn new(data: &Path) -> Self {
+        MarkedLanguage(CrashMarks::of(data))
+    }
+
+    fn guarded<T>(
+        &self,
+        step: &PlanStep,
+        names: &Value,
+        read: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, String> {
+        let run = names["run"]["id"].as_str().unwrap_or_default();
+        self.0.guarded(&mark(run, step), read).and_then(|done| done)
+    }
+}
+
+/// Returns the name of a step among the marks.
+fn mark(run: &str, step: &PlanStep) -> String {
+    format!("{run} {}", step.id)
+}
+
+impl Language for MarkedLanguage {
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
+        self.guarded(step, names, || PipelineLanguage.wanted(step, names))
+    }
+
+    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
+        self.guarded(step, names, || PipelineLanguage.items(step, names))
+    }
+
+    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
+        self.guarded(step, names, || PipelineLanguage.prepare(step, names))
+    }
+
+    fn answer_at_once(
+        &self,
+        question: Question,
+        step: &PlanStep,
+        names: &Value,
+    ) -> Option<Result<Answer, String>> {
+        let answer =
+            self.guarded(step, names, || PipelineLanguage.answer_at_once(question, step, names).transpose());
+        answer.transpose()
+    }
+
+    fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
+        PipelineLanguage.branch(plan, run)
+    }
+
+    fn guard(&self, run: RunId, step: &PlanStep, read: &mut dyn FnMut()) -> Result<(), String> {
+        self.0.guarded(&mark(&run.to_string(), step), read)
+    }
+}
+
+fn read(step: &PlanStep) -> Result<StepSpec, String> {
+    serde_json::from_str(&step.spec).map_err(|error| format!("this version cannot read the step: {error}"))
+}

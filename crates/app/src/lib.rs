@@ -1,0 +1,88 @@
+//! Every use case of Sprag, once: the command line, the HTTP API, MCP and the library call this crate, and none of them
+//! decides anything by itself.
+//!
+//! ```text
+//!   cli │ server │ mcp │ sprag (library) ──▶ app ──▶ executor, worker, bus ──▶ store, worktree, process, pipeline
+//! ```
+
+mod again;
+mod app;
+mod beginning;
+pub mod boards;
+mod chores;
+mod data_folder;
+mod engine;
+mod environments;
+mod error;
+mod events;
+mod explain;
+pub mod gates;
+pub mod hooks;
+mod idempotency;
+mod idle;
+mod known;
+mod language;
+mod local_files;
+mod logs;
+mod queries;
+mod queues;
+pub mod retention;
+mod runs;
+mod secret;
+pub mod text;
+mod tidy;
+pub mod tokens;
+mod uncommitted;
+pub mod view;
+mod waiting;
+
+pub use again::{
+    abandon_the_dead, again, fork, host_elsewhere, is_attended, repository_of, take_from_the_dead, take_over,
+    whole,
+};
+pub use app::App;
+pub use chores::{Chore, Limits};
+pub use data_folder::{Closed, make_private, openings};
+pub use engine::{Abandoner, Builder, Engine, Pulse};
+pub use environments::{Details, Environments, OutOfOrder, Then, put_away};
+pub use error::{Error, ErrorKind};
+pub use events::{Events, check_seq};
+pub use explain::{BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, gate_text};
+pub use idempotency::RunRequest;
+pub use idle::first_left;
+pub use known::{Known, Names, find_run};
+pub use language::{MarkedLanguage, PipelineLanguage};
+pub use local_files::LocalFiles;
+pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
+pub use queries::OpenTask;
+pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunFilter, RunPage, StartRun, Started};
+pub use secret::{fill_random, hex};
+pub use sprag_bus as bus;
+pub use sprag_executor::{Effect, EffectFuture};
+pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
+pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
+pub use sprag_process::run_if_supervisor;
+pub use sprag_store::ops::NewWorker;
+pub use sprag_store::{
+    BoardRow, Delivery, EnvironmentRow, ExecutionRow, GateKind, GateRow, HookRow, Id, JournalEntry,
+    NotApplied, Now, Observer, QueueRow, Row, RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow,
+    step_name,
+};
+pub use sprag_worker::{Call, CallError, Files};
+pub use uncommitted::{CheckoutLooks, refuse_uncommitted, uncommitted};
+pub use waiting::{Course, Waiting, course, keep_time, questions_alone};
+
+/// Loads a pipeline file.
+pub fn load(path: &std::path::Path) -> Result<Pipeline, Diagnostics> {
+    sprag_pipeline::load(path).map(|loaded| loaded.pipeline)
+}
+
+/// Loads a pipeline file that is below a folder, as must be all files that it names.
+pub fn load_within(path: &std::path::Path, folder: &std::path::Path) -> Result<Pipeline, Diagnostics> {
+    sprag_pipeline::load_within(path, folder).map(|loaded| loaded.pipeline)
+}
+
+/// Reads a pipeline from a text; `name` stands for the file in messages.
+pub fn parse(name: &str, source: &str) -> Result<Pipeline, Diagnostics> {
+    sprag_pipeline::parse(name, source).map(|loaded| loaded.pipeline)
+}

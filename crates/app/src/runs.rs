@@ -1,0 +1,276 @@
+//! Runs: start, list, cancel.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sprag_lifecycle::{Plan, RunId, RunStatus};
+use sprag_store::ops::{Created, NewRun, NewWorker, Signalled};
+use sprag_store::{Row, RunRow, Table};
+
+use crate::App;
+use crate::again::{abandon_the_dead, is_attended};
+use crate::error::{Error, ErrorKind};
+use crate::idempotency::RunRequest;
+use crate::known::Known;
+use crate::waiting::keep_time;
+
+/// The most runs in one page of a list.
+pub const MOST_RUNS: usize = 500;
+/// The most runs that are read for one page.
+const LOOKED_THROUGH: usize = 20_000;
+
+/// A request to start a run.
+#[derive(Debug, Clone)]
+pub struct StartRun {
+    new: NewRun,
+}
+
+/// A run that a request has started, now or before.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// The run as it was when the request was answered.
+    pub run: RunRow,
+    /// Whether this request started it. If not, an earlier one with the same idempotency key did.
+    pub is_new: bool,
+}
+
+impl StartRun {
+    /// Returns the id that the run will have.
+    pub fn id(&self) -> RunId {
+        self.new.id
+    }
+
+    /// Sets the folder in which its commands run, and in which the repository of its worktree is looked for.
+    pub fn in_folder(mut self, folder: PathBuf) -> Self {
+        self.new.context = json!({ "dir": folder }).to_string().into();
+        self
+    }
+
+    /// Adds to the priority of its steps.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.new.priority = priority;
+        self
+    }
+
+    /// Starts at most one run, however often the request is repeated with this key.
+    pub fn idempotency_key(mut self, key: Option<&str>) -> Self {
+        self.new.idempotency_key = key.map(Into::into);
+        self
+    }
+
+    /// Reserves the run to a worker, which the same transaction registers.
+    pub fn reserved_to(mut self, worker: NewWorker) -> Self {
+        self.new.worker = Some(worker);
+        self
+    }
+}
+
+/// The runs that a list holds.
+#[derive(Debug, Clone, Default)]
+pub struct RunFilter {
+    /// Only runs in one of these statuses; any if it is empty.
+    pub statuses: Vec<RunStatus>,
+    /// Only runs of the pipeline with this name.
+    pub pipeline: Option<String>,
+    /// Only runs that are older than this one.
+    pub before: Option<RunId>,
+}
+
+/// One page of a list of runs, newest first.
+#[derive(Debug, Clone)]
+pub struct RunPage {
+    /// The runs.
+    pub runs: Vec<RunRow>,
+    /// The run after which the next page starts; none if this is the last one.
+    pub next: Option<RunId>,
+}
+
+impl App {
+    /// Prepares a request to start a run of a plan with its complete inputs.
+    pub fn new_run(&self, plan: impl Into<Arc<Plan>>, inputs: &BTreeMap<String, Value>) -> StartRun {
+        let mut new = self.store.person().new_run(plan.into());
+        new.inputs = json!(inputs).to_string().into();
+        StartRun { new }
+    }
+
+    /// Starts a run. When this returns, the run is on disk.
+    ///
+    /// A request whose idempotency key has started a run before gets that run. It is refused if the key was used for
+    /// another pipeline, other inputs, another folder or another priority.
+    pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
+        let request = RunRequest::of(&start.new);
+        match self.store.person().create_run(start.new).await? {
+            Created::New(run) => Ok(Started { run: self.require_run(run)?, is_new: true }),
+            Created::Existing(run) => {
+                let run = self.require_run(run)?;
+                request.check(&run)?;
+                Ok(Started { run, is_new: false })
+            }
+            Created::NameTaken => Err(id_taken()),
+        }
+    }
+
+    /// Starts a run that continues after the step `from` of another run, with a copy of its results and files.
+    pub async fn fork_run(&self, fork: ForkRun) -> Result<RunRow, Error> {
+        match self.store.person().fork_run(fork.source, fork.step, fork.start.new).await? {
+            Created::New(run) | Created::Existing(run) => self.require_run(run),
+            Created::NameTaken => Err(id_taken()),
+        }
+    }
+
+    /// Returns the run with this id, if there is one.
+    pub fn run(&self, id: RunId) -> Result<Option<RunRow>, Error> {
+        Ok(self.store.read(|db| Table::<RunRow>::load(db, id))?)
+    }
+
+    /// Returns the run with this id; an error if there is none.
+    pub fn require_run(&self, id: RunId) -> Result<RunRow, Error> {
+        self.run(id)?.ok_or_else(|| no_run(id))
+    }
+
+    /// Lists runs, newest first: at most `limit` of them.
+    pub fn runs(&self, filter: &RunFilter, limit: usize) -> Result<RunPage, Error> {
+        let limit = limit.min(MOST_RUNS);
+        Ok(self.store.read(|db| {
+            let mut before = filter.before;
+            let mut found: Vec<RunRow> = Vec::new();
+            let mut looked = 0;
+            loop {
+                let page = db.runs(before, &filter.statuses, MOST_RUNS)?;
+                looked += page.len();
+                let last_page = page.len() < MOST_RUNS;
+                for row in page {
+                    if found.len() == limit {
+                        break;
+                    }
+                    before = Some(row.id);
+                    if filter.pipeline.as_deref().is_none_or(|pipeline| pipeline == &*row.pipeline) {
+                        found.push(row);
+                    }
+                }
+                if found.len() == limit || last_page || looked >= LOOKED_THROUGH {
+                    let more = found.len() == limit || !last_page;
+                    return Ok(RunPage { runs: found, next: before.filter(|_| more) });
+                }
+            }
+        })?)
+    }
+
+    /// Lists runs, newest first, page by page until `limit` is reached.
+    pub fn all_runs(&self, filter: &RunFilter, limit: usize) -> Result<Vec<RunRow>, Error> {
+        let mut filter = filter.clone();
+        let mut found = Vec::new();
+        while found.len() < limit {
+            let page = self.runs(&filter, limit - found.len())?;
+            found.extend(page.runs);
+            match page.next {
+                Some(next) => filter.before = Some(next),
+                None => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// Refuses to retry what failed in a run that has not ended: the table of runs says so.
+    pub async fn require_retryable(&self, run: RunId) -> Result<(), Error> {
+        if self.require_run(run)?.status().is_terminal() {
+            return Ok(());
+        }
+        self.store.person().resume_run(run, None).await?.require_applied()?;
+        Ok(())
+    }
+
+    /// Asks a run to stop, and does not wait for it. A run that has ended stays as it is.
+    pub async fn request_cancel(&self, run: RunId) -> Result<(), Error> {
+        let _ = self.store.person().cancel_run(run).await?;
+        Ok(())
+    }
+
+    /// Cancels a run: stops its running steps and skips the rest. Where `version` is given, only if the run's row
+    /// still has it; otherwise nothing is done.
+    pub async fn cancel_run(&self, run: RunId, version: Option<u32>) -> Result<Cancelled, Error> {
+        // The version is compared in the transaction that cancels.
+        let done = self.store.write(move |session| {
+            if let (Some(seen), Some(row)) = (version, Table::<RunRow>::load(session.db(), run)?)
+                && row.version() != seen
+            {
+                return Ok(Err(row.version()));
+            }
+            sprag_store::ops::cancel_run(session, run).map(Ok)
+        });
+        match done.await? {
+            Err(version) => return Ok(Cancelled::Changed { version }),
+            Ok(outcome) => outcome.require_applied()?,
+        };
+        // Where no server runs, no other process abandons a dead process's work.
+        abandon_the_dead(self, run).await?;
+        let row = self.require_run(run)?;
+        keep_time(self, row.root).await?;
+        let row = self.require_run(run)?;
+        let is_attended = row.status().is_terminal() || is_attended(self, &row).unwrap_or(true);
+        Ok(Cancelled::Done { run: Box::new(row), is_attended })
+    }
+
+    /// Sends a signal to a run. Returns the name of the step that had waited for it; none if the store keeps the
+    /// signal for a step that will.
+    pub async fn signal(&self, run: RunId, name: &str, payload: &Value) -> Result<Option<String>, Error> {
+        let sent = self.store.person().signal(run, name.into(), payload.to_string().into()).await?;
+        match sent {
+            Signalled::Received(step) => Ok(Some(Known::load(self, run)?.name_of(self, step))),
+            Signalled::Kept => Ok(None),
+        }
+    }
+}
+
+/// The effect of a request to cancel a run.
+#[derive(Debug, Clone)]
+pub enum Cancelled {
+    /// The run is cancelled, or will be as soon as its steps have stopped.
+    Done {
+        /// The run afterwards.
+        run: Box<RunRow>,
+        /// Whether a process is there that executes what is left, such as `always` steps.
+        is_attended: bool,
+    },
+    /// The run has changed since the caller looked at it; nothing was done.
+    Changed {
+        /// The version of its row.
+        version: u32,
+    },
+}
+
+/// A request to fork a run.
+#[derive(Debug, Clone)]
+pub struct ForkRun {
+    pub(crate) source: RunId,
+    pub(crate) step: sprag_lifecycle::StepNo,
+    pub(crate) start: StartRun,
+}
+
+impl ForkRun {
+    /// Returns the id that the new run will have.
+    pub fn id(&self) -> RunId {
+        self.start.id()
+    }
+
+    /// Reserves the new run to a worker, which the same transaction registers.
+    pub fn reserved_to(mut self, worker: NewWorker) -> Self {
+        self.start = self.start.reserved_to(worker);
+        self
+    }
+
+    pub(crate) fn new(source: RunId, step: sprag_lifecycle::StepNo, new: NewRun) -> Self {
+        ForkRun { source, step, start: StartRun { new } }
+    }
+}
+
+/// Returns the error for a run that does not exist.
+pub(crate) fn no_run(id: RunId) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no run {id}")).next("list the runs")
+}
+
+fn id_taken() -> Error {
+    Error::new(ErrorKind::Unavailable, "the id drawn for the run was taken").next("try again")
+}

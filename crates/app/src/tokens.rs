@@ -1,0 +1,171 @@
+//! Access tokens: what they allow, and who has which.
+//!
+//! A token is 256 random bits that are shown once; the store keeps their SHA-256.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use sprag_store::{Id, TokenRow};
+
+use crate::App;
+use crate::error::{Error, ErrorKind};
+use crate::secret::{hex, random_hex};
+use crate::text::rfc3339;
+
+/// The prefix of all tokens, so that people and scanners recognise them.
+const PREFIX: &str = "sprag_";
+/// The longest name, in characters.
+const LONGEST_NAME: usize = 100;
+
+/// The name of the token in the server's data directory. No token of the store has it.
+pub const LOCAL_TOKEN: &str = "local";
+
+/// A permission of a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Look at everything.
+    Read,
+    /// Start, end and change runs, answer their questions.
+    Run,
+    /// Claim work and report it.
+    Work,
+    /// Everything, tokens and hooks included.
+    Admin,
+}
+
+impl Scope {
+    /// All scopes.
+    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Run, Scope::Work, Scope::Admin];
+
+    /// Returns its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Run => "run",
+            Scope::Work => "work",
+            Scope::Admin => "admin",
+        }
+    }
+
+    /// Returns the scope of this word.
+    pub fn parse(word: &str) -> Option<Scope> {
+        Scope::ALL.into_iter().find(|scope| scope.as_str() == word)
+    }
+
+    /// Returns whether this scope is enough for `wanted`.
+    pub fn covers(self, wanted: Scope) -> bool {
+        self == wanted || self == Scope::Admin || wanted == Scope::Read
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A token without its secret.
+#[derive(Debug, Clone, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TokenView {
+    /// Its number.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Its scopes.
+    pub scopes: Vec<String>,
+    /// When it was made.
+    pub created_at: String,
+    /// When it expires; absent if it does not.
+    pub expires_at: Option<String>,
+}
+
+impl TokenView {
+    /// Returns the view of a row.
+    pub fn of(token: &TokenRow) -> Self {
+        TokenView {
+            id: token.id.to_string(),
+            name: token.name.to_string(),
+            scopes: token.scopes.split(',').map(str::to_owned).collect(),
+            created_at: rfc3339(token.created_ms),
+            expires_at: token.expires_ms.map(rfc3339),
+        }
+    }
+}
+
+/// Draws the secret of a token.
+pub fn draw_token() -> String {
+    format!("{PREFIX}{}", random_hex())
+}
+
+/// Returns the hash of a token's secret, as the store keeps it.
+pub fn token_hash(secret: &str) -> String {
+    hex(&Sha256::digest(secret.as_bytes()))
+}
+
+impl App {
+    /// Adds a token. Returns its row and its secret, which is not shown again.
+    pub async fn add_token(
+        &self,
+        name: &str,
+        scopes: &[Scope],
+        expires_in: Option<Duration>,
+    ) -> Result<(TokenRow, String), Error> {
+        if name.is_empty() || name.chars().count() > LONGEST_NAME || scopes.is_empty() {
+            let message = format!("a token needs a name of at most {LONGEST_NAME} characters, and a scope");
+            return Err(Error::invalid(message));
+        }
+        if name == LOCAL_TOKEN {
+            let message = format!("{LOCAL_TOKEN:?} is the name of the server's own token");
+            return Err(Error::new(ErrorKind::Refused, message).next("choose another name"));
+        }
+        let secret = draw_token();
+        let words: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
+        let now_ms = self.now().wall_ms;
+        let row = TokenRow {
+            id: self.new_id(),
+            name: name.into(),
+            hash: token_hash(&secret).into(),
+            scopes: words.join(",").into(),
+            created_ms: now_ms,
+            expires_ms: expires_in
+                .map(|span| now_ms + i64::try_from(span.as_millis()).unwrap_or(i64::MAX / 2)),
+        };
+        let new = row.clone();
+        let added = self.store.write(move |session| {
+            if session.db().tokens()?.iter().any(|token| token.name == new.name) {
+                return Ok(false);
+            }
+            session.db().put_token(&new).map(|()| true)
+        });
+        if added.await? {
+            Ok((row, secret))
+        } else {
+            let message = format!("there is a token {name:?} already");
+            Err(Error::new(ErrorKind::Refused, message).next("choose another name, or remove that one first"))
+        }
+    }
+
+    /// Returns all tokens of the store.
+    pub fn tokens(&self) -> Result<Vec<TokenRow>, Error> {
+        Ok(self.store.read(|db| db.tokens())?)
+    }
+
+    /// Returns the token whose secret has this hash, if there is one.
+    pub fn token_by_hash(&self, hash: &str) -> Result<Option<TokenRow>, Error> {
+        Ok(self.store.read(|db| db.token_by_hash(hash))?)
+    }
+
+    /// Removes a token: requests that show it are refused from then on.
+    pub async fn remove_token(&self, id: Id) -> Result<(), Error> {
+        if self.store.service().remove_token(id).await? {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::NotFound, format!("there is no token {id}")))
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Finding out what a run waits for while no worker executes it, so that a program that waits for the run can tell
+//! its user.
+
+use std::sync::Arc;
+
+use sprag_executor::{Config, Executor};
+use sprag_lifecycle::{RunId, RunStatus, StepStatus, WorkKind};
+use sprag_store::{GateKind, GateRow, Row, RunRow, StepRow, Table};
+
+use crate::App;
+use crate::engine::ThisHost;
+use crate::error::Error;
+use crate::explain::{Wait, explain};
+use crate::known::Known;
+use crate::text::{local, span};
+
+/// The deepest nesting of child runs that is searched.
+const DEEPEST: u32 = 32;
+
+/// The state of a run, as a person who waits for it sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Course {
+    /// The run has ended.
+    Ended,
+    /// Workers execute these steps of the run, or of its child runs.
+    Works(Vec<String>),
+    /// No step of the run is executed; it waits for this.
+    Waits(Vec<Waiting>),
+}
+
+/// One thing that a run waits for.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    /// The run that waits: the one that was asked about, or a child run.
+    pub run: RunId,
+    /// The step that waits; none if the whole run does.
+    pub step: Option<String>,
+    /// A description of what it waits for, and what to do about it.
+    pub what: String,
+    /// Whether it waits for a question, a time or a signal: the run reports those by itself when it reaches them.
+    pub is_gate: bool,
+    /// The time at which the wait ends at the latest, in milliseconds of the wall clock.
+    pub until_ms: Option<i64>,
+}
+
+/// Two waits are equal if they say the same. The end of a wait is counted from now, and differs by a millisecond.
+impl PartialEq for Waiting {
+    fn eq(&self, other: &Self) -> bool {
+        (self.run, &self.step, &self.what) == (other.run, &other.step, &other.what)
+    }
+}
+
+impl Eq for Waiting {}
+
+impl Waiting {
+    /// Formats the wait in one line, for people.
+    pub fn line(&self, now_ms: i64) -> String {
+        let step = self.step.as_ref().map(|step| format!("{step}: ")).unwrap_or_default();
+        let until =
+            self.until_ms.map(|until| format!(" until {} (in {})", local(until), span(until - now_ms)));
+        format!("{step}{}{}", self.what, until.unwrap_or_default())
+    }
+}
+
+/// Looks at the state of a run and of its child runs.
+pub fn course(app: &App, run: RunId) -> Result<Course, Error> {
+    let mut seen = Seen::default();
+    look(app, run, 0, &mut seen)?;
+    let row = app.store.read(|db| Table::<RunRow>::load(db, run))?;
+    Ok(match row.is_none_or(|row| row.status().is_terminal()) {
+        true => Course::Ended,
+        false if !seen.works.is_empty() => Course::Works(seen.works),
+        false if seen.waits.is_empty() => {
+            // The run is between two steps; or it stays like this, where no process looks after it.
+            let what = format!("a process that looks after it: sprag resume {run}, or sprag worker");
+            Course::Waits(vec![Waiting { run, step: None, what, is_gate: false, until_ms: None }])
+        }
+        false => Course::Waits(seen.waits),
+    })
+}
+
+#[derive(Default)]
+struct Seen {
+    works: Vec<String>,
+    waits: Vec<Waiting>,
+}
+
+fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error> {
+    if depth > DEEPEST {
+        return Ok(());
+    }
+    let known = Known::load(app, run)?;
+    let told = explain(app, &known)?;
+    let whole = told.waits_for.map(|what| Waiting { run, step: None, what, is_gate: false, until_ms: None });
+    let queued = whole.is_some();
+    seen.waits.extend(whole);
+    for step in told.steps {
+        match step.wait {
+            // The steps of a queued run wait for the run.
+            _ if queued => {}
+            Wait::Work => seen.works.push(step.step),
+            Wait::Child(child) => look(app, child, depth + 1, seen)?,
+            Wait::Needs | Wait::Items => {}
+            Wait::Gate | Wait::Holder | Wait::Outside => {
+                let what = match step.wait {
+                    Wait::Gate => format!("{} ({})", step.waits_for, step.owner),
+                    Wait::Holder => step.owner,
+                    _ => step.waits_for,
+                };
+                let is_gate = step.wait == Wait::Gate;
+                seen.waits.push(Waiting {
+                    run,
+                    step: Some(step.step),
+                    what,
+                    is_gate,
+                    until_ms: step.until_ms,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the open questions of a run and of its child runs, if nothing else of it is active: no step, no wait, no
+/// other run. A question whose time is over is about to end, and no longer waits for an answer.
+pub fn questions_alone(app: &App, run: RunId) -> Result<Vec<GateRow>, Error> {
+    let now_ms = app.store.now().steady_ms;
+    let (row, steps, gates) = app.store.read(|db| {
+        let row = Table::<RunRow>::load(db, run)?;
+        let mut steps = Vec::new();
+        for no in db.unsettled(run)? {
+            steps.extend(Table::<StepRow>::load(db, (run, no))?);
+        }
+        Ok((row, steps, db.open_gates(run)?))
+    })?;
+    let Some(row) = row.filter(|row| row.status() != RunStatus::Queued) else { return Ok(Vec::new()) };
+    let Some(plan) = app.store.read(|db| db.plan(row.plan))? else { return Ok(Vec::new()) };
+    let mut questions: Vec<GateRow> = Vec::new();
+    for step in steps {
+        let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
+        if !busy && !step.rework_pending || step.items.is_some() {
+            continue;
+        }
+        let asked = gates.iter().find(|gate| Some(gate.id) == step.work && gate.kind == GateKind::Question);
+        match (asked, plan.step(step.node()).work, step.work) {
+            (Some(gate), _, _) if gate.timeout_at_ms > 0 && gate.timeout_at_ms <= now_ms => {
+                return Ok(Vec::new());
+            }
+            (Some(gate), _, _) => questions.push(gate.clone()),
+            (None, WorkKind::Child, Some(child)) => {
+                let of_child = questions_alone(app, RunId::from_i64(child))?;
+                if of_child.is_empty() {
+                    return Ok(Vec::new());
+                }
+                questions.extend(of_child);
+            }
+            _ => return Ok(Vec::new()),
+        }
+    }
+    Ok(questions)
+}
+
+/// Fires what is due by the clock in a run and its child runs: where no server and no worker runs, no other process
+/// does.
+pub async fn keep_time(app: &App, run: RunId) -> Result<(), Error> {
+    let config = Config { only: Some(run), ..Config::default() };
+    Ok(Executor::new(app.store.clone(), config, Arc::new(ThisHost)).keep_time().await?)
+}
