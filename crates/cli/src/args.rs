@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
 pub(crate) use crate::sub_args::{
-    Answer, EnvCommand, HookCommand, QueueCommand, Serve, TokenCommand, When, WorkerCommand,
+    Answer, EnvCommand, HookCommand, QueueCommand, Serve, Shown, TokenCommand, WorkerCommand, inherited,
 };
 
 /// Runs pipelines of commands: durably, in order, and never a step twice.
@@ -226,7 +226,7 @@ directory share it safely, with no server. See docs/mcp.md for how to add it to 
         /// Pass everything on to this server instead, like http://127.0.0.1:7717
         #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
         server: Option<String>,
-        /// The token that the server wants
+        /// The token that the server wants [default: that of this user's own server on this machine]
         #[arg(long, env = "SPRAG_TOKEN", value_name = "TOKEN", hide_env_values = true)]
         token: Option<String>,
     },
@@ -251,8 +251,8 @@ Examples:
   sprag gc --keep 30d --dry-run   what would go
   sprag gc --keep 30d             forget runs that ended more than 30 days ago
 
-Runs that go on, that keep a worktree, or that a webhook has not been told of stay. The key of a forgotten run can be
-used again.")]
+Runs that go on, that keep a worktree, or that a webhook has not been told of stay. A run with an idempotency key stays
+for a day after its end, so that a repeated request finds it. The key of a forgotten run can be used again.")]
     Gc {
         /// How long ended runs are kept
         #[arg(long, value_name = "AGE")]
@@ -317,7 +317,8 @@ signal ends them; they are then tried again elsewhere.
 
 With --store it works for everybody who uses that database, from as many machines as there are.
 With --server it claims over HTTP and opens no database: what it needs is a token with the
-scope `work` (sprag token new NAME --scope work), unless the server wants none.
+scope `work` (sprag token new NAME --scope work). It finds the one of this user's own server on
+this machine by itself.
 
 Examples:
   sprag worker --slots 4
@@ -341,7 +342,7 @@ Examples:
         /// What to call it
         #[arg(long)]
         name: Option<String>,
-        /// Leave once no run is left to workers (exit code 4 if there never was one)
+        /// Leave once nothing is left that a worker can do (exit code 4 if there never was anything)
         #[arg(long)]
         until_idle: bool,
         /// How long this process may be silent before others take its work, 5s at least
@@ -353,25 +354,32 @@ Examples:
         /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
+        /// A variable of its own environment that steps inherit, beyond the few that all do: NAME or PREFIX_*;
+        /// repeat it for more
+        #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", value_delimiter = ',', value_parser = inherited)]
+        inherit: Vec<String>,
         /// Work for a server elsewhere instead of the data on this machine: http://HOST:PORT
         #[arg(long, value_name = "URL", conflicts_with = "until_idle")]
         server: Option<String>,
-        /// What the server wants to be shown; the steps do not see it
+        /// What the server wants to be shown; the steps do not see it [default: as of this user's own server]
         #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true)]
         token: Option<String>,
+        /// With --server: take no further steps while more than this of their logs waits to be sent
+        #[arg(long, value_name = "SIZE", default_value = "2GB")]
+        unsent_logs: String,
     },
     /// Serve the HTTP API, and work off runs, until stopped
     #[command(after_help = "\
-On this machine alone no token is needed, unless --auth always says so. Any other address
-needs tokens: make one with `sprag token new`.
+Every request shows a token. The server writes one to the file `token` of its data directory, which
+this user's `sprag mcp --server` and `sprag worker --server` read by themselves; make others with
+`sprag token new`.
 
 Stop it with Ctrl-C or SIGTERM: it finishes the requests and steps it has. A second signal ends them.
 
 Examples:
   sprag serve
   sprag serve --listen 0.0.0.0:7717 --no-worker
-  SPRAG_STORE=postgres://sprag@db.example/sprag sprag serve --no-worker
-  curl http://127.0.0.1:7717/v1/runs")]
+  SPRAG_STORE=postgres://sprag@db.example/sprag sprag serve --no-worker")]
     Serve(Serve),
     /// Who may call a server: make, list and remove tokens
     Token {

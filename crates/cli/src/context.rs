@@ -1,10 +1,9 @@
-//! What every command needs: the data directory, the store in it or elsewhere, and the run that the user means.
+//! The context of every command: the data directory, the store in it or elsewhere, and the run that the user means.
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use sprag::Known;
-use sprag_store::Store;
-use sprag_worker::Files;
+pub(crate) use sprag_app::Known;
+use sprag_app::{App, Files};
 
 use crate::args::Args;
 use crate::exit::Failure;
@@ -12,7 +11,7 @@ use crate::show::Style;
 
 pub(crate) struct Context {
     pub(crate) data: PathBuf,
-    /// The database's URL, if runs are not kept in the data directory.
+    /// The database's URL, if the store is not in the data directory.
     store: Option<String>,
     pub(crate) json: bool,
     pub(crate) style: Style,
@@ -30,7 +29,7 @@ impl Context {
         if let Some(url) = &store
             && !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
         {
-            // It may hold a password: it is not repeated.
+            // The URL may contain a password, so the error does not repeat it.
             return Err(Failure::usage("--store (or SPRAG_STORE) is not the URL of a PostgreSQL database")
                 .next("write it like postgres://USER@HOST/DATABASE; for a folder use --data DIR"));
         }
@@ -38,23 +37,33 @@ impl Context {
         Ok(Context { data, store, json: args.json, style: Style::stdout() })
     }
 
-    pub(crate) fn store(&self) -> Result<Store, Failure> {
-        if let Some(url) = &self.store {
-            // Logs and worktrees lie on this machine, wherever runs are kept.
-            std::fs::create_dir_all(&self.data).map_err(|error| {
-                Failure::error(format!("cannot make {}: {error}", self.data.display()))
-                    .next("choose another folder with --data DIR or SPRAG_DATA")
-            })?;
-            return sprag::open_postgres(url).map_err(|error| Failure::error(error.to_string()));
+    /// Creates the data directory, or closes it to other users and prints a message if it was open.
+    pub(crate) fn make_private(&self) -> Result<(), Failure> {
+        let closed = sprag_app::make_private(&self.data).map_err(|error| {
+            Failure::error(format!("cannot use {}: {error}", self.data.display()))
+                .next("choose another folder with --data DIR or SPRAG_DATA")
+        })?;
+        if let Some(closed) = closed {
+            eprintln!("{closed}");
         }
-        sprag::open(&self.data).map_err(|error| {
+        Ok(())
+    }
+
+    /// Opens the application: the store, and the data directory beside it.
+    pub(crate) fn app(&self) -> Result<App, Failure> {
+        // Logs and worktrees are on this machine, wherever the store is.
+        self.make_private()?;
+        if let Some(url) = &self.store {
+            return App::open_postgres(url, &self.data).map_err(|error| Failure::error(error.to_string()));
+        }
+        App::open(&self.data).map_err(|error| {
             Failure::error(error.to_string()).next("choose another folder with --data DIR or SPRAG_DATA")
         })
     }
 
-    /// Where runs are kept, as people are told.
-    pub(crate) fn place(&self, store: &Store) -> String {
-        match (&self.store, store.path()) {
+    /// Returns the location of the store for messages to the user.
+    pub(crate) fn place(&self, app: &App) -> String {
+        match (&self.store, app.store_path()) {
             (Some(_), Some(url)) => url.display().to_string(),
             _ => self.data.display().to_string(),
         }
@@ -65,7 +74,7 @@ impl Context {
     }
 }
 
-/// `$XDG_DATA_HOME/sprag`, or where that usually is.
+/// Returns `$XDG_DATA_HOME/sprag`, or its usual location.
 fn default_data() -> Result<PathBuf, Failure> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = absolute("XDG_DATA_HOME").or_else(|| absolute("HOME").map(|home| home.join(".local/share")));
@@ -74,14 +83,14 @@ fn default_data() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The run that the user means: by id, by the end of an id, or the newest.
-pub(crate) fn find_run(store: &Store, wanted: Option<&str>) -> Result<Known, Failure> {
-    Ok(sprag::find_run(store, wanted)?)
+/// Returns the run that the user means: by id, by the end of an id, or the newest.
+pub(crate) fn find_run(app: &App, wanted: Option<&str>) -> Result<Known, Failure> {
+    Ok(sprag_app::find_run(app, wanted)?)
 }
 
-/// The program that supervises steps: this one.
+/// Returns the path of the program that supervises steps: this one.
 pub(crate) fn this_program() -> Result<PathBuf, Failure> {
-    // The file may have been replaced by an upgrade since; the kernel still knows the one that runs.
+    // An upgrade may have replaced the file since. The kernel still knows the running one.
     let running = Path::new("/proc/self/exe");
     match std::fs::read_link(running) {
         Ok(path) if path.exists() => Ok(path),

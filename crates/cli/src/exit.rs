@@ -1,21 +1,22 @@
-//! Exit codes, documented and stable, and how an error is told.
+//! Exit codes, documented and stable, and the output of errors.
 
 use std::process::ExitCode;
 
+use sprag_app::ErrorKind;
 use sprag_lifecycle::RunStatus;
 
-/// How the program ends. The numbers are part of the interface.
+/// The exit codes of the program. The numbers are part of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// Something went wrong.
+    /// An error.
     Error = 1,
-    /// The command line or a file makes no sense.
+    /// The command line or a file is invalid.
     Usage = 2,
     /// There was nothing to do.
     Nothing = 4,
-    /// The run goes on when a person has answered.
+    /// The run waits for a person's answer.
     WaitsForPerson = 5,
     /// The run failed.
     RunFailed = 100,
@@ -25,7 +26,7 @@ pub(crate) enum Exit {
     Cancelled = 130,
 }
 
-/// What the numbers mean, for `--help`.
+/// The meaning of the exit codes, for `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0 ok · 1 error · 2 usage · 4 nothing to do · 5 waiting for a person
@@ -47,13 +48,13 @@ impl From<RunStatus> for Exit {
     }
 }
 
-/// An error as the user sees it: what happened, and what to do next.
+/// An error as the user sees it: the message, and what to do next.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
     pub(crate) message: String,
     pub(crate) next: Option<String>,
-    /// The message is a picture of its own, with its own headings.
+    /// Whether the message is a rendered report with its own headings.
     pub(crate) drawn: bool,
 }
 
@@ -72,43 +73,14 @@ impl Failure {
     }
 }
 
-impl From<sprag_store::Error> for Failure {
-    fn from(error: sprag_store::Error) -> Self {
-        Failure::error(error.to_string())
-    }
-}
-
-impl From<sprag::Complaint> for Failure {
-    fn from(complaint: sprag::Complaint) -> Self {
-        let exit = match complaint.kind {
-            sprag::ComplaintKind::Wrong => Exit::Usage,
+impl From<sprag_app::Error> for Failure {
+    fn from(error: sprag_app::Error) -> Self {
+        let exit = match (error.code, error.kind) {
+            ("no_token", _) | (_, ErrorKind::Invalid) => Exit::Usage,
+            ("cancelled", _) => Exit::Cancelled,
             _ => Exit::Error,
         };
-        Failure { exit, next: complaint.next, ..Failure::error(complaint.message) }
-    }
-}
-
-impl From<sprag::Error> for Failure {
-    fn from(error: sprag::Error) -> Self {
-        Failure::error(error.to_string())
-    }
-}
-
-impl From<sprag::boards::BoardError> for Failure {
-    fn from(error: sprag::boards::BoardError) -> Self {
-        use sprag::boards::BoardError;
-        let exit = match &error {
-            BoardError::Invalid(_) | BoardError::NoToken(_) => Exit::Usage,
-            BoardError::Cancelled { .. } => Exit::Cancelled,
-            _ => Exit::Error,
-        };
-        Failure { exit, ..Failure::error(error.to_string()).next(error.next()) }
-    }
-}
-
-impl From<sprag_store::NotApplied> for Failure {
-    fn from(refused: sprag_store::NotApplied) -> Self {
-        Failure::error(refused.to_string())
+        Failure { exit, next: error.next, ..Failure::error(error.message) }
     }
 }
 
@@ -118,7 +90,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Tells the error on stderr, or as JSON, and gives its code.
+/// Prints the error on stderr, or as JSON, and returns its exit code.
 pub(crate) fn report(failure: &Failure, json: bool) -> ExitCode {
     if json {
         let told = serde_json::json!({

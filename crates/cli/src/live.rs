@@ -1,28 +1,33 @@
-//! A run as it goes: what its steps print, what becomes of them, and a line that moves on a terminal.
+//! The live view of a run: the output of its steps, their results, and a progress line on a terminal.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sprag::{Events, Names, gate_text};
-use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind};
-use sprag_store::{ExecutionRow, GateKind, GateRow, Id, JournalEntry, Row, RunRow, StepRow, Store, Table};
-use sprag_worker::Files;
+use sprag_app::{App, Events, Files, Id, JournalEntry, Names, Row, Waiting, gate_text, questions_alone};
+use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, Word, WorkKind};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::Known;
 use crate::exit::Failure;
+use crate::patience::{Patience, say};
 use crate::show::{Style, line, plain, span};
 use crate::tails::Tails;
 
-/// How often a terminal is drawn anew and logs are looked at.
+/// The time between two redraws of the terminal, and between two reads of the logs.
 const TICK: Duration = Duration::from_millis(100);
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-/// Why a step failed, in a few words, from its result.
-pub(crate) fn why_failed(result: &str) -> Option<String> {
+/// Returns a few words on why a step of this run failed, from its result, and the next action where only a person can
+/// act.
+pub(crate) fn why_failed(run: RunId, result: &str) -> Option<String> {
     let facts: Value = serde_json::from_str(result).ok()?;
+    if let (Some("blocked"), Some(message), Some(remedy)) =
+        (facts["reason"].as_str(), facts["message"].as_str(), facts["remedy"].as_str())
+    {
+        return Some(plain(&format!("blocked: {message}; {remedy}, then: sprag resume {run}")));
+    }
     if let Some(could_not) = facts["reason"].get("could_not_start") {
         return could_not["message"].as_str().map(plain);
     }
@@ -35,33 +40,33 @@ pub(crate) fn why_failed(result: &str) -> Option<String> {
     facts["signal"].as_i64().map(|signal| format!("ended by signal {signal}"))
 }
 
-/// Whether lines of several steps may stand beside each other.
+/// Returns whether lines of several steps may be interleaved.
 fn is_crowded(known: &Known) -> bool {
     known.plan.steps.len() > 1 || known.plan.steps.iter().any(|step| step.spread.is_some())
 }
 
-/// What the user asked for in the meantime.
+/// The reason why watching a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watched {
-    /// The run has ended so.
+    /// The run has ended with this status.
     Ended(RunStatus),
-    /// It goes on when somebody has answered, and not before.
+    /// It continues only after a person has answered.
     Waits,
-    /// The user insists on leaving.
+    /// The user interrupted again, and leaves the run.
     Left,
 }
 
-/// Watches a run until it has ended, or the user has had enough.
+/// Watches a run until it has ended, or the user leaves.
 pub(crate) async fn watch(
-    store: &Store,
+    app: &App,
     files: Files,
     known: &Known,
     json: bool,
     since: Option<u64>,
 ) -> Result<Watched, Failure> {
-    // Listened to all the time: one that comes while something is shown must not be lost.
+    // The handler stays installed all the time, so that a signal during output is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut screen = Screen::new(store, files, known, json, since)?;
+    let mut screen = Screen::new(app, files, known, json, since)?;
     let mut interrupts = 0;
     let mut terminate = signal(SignalKind::terminate())?;
     loop {
@@ -70,7 +75,9 @@ pub(crate) async fn watch(
             screen.clear();
             return Ok(Watched::Ended(status));
         }
-        if screen.running_nothing_but_gates() && !questions_alone(store, known.id())?.is_empty() {
+        if !questions_alone(app, known.id())?.is_empty() {
+            // Shows the steps that have ended since the last look before it returns.
+            screen.update().await?;
             screen.clear();
             return Ok(Watched::Waits);
         }
@@ -90,104 +97,71 @@ pub(crate) async fn watch(
         if !json {
             eprintln!("cancelling; once more leaves at once");
         }
-        let _ = store.person().cancel_run(known.id()).await?;
+        app.request_cancel(known.id()).await?;
     }
-}
-
-/// The open questions of a run, if nothing else of it goes on: no step, no wait, no other run.
-pub(crate) fn questions_alone(store: &Store, run: RunId) -> Result<Vec<GateRow>, Failure> {
-    let (row, steps, gates) = store.read(|db| {
-        let row = Table::<RunRow>::load(db, run)?;
-        let mut steps = Vec::new();
-        for no in db.unsettled(run)? {
-            steps.extend(Table::<StepRow>::load(db, (run, no))?);
-        }
-        Ok((row, steps, db.open_gates(run)?))
-    })?;
-    let Some(plan) = row.map(|row| store.read(|db| db.plan(row.plan))).transpose()?.flatten() else {
-        return Ok(Vec::new());
-    };
-    let mut questions: Vec<GateRow> = Vec::new();
-    for step in steps {
-        let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
-        if !busy && !step.rework_pending || step.items.is_some() {
-            continue;
-        }
-        let asked = gates.iter().find(|gate| Some(gate.id) == step.work && gate.kind == GateKind::Question);
-        match (asked, plan.step(step.node()).work, step.work) {
-            (Some(gate), _, _) => questions.push(gate.clone()),
-            (None, WorkKind::Child, Some(child)) => {
-                let of_child = questions_alone(store, RunId::from_i64(child))?;
-                if of_child.is_empty() {
-                    return Ok(Vec::new());
-                }
-                questions.extend(of_child);
-            }
-            _ => return Ok(Vec::new()),
-        }
-    }
-    Ok(questions)
 }
 
 struct Screen<'k> {
-    store: &'k Store,
+    app: &'k App,
     known: &'k Known,
     events: Events,
     tails: Tails,
     names: Names,
     json: bool,
     style: Style,
-    /// Steps that are being worked on, with the moment they began (wall clock).
+    /// Running steps, with their start times (wall clock).
     running: BTreeMap<StepNo, (ExecutionId, i64)>,
     settled: usize,
     footer: bool,
     drawn: bool,
     tick: usize,
-    /// How many times in a row nothing ran.
-    idle_ticks: u32,
+    /// The last message about what the run waits for.
+    waits: Patience,
 }
 
 impl<'k> Screen<'k> {
     fn new(
-        store: &'k Store,
+        app: &'k App,
         files: Files,
         known: &'k Known,
         json: bool,
         since: Option<u64>,
     ) -> Result<Self, Failure> {
-        let steps = store.read(|db| db.steps(known.id()))?;
+        let steps = app.steps(known.id())?;
         let settled = steps.iter().filter(|step| step.status().is_settled()).count();
         Ok(Screen {
-            store,
+            app,
             known,
             events: Events::new(
-                store,
+                app,
                 Some(known.id()),
                 since.unwrap_or(known.run.first_seq.saturating_sub(1)),
             ),
-            tails: Tails::new(store, files, known, false, is_crowded(known)),
-            names: Names::new(store),
+            tails: Tails::new(app, files, known, false, is_crowded(known)),
+            names: Names::new(app),
             json,
             style: Style::stderr(),
             running: BTreeMap::new(),
             settled: if since.is_some() { settled } else { 0 },
-            idle_ticks: 0,
+            waits: Patience::default(),
             footer: !json && std::io::stderr().is_terminal(),
             drawn: false,
             tick: 0,
         })
     }
 
-    /// Shows what is new; the run's status.
+    /// Shows the new entries and returns the run's status.
     async fn update(&mut self) -> Result<RunStatus, Failure> {
-        // The status first: whatever it says, the entries up to it are there to be read.
-        let row = self.store.read(|db| Table::<RunRow>::load(db, self.known.id()))?;
+        // Reads the status first, so that all entries up to it can be read.
+        let row = self.app.run(self.known.id())?;
         let status = row.map_or(RunStatus::Cancelled, |row| row.status());
+        let mut any = false;
         loop {
             let entries = self.events.ready()?;
             if entries.is_empty() {
                 break;
             }
+            any = true;
             for entry in &entries {
                 self.show(entry)?;
             }
@@ -198,20 +172,12 @@ impl<'k> Screen<'k> {
                 self.tails.print_some(id)?;
             }
             self.draw();
-            self.wonder(status);
         }
+        if any {
+            self.waits.reset();
+        }
+        self.say_waits(status)?;
         Ok(status)
-    }
-
-    /// Whether no step prints anything, as far as was shown.
-    fn running_nothing_but_gates(&self) -> bool {
-        let works = |no: &StepNo| {
-            let step = self.known.plan.steps.get(*no as usize);
-            step.is_none_or(|step| {
-                matches!(step.work, WorkKind::Execution | WorkKind::Task) && step.spread.is_none()
-            })
-        };
-        !self.running.keys().any(works)
     }
 
     fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
@@ -226,7 +192,7 @@ impl<'k> Screen<'k> {
         }
         let (Some(run), Some(step)) = (entry.place.run, entry.place.step) else { return Ok(()) };
         let id = ExecutionId { run, step, attempt: entry.place.attempt.unwrap_or(1) };
-        let name = &self.known.name_of(self.store, step);
+        let name = &self.known.name_of(self.app, step);
         match (entry.entity, entry.event) {
             ("step", "step.started") => {
                 self.running.insert(step, (id, entry.at_ms));
@@ -279,9 +245,9 @@ impl<'k> Screen<'k> {
         (step as usize) < self.known.plan.steps.len()
     }
 
-    /// A step whose work is another run: that one has logs of its own.
+    /// Prints the child run of a step, which has logs of its own.
     fn tell_of_child(&mut self, step: StepNo, name: &str) -> Result<(), Failure> {
-        let row = self.store.read(|db| Table::<StepRow>::load(db, (self.known.id(), step)))?;
+        let row = self.app.step(self.known.id(), step)?;
         let Some(row) = row else { return Ok(()) };
         if self.known.plan.step(row.node()).work == WorkKind::Child
             && row.items.is_none()
@@ -296,44 +262,68 @@ impl<'k> Screen<'k> {
 
     fn tell_of_gate(&self, gate: Option<Id>, name: &str) -> Result<(), Failure> {
         let Some(gate) = gate else { return Ok(()) };
-        let Some(gate) = self.store.read(|db| Table::<GateRow>::load(db, gate))? else { return Ok(()) };
+        let Some(gate) = self.app.gate(gate)? else { return Ok(()) };
         let sign = self.style.bold("?");
         eprintln!("{sign} {name} {}", self.style.dim(&format!("waits for {}", gate_text(&gate))));
         Ok(())
     }
 
     fn why(&self, id: ExecutionId) -> Result<Option<String>, Failure> {
-        let row = self.store.read(|db| Table::<ExecutionRow>::load(db, id))?;
+        let row = self.app.execution(id)?;
         Ok(row.and_then(|row| match row.status().as_str() {
             "timed_out" => Some("took too long".to_owned()),
             "abandoned" => Some("its worker was lost".to_owned()),
-            _ => row.result.as_deref().and_then(why_failed),
+            _ => row.result.as_deref().and_then(|result| why_failed(id.run, result)),
         }))
     }
 
-    /// A run that does not begin is worth a word, once.
-    fn wonder(&mut self, status: RunStatus) {
-        /// Some three seconds.
-        const PATIENCE: u32 = 30;
-        let idle = self.running.is_empty() && !status.is_terminal();
-        self.idle_ticks = if idle { self.idle_ticks.saturating_add(1) } else { 0 };
-        if self.idle_ticks == PATIENCE {
-            eprintln!("nothing runs yet; why: sprag explain {}", self.known.id());
+    /// Prints what the run waits for, if none of its steps is being executed.
+    fn say_waits(&mut self, status: RunStatus) -> Result<(), Failure> {
+        let asks = |waiting: &Waiting| waiting.run == self.known.id() && waiting.is_gate;
+        if status.is_terminal() || self.executes_something()? {
+            self.waits.reset();
+            return Ok(());
         }
+        let Some(mut waits) = self.waits.look(self.app, self.known.id())? else { return Ok(()) };
+        // The run's own gates were shown when they opened.
+        waits.retain(|waiting| !asks(waiting));
+        self.clear();
+        say(self.style, &waits, self.app.now().wall_ms);
+        Ok(())
     }
 
-    /// Draws the line that moves.
+    /// Returns whether a worker executes a step, according to the entries that were shown.
+    fn executes_something(&self) -> Result<bool, Failure> {
+        for no in self.running.keys() {
+            let node = match self.is_planned(*no) {
+                true => Some(*no),
+                false => {
+                    let row = self.app.step(self.known.id(), *no)?;
+                    row.map(|row| row.node())
+                }
+            };
+            let step = node.map(|node| self.known.plan.step(node));
+            if step
+                .is_some_and(|step| step.is_for_workers() && (step.spread.is_none() || !self.is_planned(*no)))
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Draws the progress line.
     fn draw(&mut self) {
         if !self.footer || self.running.is_empty() {
             return;
         }
         self.tick += 1;
-        let now = self.store.now().wall_ms;
+        let now = self.app.now().wall_ms;
         let names: Vec<String> = self
             .running
             .iter()
             .take(3)
-            .map(|(no, (_, at))| format!("{} {}", self.known.name_of(self.store, *no), span(now - at)))
+            .map(|(no, (_, at))| format!("{} {}", self.known.name_of(self.app, *no), span(now - at)))
             .collect();
         let more = if self.running.len() > 3 {
             format!(" and {} more", self.running.len() - 3)
@@ -356,7 +346,7 @@ impl<'k> Screen<'k> {
         self.drawn = true;
     }
 
-    /// Takes the moving line away, so that something can be written in its place.
+    /// Removes the progress line, so that other text can be written in its place.
     fn clear(&mut self) {
         if self.drawn {
             eprint!("\r\x1b[2K");

@@ -1,13 +1,14 @@
-//! How things look: colours and tables.
+//! The look of the output: colours and tables.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-pub(crate) use sprag::text::{local, plain, rfc3339, span};
+pub(crate) use sprag_app::text::{local, plain, rfc3339, span};
 
 use crate::args::Colour;
 
-/// Whether to colour, for one of the two streams.
+/// Whether to use colours on one of the two streams.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Style {
     coloured: bool,
@@ -16,7 +17,7 @@ pub(crate) struct Style {
 static CHOSEN: AtomicU8 = AtomicU8::new(0);
 
 impl Style {
-    /// Remembers what the user wants.
+    /// Stores the user's choice of colours.
     pub(crate) fn choose(colour: Colour) {
         CHOSEN.store(colour as u8, Ordering::Relaxed);
     }
@@ -68,7 +69,7 @@ impl Style {
         self.paint("32", text)
     }
 
-    /// A status in the colour of its meaning.
+    /// Returns a status in the colour of its meaning.
     pub(crate) fn status(self, word: &str, padded: usize) -> String {
         let text = format!("{word:padded$}");
         match word {
@@ -80,7 +81,7 @@ impl Style {
         }
     }
 
-    /// The sign in front of a step.
+    /// Returns the sign in front of a step.
     pub(crate) fn sign(self, status: &str) -> String {
         match status {
             "done" | "completed" => self.green("✓"),
@@ -97,23 +98,63 @@ impl Style {
     }
 }
 
-/// Writes a line to stdout; a reader that has gone away is no error.
+/// Writes a line to stdout, and ignores a reader that has gone away. Names and texts of others in the line cannot
+/// control the terminal.
 pub(crate) fn line(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{text}");
+    let _ = writeln!(out, "{}", defused(text));
 }
 
-/// How many characters a line of stdout holds: those of the terminal, else 80.
+/// Writes the contents of files to stdout, unchanged unless stdout is a terminal.
+pub(crate) fn contents(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = match out.is_terminal() {
+        true => out.write_all(defused(text).as_bytes()),
+        false => out.write_all(text.as_bytes()),
+    };
+}
+
+/// Returns a text without control characters, except line ends, tabs and the colours of [`Style`]. In JSON the
+/// others are written as escapes, which mean the same.
+pub(crate) fn defused(text: &str) -> Cow<'_, str> {
+    let is_harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    if text.chars().all(is_harmless) {
+        return text.into();
+    }
+    let is_json = text.starts_with(['{', '[']);
+    let mut safe = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let colour = colour_length(rest);
+        let length = if colour > 0 { colour } else { c.len_utf8() };
+        match c {
+            _ if colour > 0 || is_harmless(c) => safe.push_str(&rest[..length]),
+            _ if is_json => safe.push_str(&format!("\\u{:04x}", u32::from(c))),
+            _ => safe.push('\u{fffd}'),
+        }
+        rest = &rest[length..];
+    }
+    safe.into()
+}
+
+/// Returns the length of the colour that a text begins with (`ESC [ 1 ; 31 m`); 0 if it begins with something else.
+fn colour_length(text: &str) -> usize {
+    let Some(numbers) = text.strip_prefix("\x1b[") else { return 0 };
+    let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(numbers.len());
+    if numbers[end..].starts_with('m') { "\x1b[".len() + end + 1 } else { 0 }
+}
+
+/// Returns the number of characters in a line of stdout: the terminal's width, else 80.
 pub(crate) fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| usize::from(size.ws_col.max(40)))
 }
 
-/// `1 step`, `2 steps`.
+/// Returns a count with its noun: `1 step`, `2 steps`.
 pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// A table with a heading, its columns as wide as they need to be; the last may be cut to fit 80.
+/// Prints a table with a heading. Columns are as wide as necessary; the last one may be cut to fit 80 characters.
 pub(crate) fn table(style: Style, head: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..head.len())
         .map(|column| {
@@ -131,5 +172,25 @@ pub(crate) fn table(style: Style, head: &[&str], rows: &[Vec<String>]) {
             _ => format!("{cell:width$}"),
         });
         line(&join(cells.collect()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e04_no_line_steers_a_terminal() {
+        for (text, shown) in [
+            ("a\tb\nc é", "a\tb\nc é"),
+            ("\x1b[31mred\x1b[0m \x1b[1;2mx\x1b[m", "\x1b[31mred\x1b[0m \x1b[1;2mx\x1b[m"),
+            ("\x1b[2J\x1b]0;title\x07\r\x08", "\u{fffd}[2J\u{fffd}]0;title\u{fffd}\u{fffd}\u{fffd}"),
+            ("\u{9b}2J", "\u{fffd}2J"),
+            ("\x1b", "\u{fffd}"),
+            ("\x1b[3", "\u{fffd}[3"),
+            ("{\"a\":\"\u{9b}\"}", "{\"a\":\"\\u009b\"}"),
+        ] {
+            assert_eq!(defused(text), shown, "{text:?}");
+        }
     }
 }

@@ -10,9 +10,9 @@ pub(crate) struct Serve {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7717")]
     pub(crate) listen: std::net::SocketAddr,
-    /// When a request must show a token
-    #[arg(long, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
-    pub(crate) auth: When,
+    /// What a request must show
+    #[arg(long, value_enum, default_value_t = Shown::Token, value_name = "WHAT")]
+    pub(crate) auth: Shown,
     /// A further name by which the server may be called; repeat it for more
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
@@ -28,6 +28,10 @@ pub(crate) struct Serve {
     /// What it has that steps may ask for with `labels`; repeat it for more
     #[arg(long = "label", value_name = "NAME")]
     pub(crate) labels: Vec<String>,
+    /// A variable of its own environment that steps inherit, beyond the few that all do: NAME or PREFIX_*;
+    /// repeat it for more
+    #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", value_delimiter = ',', value_parser = inherited)]
+    pub(crate) inherit: Vec<String>,
     /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
     #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
     pub(crate) bus: Option<String>,
@@ -40,7 +44,7 @@ pub(crate) struct Serve {
     /// How many bytes a request's body may have
     #[arg(long, value_name = "N", default_value_t = 2 << 20)]
     pub(crate) body_limit: usize,
-    /// How many connections there may be at once
+    /// How many connections there may be at once; one token, or one address, gets half of them
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(crate) connections: usize,
     /// How long a client may keep silent, or not read what it asked for
@@ -52,6 +56,9 @@ pub(crate) struct Serve {
     /// How often a webhook is tried in a row before it is parked
     #[arg(long, value_name = "N", default_value_t = 12)]
     pub(crate) hook_tries: u32,
+    /// Let webhooks be sent to addresses of private networks (10.0.0.0/8, fc00::/7 and the like)
+    #[arg(long)]
+    pub(crate) allow_private_hooks: bool,
     /// How long this process may be silent before others take its work, 5s at least
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) lease: String,
@@ -60,13 +67,24 @@ pub(crate) struct Serve {
     pub(crate) dispatch_deadline: String,
 }
 
-/// When a request must show a token.
+/// The name of a variable that steps inherit.
+pub(crate) fn inherited(name: &str) -> Result<String, String> {
+    let name = name.trim();
+    match sprag_process::is_credential(name.as_ref()) {
+        true => Err("no step sees what Sprag shows its server, its database or its broker".into()),
+        false if name.is_empty() => Err("name a variable, such as AWS_PROFILE or AWS_*".into()),
+        false => Ok(name.to_owned()),
+    }
+}
+
+/// What a request must show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum When {
-    /// Unless it comes from this machine
-    Auto,
-    /// Always
-    Always,
+pub(crate) enum Shown {
+    /// A token: the one in the data directory, or one of `sprag token new`
+    #[value(alias = "always")]
+    Token,
+    /// Nothing: every user of this machine may do everything
+    None,
 }
 
 /// What can be done with tokens.

@@ -1,49 +1,48 @@
-//! What attempts print, as it comes.
+//! The output of attempts, printed as it arrives.
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
+use sprag_app::{App, Files};
 use sprag_lifecycle::ExecutionId;
-use sprag_process::{LogEntry, LogReader, WholeLines};
-use sprag_store::Store;
-use sprag_worker::Files;
+use sprag_process::{LineJoiner, LogEntry, LogReader};
 
 use crate::context::Known;
 use crate::exit::Failure;
 use crate::show::{Style, line, plain};
 
-/// How many entries of a log are read at once.
+/// The number of log entries in one read.
 const ENTRIES_AT_ONCE: usize = 4096;
-/// How often that is done for one log before somebody else gets a word in.
+/// The most reads of one log before the next log gets its turn.
 const READS_AT_ONCE: usize = 64;
 
-/// Prints what attempts have printed, each line once and whole.
+/// The logs of attempts, printed line by line, each line once and whole.
 pub(crate) struct Tails {
     files: Files,
     tails: BTreeMap<ExecutionId, Tail>,
-    store: Store,
+    app: App,
     known: Known,
     width: usize,
     json: bool,
-    /// Lines begin with the step's name.
+    /// Whether lines begin with the step's name.
     named: bool,
 }
 
-/// One attempt's log, as far as it was printed.
+/// One attempt's log, read as far as it was printed.
 struct Tail {
     step: String,
     reader: LogReader,
-    lines: WholeLines,
+    lines: LineJoiner,
 }
 
 impl Tails {
-    pub(crate) fn new(store: &Store, files: Files, known: &Known, json: bool, named: bool) -> Self {
+    pub(crate) fn new(app: &App, files: Files, known: &Known, json: bool, named: bool) -> Self {
         let width = known.plan.steps.iter().map(|step| step.id.chars().count()).max().unwrap_or(0);
-        let (store, known) = (store.clone(), known.clone());
-        Tails { files, tails: BTreeMap::new(), store, known, width, json, named }
+        let (app, known) = (app.clone(), known.clone());
+        Tails { files, tails: BTreeMap::new(), app, known, width, json, named }
     }
 
-    /// Prints what is new in an attempt's log, to its end.
+    /// Prints the new part of an attempt's log, to its end.
     pub(crate) fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
         self.read(id, usize::MAX)?;
         let Some(mut tail) = self.tails.remove(&id) else { return Ok(()) };
@@ -52,17 +51,17 @@ impl Tails {
         Ok(())
     }
 
-    /// Prints some of what is new in the log of an attempt that goes on: it may grow faster than it is shown,
-    /// and its last line may be unfinished.
+    /// Prints a part of what is new in the log of a running attempt. The log may grow faster than it is shown, and its
+    /// last line may be unfinished.
     pub(crate) fn print_some(&mut self, id: ExecutionId) -> Result<(), Failure> {
         self.read(id, READS_AT_ONCE)
     }
 
     fn read(&mut self, id: ExecutionId, most: usize) -> Result<(), Failure> {
         let mut tail = self.tails.remove(&id).unwrap_or_else(|| {
-            let step = self.known.name_of(&self.store, id.step);
+            let step = self.known.name_of(&self.app, id.step);
             let reader = LogReader::new(self.files.log(id, &step));
-            Tail { step, reader, lines: WholeLines::default() }
+            Tail { step, reader, lines: LineJoiner::default() }
         });
         for _ in 0..most {
             let entries = tail.reader.read(ENTRIES_AT_ONCE).map_err(|error| {

@@ -6,7 +6,7 @@
 //!   agent ──HTTP───▶ /mcp of `sprag serve` ◀───┘ ├──▶ Agents: one table of tools ──▶ the library, the store
 //! ```
 //!
-//! A tool is a function with a schema and a sentence; it decides nothing that the store does not.
+//! A tool is a function with a schema and a description; it makes no decision that the store does not make.
 
 mod params;
 mod relay;
@@ -15,6 +15,7 @@ mod tools;
 mod trouble;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::http::request::Parts;
@@ -25,15 +26,15 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
-use sprag::{Files, Store};
+use sprag_app::{App, CheckoutLooks};
 use tokio::sync::watch;
 
-pub use relay::{Relay, RelayError};
+pub use relay::{Relay, RelayError, ShownToken};
 
-/// The longest that an agent may wait for a task in one call.
+/// The longest time that an agent may wait for a task in one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// What an agent is told before anything else.
+/// The instructions that an agent receives first.
 const INSTRUCTIONS: &str = "\
 Sprag shares work between agents and people so that no task is done twice and nothing is lost. \
 As a leader: board_create, then task_add with what is to be done (tasks may need others), then board_status and \
@@ -44,40 +45,54 @@ that the token is lost or the task was cancelled, stop working on it and claim a
 claim, the answer says why and when to come back. Read plan_get for the goal, leave what others should know with \
 note_add. Runs of pipelines: run_start, run_status, run_explain (why does it wait?), run_logs, gate_answer.";
 
-/// Tells whether the caller of an HTTP request is still there: the other end is dropped with the request.
+/// The caller of an HTTP request, as the server knows it.
 #[derive(Debug, Clone)]
-pub struct Caller(pub watch::Receiver<()>);
+pub struct Caller {
+    /// The receiver that shows whether the caller is still connected: the sender is dropped with the request.
+    pub there: watch::Receiver<()>,
+    /// The name of the token that it shows; empty for the server's own user. Agents are bound to this name.
+    pub scope: Arc<str>,
+}
 
-/// Waits until the caller has gone away.
+/// Waits until the caller has disconnected; forever if there is no HTTP caller.
 async fn gone(caller: Option<&Caller>) {
     match caller.cloned() {
-        // Nothing is ever sent: it changes when the sender is dropped.
-        Some(Caller(mut there)) => while there.changed().await.is_ok() {},
+        // No value is ever sent: it changes when the sender is dropped.
+        Some(Caller { mut there, .. }) => while there.changed().await.is_ok() {},
         None => std::future::pending().await,
     }
 }
 
-/// Serves agents from a store.
+/// The MCP server for agents.
 #[derive(Clone)]
 pub struct Agents {
-    store: Store,
-    files: Files,
+    app: App,
     dir: PathBuf,
     longest_wait: Duration,
+    /// The name of the token that the caller shows; empty on stdin, where the caller is the store's own user.
+    scope: Arc<str>,
+    checkouts: CheckoutLooks,
 }
 
 impl Agents {
-    /// Serves agents from this store, whose files lie in `data`; runs that say nothing else work in `dir`.
-    pub fn new(store: Store, data: &Path, dir: &Path) -> Agents {
-        Agents { store, files: Files::new(data), dir: dir.to_owned(), longest_wait: LONGEST_WAIT }
+    /// Creates a server for agents. Runs whose request names no folder work in `dir`.
+    pub fn new(app: App, dir: &Path) -> Agents {
+        let dir = dir.to_owned();
+        let checkouts = CheckoutLooks::new(true);
+        Agents { app, dir, longest_wait: LONGEST_WAIT, scope: "".into(), checkouts }
     }
 
-    /// Lets nobody wait for a task longer than this in one call.
+    /// Uses these to check for uncommitted changes where agents start runs.
+    pub fn looking_through(self, checkouts: CheckoutLooks) -> Agents {
+        Agents { checkouts, ..self }
+    }
+
+    /// Limits the time that an agent may wait for a task in one call.
     pub fn waiting_at_most(self, longest_wait: Duration) -> Agents {
         Agents { longest_wait, ..self }
     }
 
-    /// Talks with one agent over stdin and stdout, until it closes them.
+    /// Talks with one agent over stdin and stdout, until the agent closes them.
     pub async fn serve_stdio(self) -> std::io::Result<()> {
         let serving = self.serve(rmcp::transport::stdio()).await.map_err(std::io::Error::other)?;
         serving.waiting().await.map(drop).map_err(std::io::Error::other)
@@ -107,9 +122,11 @@ impl ServerHandler for Agents {
     ) -> Result<rmcp::model::CallToolResponse, ErrorData> {
         let arguments = serde_json::Value::Object(request.arguments.unwrap_or_default());
         let caller = context.extensions.get::<Parts>().and_then(|parts| parts.extensions.get::<Caller>());
-        // A call that nobody waits for any more ends here: what it was about to be given goes to others.
+        let scope = caller.map_or_else(|| Arc::clone(&self.scope), |caller| Arc::clone(&caller.scope));
+        let agents = Agents { scope, ..self.clone() };
+        // A call whose caller is gone stops here. The task that it was about to receive goes to other agents.
         let done = tokio::select! {
-            done = tools::call(self, &request.name, arguments) => done,
+            done = tools::call(&agents, &request.name, arguments) => done,
             () = context.ct.cancelled() => Err(trouble::Trouble::gone()),
             () = gone(caller) => Err(trouble::Trouble::gone()),
         };
@@ -125,7 +142,7 @@ impl ServerHandler for Agents {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let listed = resources::list(&self.store).map_err(|trouble| trouble.into_error())?;
+        let listed = resources::list(&self.app).map_err(|trouble| trouble.into_error())?;
         Ok(ListResourcesResult::with_all_items(listed))
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
-use sprag::boards::{Done, NoteSpec, TaskSpec};
+use sprag_app::boards::{Done, NoteSpec, TaskSpec};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -160,7 +160,7 @@ pub(crate) struct ListNotes {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StartRun {
-    /// The path of a pipeline file. Give this, or `yaml`.
+    /// The path of a pipeline file in the project's folder (`.yaml` or `.yml`). Give this, or `yaml`.
     #[serde(default)]
     pub(crate) file: Option<String>,
     /// A pipeline as text.
@@ -172,6 +172,9 @@ pub(crate) struct StartRun {
     /// Its inputs, by name.
     #[serde(default)]
     pub(crate) inputs: BTreeMap<String, Value>,
+    /// Added to the priority of its steps.
+    #[serde(default)]
+    pub(crate) priority: i32,
     /// The same key never starts a second run.
     #[serde(default)]
     pub(crate) idempotency_key: Option<String>,

@@ -1,10 +1,10 @@
-//! `sprag mcp --server URL`: an agent that speaks over stdin and stdout, and a server that speaks HTTP.
+//! `sprag mcp --server URL`: connects an agent on stdin and stdout with a server that speaks HTTP.
 //!
 //! ```text
 //!   stdin ──line──▶ POST /mcp ──answer──▶ line ──▶ stdout
 //! ```
 //!
-//! Messages pass as they are. A server that cannot be reached is told to the agent as the answer to its request.
+//! Messages pass unchanged. If the server cannot be reached, the agent gets that as the answer to its request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Requests that go on at once; further ones wait.
+/// The largest number of concurrent requests; further ones wait.
 const AT_ONCE: usize = 32;
-/// No message is longer.
+/// The largest size of a message, in bytes.
 const LONGEST_MESSAGE: usize = 8 << 20;
-/// No request takes longer: the longest wait for a task, and some more.
+/// The time limit of a request: the longest wait for a task, and some more.
 const LONGEST_REQUEST: Duration = Duration::from_secs(90);
 
-/// How long to wait for answers once the agent sends nothing more.
+/// The time to wait for answers after the agent has closed stdin.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
-/// Why a relay cannot begin.
+/// The reason why a relay cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// The address makes no sense here.
+    /// The address is not an `http://` address.
     #[error("{0:?} is not an http:// address of a server")]
     Address(String),
-    /// Somebody would read along.
+    /// The address uses https, which the relay does not speak. It does not use plain HTTP instead, because others
+    /// could read the traffic.
     #[error(
         "{0:?}: https is not spoken; put a proxy that speaks it before the server, and name the proxy's http:// address"
     )]
@@ -48,18 +49,36 @@ pub enum RelayError {
     Io(#[from] std::io::Error),
 }
 
-/// Passes an agent's messages on to a server.
+/// The token that a relay shows to its server.
+pub enum ShownToken {
+    /// A token that the user has given.
+    Given(String),
+    /// A function that finds the token when a message is sent, because the server may not have started yet. The agent
+    /// gets its error as an answer.
+    Found(Box<dyn Fn() -> Result<Option<String>, String> + Send + Sync>),
+}
+
+impl ShownToken {
+    fn now(&self) -> Result<Option<String>, String> {
+        match self {
+            ShownToken::Given(token) => Ok(Some(token.clone())),
+            ShownToken::Found(find) => find(),
+        }
+    }
+}
+
+/// A relay between an agent and a server.
 pub struct Relay {
     client: Client<HttpConnector, Full<Bytes>>,
     uri: Uri,
-    token: Option<String>,
-    /// The protocol's version that both agreed on.
+    token: ShownToken,
+    /// The protocol version that agent and server agreed on; none before they did.
     version: Mutex<Option<String>>,
 }
 
 impl Relay {
-    /// Passes messages on to the server at this address.
-    pub fn new(server: &str, token: Option<String>) -> Result<Relay, RelayError> {
+    /// Creates a relay to the server at this address.
+    pub fn new(server: &str, token: ShownToken) -> Result<Relay, RelayError> {
         if server.starts_with("https://") {
             return Err(RelayError::Https(server.to_owned()));
         }
@@ -96,7 +115,7 @@ impl Relay {
             }
             let message: Value = serde_json::from_slice(&line).unwrap_or_default();
             if message["method"] == "notifications/cancelled" {
-                // The server learns of it by the end of the request.
+                // The server learns of the cancellation when the connection of the request closes.
                 if let Some(request) = pending.remove(&message["params"]["requestId"].to_string()) {
                     request.abort();
                 }
@@ -122,13 +141,13 @@ impl Relay {
             pending.insert(message["id"].to_string(), request);
             while going_on.try_join_next().is_some() {}
         }
-        // What was asked before stdin ended is answered; nobody waits for a task any more.
+        // Requests from before the end of stdin are answered, within a limit: the agent no longer waits for a task.
         let answered = async { while going_on.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(LAST_ANSWERS, answered).await;
         Ok(())
     }
 
-    /// Sends one message, and gives what the server answers.
+    /// Sends one message, and returns the server's answers.
     async fn pass_on(&self, line: &[u8]) -> Vec<Value> {
         let message: Value = match serde_json::from_slice(line) {
             Ok(message) => message,
@@ -146,7 +165,7 @@ impl Relay {
                 }
                 answers
             }
-            // Nobody waits for the answer to a notification.
+            // A notification has no answer.
             _ if id.is_null() => Vec::new(),
             Ok(Err(why)) => vec![failure(&id, -32000, &why)],
             Err(_) => vec![failure(&id, -32000, "the server did not answer in time: try again")],
@@ -159,7 +178,7 @@ impl Relay {
             .uri(self.uri.clone())
             .header(CONTENT_TYPE, "application/json")
             .header(ACCEPT, "application/json, text/event-stream");
-        if let Some(token) = &self.token {
+        if let Some(token) = self.token.now()? {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
         for (name, value) in self.described(message).await {
@@ -197,7 +216,7 @@ impl Relay {
 }
 
 impl Relay {
-    /// What the headers say of a message: by which version it is meant, what it asks for, and of what.
+    /// Returns the headers that describe a message: its protocol version, its method, and the name of its object.
     async fn described(&self, message: &Value) -> Vec<(&'static str, HeaderValue)> {
         let params = &message["params"];
         let own = params["_meta"]["io.modelcontextprotocol/protocolVersion"].as_str().map(str::to_owned);

@@ -1,16 +1,16 @@
-//! What agents can read without asking for it: status, tasks, notes and plan of boards, runs and their logs.
+//! The resources that agents can read without a tool: status, tasks, notes and plan of boards, runs and their logs.
 
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
 use serde_json::json;
-use sprag::{Store, boards};
+use sprag_app::{App, boards};
 
 use crate::trouble::Trouble;
 use crate::{Agents, tools};
 
-/// Boards and runs that are listed.
+/// The largest number of boards and of runs in a list.
 const MOST: usize = 50;
 
-/// What each board has: the end of its address, and what it is.
+/// The resources of each board: the end of the URI, and the description.
 const OF_BOARD: [(&str, &str); 5] = [
     ("status", "the board, and how many of its tasks are what"),
     ("tasks", "the board's tasks"),
@@ -19,12 +19,12 @@ const OF_BOARD: [(&str, &str); 5] = [
     ("report", "everything that came of it"),
 ];
 
-pub(crate) fn list(store: &Store) -> Result<Vec<Resource>, Trouble> {
+pub(crate) fn list(app: &App) -> Result<Vec<Resource>, Trouble> {
     let mut found = vec![
         resource("sprag://boards", "boards", "the boards that take tasks"),
         resource("sprag://runs", "runs", "the newest runs"),
     ];
-    for board in boards::list(store, false, MOST)? {
+    for board in boards::list(app, false, MOST)? {
         for (what, about) in OF_BOARD {
             let name = format!("{} {what}", board.name);
             found.push(resource(&format!("sprag://board/{}/{what}", board.name), &name, about));
@@ -54,29 +54,29 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
 }
 
 pub(crate) fn read(agents: &Agents, uri: &str) -> Result<ResourceContents, Trouble> {
-    let store = &agents.store;
+    let app = &agents.app;
     let none = || {
         let next = "list the resources, or use a template: sprag://board/NAME/tasks, sprag://run/ID";
         Trouble::new("not_found", format!("there is no resource {uri}"), next)
     };
     let path: Vec<&str> = uri.strip_prefix("sprag://").ok_or_else(none)?.split('/').collect();
     let value = match path.as_slice() {
-        ["boards"] => json!(boards::list(store, false, MOST)?),
+        ["boards"] => json!(boards::list(app, false, MOST)?),
         ["runs"] => tools::runs(agents, &[], MOST)?,
         ["board", board, what] => {
-            let board = boards::known(store, board)?;
+            let board = boards::known(app, board)?;
             match *what {
-                "status" => json!(boards::view(store, &board)?),
-                "tasks" => json!(boards::tasks(store, &board, &[], 0, 1000)?),
-                "notes" => json!(boards::notes(store, &board, None, 0, 1000)?),
+                "status" => json!(boards::view(app, &board)?),
+                "tasks" => json!(boards::tasks(app, &board, &[], 0, 1000)?),
+                "notes" => json!(boards::notes(app, &board, None, 0, 1000)?),
                 "plan" => json!({ "goal": &*board.goal, "plan": &*board.plan }),
-                "report" => json!(boards::report(store, &board)?),
+                "report" => json!(boards::report(app, &board)?),
                 _ => return Err(none()),
             }
         }
         ["run", run] => tools::status(agents, run)?,
         ["run", run, "logs", step] => {
-            let text = tools::log_tail(agents, run, step, 64 * 1024)?;
+            let (text, _) = tools::log_tail(agents, run, step, 64 * 1024)?;
             return Ok(ResourceContents::text(text, uri));
         }
         _ => return Err(none()),

@@ -7,11 +7,10 @@ use rmcp::model::{JsonObject, Tool};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use sprag::boards::{self, BoardSpec, ClaimSpec, lease_of};
-use sprag::view::{RunDetail, RunView};
-use sprag::{find_run, gate_text, gates};
+use sprag_app::boards::{self, BoardSpec, ClaimSpec, lease_of};
+use sprag_app::view::{RunDetail, RunView};
+use sprag_app::{RunFilter, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log};
 use sprag_lifecycle::{RunStatus, Word};
-use sprag_store::ops::{Created, NewWorker};
 
 use crate::Agents;
 use crate::params::*;
@@ -21,7 +20,7 @@ type Done = Result<Value, Trouble>;
 
 macro_rules! tools {
     ($($name:ident($params:ty): $about:literal;)+) => {
-        /// All tools, with what they are given.
+        /// Returns all tools, with the schemas of their parameters.
         pub(crate) fn list() -> Vec<Tool> {
             vec![$(Tool::new(stringify!($name), $about, schema::<$params>())),+]
         }
@@ -92,81 +91,68 @@ fn parse<T: DeserializeOwned>(tool: &str, arguments: Value) -> Result<T, Trouble
 }
 
 async fn board_create(agents: &Agents, spec: BoardSpec) -> Done {
-    Ok(json!(boards::create(&agents.store, &spec).await?))
+    Ok(json!(boards::create(&agents.app, &spec).await?))
 }
 
 async fn board_list(agents: &Agents, given: ListBoards) -> Done {
-    Ok(json!({ "boards": boards::list(&agents.store, given.all, 200)? }))
+    Ok(json!({ "boards": boards::list(&agents.app, given.all, 200)? }))
 }
 
 async fn board_status(agents: &Agents, given: OneBoard) -> Done {
-    Ok(json!(boards::view(&agents.store, &boards::known(&agents.store, &given.board)?)?))
+    Ok(json!(boards::view(&agents.app, &boards::known(&agents.app, &given.board)?)?))
 }
 
 async fn board_set_plan(agents: &Agents, given: SetPlan) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    Ok(json!(boards::set_plan(&agents.store, &board, given.goal.as_deref(), given.plan.as_deref()).await?))
+    let board = boards::known(&agents.app, &given.board)?;
+    Ok(json!(boards::set_plan(&agents.app, &board, given.goal.as_deref(), given.plan.as_deref()).await?))
 }
 
 async fn board_close(agents: &Agents, given: CloseBoard) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    Ok(json!(boards::close(&agents.store, &board, given.cancel_waiting).await?))
+    let board = boards::known(&agents.app, &given.board)?;
+    Ok(json!(boards::close(&agents.app, &board, given.cancel_waiting).await?))
 }
 
 async fn board_report(agents: &Agents, given: OneBoard) -> Done {
-    Ok(json!(boards::report(&agents.store, &boards::known(&agents.store, &given.board)?)?))
+    Ok(json!(boards::report(&agents.app, &boards::known(&agents.app, &given.board)?)?))
 }
 
 async fn task_add(agents: &Agents, given: AddTasks) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    Ok(json!({ "tasks": boards::add_tasks(&agents.store, &board, &given.tasks).await? }))
+    let board = boards::known(&agents.app, &given.board)?;
+    Ok(json!({ "tasks": boards::add_tasks(&agents.app, &board, &given.tasks).await? }))
 }
 
 async fn task_list(agents: &Agents, given: ListTasks) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
+    let board = boards::known(&agents.app, &given.board)?;
     let limit = given.limit.unwrap_or(100).min(1000);
-    Ok(json!({ "tasks": boards::tasks(&agents.store, &board, &given.status, given.after, limit)? }))
+    Ok(json!({ "tasks": boards::tasks(&agents.app, &board, &given.status, given.after, limit)? }))
 }
 
 async fn task_get(agents: &Agents, given: OneTask) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    Ok(json!(boards::task(&agents.store, &board, &given.task)?))
+    let board = boards::known(&agents.app, &given.board)?;
+    Ok(json!(boards::task(&agents.app, &board, &given.task)?))
 }
 
 async fn task_cancel(agents: &Agents, given: OneTask) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    Ok(json!(boards::cancel_task(&agents.store, &board, &given.task).await?))
+    let board = boards::known(&agents.app, &given.board)?;
+    Ok(json!(boards::cancel_task(&agents.app, &board, &given.task).await?))
 }
 
 async fn task_retry(agents: &Agents, given: OneTask) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    Ok(json!(boards::retry_task(&agents.store, &board, &given.task).await?))
+    let board = boards::known(&agents.app, &given.board)?;
+    Ok(json!(boards::retry_task(&agents.app, &board, &given.task).await?))
 }
 
 async fn worker_register(agents: &Agents, given: Register) -> Done {
-    if given.name.trim().is_empty() || given.name.len() > 128 {
-        return Err(Trouble::new("invalid", "a name has 1 to 128 characters", "choose one and call again"));
-    }
-    let board = given.board.as_ref().map(|board| boards::known(&agents.store, board)).transpose()?;
+    let board = given.board.as_ref().map(|board| boards::known(&agents.app, board)).transpose()?;
     let queues: Vec<String> =
         given.queues.into_iter().chain(board.map(|board| board.queue.to_string())).collect();
-    let new = NewWorker {
-        id: boards::agent_id(&given.name),
-        name: given.name.as_str().into(),
-        process: "".into(),
-        queues: queues.join(",").into(),
-        labels: "".into(),
-        slots: 1,
-        lease_ms: 30 * 60 * 1000,
-    };
-    // One that is there already stays as it is.
-    let _ = agents.store.claims().register(new).await?;
+    boards::register_agent(&agents.app, &given.name, &agents.scope, &queues).await?;
     Ok(json!({ "name": given.name, "queues": queues, "next": "task_claim with this name" }))
 }
 
 async fn task_claim(agents: &Agents, given: ClaimSpec) -> Done {
-    let wanted = given.wanted(&agents.store, agents.longest_wait)?;
-    Ok(match boards::claim_for_caller(&agents.store, wanted).await? {
+    let wanted = given.wanted(&agents.app, agents.longest_wait, Arc::clone(&agents.scope))?;
+    Ok(match boards::claim_for_caller(&agents.app, wanted).await? {
         Ok(claimed) => json!(claimed),
         Err(nothing) => {
             json!({ "token": null, "why": nothing.why, "retry_after_s": nothing.retry_after_s })
@@ -175,49 +161,50 @@ async fn task_claim(agents: &Agents, given: ClaimSpec) -> Done {
 }
 
 async fn task_start(agents: &Agents, given: Keep) -> Done {
-    Ok(json!(boards::start(&agents.store, &given.token, lease_of(given.lease_s)).await?))
+    Ok(json!(boards::start(&agents.app, &given.token, lease_of(given.lease_s)).await?))
 }
 
 async fn task_heartbeat(agents: &Agents, given: Keep) -> Done {
-    Ok(json!(boards::heartbeat(&agents.store, &given.token, lease_of(given.lease_s)).await?))
+    Ok(json!(boards::heartbeat(&agents.app, &given.token, lease_of(given.lease_s)).await?))
 }
 
 async fn task_complete(agents: &Agents, given: Complete) -> Done {
-    boards::done(&agents.store, &given.token, &given.result).await?;
+    boards::done(&agents.app, &given.token, &given.result).await?;
     Ok(json!({ "token": given.token, "outcome": "done", "next": "task_claim for another task" }))
 }
 
 async fn task_fail(agents: &Agents, given: Fail) -> Done {
-    boards::fail(&agents.store, &given.token, &given.reason, !given.for_good).await?;
+    boards::fail(&agents.app, &given.token, &given.reason, !given.for_good).await?;
     Ok(json!({ "token": given.token, "outcome": "failed", "next": "task_claim for another task" }))
 }
 
 async fn task_release(agents: &Agents, given: Token) -> Done {
-    boards::release(&agents.store, &given.token).await?;
+    boards::release(&agents.app, &given.token).await?;
     Ok(json!({ "token": given.token, "outcome": "released" }))
 }
 
 async fn plan_get(agents: &Agents, given: OneBoard) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
+    let board = boards::known(&agents.app, &given.board)?;
     Ok(json!({ "board": &*board.name, "goal": &*board.goal, "plan": &*board.plan, "open": board.open }))
 }
 
 async fn note_add(agents: &Agents, given: AddNote) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    Ok(json!(boards::add_note(&agents.store, &board, &given.note).await?))
+    let board = boards::known(&agents.app, &given.board)?;
+    Ok(json!(boards::add_note(&agents.app, &board, &given.note).await?))
 }
 
 async fn note_list(agents: &Agents, given: ListNotes) -> Done {
-    let board = boards::known(&agents.store, &given.board)?;
-    let notes = boards::notes(&agents.store, &board, given.tag.as_deref(), given.after, 1000)?;
+    let board = boards::known(&agents.app, &given.board)?;
+    let notes = boards::notes(&agents.app, &board, given.tag.as_deref(), given.after, 1000)?;
     Ok(json!({ "notes": notes }))
 }
 
 async fn run_start(agents: &Agents, given: StartRun) -> Done {
     let dir = given.dir.as_deref().map_or_else(|| agents.dir.clone(), |dir| agents.dir.join(dir));
     let pipeline = match (&given.file, &given.yaml) {
-        (Some(file), None) => sprag::load(&dir.join(file))?,
-        (None, Some(yaml)) => sprag::parse("pipeline.yaml", yaml)?,
+        // Error messages quote the file, so it must be one of the project's own.
+        (Some(file), None) => sprag_app::load_within(&dir.join(file), &agents.dir)?,
+        (None, Some(yaml)) => sprag_app::parse("pipeline.yaml", yaml)?,
         _ => {
             let next = "call it again with one of them";
             return Err(Trouble::new("invalid", "give `file` or `yaml`, and not both", next));
@@ -225,15 +212,19 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
     };
     let inputs = pipeline.complete(&given.inputs)?;
     let plan = pipeline.plan(&inputs)?;
-    let mut new = agents.store.person().new_run(Arc::new(plan));
-    new.inputs = json!(inputs).to_string().into();
-    new.context = json!({ "dir": dir }).to_string().into();
-    new.idempotency_key = given.idempotency_key.as_deref().map(Into::into);
-    match agents.store.person().create_run(new).await? {
-        Created::New(run) => Ok(json!({ "run": run, "existing": false, "next": "run_status, run_explain" })),
-        Created::Existing(run) => Ok(json!({ "run": run, "existing": true })),
-        Created::NameTaken => Err(Trouble::new("failed", "the run's name is taken", "try again")),
+    let plan = Arc::new(plan);
+    let uncommitted = agents.checkouts.uncommitted(&plan, &dir).await;
+    let start = agents.app.new_run(plan, &inputs).in_folder(dir);
+    let start = start.priority(given.priority).idempotency_key(given.idempotency_key.as_deref());
+    let Started { run, is_new } = agents.app.start_run(start).await?;
+    if !is_new {
+        return Ok(json!({ "run": run.id, "existing": true }));
     }
+    let mut told = json!({ "run": run.id, "existing": false, "next": "run_status, run_explain" });
+    if let Some(uncommitted) = uncommitted {
+        told["uncommitted"] = json!(uncommitted);
+    }
+    Ok(told)
 }
 
 async fn run_list(agents: &Agents, given: ListRuns) -> Done {
@@ -252,8 +243,8 @@ async fn run_list(agents: &Agents, given: ListRuns) -> Done {
 }
 
 pub(crate) fn runs(agents: &Agents, statuses: &[RunStatus], limit: usize) -> Done {
-    let found = agents.store.read(|db| db.runs(None, statuses, limit))?;
-    let told: Vec<RunView> = found.iter().map(RunView::of).collect();
+    let filter = RunFilter { statuses: statuses.to_vec(), ..RunFilter::default() };
+    let told: Vec<RunView> = agents.app.runs(&filter, limit)?.runs.iter().map(RunView::of).collect();
     Ok(json!({ "runs": told }))
 }
 
@@ -262,32 +253,48 @@ async fn run_status(agents: &Agents, given: OneRun) -> Done {
 }
 
 pub(crate) fn status(agents: &Agents, run: &str) -> Done {
-    let known = find_run(&agents.store, Some(run))?;
-    let steps = agents.store.read(|db| db.steps(known.id()))?;
-    Ok(json!(RunDetail::of(&known.run, &known.plan, &steps)))
+    let known = find_run(&agents.app, Some(run))?;
+    let steps = agents.app.steps(known.id())?;
+    let missing = sprag_app::missing_logs(&agents.app, agents.app.files(), &known)?;
+    Ok(json!(RunDetail::of(&known.run, &known.plan, &steps, &missing)))
 }
 
 async fn run_explain(agents: &Agents, given: OneRun) -> Done {
-    let known = find_run(&agents.store, Some(&given.run))?;
-    Ok(json!(sprag::explain(&agents.store, &known)?))
+    let known = find_run(&agents.app, Some(&given.run))?;
+    Ok(json!(sprag_app::explain(&agents.app, &known)?))
 }
 
 async fn run_logs(agents: &Agents, given: Logs) -> Done {
     let bytes = given.bytes.unwrap_or(16 * 1024).min(256 * 1024);
-    Ok(json!({ "text": log_tail(agents, &given.run, &given.step, bytes)? }))
+    let (text, note) = log_tail(agents, &given.run, &given.step, bytes)?;
+    Ok(match note {
+        Some(note) => json!({ "text": text, "note": note }),
+        None => json!({ "text": text }),
+    })
 }
 
-/// The end of what a step's last attempt printed.
-pub(crate) fn log_tail(agents: &Agents, run: &str, step: &str, bytes: usize) -> Result<String, Trouble> {
-    let known = find_run(&agents.store, Some(run))?;
-    let no = known.find_step(step, Some(&agents.store))?;
-    let executions = agents.store.read(|db| db.executions(known.id()))?;
-    let Some(last) = executions.iter().rfind(|execution| execution.id.step == no) else {
-        return Ok(String::new());
+/// Returns the end of the log of a step's last started attempt, and a note: why there is no log, or which part is
+/// missing.
+pub(crate) fn log_tail(
+    agents: &Agents,
+    run: &str,
+    step: &str,
+    bytes: usize,
+) -> Result<(String, Option<String>), Trouble> {
+    let known = find_run(&agents.app, Some(run))?;
+    let no = known.find_step(step, Some(&agents.app))?;
+    let Some(row) = agents.app.step(known.id(), no)? else {
+        return Ok((String::new(), None));
     };
-    let path = agents.files.log(last.id, &known.name_of(&agents.store, no));
+    let last = match find_attempt(&agents.app, &known, no, None) {
+        Ok(last) if last.started_ms.is_some() => last,
+        _ => return Ok((String::new(), Some(why_no_log(&agents.app, &known, &row)?))),
+    };
+    let name = known.name_of(&agents.app, no);
+    let place = log_place(&agents.app, agents.app.files(), &last, &name)?;
+    let path = agents.app.files().log(last.id, &name);
     let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(&path)?;
+        let mut file = sprag_process::open_regular(&path)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(bytes as u64)))?;
         let mut text = Vec::new();
@@ -295,25 +302,25 @@ pub(crate) fn log_tail(agents: &Agents, run: &str, step: &str, bytes: usize) -> 
         Ok(text)
     };
     match read() {
-        Ok(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Ok(text) => Ok((String::from_utf8_lossy(&text).into_owned(), place.told())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((String::new(), place.told())),
         Err(error) => Err(Trouble::new("failed", format!("the log cannot be read: {error}"), "try again")),
     }
 }
 
 async fn run_cancel(agents: &Agents, given: OneRun) -> Done {
-    let known = find_run(&agents.store, Some(&given.run))?;
-    agents.store.person().cancel_run(known.id()).await?.require_applied()?;
+    let known = find_run(&agents.app, Some(&given.run))?;
+    agents.app.cancel_run(known.id(), None).await?;
     status(agents, &known.id().to_string())
 }
 
 async fn gate_list(agents: &Agents, _: Nothing) -> Done {
-    /// Live runs that are looked at for questions.
+    /// The largest number of live runs that are searched for questions.
     const LOOK: usize = 1_000;
     let mut told = Vec::new();
-    for run in agents.store.read(|db| db.live_runs(None, LOOK))? {
-        // Those of runs that are the work of its steps are told with those runs.
-        let own = gates::questions(&agents.store, run)?.into_iter().filter(|asked| asked.gate.run == run);
+    for run in agents.app.live_runs(LOOK)? {
+        // Questions of child runs are listed with those runs.
+        let own = gates::questions(&agents.app, run)?.into_iter().filter(|asked| asked.gate.run == run);
         told.extend(own.map(|asked| {
             let (question, choices) = (gate_text(&asked.gate), asked.choices());
             json!({ "run": run, "step": asked.step, "question": question, "choices": choices })
@@ -323,11 +330,11 @@ async fn gate_list(agents: &Agents, _: Nothing) -> Done {
 }
 
 async fn gate_answer(agents: &Agents, given: AnswerGate) -> Done {
-    let known = find_run(&agents.store, Some(&given.run))?;
-    let asked = gates::question(&agents.store, known.id(), given.step.as_deref())?;
+    let known = find_run(&agents.app, Some(&given.run))?;
+    let asked = gates::question(&agents.app, known.id(), given.step.as_deref())?;
     let answer =
         gates::Answer { approved: None, choice: Some(&given.choice), comment: given.comment.as_deref() };
-    let answered = gates::answer(&agents.store, &asked.gate, answer).await?;
+    let answered = gates::answer(&agents.app, &asked.gate, answer).await?;
     Ok(json!({
         "run": asked.gate.run, "step": asked.step,
         "choice": answered.choice, "approved": answered.approved,

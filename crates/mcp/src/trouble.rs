@@ -1,11 +1,10 @@
-//! What could not be done, told so that an agent knows what to do next.
+//! Errors of tools, with a hint that tells the agent what to do next.
 
 use rmcp::ErrorData;
 use serde_json::{Value, json};
-use sprag::boards::BoardError;
-use sprag::{Complaint, ComplaintKind, Diagnostics};
+use sprag_app::{Diagnostics, Error, ErrorKind};
 
-/// Why a tool could not do what it was asked.
+/// The error of a tool.
 #[derive(Debug)]
 pub(crate) struct Trouble {
     code: &'static str,
@@ -18,54 +17,41 @@ impl Trouble {
         Trouble { code, message: message.into(), next: next.into() }
     }
 
-    /// Nobody waits for the answer any more.
+    /// Creates the error of a call that was cancelled, because its caller no longer waits for the answer.
     pub(crate) fn gone() -> Self {
         Trouble::new("cancelled", "the call was cancelled", "call it again if it is still wanted")
     }
 
-    /// As the agent reads it.
+    /// Returns the error as the agent reads it.
     pub(crate) fn told(&self) -> Value {
         json!({ "error": self.code, "message": self.message, "next": self.next })
     }
 
-    /// For requests that are not tools, and have no other way to say it.
+    /// Converts the error for requests that are not tools, which can fail in no other way.
     pub(crate) fn into_error(self) -> ErrorData {
         ErrorData::invalid_params(format!("{}; {}", self.message, self.next), Some(self.told()))
     }
 }
 
-impl From<BoardError> for Trouble {
-    fn from(error: BoardError) -> Self {
-        Trouble::new(error.code(), error.to_string(), error.next())
-    }
-}
-
-impl From<Complaint> for Trouble {
-    fn from(complaint: Complaint) -> Self {
-        let (code, next) = match complaint.kind {
-            ComplaintKind::NotFound => ("not_found", "look at what there is: run_list"),
-            ComplaintKind::Wrong => ("invalid", "correct it and try again; nothing was changed"),
-            ComplaintKind::Refused => ("refused", "look at the run before trying again: run_status"),
-            ComplaintKind::Failed => ("failed", "try again in a moment"),
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        let next = match error.kind {
+            ErrorKind::NotFound => "look at what there is: run_list",
+            ErrorKind::Invalid if error.diagnostics.is_some() => {
+                "correct the pipeline or its inputs and try again"
+            }
+            ErrorKind::Invalid => "correct it and try again; nothing was changed",
+            ErrorKind::Refused => "look at the run before trying again: run_status",
+            ErrorKind::Unavailable | ErrorKind::Bug => "try again in a moment",
+            ErrorKind::UnknownOutcome => "look whether it was done before doing it again",
         };
-        Trouble::new(code, complaint.message, complaint.next.unwrap_or_else(|| next.to_owned()))
-    }
-}
-
-impl From<sprag_store::Error> for Trouble {
-    fn from(error: sprag_store::Error) -> Self {
-        Complaint::from(error).into()
-    }
-}
-
-impl From<sprag_store::NotApplied> for Trouble {
-    fn from(refused: sprag_store::NotApplied) -> Self {
-        Complaint::from(refused).into()
+        let code = if error.diagnostics.is_some() { "invalid" } else { error.code };
+        Trouble::new(code, error.message, error.next.unwrap_or_else(|| next.to_owned()))
     }
 }
 
 impl From<Diagnostics> for Trouble {
     fn from(diagnostics: Diagnostics) -> Self {
-        Trouble::new("invalid", diagnostics.to_string(), "correct the pipeline or its inputs and try again")
+        Error::from(diagnostics).into()
     }
 }

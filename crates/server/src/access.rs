@@ -1,176 +1,120 @@
-//! Who may do what: tokens, their scopes, and how a request shows one.
+//! Access control: tokens, their scopes, and how a request shows one.
 //!
-//! A token is 256 random bits, shown once; the store keeps its SHA-256. Without tokens only callers of this
-//! machine are let in, and only where the server was told so.
+//! A token is 256 random bits, shown once; the store keeps its SHA-256. The token of the server's data directory has
+//! no row in the store. Callers without a token are let in only if the server was started with `--auth none`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use sprag_store::{Id, Store, TokenRow};
-use utoipa::ToSchema;
+use sprag_app::tokens::{LOCAL_TOKEN, Scope, token_hash};
+use sprag_app::{Id, TokenRow};
 
 use crate::app::App;
 use crate::problem::Problem;
 
-/// How tokens begin, so that they are known for what they are wherever they turn up.
-const PREFIX: &str = "sprag_";
-/// How long a token is believed without asking the store: so long a removed one may still be used.
+/// The time for which a token is trusted without asking the store. A removed token may still be used for this long.
 const BELIEVED_MS: i64 = 1_000;
-/// How many tokens are remembered between requests.
+/// The number of tokens that are remembered between requests.
 const REMEMBERED: usize = 1_024;
 
-/// What a token lets its bearer do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Look at everything.
-    Read,
-    /// Start, end and change runs, answer their questions.
-    Run,
-    /// Claim work and report it.
-    Work,
-    /// Everything, tokens and hooks included.
-    Admin,
-}
-
-impl Scope {
-    /// All of them.
-    pub const ALL: [Scope; 4] = [Scope::Read, Scope::Run, Scope::Work, Scope::Admin];
-
-    /// Its word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Scope::Read => "read",
-            Scope::Run => "run",
-            Scope::Work => "work",
-            Scope::Admin => "admin",
-        }
-    }
-
-    /// The scope of this word.
-    pub fn parse(word: &str) -> Option<Scope> {
-        Scope::ALL.into_iter().find(|scope| scope.as_str() == word)
-    }
-
-    /// Whether having this one is enough for `wanted`.
-    fn covers(self, wanted: Scope) -> bool {
-        self == wanted || self == Scope::Admin || wanted == Scope::Read
-    }
-}
-
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// Whoever sent a request.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// The token, if one was shown.
+    /// The token's number; none if the caller showed no token.
     pub token: Option<Id>,
-    /// What it may do.
+    /// The token's name; empty without one. Callers with different names share no hosts and no agents.
+    pub name: Arc<str>,
+    /// The token's SHA-256; empty without one.
+    pub(crate) hash: Arc<str>,
+    /// The scopes of the token: what the caller may do.
     pub scopes: Vec<Scope>,
 }
 
 impl Caller {
-    /// Whether it may do this.
+    /// Whether the caller is a program of the server's own user: it shows the token of the data directory, or the
+    /// server asks for none.
+    pub(crate) fn is_own(&self) -> bool {
+        self.token.is_none() || *self.name == *LOCAL_TOKEN
+    }
+
+    /// Returns the name that agents of this caller are bound to; empty for programs of the server's own user, which
+    /// share the store with it anyway.
+    pub(crate) fn agent_scope(&self) -> Arc<str> {
+        if self.is_own() { "".into() } else { Arc::clone(&self.name) }
+    }
+
+    /// Whether the caller has a scope that covers `wanted`.
     pub fn may(&self, wanted: Scope) -> bool {
         self.scopes.iter().any(|scope| scope.covers(wanted))
     }
 }
 
-/// A new token: what its bearer shows, and what the store keeps.
-pub fn new_token(store: &Store, name: &str, scopes: &[Scope], expires_ms: Option<i64>) -> (String, TokenRow) {
-    let mut bits = [0u8; 32];
-    fill_random(&mut bits);
-    let secret = format!("{PREFIX}{}", hex(&bits));
-    let words: Vec<&str> = scopes.iter().map(|scope| scope.as_str()).collect();
-    let row = TokenRow {
-        id: store.new_id(),
-        name: name.into(),
-        hash: hash(&secret).into(),
-        scopes: words.join(",").into(),
-        created_ms: store.now().wall_ms,
-        expires_ms,
-    };
-    (secret, row)
-}
-
-/// Fills with what nobody can guess.
-pub(crate) fn fill_random(bytes: &mut [u8]) {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        // Interrupted by a signal at most; the kernel's source is there from early on.
-        if let Ok(count) =
-            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-        {
-            filled += count;
-        }
-    }
-}
-
-/// Bytes in hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn hash(secret: &str) -> String {
-    hex(&Sha256::digest(secret.as_bytes()))
-}
-
 /// Tokens by their hashes, each with the moment at which it was last looked up.
 type KnownTokens = BTreeMap<String, (i64, Arc<TokenRow>)>;
 
-/// Lets callers in.
+/// The check of callers' tokens.
 pub(crate) struct Access {
-    /// A request without a token is refused.
+    /// Whether a request without a token is refused.
     required: bool,
+    /// The token of the server's data directory, if it has one.
+    local: Option<Caller>,
     known: Mutex<KnownTokens>,
 }
 
 impl Access {
-    pub(crate) fn new(required: bool) -> Self {
-        Access { required, known: Mutex::default() }
+    pub(crate) fn new(required: bool, local: Option<&str>) -> Self {
+        let local = local.map(|secret| {
+            let hash = token_hash(secret);
+            Caller {
+                token: Some(sprag_worker::wire::worker_id(LOCAL_TOKEN, &hash)),
+                name: LOCAL_TOKEN.into(),
+                hash: hash.into(),
+                scopes: Scope::ALL.to_vec(),
+            }
+        });
+        Access { required, local, known: Mutex::default() }
     }
 
-    /// Who sent this; a problem if they are not to be let in at all.
+    /// Returns the sender of a request; a problem if it may not be let in at all.
     pub(crate) async fn caller(&self, app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
         let Some(shown) = bearer(headers)? else {
             return match self.required {
                 true => Err(unauthorized("this server wants a token")),
-                false => Ok(Caller { token: None, scopes: Scope::ALL.to_vec() }),
+                false => {
+                    Ok(Caller { token: None, name: "".into(), hash: "".into(), scopes: Scope::ALL.to_vec() })
+                }
             };
         };
-        let token =
-            self.token(app, hash(&shown)).await?.ok_or_else(|| unauthorized("the token is not known"))?;
-        if token.expires_ms.is_some_and(|at| at <= app.store().now().wall_ms) {
+        let hash = token_hash(&shown);
+        if let Some(local) = self.local.as_ref().filter(|local| *local.hash == *hash) {
+            return Ok(local.clone());
+        }
+        let token = self.token(app, hash).await?.ok_or_else(|| unauthorized("the token is not known"))?;
+        if token.expires_ms.is_some_and(|at| at <= app.core().now().wall_ms) {
             return Err(unauthorized("the token has expired"));
         }
         let scopes = token.scopes.split(',').filter_map(Scope::parse).collect();
-        Ok(Caller { token: Some(token.id), scopes })
+        let (name, hash) = (Arc::clone(&token.name), Arc::clone(&token.hash));
+        Ok(Caller { token: Some(token.id), name, hash, scopes })
     }
 
     async fn token(&self, app: &App, hash: String) -> Result<Option<Arc<TokenRow>>, Problem> {
-        let now_ms = app.store().now().steady_ms;
+        let now_ms = app.core().now().steady_ms;
         if let Some((at_ms, token)) = self.known().get(&hash)
             && now_ms - at_ms < BELIEVED_MS
         {
             return Ok(Some(Arc::clone(token)));
         }
         let wanted = hash.clone();
-        let found = app.read(move |db| db.token_by_hash(&wanted)).await?.map(Arc::new);
+        let found = app.blocking(move |app| Ok(app.core().token_by_hash(&wanted)?)).await?.map(Arc::new);
         let mut known = self.known();
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        // Only what is there is remembered: guesses must not fill the memory.
+        // Only tokens that exist are remembered: guesses must not fill the memory.
         match &found {
             Some(token) => known.insert(hash, (now_ms, Arc::clone(token))),
             None => known.remove(&hash),
@@ -196,10 +140,13 @@ fn bearer(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 
 fn unauthorized(message: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", message)
-        .next("send `authorization: Bearer TOKEN`; make one with `sprag token new NAME`")
+        .next(
+            "send `authorization: Bearer TOKEN`; the server's own user has one in the file `token` of the data directory, \
+             others get one with `sprag token new NAME`",
+        )
 }
 
-/// One of these a request needs at least, whatever its endpoint asks for beyond that.
+/// Returns the scopes of which a request needs at least one, whatever its endpoint asks for beyond that.
 pub(crate) fn least(method: &Method) -> &'static [Scope] {
     match *method {
         Method::GET | Method::HEAD => &[Scope::Read],
@@ -207,7 +154,7 @@ pub(crate) fn least(method: &Method) -> &'static [Scope] {
     }
 }
 
-/// That a caller lacks a scope.
+/// Returns the problem for a caller that lacks a scope.
 pub(crate) fn forbidden(wanted: Scope) -> Problem {
     Problem::new(StatusCode::FORBIDDEN, "forbidden", format!("the token does not have the scope `{wanted}`"))
         .next(format!("use a token with it: sprag token new NAME --scope {wanted}"))
@@ -232,13 +179,13 @@ macro_rules! guards {
 }
 
 guards! {
-    /// Whoever may look.
+    /// A caller that may read.
     MayRead = Read,
-    /// Whoever may start and change runs.
+    /// A caller that may start and change runs.
     MayRun = Run,
-    /// Whoever may claim work and report it.
+    /// A caller that may claim work and report it.
     MayWork = Work,
-    /// Whoever may do everything.
+    /// A caller that may do everything.
     MayAdmin = Admin,
 }
 
@@ -248,7 +195,13 @@ mod tests {
 
     #[test]
     fn scopes_cover_what_they_say() {
-        let may = |scopes: &[Scope], wanted| Caller { token: None, scopes: scopes.to_vec() }.may(wanted);
+        let caller = |scopes: &[Scope]| Caller {
+            token: None,
+            name: "".into(),
+            hash: "".into(),
+            scopes: scopes.to_vec(),
+        };
+        let may = |scopes: &[Scope], wanted| caller(scopes).may(wanted);
         for wanted in Scope::ALL {
             assert!(may(&[Scope::Admin], wanted));
             assert_eq!(may(&[Scope::Read], wanted), wanted == Scope::Read);

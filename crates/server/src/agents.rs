@@ -1,11 +1,13 @@
 //! `/mcp`: the same tools that `sprag mcp` has, over streamable HTTP.
 //!
-//! Each request stands for itself: nothing is kept between two of them, so that a restart loses no session.
+//! Each request is complete in itself: the server keeps nothing between two of them, so that a restart loses no
+//! session.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -18,17 +20,19 @@ use crate::access::{MayRun, MayWork};
 use crate::app::App;
 use crate::problem::Problem;
 
-/// How long requests may go on once the server is to end.
+/// The time for which requests may continue once the server is stopping.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
-/// An answer has to come before the request's own time is over.
+/// The longest wait of a tool: its answer has to come before the request's own time limit.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn router(app: &App) -> Router<App> {
-    let agents = Agents::new(app.store().clone(), app.data(), app.dir()).waiting_at_most(LONGEST_WAIT);
+    let agents = Agents::new(app.core().clone(), app.dir())
+        .waiting_at_most(LONGEST_WAIT)
+        .looking_through(app.checkouts().clone());
     let config = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_json_response(true)
-        // Names and origins are looked at for all requests alike, before they come here.
+        // The guard checks hosts and origins of all requests before they come here.
         .disable_allowed_hosts()
         .disable_allowed_origins()
         .with_max_request_body_bytes(app.options().body_limit);
@@ -40,24 +44,32 @@ pub(crate) fn router(app: &App) -> Router<App> {
     Router::new().route_service("/mcp", service).layer(from_fn_with_state(app.clone(), allowed))
 }
 
-/// The tools start runs and report work: whoever uses them may do both.
+/// Lets a caller use the tools if it may both start runs and report work, because the tools do both.
 async fn allowed(
     _: MayRun,
-    _: MayWork,
+    MayWork(caller): MayWork,
     State(app): State<App>,
-    mut request: Request,
+    request: Request,
     next: Next,
 ) -> Response {
-    // Dropped with this request: whoever works for it then hears that nobody waits any more.
-    let (_there, caller) = watch::channel(());
-    request.extensions_mut().insert(Caller(caller));
+    // The body is read here, so that it counts like every other body.
+    let (parts, body) = request.into_parts();
+    let token = caller.token.filter(|_| !caller.is_own());
+    let body = match app.bodies().read(body, app.options().body_limit, token).await {
+        Ok(body) => body,
+        Err(problem) => return problem.into_response(),
+    };
+    let mut request = Request::from_parts(parts, Body::from(body.bytes.clone()));
+    // Dropped with this request: the task that works for it then learns that the caller no longer waits.
+    let (_open, there) = watch::channel(());
+    request.extensions_mut().insert(Caller { there, scope: caller.agent_scope() });
     tokio::select! {
         answer = next.run(request) => answer,
         () = last_call(&app) => Problem::unavailable("the server ends").into_response(),
     }
 }
 
-/// Waits until the server is to end, and a little longer, so that what is about to be answered is.
+/// Waits until the server is stopping, and a little longer, so that answers that are almost ready are still sent.
 async fn last_call(app: &App) {
     let _ = app.stopping().wait_for(|stop| *stop).await;
     let _ = tokio::time::timeout(LAST_ANSWERS, std::future::pending::<()>()).await;

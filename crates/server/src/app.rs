@@ -1,66 +1,73 @@
-//! What every endpoint can reach.
+//! The state that every endpoint can reach.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::{Backend, Id, Store};
-use sprag_worker::Files;
+use sprag_app::{CheckoutLooks, Files, Id};
+use sprag_store::{Backend, Store};
 use tokio::sync::{Semaphore, watch};
 
-use crate::access::Access;
+use crate::access::{Access, Caller};
+use crate::bodies::Bodies;
 use crate::feed::Feed;
 use crate::metrics::Metrics;
+use crate::places::Places;
 use crate::problem::{Problem, internal};
 use crate::rate::Rate;
 use crate::routes::Waiting;
 
-/// How many reads of the store go on at once; each has a connection of its own.
+/// The number of reads of the store at once; each has a connection of its own.
 const READERS: usize = 8;
 
 /// Whether a token is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Auth {
-    /// Not from this machine, if the server listens to nobody else.
-    Loopback,
-    /// Always.
-    Always,
+    /// Every request has to show a token.
+    Token,
+    /// No request has to show a token. Every user of this machine may do everything.
+    None,
 }
 
-/// How a server behaves.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// Whether a token is needed.
     pub auth: Auth,
-    /// Names by which the server may be called, beside its own.
+    /// Host names by which clients may call the server, beside its own.
     pub allow_hosts: Vec<String>,
     /// The folder whose pipelines can be named, and where runs work.
     pub project: Option<PathBuf>,
-    /// How many bytes a body may have.
+    /// The most bytes of a request's body.
     pub body_limit: usize,
-    /// How many connections there may be at once.
+    /// The most connections at once.
     pub connections: usize,
-    /// How many requests a second each token may send; none: a thousand, and any number without a token.
+    /// The most requests a second of each token. If none: a thousand, and no limit for the server's own user.
     pub rate_limit: Option<u32>,
-    /// How long a request may take until it is answered, long polls included.
+    /// The longest time until a request is answered, long polls included.
     pub request_timeout: Duration,
-    /// How long a client may take to send its headers, to send anything at all, or to read its answer.
+    /// The longest time that a client may take to send its headers, to send anything at all, or to read its answer.
     pub idle_timeout: Duration,
-    /// How often a hook is tried in a row before it is parked.
+    /// The number of failed tries in a row after which a hook is parked.
     pub hook_tries: u32,
-    /// How often a silent stream shows that it is alive.
+    /// Whether hooks may be sent to addresses of private networks.
+    pub private_hooks: bool,
+    /// The interval at which a silent stream shows that it is alive.
     pub heartbeat: Duration,
+    /// Whether this process has a worker too. Then runs may begin in folders of this machine, and the caller that
+    /// starts one is told of uncommitted changes there. A server without a worker never runs git for a caller.
+    pub has_worker: bool,
 }
 
 impl Options {
-    /// The usual ones, at this address.
+    /// Returns the default settings, at this address.
     pub fn new(listen: SocketAddr) -> Self {
         Options {
             listen,
-            auth: Auth::Loopback,
+            auth: Auth::Token,
             allow_hosts: Vec::new(),
             project: None,
             body_limit: 2 << 20,
@@ -69,66 +76,95 @@ impl Options {
             request_timeout: Duration::from_secs(75),
             idle_timeout: Duration::from_secs(30),
             hook_tries: 12,
+            private_hooks: false,
             heartbeat: Duration::from_secs(15),
+            has_worker: false,
         }
     }
 
-    /// Whether a request must show a token.
-    pub(crate) fn wants_token(&self) -> bool {
-        self.auth == Auth::Always || !self.listen.ip().is_loopback()
+    /// Returns the reason why a server must not be started with these settings: without tokens it may serve this
+    /// machine alone.
+    pub(crate) fn contradiction(&self) -> Option<&'static str> {
+        match self.auth {
+            Auth::Token => None,
+            Auth::None if !self.listen.ip().is_loopback() => {
+                Some("it can be reached from other machines, so callers need a token")
+            }
+            Auth::None if !self.allow_hosts.is_empty() => {
+                Some("it may be called by another name, through a proxy, so callers need a token")
+            }
+            Auth::None => None,
+        }
     }
 }
 
-/// Whether the executor and the worker of this process go on.
+/// A function that tells whether the executor and the worker of this process are still running.
 pub(crate) type Alive = Box<dyn Fn() -> bool + Send + Sync>;
 
-/// What every endpoint can reach. Cloning it is cheap.
+/// The parts of the server's process that endpoints use.
+pub(crate) struct Surroundings {
+    /// The journal as it grows.
+    pub(crate) feed: Feed,
+    /// The server's counters.
+    pub(crate) metrics: Metrics,
+    /// Tells whether the executor and the worker are still running.
+    pub(crate) alive: Alive,
+    /// Becomes true when the server is stopping.
+    pub(crate) stopping: watch::Receiver<bool>,
+}
+
+/// The state that every endpoint can reach. Cloning it is cheap.
 #[derive(Clone)]
 pub struct App(Arc<Inner>);
 
 struct Inner {
-    store: Store,
-    files: Files,
-    data: PathBuf,
+    core: sprag_app::App,
     dir: PathBuf,
     options: Options,
     access: Access,
     rate: Rate,
     failed_rate: Rate,
+    open: Arc<Places<Id>>,
+    bodies: Arc<Bodies>,
     feed: Feed,
     metrics: Metrics,
     alive: Alive,
     stopping: watch::Receiver<bool>,
     reads: Arc<Semaphore>,
+    checkouts: CheckoutLooks,
     waiting: Waiting,
     id: Id,
 }
 
 impl App {
     pub(crate) fn new(
-        store: Store,
-        data: &Path,
+        core: sprag_app::App,
         options: Options,
-        feed: Feed,
-        metrics: Metrics,
-        alive: Alive,
-        stopping: watch::Receiver<bool>,
+        local_token: Option<&str>,
+        surroundings: Surroundings,
     ) -> App {
-        /// What a busy worker needs, several times over.
+        let Surroundings { feed, metrics, alive, stopping } = surroundings;
+        /// Several times what a busy worker needs.
         const USUAL_PER_SECOND: u32 = 1_000;
-        /// Guessing a token is slower than this.
+        /// The most failed attempts a second: enough to slow down guessing a token.
         const FAILED_PER_SECOND: u32 = 10;
-        let dir =
-            options.project.clone().or_else(|| std::env::current_dir().ok()).unwrap_or_else(|| data.into());
+        /// Several times what one worker needs.
+        const LEAST_OPEN: usize = 64;
+        let dir = options
+            .project
+            .clone()
+            .or_else(|| std::env::current_dir().ok())
+            .unwrap_or_else(|| core.data().into());
         App(Arc::new(Inner {
-            id: store.new_id(),
-            access: Access::new(options.wants_token()),
+            id: core.new_id(),
+            access: Access::new(options.auth == Auth::Token, local_token),
             rate: Rate::new(options.rate_limit.unwrap_or(USUAL_PER_SECOND)),
             failed_rate: Rate::new(FAILED_PER_SECOND),
-            files: Files::new(data),
-            data: data.to_owned(),
+            open: Places::new((options.connections / 2).max(LEAST_OPEN)),
+            bodies: Arc::default(),
             dir,
-            store,
+            core,
+            checkouts: CheckoutLooks::new(options.has_worker),
             options,
             feed,
             metrics,
@@ -139,32 +175,37 @@ impl App {
         }))
     }
 
-    /// The store.
+    /// Returns the application that every endpoint calls.
+    pub fn core(&self) -> &sprag_app::App {
+        &self.0.core
+    }
+
+    /// Returns the store, for the endpoints of remote workers.
     pub fn store(&self) -> &Store {
-        &self.0.store
+        self.0.core.store()
     }
 
-    /// Where runs' files lie.
+    /// Returns the layout of logs and artifacts.
     pub fn files(&self) -> &Files {
-        &self.0.files
+        self.0.core.files()
     }
 
-    /// The data directory.
+    /// Returns the data directory.
     pub fn data(&self) -> &Path {
-        &self.0.data
+        self.0.core.data()
     }
 
-    /// Where runs work that say nothing else.
+    /// Returns the folder in which runs work that name no other.
     pub fn dir(&self) -> &Path {
         &self.0.dir
     }
 
-    /// How the server behaves.
+    /// Returns the server's settings.
     pub fn options(&self) -> &Options {
         &self.0.options
     }
 
-    /// This server's number, by which it holds what only one may do.
+    /// Returns this server's number, under which it takes leases that only one server may hold.
     pub fn id(&self) -> Id {
         self.0.id
     }
@@ -173,16 +214,26 @@ impl App {
         &self.0.access
     }
 
-    /// How often a caller may ask. This machine's own may without end, unless somebody set a limit.
-    pub(crate) fn rate(&self, has_token: bool) -> Option<&Rate> {
-        (has_token || self.0.options.rate_limit.is_some()).then_some(&self.0.rate)
+    /// Returns the rate limit for a caller. The server's own user has none, unless a limit was set.
+    pub(crate) fn rate(&self, caller: &Caller) -> Option<&Rate> {
+        (!caller.is_own() || self.0.options.rate_limit.is_some()).then_some(&self.0.rate)
     }
 
     pub(crate) fn failed_rate(&self) -> &Rate {
         &self.0.failed_rate
     }
 
-    /// The journal as it grows.
+    /// Returns the requests and streams that each token has open.
+    pub(crate) fn open(&self) -> &Arc<Places<Id>> {
+        &self.0.open
+    }
+
+    /// Returns the count of bodies that are being read.
+    pub(crate) fn bodies(&self) -> &Arc<Bodies> {
+        &self.0.bodies
+    }
+
+    /// Returns the journal's feed.
     pub(crate) fn feed(&self) -> &Feed {
         &self.0.feed
     }
@@ -191,7 +242,7 @@ impl App {
         &self.0.metrics
     }
 
-    /// The workers that wait for work.
+    /// Returns the workers that wait for work.
     pub(crate) fn waiting(&self) -> &Waiting {
         &self.0.waiting
     }
@@ -200,12 +251,17 @@ impl App {
         (self.0.alive)()
     }
 
-    /// Becomes true when the server is to end: streams and long polls end with it.
+    /// Returns a signal that becomes true when the server is stopping: streams and long polls end with it.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.0.stopping.clone()
     }
 
-    /// Looks at one consistent state of the store, beside the tasks that answer others.
+    /// Returns the search for uncommitted changes where runs are started.
+    pub(crate) fn checkouts(&self) -> &CheckoutLooks {
+        &self.0.checkouts
+    }
+
+    /// Reads one consistent state of the store, without blocking the tasks that answer other requests.
     pub async fn read<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut dyn Backend) -> sprag_store::Result<T> + Send + 'static,
@@ -213,7 +269,7 @@ impl App {
         self.blocking(move |app| Ok(app.store().read(look)?)).await
     }
 
-    /// Does something that may wait for the disk.
+    /// Runs a function that may wait for the disk.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&App) -> Result<T, Problem> + Send + 'static,
@@ -221,7 +277,7 @@ impl App {
         let place = Arc::clone(&self.0.reads).acquire_owned().await;
         let place = place.map_err(|_| Problem::unavailable("the server ends"))?;
         let app = self.clone();
-        // Whoever asked may go away: the place is free when the work is done, not before.
+        // The caller may disconnect: its place becomes free when the work is done, not before.
         tokio::task::spawn_blocking(move || {
             let done = work(&app);
             drop(place);

@@ -1,6 +1,7 @@
-//! Connections: how many there may be, how long each may keep silent, and how they end with the server.
+//! Connections: how many there may be, how long each may stay silent, and how they end with the server.
 
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,11 +19,16 @@ use tokio::task::JoinSet;
 use tower::ServiceExt;
 
 use crate::app::Options;
-use crate::guard::Peer;
+use crate::guard::{HealthOnly, Peer};
+use crate::places::Places;
 
-/// How many bytes the headers of a request may have. There may be a hundred of them.
+/// The most bytes of a request's headers. There may be a hundred of them.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
-/// How long to wait after accepting failed: too many open files pass.
+/// The number of connections beyond the limit, on which only health requests are answered.
+const RESERVED: usize = 32;
+/// The time for which a client may stay silent on one of these.
+const RESERVED_IDLE: Duration = Duration::from_secs(1);
+/// The pause after a failed accept: a lack of file descriptors passes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until told to stop; then lets those that are busy finish.
@@ -34,6 +40,8 @@ pub(crate) async fn accept(
     mut hurry: watch::Receiver<bool>,
 ) {
     let places = Arc::new(Semaphore::new(options.connections));
+    let reserved = Arc::new(Semaphore::new(RESERVED));
+    let addresses: Arc<Places<IpAddr>> = Places::new(options.connections / 2);
     let mut open = JoinSet::new();
     while !*stop.borrow() {
         let accepted = tokio::select! {
@@ -50,15 +58,25 @@ pub(crate) async fn accept(
             }
         };
         set_up(&stream, options.idle_timeout);
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            open.spawn(turn_away(stream));
-            continue;
-        };
         let (router, idle, stop) = (router.clone(), options.idle_timeout, stop.clone());
-        open.spawn(async move {
-            serve(stream, Peer(peer), router, idle, stop).await;
-            drop(place);
-        });
+        // All programs of this machine share one address, which says nothing about how much each takes.
+        let ip = origin_of(peer.ip());
+        let share = if ip.is_loopback() { Some(None) } else { addresses.take(ip).map(Some) };
+        let place = Arc::clone(&places).try_acquire_owned().ok();
+        if let (Some(share), Some(place)) = (share, place) {
+            open.spawn(async move {
+                serve(stream, Peer(peer), None, router, idle, stop).await;
+                drop((share, place));
+            });
+        } else if let Ok(place) = Arc::clone(&reserved).try_acquire_owned() {
+            let idle = idle.min(RESERVED_IDLE);
+            open.spawn(async move {
+                serve(stream, Peer(peer), Some(HealthOnly), router, idle, stop).await;
+                drop(place);
+            });
+        } else {
+            open.spawn(turn_away(stream));
+        }
     }
     drop(listener);
     while !open.is_empty() && !*hurry.borrow() {
@@ -70,9 +88,21 @@ pub(crate) async fn accept(
     open.abort_all();
 }
 
+/// Returns the address that counts as one caller: an IPv4 address, or the network of an IPv6 address, within which a
+/// machine chooses its addresses freely.
+pub(crate) fn origin_of(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) if !ip.is_loopback() => {
+            let [a, b, c, d, ..] = ip.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+        ip => ip,
+    }
+}
+
 fn set_up(stream: &TcpStream, idle: Duration) {
     let _ = stream.set_nodelay(true);
-    // A peer that is gone without a word is noticed after this long, whatever there is to send to it.
+    // The time after which a peer that silently disappeared is noticed, whatever there is to send to it.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, idle.as_millis() as u32);
     let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
     let _ = rustix::net::sockopt::set_tcp_keepidle(stream, idle);
@@ -80,7 +110,7 @@ fn set_up(stream: &TcpStream, idle: Duration) {
     let _ = rustix::net::sockopt::set_tcp_keepcnt(stream, 3);
 }
 
-/// Tells a client that there is no place for it.
+/// Tells a client that the server has no free connection for it.
 async fn turn_away(mut stream: TcpStream) {
     const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n\
                             connection: close\r\n\r\n";
@@ -90,12 +120,16 @@ async fn turn_away(mut stream: TcpStream) {
 async fn serve(
     stream: TcpStream,
     peer: Peer,
+    limited: Option<HealthOnly>,
     router: Router,
     idle: Duration,
     mut stop: watch::Receiver<bool>,
 ) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        if let Some(limited) = limited {
+            request.extensions_mut().insert(limited);
+        }
         router.clone().oneshot(request.map(Body::new))
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
@@ -114,7 +148,7 @@ async fn serve(
     }
 }
 
-/// Waits until somebody says so; what they said is not held on to.
+/// Waits until the signal becomes true. Does not hold on to the value, which would block the sender.
 pub(crate) async fn told(watch: &mut watch::Receiver<bool>) {
     let _ = watch.wait_for(|told| *told).await;
 }
@@ -131,7 +165,7 @@ impl<S> Impatient<S> {
         Impatient { stream, limit, waiting: None }
     }
 
-    /// Passes on what came of a write; too many that wait in a row are an error.
+    /// Passes on the result of a write; an error if the peer has not taken anything for the time limit.
     fn judge<T>(&mut self, cx: &mut Context<'_>, came: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if came.is_ready() {
             self.waiting = None;
@@ -185,5 +219,21 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn e04_one_machine_is_one_caller_whichever_address_it_picks() {
+        let origin = |ip: &str| origin_of(ip.parse().expect("an address")).to_string();
+        assert_eq!(origin("192.0.2.7"), "192.0.2.7");
+        assert_eq!(origin("::ffff:192.0.2.7"), "192.0.2.7");
+        assert_eq!(origin("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(origin("2001:db8:1:2::9"), origin("2001:db8:1:2:ffff::1"));
+        assert_ne!(origin("2001:db8:1:2::9"), origin("2001:db8:1:3::9"));
+        assert_eq!(origin("::1"), "::1");
     }
 }

@@ -1,14 +1,15 @@
-//! What is read out of a request, with its problems told as problems.
+//! Extractors: what endpoints read from a request, with errors reported as problems.
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 use sprag_lifecycle::RunId;
 
+use crate::access::Caller;
 use crate::app::App;
+use crate::bodies::ReadBody;
 use crate::problem::Problem;
 
 /// A JSON body.
@@ -26,12 +27,12 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
             )
             .next("send it with `content-type: application/json`"));
         }
-        let bytes = read_body(request, app.options().body_limit).await?;
-        parse(&bytes).map(Json)
+        let body = read_body(request, app.options().body_limit, app).await?;
+        parse(&body.bytes).map(Json)
     }
 }
 
-/// A JSON body that may be left out.
+/// A JSON body that may be absent.
 pub struct OptionalJson<T>(pub T);
 
 impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
@@ -39,10 +40,10 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let json = is_json(request.headers());
-        let bytes = read_body(request, app.options().body_limit).await?;
-        match (bytes.is_empty(), json) {
+        let body = read_body(request, app.options().body_limit, app).await?;
+        match (body.bytes.is_empty(), json) {
             (true, _) => Ok(OptionalJson(T::default())),
-            (false, true) => parse(&bytes).map(OptionalJson),
+            (false, true) => parse(&body.bytes).map(OptionalJson),
             (false, false) => Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "unsupported_media_type",
@@ -53,26 +54,17 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
     }
 }
 
-/// The whole body, no longer than the limit.
-pub(crate) async fn read_body(request: Request, limit: usize) -> Result<bytes::Bytes, Problem> {
-    let too_large = || {
-        Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "too_large",
-            format!("the body has more than {limit} bytes"),
-        )
-    };
+/// Reads the whole body, no longer than the limit. Its bytes count for the caller until it is dropped.
+pub(crate) async fn read_body(request: Request, limit: usize, app: &App) -> Result<ReadBody, Problem> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     // Refused before any of it is read.
     if announced.is_some_and(|length| length > limit as u64) {
-        return Err(too_large());
+        return Err(Problem::body_too_large(limit));
     }
-    match Limited::new(request.into_body(), limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
-        Err(error) => Err(Problem::malformed(format!("the body could not be read: {error}"))),
-    }
+    let caller = request.extensions().get::<Caller>();
+    let token = caller.filter(|caller| !caller.is_own()).and_then(|caller| caller.token);
+    app.bodies().read(request.into_body(), limit, token).await
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -82,7 +74,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // Fields have names here: a list of values in their order is not taken.
+    // Fields need names: a list of values in the order of the fields is refused.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::invalid("the body must be a JSON object"));
     }
@@ -92,7 +84,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     })
 }
 
-/// The query, in which nothing unknown may stand.
+/// The query, which may hold no unknown parameter.
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
@@ -115,13 +107,13 @@ impl FromRequestParts<App> for RunPath {
         let named = Path::<std::collections::BTreeMap<String, String>>::from_request_parts(parts, app).await;
         let named = named.map_err(|error| Problem::not_found(error.body_text()))?;
         let text = named.get("run").map(String::as_str).unwrap_or_default();
-        text.parse().map(RunPath).map_err(|error: sprag_lifecycle::NotARunId| {
+        text.parse().map(RunPath).map_err(|error: sprag_lifecycle::RunIdError| {
             Problem::not_found(error.to_string()).next("list the runs: GET /v1/runs")
         })
     }
 }
 
-/// One part of the path, by its name.
+/// Returns one part of the path, by its name.
 pub(crate) async fn part(parts: &mut Parts, app: &App, name: &str) -> Result<String, Problem> {
     let named = Path::<std::collections::BTreeMap<String, String>>::from_request_parts(parts, app).await;
     let named = named.map_err(|error| Problem::not_found(error.body_text()))?;
@@ -161,7 +153,7 @@ path_parts! {
 }
 
 impl IdPath {
-    /// The number; what is none names nothing.
+    /// Returns the part as a number. A part that is not a number names nothing, so the answer is not found.
     pub fn number(&self) -> Result<i64, Problem> {
         self.0
             .parse()
@@ -169,7 +161,7 @@ impl IdPath {
     }
 }
 
-/// `If-Match`: the version that the caller has seen, if it says one.
+/// The version in `If-Match` that the caller has seen; none if the header is absent.
 pub struct IfMatch(pub Option<u32>);
 
 impl FromRequestParts<App> for IfMatch {
@@ -191,7 +183,7 @@ impl FromRequestParts<App> for IfMatch {
 }
 
 impl IfMatch {
-    /// Insists on the version that the caller has seen.
+    /// Refuses the request if the version is not the one that the caller has seen.
     pub fn check(&self, version: u32) -> Result<(), Problem> {
         match self.0 {
             Some(seen) if seen != version => Err(Problem::new(

@@ -1,4 +1,4 @@
-//! Files of runs as they are sent: a part of one, never another's.
+//! Sending files of runs: a whole file or a part, and never a file outside of the run's folder.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,44 +9,33 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 
 use crate::problem::{Answer, Problem, internal};
 
-/// How much of a file is read at once.
+/// The number of bytes of a file that are read at once.
 const PIECE: usize = 64 * 1024;
 
-/// Opens what a name means in a folder: below it, and no link. Anything else is not there.
+/// Opens the file that a name means in a folder: below the folder, and not through a link. Any other name is not
+/// found.
 pub(crate) fn open_below(folder: &Path, name: &str) -> Answer<File> {
     let none = || Problem::not_found(format!("there is no file {name:?}"));
     let odd = |part: &str| part.is_empty() || part == "." || part == "..";
     if name.contains(['\0', '\\']) || name.split('/').any(odd) {
         return Err(none());
     }
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let base =
-        rustix::fs::openat(CWD, folder, OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY, Mode::empty())
-            .map_err(|_| none())?;
-    // The kernel itself refuses to leave the folder, whatever is put in the way in the meantime.
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let file = rustix::fs::openat2(&base, name, flags, Mode::empty(), beneath).map_err(|_| none())?;
-    let file = File::from(file);
-    match file.metadata() {
-        Ok(found) if found.is_file() => Ok(file),
-        _ => Err(none()),
-    }
+    sprag_process::open_below(folder, Path::new(name)).map_err(|_| none())
 }
 
-/// Which part of a file is wanted.
+/// The requested part of a file.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Part {
-    /// From which byte on.
+    /// The first byte; the file's start if absent.
     pub(crate) offset: Option<u64>,
-    /// How many bytes at most.
+    /// The most bytes; the rest of the file if absent.
     pub(crate) limit: Option<u64>,
 }
 
-/// Sends a file, or the part of it that is wanted, read piece by piece as the client takes it.
+/// Sends a file, or the requested part of it, and reads it piece by piece as the client takes it.
 pub(crate) fn send(mut file: File, kind: &'static str, headers: &HeaderMap, part: Part) -> Answer<Response> {
     let failed = |error: std::io::Error| internal(format!("reading a file: {error}"));
     let length = file.metadata().map_err(failed)?.len();
@@ -64,7 +53,7 @@ pub(crate) fn send(mut file: File, kind: &'static str, headers: &HeaderMap, part
             }
             (first, end, true)
         }
-        // What is no range of ours is ignored, as the protocol wants.
+        // A range that cannot be understood is ignored, as the protocol requires.
         None => {
             let first = part.offset.unwrap_or(0).min(length);
             let end = part.limit.map_or(length, |limit| first.saturating_add(limit).min(length));
@@ -92,7 +81,7 @@ fn unsatisfiable(length: u64) -> Problem {
     Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range", message).next("ask for a part that it has")
 }
 
-/// One range of bytes: `bytes=5-`, `bytes=5-9` or `bytes=-5`.
+/// Parses one range of bytes: `bytes=5-`, `bytes=5-9` or `bytes=-5`.
 fn parse_range(text: &str) -> Option<(Option<u64>, Option<u64>)> {
     let (first, last) = text.trim().strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| match text {

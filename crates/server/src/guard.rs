@@ -1,4 +1,4 @@
-//! What every request passes before it reaches its endpoint, and every answer on its way back.
+//! Checks that every request passes before it reaches its endpoint, and every answer on its way back.
 //!
 //! ```text
 //!   request ─▶ id ─▶ host, origin ─▶ token, scope, rate ─▶ time limit ─▶ endpoint
@@ -13,13 +13,18 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use sprag_store::Id;
 
-use crate::access::{fill_random, forbidden, hex, least};
-use crate::app::App;
+use sprag_app::{fill_random, hex};
+
+use crate::access::{forbidden, least};
+use crate::app::{App, Auth};
+use crate::connections::origin_of;
+use crate::places::{Place, hold};
 use crate::problem::Problem;
 use crate::rate::Whose;
 
-/// Where a request came from.
+/// The address that a request came from.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub SocketAddr);
 
@@ -31,10 +36,14 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let since = clock();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
+    let is_last = request.extensions().get::<HealthOnly>().is_some();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let response = match check(&app, &mut request).await {
-        Ok(()) => match tokio::time::timeout(app.options().request_timeout, next.run(request)).await {
-            Ok(response) => response,
+        Ok(place) => match tokio::time::timeout(app.options().request_timeout, next.run(request)).await {
+            Ok(response) => match place {
+                Some(place) => response.map(|body| hold(body, place)),
+                None => response,
+            },
             Err(_) => too_slow().into_response(),
         },
         Err(problem) => problem.into_response(),
@@ -42,7 +51,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let mut response = match response.extensions().get::<Arc<Problem>>() {
         Some(problem) => {
             let mut told = Problem::clone(problem).answer(&id);
-            // An endpoint may have more to say in headers.
+            // An endpoint may have set further headers.
             for (name, value) in response.headers() {
                 told.headers_mut().entry(name).or_insert_with(|| value.clone());
             }
@@ -56,32 +65,41 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if is_last {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
     let took = since.elapsed();
     let status = response.status().as_u16();
     let route = route.as_deref().unwrap_or("none");
     app.metrics().request(&method, route, status, took);
-    // A run that was just made is named by its place.
+    // A run that was just started is named in the `Location` header.
     let made = response.headers().get(header::LOCATION).and_then(|place| place.to_str().ok());
     let run = run_in(&path).or(made.and_then(run_in));
     tracing::info!(
         target: "sprag_server::request",
-        request_id = &*id, %method, path, status, took_ms = took.as_secs_f64() * 1000.0, run,
+        request_id = &*id, %method, path = without_task_tokens(&path), status, took_ms = took.as_secs_f64() * 1000.0, run,
     );
     response
 }
 
-async fn check(app: &App, request: &mut Request) -> Result<(), Problem> {
+/// Checks whether a request may pass. Returns the place that its caller takes for it, if callers of its kind are
+/// counted.
+async fn check(app: &App, request: &mut Request) -> Result<Option<Place<Id>>, Problem> {
+    if request.extensions().get::<HealthOnly>().is_some() && !HEALTH.contains(&request.uri().path()) {
+        return Err(Problem::unavailable("all connections of the server are in use"));
+    }
     check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers())?;
+    check_direct(app, request.headers())?;
     if is_open(request.uri().path()) {
-        return Ok(());
+        return Ok(None);
     }
-    let peer = request.extensions().get::<Peer>().map(|peer| peer.0.ip());
-    let now_ms = app.store().now().steady_ms;
+    let peer = request.extensions().get::<Peer>().map(|peer| origin_of(peer.0.ip()));
+    let now_ms = app.core().now().steady_ms;
     let caller = match app.access().caller(app, request.headers()).await {
         Ok(caller) => caller,
         Err(problem) => {
-            // Whoever guesses is slowed down.
+            // Callers that guess tokens are slowed down.
             if let Some(peer) = peer {
                 app.failed_rate().take(Whose::Failed(peer), now_ms).map_err(Problem::too_many)?;
             }
@@ -89,20 +107,41 @@ async fn check(app: &App, request: &mut Request) -> Result<(), Problem> {
         }
     };
     let whose = caller.token.map(Whose::Token).or(peer.map(Whose::Peer));
-    if let (Some(rate), Some(whose)) = (app.rate(caller.token.is_some()), whose) {
+    if let (Some(rate), Some(whose)) = (app.rate(&caller), whose) {
         rate.take(whose, now_ms).map_err(Problem::too_many)?;
     }
     let wanted = least(request.method());
     if !wanted.iter().any(|scope| caller.may(*scope)) {
         return Err(forbidden(wanted[0]));
     }
+    // The server's own user is never locked out of its own server.
+    let place = match caller.token.filter(|_| !caller.is_own()) {
+        None => None,
+        Some(token) => Some(app.open().take(token).ok_or_else(|| too_much_open(app.open().most()))?),
+    };
     request.extensions_mut().insert(caller);
-    Ok(())
+    Ok(place)
 }
 
-/// What says nothing that a stranger may not know.
+fn too_much_open(most: usize) -> Problem {
+    let mut problem = Problem::too_many(1);
+    problem.message =
+        format!("this token has {most} requests and streams open, which is all that one may have");
+    problem.next("end some of them, or use several tokens")
+}
+
+/// The mark of a connection beyond the server's limit, which exists so that health can be asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HealthOnly;
+
+/// The paths that are answered on such a connection.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
+
+/// The paths that need no token: they reveal nothing that a stranger may not know.
+pub(crate) const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
+
 fn is_open(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz" | "/openapi.json")
+    OPEN.contains(&path)
 }
 
 fn too_slow() -> Problem {
@@ -110,7 +149,7 @@ fn too_slow() -> Problem {
         .next("send it faster, or ask for less at once")
 }
 
-/// The client's own id if it is a plain word, else a new one.
+/// Returns the client's own request id if it is a plain word, else a new one.
 fn request_id(headers: &HeaderMap) -> Arc<str> {
     const LONGEST: usize = 64;
     let plain = |text: &str| {
@@ -128,12 +167,30 @@ fn request_id(headers: &HeaderMap) -> Arc<str> {
     )
 }
 
-/// The run that a path is about.
+/// Returns the run that a path is about.
 fn run_in(path: &str) -> Option<&str> {
     path.strip_prefix("/v1/runs/")?.split('/').next().filter(|run| !run.is_empty())
 }
 
-/// A page in a browser can have any name point to this machine. The name it used gives it away.
+/// Returns a path as it may be logged. A task's token is the right to the task: its signature is left out, also where
+/// the path is mistyped.
+fn without_task_tokens(path: &str) -> String {
+    const SIGNATURE: usize = 16;
+    let parts = path.split('/').enumerate().map(|(nth, part)| {
+        let is_token = nth == 3 && path.starts_with("/v1/tasks/") && part != "claim";
+        let (place, last) = part.rsplit_once('.').unwrap_or(("", part));
+        let is_signature = last.len() == SIGNATURE && last.bytes().all(|byte| byte.is_ascii_hexdigit());
+        match (is_token || is_signature, place.is_empty()) {
+            (false, _) => part.to_owned(),
+            (true, false) => format!("{place}.***"),
+            (true, true) => "***".to_owned(),
+        }
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// Refuses a host name that is not the server's. A page in a browser can have any name point to this machine, and the
+/// name that it used gives it away.
 fn check_host(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> {
     let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     let Some(host) = named.or(uri.authority().map(|authority| authority.as_str())) else {
@@ -154,8 +211,8 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
         name.is_some() && name == host
     };
-    // Pages of the server itself may call, port included: any other program of this machine may serve pages too. Those
-    // of hosts that were named may.
+    // Pages of the server itself may call, if the port is the same too: any other program of this machine may serve
+    // pages as well. Pages of the allowed hosts may call.
     let listed =
         |name: &str| app.options().allow_hosts.iter().any(|host| host.eq_ignore_ascii_case(host_name(name)));
     match same() || name.is_some_and(listed) {
@@ -169,19 +226,42 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
+/// Refuses callers behind a proxy while no tokens are needed. Without tokens every caller must be a program of this
+/// machine, and a request through a proxy may come from anywhere.
+fn check_direct(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+    if app.options().auth == Auth::Token {
+        return Ok(());
+    }
+    let forwarded = |name: &HeaderName| {
+        name == header::FORWARDED
+            || name == header::VIA
+            || name.as_str().starts_with("x-forwarded-")
+            || name == "x-real-ip"
+    };
+    match headers.keys().find(|name| forwarded(name)) {
+        Some(name) => Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "forwarded",
+            format!("the request came through a proxy (`{name}`), and this server asks for no token"),
+        )
+        .next("start the server without `--auth none`, and send a token")),
+        None => Ok(()),
+    }
+}
+
 fn is_allowed(app: &App, name: &str) -> bool {
     let options = app.options();
     let listed = options.allow_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
     let ours = ["localhost", "127.0.0.1", "[::1]"].iter().any(|host| host.eq_ignore_ascii_case(name));
     match (options.listen.ip().is_loopback(), options.allow_hosts.is_empty()) {
         (true, _) => listed || ours || name == options.listen.ip().to_string(),
-        // Every call shows a token, which no foreign page has.
+        // Every request shows a token, which no foreign page has.
         (false, true) => true,
         (false, false) => listed || ours || name == options.listen.ip().to_string(),
     }
 }
 
-/// A host without its port.
+/// Returns a host without its port.
 fn host_name(host: &str) -> &str {
     match host.strip_prefix('[').and_then(|rest| rest.find(']')) {
         Some(end) => &host[..end + 2],
@@ -189,16 +269,16 @@ fn host_name(host: &str) -> &str {
     }
 }
 
-/// A moment, to see how long something took.
+/// A moment from which to measure how long something took.
 pub(crate) struct Since(rustix::time::Timespec);
 
-/// Now.
+/// Returns the present moment.
 pub(crate) fn clock() -> Since {
     Since(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
 }
 
 impl Since {
-    /// How long ago it was.
+    /// Returns the time since that moment.
     pub(crate) fn elapsed(&self) -> Duration {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let (s, ns) = (now.tv_sec - self.0.tv_sec, now.tv_nsec - self.0.tv_nsec);
@@ -222,6 +302,20 @@ mod tests {
             ("evil.example:7717", "evil.example"),
         ] {
             assert_eq!(host_name(host), name);
+        }
+    }
+
+    #[test]
+    fn e04_a_logged_path_holds_no_task_token() {
+        for (path, shown) in [
+            ("/v1/tasks/run-a.0.1.7.0123456789abcdef/done", "/v1/tasks/run-a.0.1.7.***/done"),
+            ("/v1/tasks/run-a%2E0.1.7.0123456789abcdef", "/v1/tasks/run-a%2E0.1.7.***"),
+            ("/v1/tasks/run-a%2E0123456789abcdef/fail", "/v1/tasks/***/fail"),
+            ("//v1/tasks//run-a.0.1.7.0123456789abcdef/fail", "//v1/tasks//run-a.0.1.7.***/fail"),
+            ("/v1/tasks/claim", "/v1/tasks/claim"),
+            ("/v1/boards/b/tasks/v1.2", "/v1/boards/b/tasks/v1.2"),
+        ] {
+            assert_eq!(without_task_tokens(path), shown);
         }
     }
 

@@ -6,29 +6,32 @@
 //!   journal ─▶ feed (one follower) ─▶ streams, metrics ───────────┘
 //! ```
 //!
-//! The server decides nothing about runs: an endpoint reports an event, and the store's tables say what it
-//! means. What they refuse is answered with 409 and the outcome.
+//! The server decides nothing about runs: an endpoint reports an event, and the store's tables decide its effect. If
+//! they refuse it, the endpoint answers 409 with the outcome.
 
 mod access;
 mod agents;
 mod app;
+mod bodies;
 mod connections;
 mod extract;
 mod feed;
 mod files;
 mod guard;
 mod hooks;
+mod local_token;
 mod metrics;
 mod pipelines;
+mod places;
 mod problem;
 mod rate;
 mod routes;
 mod server;
 mod stream;
 
-pub use access::{Caller, MayAdmin, MayRead, MayRun, MayWork, Scope, new_token};
+pub use access::{Caller, MayAdmin, MayRead, MayRun, MayWork};
 pub use app::{App, Auth, Options};
-pub use hooks::{HookFilter, HookView, NewHook, add_hook};
+pub use local_token::{local_token_file, read_local_token};
 pub use problem::{Answer, Problem, Refused};
 pub use routes::openapi;
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! What there is to count, for Prometheus.
+//! The server's metrics, for Prometheus.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use sprag::view::QueueView;
-use sprag_store::{JournalEntry, Observer};
+use sprag_app::view::QueueView;
+use sprag_app::{JournalEntry, Observer};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Transition {
@@ -42,7 +42,7 @@ struct Reason {
     reason: &'static str,
 }
 
-/// Counts. Cloning it is cheap; all clones are one.
+/// The server's counters. Cloning it is cheap; all clones share the same counters.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -64,7 +64,7 @@ struct Inner {
 }
 
 impl Metrics {
-    /// Nothing counted yet.
+    /// Returns counters that are all zero.
     pub(crate) fn new() -> Self {
         let latency = || Histogram::new(exponential_buckets(0.0005, 2.0, 16));
         let inner = Inner {
@@ -86,16 +86,16 @@ impl Metrics {
         Metrics(Arc::new(inner.registered()))
     }
 
-    /// Notes what happened.
+    /// Counts the transitions in these entries.
     pub(crate) fn transitions(&self, entries: &[JournalEntry]) {
         for JournalEntry { entity, event, .. } in entries {
             self.0.transitions.get_or_create(&Transition { entity, event }).inc();
         }
     }
 
-    /// Notes a request and its answer.
+    /// Counts a request and its answer.
     pub(crate) fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {
-        // A method that nobody knows must not make a series of its own.
+        // An unknown method must not create a series of its own.
         let method = match method.as_str() {
             known @ ("GET" | "HEAD" | "POST" | "PUT" | "DELETE" | "PATCH" | "OPTIONS") => known,
             _ => "other",
@@ -105,13 +105,13 @@ impl Metrics {
         self.0.latency.get_or_create(&Route { route: route.to_owned() }).observe(took.as_secs_f64());
     }
 
-    /// Notes a stream for as long as the guard lives.
+    /// Counts a stream for as long as the guard lives.
     pub(crate) fn stream(&self) -> StreamGuard {
         self.0.streams.inc();
         StreamGuard(self.clone())
     }
 
-    /// Everything, in Prometheus' text format.
+    /// Returns everything in Prometheus' text format.
     pub(crate) fn text(&self, now: &Present) -> Result<String, std::fmt::Error> {
         let inner = &self.0;
         inner.depth.clear();
@@ -134,7 +134,7 @@ impl Metrics {
     }
 }
 
-/// What is looked up when somebody asks.
+/// Values that are read from the store when the metrics are requested.
 pub(crate) struct Present {
     pub(crate) queues: Vec<QueueView>,
     pub(crate) workers: usize,
@@ -156,7 +156,7 @@ impl Observer for Metrics {
     }
 }
 
-/// What the worktrees of this process have counted by themselves, as it is now.
+/// Returns the present counts of this process's worktrees, which count by themselves.
 fn of_worktrees() -> Registry {
     let mut registry = Registry::with_prefix("sprag");
     let mut total = |name: &str, help: &str, value: u64| {
@@ -178,7 +178,7 @@ fn of_worktrees() -> Registry {
     registry
 }
 
-/// What this process has told a broker, and was told by it.
+/// Returns the counts of messages that this process has sent to a broker and received from it.
 fn of_bus() -> Registry {
     let mut registry = Registry::with_prefix("sprag_bus");
     let mut total = |name: &str, help: &str, value: u64| {
@@ -186,7 +186,7 @@ fn of_bus() -> Registry {
         counter.inc_by(value);
         registry.register(name, help, counter);
     };
-    let now = sprag::bus::snapshot();
+    let now = sprag_app::bus::snapshot();
     total("published", "Messages that the broker has confirmed", now.published);
     total("received", "Hand-offs by message", now.received);
     total("stale", "Messages of hand-offs that were over", now.stale);
@@ -219,7 +219,7 @@ impl Inner {
     }
 }
 
-/// Counts a stream while it lives.
+/// A guard that counts a stream while it lives.
 pub(crate) struct StreamGuard(Metrics);
 
 impl Drop for StreamGuard {

@@ -1,26 +1,27 @@
-//! Pipelines by which runs are started: written into the request, or files of the project's folder.
+//! Pipelines of new runs: text in the request, or files of the project's folder.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use sprag::{Loaded, Pipeline, Plan};
+use sprag_app::{LoadedPipeline, Pipeline, Plan};
 
 use crate::problem::{Answer, Problem};
 
-/// Where a project's pipelines lie.
+/// The folder of a project's pipelines, below the project.
 const FOLDER: &str = ".sprag/pipelines";
-/// How many of them are listed.
+/// The most pipelines that are listed.
 const MOST: usize = 1_000;
 
-/// The pipeline in a text.
-pub(crate) fn inline(text: &str) -> Answer<Loaded> {
+/// Parses the pipeline in a text.
+pub(crate) fn inline(text: &str) -> Answer<LoadedPipeline> {
     Ok(sprag_pipeline::parse("pipeline.yaml", text)?)
 }
 
-/// The project's pipeline of this name.
-pub(crate) fn named(project: Option<&Path>, name: &str) -> Answer<Loaded> {
-    let folder = project.map(|project| project.join(FOLDER)).ok_or_else(no_project)?;
+/// Loads the project's pipeline of this name.
+pub(crate) fn named(project: Option<&Path>, name: &str) -> Answer<LoadedPipeline> {
+    let project = project.ok_or_else(no_project)?;
+    let folder = project.join(FOLDER);
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let there = || list(&folder).into_iter().filter_map(|path| name_of(&path)).collect::<Vec<_>>().join(", ");
     let none = || {
@@ -31,16 +32,16 @@ pub(crate) fn named(project: Option<&Path>, name: &str) -> Answer<Loaded> {
         return Err(none());
     }
     let found = list(&folder).into_iter().find(|path| name_of(path).as_deref() == Some(name));
-    Ok(sprag_pipeline::load(&found.ok_or_else(none)?)?)
+    Ok(sprag_pipeline::load_within(&found.ok_or_else(none)?, project)?)
 }
 
-/// That the server knows no folder.
+/// Returns the problem for a server without a project folder.
 pub(crate) fn no_project() -> Problem {
     Problem::invalid("the server was started without a project")
         .next("send the pipeline itself as `yaml`, or start the server with --project DIR")
 }
 
-/// The files of a project's pipelines, in order.
+/// Returns the files of a project's pipelines, in order.
 pub(crate) fn files(project: &Path) -> Vec<PathBuf> {
     list(&project.join(FOLDER))
 }
@@ -55,12 +56,12 @@ fn list(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The name by which a file is asked for.
+/// Returns the name by which a file is requested.
 pub(crate) fn name_of(path: &Path) -> Option<String> {
     path.file_stem().map(|stem| stem.to_string_lossy().into_owned())
 }
 
-/// What a pipeline and its inputs come to.
+/// Returns the plan of a pipeline and its complete inputs.
 pub(crate) fn plan(
     pipeline: &Pipeline,
     inputs: &BTreeMap<String, Value>,

@@ -1,18 +1,16 @@
-//! Errors as `application/problem+json`: what happened, by which code, and what to do next.
+//! Errors as `application/problem+json`: what happened, under which code, and what to do next.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
-use sprag::boards::BoardError;
-use sprag::{Complaint, ComplaintKind, Diagnostics};
-use sprag_store::NotApplied;
+use sprag_app::{Diagnostics, Error, ErrorKind, NotApplied};
 use utoipa::ToSchema;
 
-/// What every endpoint's work returns.
+/// The result of an endpoint.
 pub type Answer<T> = Result<T, Problem>;
 
-/// A problem on its way to its caller. In a box: answers that are good are many, and should be small.
+/// A problem on its way to its caller. It is boxed, because most answers are successes and should stay small.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Problem(Box<ProblemView>);
 
@@ -90,7 +88,7 @@ pub enum Refused {
 }
 
 impl Problem {
-    /// A problem with this status and code.
+    /// Returns a problem with this status and code.
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Problem(Box::new(ProblemView {
             kind: format!("urn:sprag:problem:{code}"),
@@ -106,40 +104,47 @@ impl Problem {
         }))
     }
 
-    /// Gives it a more telling code.
+    /// Sets a more specific code.
     fn called(mut self, code: &'static str) -> Self {
         self.0.code = code;
         self.0.kind = format!("urn:sprag:problem:{code}");
         self
     }
 
-    /// Says what to do next.
+    /// Sets another HTTP status.
+    fn with_status(mut self, status: StatusCode) -> Self {
+        self.0.status = status.as_u16();
+        self.0.title = status.canonical_reason().unwrap_or("Error").to_owned();
+        self
+    }
+
+    /// Sets the advice on what to do next.
     pub fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
     }
 
-    /// The request cannot be read.
+    /// Returns the problem for a request that cannot be read.
     pub fn malformed(message: impl Into<String>) -> Self {
         Problem::new(StatusCode::BAD_REQUEST, "malformed", message)
     }
 
-    /// The request can be read, and makes no sense.
+    /// Returns the problem for a request that can be read, but makes no sense.
     pub fn invalid(message: impl Into<String>) -> Self {
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
     }
 
-    /// It is not there.
+    /// Returns the problem for something that does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Problem::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// It makes sense, but not now.
+    /// Returns the problem for a request that makes sense, but not in the present state.
     pub fn refused(message: impl Into<String>) -> Self {
         Problem::new(StatusCode::CONFLICT, "refused", message)
     }
 
-    /// Too many requests: come back after so many seconds.
+    /// Returns the problem for too many requests: the caller should retry after this many seconds.
     pub fn too_many(retry_after_s: u64) -> Self {
         let message = "too many requests from this caller";
         let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message);
@@ -147,14 +152,20 @@ impl Problem {
         problem.next(format!("come back in {} s", retry_after_s.max(1)))
     }
 
-    /// It cannot be done at the moment, through no fault of the caller.
+    /// Returns the problem for a body that is longer than `limit` bytes.
+    pub(crate) fn body_too_large(limit: usize) -> Self {
+        let message = format!("the body has more than {limit} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    }
+
+    /// Returns the problem for something that cannot be done at the moment, through no fault of the caller.
     pub fn unavailable(message: impl Into<String>) -> Self {
         let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message);
         problem.retry_after_s = Some(1);
         problem.next("try again")
     }
 
-    /// The answer, once it is known which request it is for.
+    /// Returns the answer, once it is known which request it is for.
     pub(crate) fn answer(mut self, request_id: &str) -> Response {
         self.request_id = request_id.to_owned();
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -172,7 +183,7 @@ impl Problem {
     }
 }
 
-/// The body is written where the request's id is known.
+/// The guard writes the body, because it knows the request's id.
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = Response::default();
@@ -201,31 +212,37 @@ impl From<NotApplied> for Problem {
 
 impl From<sprag_store::Error> for Problem {
     fn from(error: sprag_store::Error) -> Self {
-        use sprag_store::Error;
-        let message = error.to_string();
-        match error {
-            Error::NoSuchRun(_) => Problem::not_found(message),
-            Error::Refused(_) => Problem::refused(message),
-            Error::Conflict { .. } => Problem::refused(message).next("look at it again, and decide anew"),
-            Error::Locked { .. } | Error::Full { .. } | Error::Closed => Problem::unavailable(message),
-            Error::Unknown { .. } => {
-                Problem::unavailable(message).next("look whether it was done before doing it again")
-            }
-            _ => internal(message),
-        }
+        Error::from(error).into()
     }
 }
 
-impl From<Complaint> for Problem {
-    fn from(complaint: Complaint) -> Self {
-        let Complaint { kind, message, next, refused } = complaint;
-        let mut problem = match (refused, kind) {
-            (Some(refused), _) => Problem::from(refused),
-            (None, ComplaintKind::NotFound) => Problem::not_found(message),
-            (None, ComplaintKind::Wrong) => Problem::invalid(message),
-            (None, ComplaintKind::Refused) => Problem::refused(message),
-            (None, ComplaintKind::Failed) => internal(message),
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let Error { kind, code, message, next, refused, diagnostics } = error;
+        let mut problem = match (kind, &refused) {
+            // A refusal has the table's own status and outcome, and its message.
+            (_, Some(refused)) => Problem::from(NotApplied::clone(refused)),
+            (ErrorKind::NotFound, None) => Problem::not_found(message.as_str()),
+            (ErrorKind::Invalid, None) => Problem::invalid(message.as_str()),
+            (ErrorKind::Refused, None) => Problem::refused(message.as_str()),
+            (ErrorKind::Unavailable | ErrorKind::UnknownOutcome, None) => {
+                Problem::unavailable(message.as_str())
+            }
+            (ErrorKind::Bug, None) => internal(message.as_str()),
         };
+        // An error's own word says more than that of its kind.
+        if !["not_found", "invalid", "refused", "unavailable", "unknown", "failed"].contains(&code) {
+            problem = problem.called(code);
+            problem.message = message;
+            // A token whose execution is gone is lost like any other.
+            if kind == ErrorKind::Refused {
+                problem = problem.with_status(StatusCode::CONFLICT);
+            }
+        }
+        problem.diagnostics = diagnostics.and_then(|problems| serde_json::to_value(&problems).ok());
+        if problem.diagnostics.is_some() {
+            problem = problem.next("correct the places that `diagnostics` names");
+        }
         if next.is_some() {
             problem.next = next;
         }
@@ -233,38 +250,13 @@ impl From<Complaint> for Problem {
     }
 }
 
-impl From<BoardError> for Problem {
-    fn from(error: BoardError) -> Self {
-        let (message, code, next) = (error.to_string(), error.code(), error.next());
-        let problem = match error {
-            BoardError::Store(error) => return error.into(),
-            BoardError::NoBoard(_) | BoardError::NoTask { .. } | BoardError::NoToken(_) => {
-                Problem::not_found(message)
-            }
-            BoardError::Invalid(_) => Problem::invalid(message),
-            BoardError::Refused(_) | BoardError::Cancelled { .. } => Problem::refused(message),
-            BoardError::Lost { why, .. } => {
-                // A token whose execution is gone is lost like any other.
-                let mut problem = Problem::refused(message);
-                problem.0.outcome = Problem::from(why).0.outcome;
-                problem
-            }
-        };
-        problem.called(code).next(next)
-    }
-}
-
 impl From<Diagnostics> for Problem {
     fn from(problems: Diagnostics) -> Self {
-        let mut problem = Problem::invalid(problems.to_string());
-        problem.code = "pipeline";
-        problem.kind = "urn:sprag:problem:pipeline".to_owned();
-        problem.diagnostics = serde_json::to_value(&problems).ok();
-        problem.next("correct the places that `diagnostics` names")
+        Error::from(problems).into()
     }
 }
 
-/// Something failed that the caller can do nothing about; the log says what.
+/// Returns the problem for a failure that the caller can do nothing about; the log has the details.
 pub(crate) fn internal(message: impl Into<String>) -> Problem {
     let message = message.into();
     tracing::error!(message, "request failed");

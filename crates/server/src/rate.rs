@@ -1,4 +1,4 @@
-//! How often a caller may ask: a bucket of tokens for each, refilled steadily.
+//! Rate limits: a bucket of tokens for each caller, refilled steadily.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,21 +6,21 @@ use std::sync::Mutex;
 
 use sprag_store::Id;
 
-/// How many callers are counted at once; beyond that, full buckets are forgotten first.
+/// The most callers that are counted at once; beyond that, full buckets are forgotten first.
 const CALLERS: usize = 10_000;
 
-/// Whose requests are counted together.
+/// The caller whose requests are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
-    /// A token's.
+    /// The holder of a token.
     Token(Id),
-    /// An address's.
+    /// The programs behind an address.
     Peer(IpAddr),
     /// The failed attempts of an address to show a token.
     Failed(IpAddr),
 }
 
-/// A bucket for each caller.
+/// The rate limiter, with a bucket for each caller.
 pub(crate) struct Rate {
     per_second: f64,
     burst: f64,
@@ -34,13 +34,13 @@ struct Bucket {
 }
 
 impl Rate {
-    /// So many a second, and twice as many at once.
+    /// Allows this many requests a second, and twice as many at once.
     pub(crate) fn new(per_second: u32) -> Self {
         let per_second = f64::from(per_second.max(1));
         Rate { per_second, burst: per_second * 2.0, buckets: Mutex::default() }
     }
 
-    /// Takes one; else says after how many seconds there is one.
+    /// Takes one from the caller's bucket; else returns the number of seconds after which there is one.
     pub(crate) fn take(&self, whose: Whose, now_ms: i64) -> Result<(), u64> {
         let mut buckets = self.buckets.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if buckets.len() >= CALLERS && !buckets.contains_key(&whose) {
@@ -88,7 +88,7 @@ mod tests {
             assert_eq!(rate.take(Whose::Token(caller), 0), Ok(()));
         }
         assert_eq!(rate.take(Whose::Token(-1), 0), Err(1));
-        // Once the others' buckets are full again, they are forgotten.
+        // The other callers' buckets are full again by now, so they are forgotten.
         assert_eq!(rate.take(Whose::Token(-1), 10_000), Ok(()));
     }
 }

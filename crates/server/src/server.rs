@@ -1,38 +1,40 @@
-//! A server from its start to its end.
+//! Starting and stopping a server.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
-use sprag_store::Store;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::app::{Alive, App, Options};
+use crate::app::{App, Options, Surroundings};
 use crate::connections::accept;
 use crate::feed::Feed;
+use crate::local_token::ensure_local_token;
 use crate::metrics::Metrics;
 use crate::routes;
 
-/// Why a server cannot start.
+/// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address is taken, or not ours.
+    /// The address is in use, or not an address of this machine.
     #[error("cannot listen on {listen}: {error}")]
     Listen {
-        /// The address.
+        /// The address to listen on.
         listen: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// Nobody could call it.
-    #[error("{0} can be reached from other machines, so callers need a token, and there is none")]
-    NoToken(SocketAddr),
+    /// The settings would let in more callers than they may.
+    #[error("--auth none is refused: {0}")]
+    Open(&'static str),
+    /// The token of the data directory cannot be read or made.
+    #[error("the server's own token: {0}")]
+    LocalToken(std::io::Error),
     /// The store failed.
     #[error(transparent)]
-    Store(#[from] sprag_store::Error),
+    Store(#[from] sprag_app::Error),
 }
 
 /// A server that listens.
@@ -45,43 +47,43 @@ pub struct Server {
 }
 
 impl Server {
-    /// Begins to listen. `alive` says whether this process's executor and worker go on.
+    /// Starts to listen. `alive` tells whether this process's executor and worker are still running.
     pub async fn start(
-        store: Store,
-        data: &Path,
+        core: sprag_app::App,
         options: Options,
         alive: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<Server, StartError> {
-        if !options.listen.ip().is_loopback() && store.read(|db| db.tokens())?.is_empty() {
-            return Err(StartError::NoToken(options.listen));
+        if let Some(why) = options.contradiction() {
+            return Err(StartError::Open(why));
         }
+        let local_token = ensure_local_token(core.data()).map_err(StartError::LocalToken)?;
         let listen = |error| StartError::Listen { listen: options.listen, error };
         let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let addr = listener.local_addr().map_err(listen)?;
         let (stop, stops) = watch::channel(false);
         let (hurry, hurries) = watch::channel(false);
         let metrics = Metrics::new();
-        store.observe(Arc::new(metrics.clone()));
-        let feed = Feed::follow(&store, &metrics, stops.clone())?;
-        let alive: Alive = Box::new(alive);
-        let app = App::new(store, data, options.clone(), feed, metrics, alive, stops.clone());
+        core.observe(Arc::new(metrics.clone()));
+        let feed = Feed::follow(&core, &metrics, stops.clone())?;
+        let surroundings = Surroundings { feed, metrics, alive: Box::new(alive), stopping: stops.clone() };
+        let app = App::new(core, options.clone(), Some(&local_token), surroundings);
         let delivering = tokio::spawn(crate::hooks::deliver(app.clone()));
         let router = router(app);
         let accepting = tokio::spawn(async move { accept(listener, router, &options, stops, hurries).await });
         Ok(Server { addr, stop, hurry, accepting, delivering })
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Something with which to end it at once even while it shuts down.
+    /// Returns a handle that ends the server at once, even while it shuts down.
     pub fn hurrier(&self) -> watch::Sender<bool> {
         self.hurry.clone()
     }
 
-    /// Accepts nothing more, ends streams, and lets requests that go on finish.
+    /// Accepts no more connections, ends streams, and lets running requests finish.
     pub async fn shutdown(self) {
         let _ = self.stop.send(true);
         let _ = self.accepting.await;
@@ -89,13 +91,14 @@ impl Server {
     }
 }
 
-/// For tests that speak to the endpoints without a connection between. It ends with the runtime.
+/// Returns the endpoints for tests that call them without a connection. The server's tasks end with the runtime.
 #[doc(hidden)]
-pub fn unconnected(store: Store, data: &Path, options: Options) -> Result<Router, StartError> {
+pub fn unconnected(core: sprag_app::App, options: Options) -> Result<Router, StartError> {
     let (stop, stops) = watch::channel(false);
     let metrics = Metrics::new();
-    let feed = Feed::follow(&store, &metrics, stops.clone())?;
-    let app = App::new(store, data, options, feed, metrics, Box::new(|| true), stops);
+    let feed = Feed::follow(&core, &metrics, stops.clone())?;
+    let surroundings = Surroundings { feed, metrics, alive: Box::new(|| true), stopping: stops };
+    let app = App::new(core, options, None, surroundings);
     let router = router(app);
     Ok(router.layer(axum::Extension(Arc::new(stop))))
 }

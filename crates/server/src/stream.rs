@@ -1,7 +1,7 @@
 //! Server-sent events: a body that grows for as long as its reader takes it.
 //!
-//! Nothing is buffered for a reader beyond what it is being sent: the next piece is made when the last one
-//! has gone out. One that does not read is cut off by its connection, and comes back with `Last-Event-ID`.
+//! Nothing is buffered for a reader beyond what it is being sent: the next piece is made when the last one was sent.
+//! A reader that does not read is disconnected by its connection's time limit, and reconnects with `Last-Event-ID`.
 
 use std::time::Duration;
 
@@ -12,13 +12,15 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use tokio::sync::watch;
 
+use sprag_app::check_seq;
+
 use crate::app::App;
 use crate::connections::told;
 use crate::metrics::StreamGuard;
 
-/// What makes the pieces of a stream.
+/// A source of the pieces of a stream.
 pub(crate) trait Source: Send + 'static {
-    /// The next piece; empty if there is nothing yet, none at the end. It returns soon after `limit`.
+    /// Returns the next piece; empty if there is nothing yet, none at the end. It returns soon after `limit`.
     fn next(&mut self, limit: Duration) -> impl Future<Output = Option<Bytes>> + Send;
 }
 
@@ -30,7 +32,7 @@ struct Open<S> {
     _counted: StreamGuard,
 }
 
-/// An answer that goes on until its source ends, the reader leaves, or the server ends.
+/// Returns an answer that continues until its source ends, the reader leaves, or the server ends.
 pub(crate) fn respond<S: Source>(app: &App, source: S) -> Response {
     let open = Open {
         source,
@@ -40,7 +42,8 @@ pub(crate) fn respond<S: Source>(app: &App, source: S) -> Response {
         _counted: app.metrics().stream(),
     };
     let pieces = stream::unfold(open, |mut open| async move {
-        // Headers go out with the first piece: a reader of silence knows at once that it is connected.
+        // Headers are sent with the first piece, so that a reader of a silent stream knows at once that it is
+        // connected.
         if std::mem::take(&mut open.first) {
             return Some((Ok::<_, std::convert::Infallible>(Bytes::from_static(b": hello\n\n")), open));
         }
@@ -65,18 +68,11 @@ pub(crate) fn event(out: &mut BytesMut, id: u64, name: &str, data: &[u8]) {
     out.put_slice(b"\n\n");
 }
 
-/// What a reader shows of where it was: the header wins, for it is what a browser sends by itself.
+/// Returns the position that a reader continues from. The header takes precedence, because a browser sends it by
+/// itself.
 pub(crate) fn position(headers: &axum::http::HeaderMap, asked: Option<u64>) -> Result<Option<u64>, String> {
-    let Some(last) = headers.get("last-event-id") else { return asked.map(known_number).transpose() };
+    let Some(last) = headers.get("last-event-id") else { return asked.map(check_seq).transpose() };
     let text = last.to_str().unwrap_or_default().trim();
-    let number = text.parse().ok().and_then(|number| known_number(number).ok());
+    let number = text.parse().ok().and_then(|number| check_seq(number).ok());
     number.map(Some).ok_or_else(|| format!("last-event-id: {text:?} is not the number of an event"))
-}
-
-/// A number that the journal, or a file, can reach.
-pub(crate) fn known_number(number: u64) -> Result<u64, String> {
-    match i64::try_from(number) {
-        Ok(_) => Ok(number),
-        Err(_) => Err(format!("{number} is larger than any number there is")),
-    }
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use serde_json::{Value, json};
-use sprag::boards::{self, BoardSpec, BoardView, NoteSpec, NoteView};
+use sprag_app::boards::{self, BoardSpec, BoardView, NoteSpec, NoteView};
 
 use super::task::task_table;
 use super::wait::parse_time;
@@ -12,11 +12,11 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{line, plain, table};
 
-/// Boards, tasks and notes that are shown at once.
+/// The most boards, tasks or notes that are shown at once.
 const MOST: usize = 1000;
 
 pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<Exit, Failure> {
-    let store = context.store()?;
+    let app = context.app()?;
     match command {
         BoardCommand::New { name, goal, plan, queue, attempts, retry_delay } => {
             let delay = retry_delay.as_deref().map(|text| parse_time("--retry-delay", text)).transpose()?;
@@ -28,7 +28,7 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
                 attempts: Some(*attempts),
                 retry_delay_s: delay.map(|delay| delay.as_secs()),
             };
-            let made = boards::create(&store, &spec).await?;
+            let made = boards::create(&app, &spec).await?;
             if context.json {
                 line(&json!(made).to_string());
             } else {
@@ -36,11 +36,11 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
                 eprintln!("next: sprag task add {name} 'what is to be done'");
             }
         }
-        BoardCommand::Ls { all } => ls(context, &boards::list(&store, *all, MOST)?),
+        BoardCommand::Ls { all } => ls(context, &boards::list(&app, *all, MOST)?),
         BoardCommand::Show { board } => {
-            let known = boards::known(&store, board)?;
-            let view = boards::view(&store, &known)?;
-            let tasks = boards::tasks(&store, &known, &[], 0, MOST)?;
+            let known = boards::known(&app, board)?;
+            let view = boards::view(&app, &known)?;
+            let tasks = boards::tasks(&app, &known, &[], 0, MOST)?;
             if context.json {
                 let mut told = json!(view);
                 told["list"] = json!(tasks);
@@ -55,11 +55,11 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             }
         }
         BoardCommand::Plan { board, goal, plan } => {
-            let known = boards::known(&store, board)?;
+            let known = boards::known(&app, board)?;
             let plan = plan.as_deref().map(text_or_file).transpose()?;
             let view = match (goal, &plan) {
-                (None, None) => boards::view(&store, &known)?,
-                _ => boards::set_plan(&store, &known, goal.as_deref(), plan.as_deref()).await?,
+                (None, None) => boards::view(&app, &known)?,
+                _ => boards::set_plan(&app, &known, goal.as_deref(), plan.as_deref()).await?,
             };
             if context.json {
                 line(&json!({ "board": view.name, "goal": view.goal, "plan": view.plan }).to_string());
@@ -69,9 +69,9 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             }
         }
         BoardCommand::Note { board, text, name, tag } => {
-            let known = boards::known(&store, board)?;
+            let known = boards::known(&app, board)?;
             let spec = NoteSpec { author: name.clone(), tag: tag.clone(), text: text_or_file(text)? };
-            let note = boards::add_note(&store, &known, &spec).await?;
+            let note = boards::add_note(&app, &known, &spec).await?;
             if context.json {
                 line(&json!(note).to_string());
             } else {
@@ -79,11 +79,11 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             }
         }
         BoardCommand::Notes { board, tag, after } => {
-            let known = boards::known(&store, board)?;
-            notes(context, &boards::notes(&store, &known, tag.as_deref(), *after, MOST)?);
+            let known = boards::known(&app, board)?;
+            notes(context, &boards::notes(&app, &known, tag.as_deref(), *after, MOST)?);
         }
         BoardCommand::Report { board } => {
-            let report = boards::report(&store, &boards::known(&store, board)?)?;
+            let report = boards::report(&app, &boards::known(&app, board)?)?;
             if context.json {
                 line(&json!(report).to_string());
             } else {
@@ -91,7 +91,7 @@ pub(crate) async fn board(context: &Context, command: &BoardCommand) -> Result<E
             }
         }
         BoardCommand::Close { board, cancel_waiting } => {
-            let view = boards::close(&store, &boards::known(&store, board)?, *cancel_waiting).await?;
+            let view = boards::close(&app, &boards::known(&app, board)?, *cancel_waiting).await?;
             if context.json {
                 line(&json!(view).to_string());
             } else {
@@ -194,7 +194,7 @@ fn told(report: &boards::Report) {
     }
 }
 
-/// A text as it stands, or what `@FILE` holds.
+/// Returns a text as it is, or the content of `@FILE`.
 pub(super) fn text_or_file(text: &str) -> Result<String, Failure> {
     match text.strip_prefix('@') {
         None => Ok(text.to_owned()),
@@ -202,7 +202,7 @@ pub(super) fn text_or_file(text: &str) -> Result<String, Failure> {
     }
 }
 
-/// What a file holds; `-` is stdin.
+/// Returns the content of a file; `-` is stdin.
 pub(super) fn read_file(file: &str) -> Result<String, Failure> {
     let told = |error: std::io::Error| Failure::usage(format!("cannot read {file}: {error}"));
     if file == "-" {

@@ -1,18 +1,22 @@
-//! `sprag diff`: what a run's steps changed in its worktree.
+//! `sprag diff`: the changes that a run's steps made in its worktree.
 
-use sprag::repository_of;
-use sprag_worker::{before, last_finished};
+use sprag_app::repository_of;
+use sprag_worker::before;
 use sprag_worktree::{Checkpoint, Repository};
 
 use crate::context::{Context, Known, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::line;
+use crate::show::{contents, line, plain};
 
 pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
     let id = known.id();
-    let Some(repository) = repository_of(&store, id)? else {
+    let Some(repository) = repository_of(&app, id)? else {
+        if let Some(host) = sprag_app::host_elsewhere(&app, id)? {
+            return Err(Failure::error(format!("the worktree of run {id} is on {}", plain(&host)))
+                .next("look at it there"));
+        }
         return Err(Failure::error(format!("run {id} has no worktree"))
             .next("only runs of pipelines with `environment: { worktree: … }` have one"));
     };
@@ -26,8 +30,12 @@ pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) ->
         }
         Some(step) => (state(&before(step))?.commit, state(step)?.commit),
         None => {
-            let last = store.read(|db| last_finished(db, id))?.iter().find_map(|step| state(step).ok());
-            let base = sprag::whole(&store, id)?.and_then(|(_, details)| details.base_commit);
+            let last = app.last_finished(id)?.iter().find_map(|step| state(step).ok());
+            let begun = repository.recorded_uncommitted(&id.to_string());
+            let begun = begun.map_err(|error| Failure::error(error.to_string()))?.map(|state| state.commit);
+            let base =
+                || sprag_app::whole(&app, id).map(|found| found.and_then(|(_, details)| details.base_commit));
+            let base = if begun.is_some() { begun } else { base()? };
             match (base, last) {
                 (Some(base), Some(last)) => (base, last.commit),
                 _ => return Err(Failure::error(format!("no step of run {id} has been recorded yet"))),
@@ -38,7 +46,7 @@ pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) ->
     if context.json {
         line(&serde_json::json!({ "run": id, "from": from, "to": to, "patch": patch }).to_string());
     } else if !patch.is_empty() {
-        line(patch.trim_end_matches('\n'));
+        contents(&format!("{}\n", patch.trim_end_matches('\n')));
     }
     Ok(Exit::Ok)
 }

@@ -1,10 +1,11 @@
-//! `sprag run --dry`: what would run, in which order, beside what; nothing is started or written.
+//! `sprag run --dry`: the steps that would run, their order, and which of them run in parallel. Starts and writes
+//! nothing.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{OnFail, Plan};
-use sprag_pipeline::{Pipeline, preview, spread_text};
+use sprag_pipeline::{Pipeline, fan_out_text, preview};
 
 use crate::context::Context;
 use crate::draw::stages;
@@ -49,7 +50,7 @@ pub(crate) fn dry(
 fn step(style: Style, pipeline: &Pipeline, no: usize, names: &Value) {
     let step = &pipeline.steps[no];
     let mut facts: Vec<String> = Vec::new();
-    facts.extend(spread_text(&step.spec, names));
+    facts.extend(fan_out_text(&step.spec, names));
     facts.extend(step.spec.when.as_ref().map(|when| format!("when {when}")));
     if step.policy.attempts > 1 {
         facts.push(format!("up to {} tries", step.policy.attempts));
@@ -87,7 +88,7 @@ fn as_json(pipeline: &Pipeline, stages: &[Vec<usize>], names: &Value) -> Value {
                 "needs": step.needs.iter().map(|need| id(*need as usize)).collect::<Vec<_>>(),
                 "does": preview(&step.spec, names),
                 "when": step.spec.when,
-                "over": spread_text(&step.spec, names),
+                "over": fan_out_text(&step.spec, names),
                 "queue": step.queue,
             })
         })

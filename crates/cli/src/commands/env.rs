@@ -1,13 +1,10 @@
-//! `sprag env`: where runs work, why each place is still there, and how to get rid of it.
-
-use std::path::Path;
+//! `sprag env`: the environments of runs, the reason why each still exists, and their removal.
 
 use serde_json::{Value, json};
-use sprag::view::{EnvironmentView, size_of};
-use sprag::{Chore, Details, Environments, Limits, Then};
+use sprag_app::view::{EnvironmentView, bytes_of, size_of};
+use sprag_app::{App, Chore, Details, EnvironmentRow, Environments, Limits, Row, Then};
 use sprag_lifecycle::EnvironmentStatus;
-use sprag_store::{EnvironmentRow, Row, Store};
-use sprag_worktree::Keeps;
+use sprag_worktree::RefPurpose;
 
 use crate::args::EnvCommand;
 use crate::context::{Context, find_run};
@@ -15,12 +12,12 @@ use crate::exit::{Exit, Failure};
 use crate::show::{line, plain, span, table};
 
 pub(crate) async fn env(context: &Context, command: &EnvCommand) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let keeper = Environments::new(store.clone(), &context.data, store.new_id());
+    let app = context.app()?;
+    let keeper = Environments::new(&app, app.new_id());
     match command {
-        EnvCommand::Ls => ls(context, &store, &keeper),
-        EnvCommand::Show { run } => show(context, &store, &keeper, run),
-        EnvCommand::Rm { run } => rm(context, &store, &keeper, run).await,
+        EnvCommand::Ls => ls(context, &app, &keeper),
+        EnvCommand::Show { run } => show(context, &app, &keeper, run),
+        EnvCommand::Rm { run } => rm(context, &app, &keeper, run).await,
         EnvCommand::Gc { dry_run, older_than, salvage } => {
             let older_than = sprag_pipeline::parse_duration(older_than).map_err(|error| {
                 Failure::usage(format!("--older-than {older_than:?}: {error}"))
@@ -31,14 +28,18 @@ pub(crate) async fn env(context: &Context, command: &EnvCommand) -> Result<Exit,
     }
 }
 
-fn ls(context: &Context, store: &Store, keeper: &Environments) -> Result<Exit, Failure> {
-    let rows = store.read(|db| db.environments(false))?;
+fn ls(context: &Context, app: &App, keeper: &Environments) -> Result<Exit, Failure> {
+    let rows = app.environments(false)?;
     let pooled = keeper.pooled().map_err(Failure::error)?;
-    let now = store.now().wall_ms;
+    let out_of_order = keeper.checkouts_out_of_order().map_err(Failure::error)?;
+    let now = app.now().wall_ms;
     if context.json {
         let mut told: Vec<Value> = rows.iter().map(|row| as_json(keeper, row)).collect();
         told.extend(pooled.iter().map(|mark| {
             json!({ "status": "pooled", "path": mark.path, "bytes": size_of(&mark.path), "why": "kept ready for the next run" })
+        }));
+        told.extend(out_of_order.iter().map(|one| {
+            json!({ "status": "out_of_order", "path": one.checkout, "why": one.why, "repair": one.repair })
         }));
         line(&Value::Array(told).to_string());
         return Ok(Exit::Ok);
@@ -51,7 +52,7 @@ fn ls(context: &Context, store: &Store, keeper: &Environments) -> Result<Exit, F
                 row.run.map(|run| run.to_string()).unwrap_or_default(),
                 row.status().to_string(),
                 details.branch.unwrap_or_default(),
-                bytes(size_of(Path::new(&*row.path))),
+                bytes(bytes_of(row)),
                 span(now - row.created_ms),
                 keeper.why_there(row),
             ]
@@ -73,6 +74,10 @@ fn ls(context: &Context, store: &Store, keeper: &Environments) -> Result<Exit, F
     } else {
         table(context.style, &["RUN", "STATUS", "BRANCH", "SIZE", "AGE", "WHY"], &cells);
     }
+    for one in &out_of_order {
+        line(&format!("checkout {}: {}", one.checkout.display(), plain(&one.why)));
+        line(&format!("  to repair it: {}", plain(&one.repair)));
+    }
     Ok(Exit::Ok)
 }
 
@@ -80,10 +85,10 @@ fn as_json(keeper: &Environments, row: &EnvironmentRow) -> Value {
     json!(EnvironmentView::of(row, keeper.why_there(row)))
 }
 
-/// The environments of a run.
-fn of_run(store: &Store, run: &str) -> Result<Vec<EnvironmentRow>, Failure> {
-    let known = find_run(store, Some(run))?;
-    let rows = store.read(|db| db.environments_of(known.id()))?;
+/// Returns the environments of a run.
+fn of_run(app: &App, run: &str) -> Result<Vec<EnvironmentRow>, Failure> {
+    let known = find_run(app, Some(run))?;
+    let rows = app.environments_of(known.id())?;
     if rows.is_empty() {
         let none = Failure {
             exit: Exit::Nothing,
@@ -94,8 +99,8 @@ fn of_run(store: &Store, run: &str) -> Result<Vec<EnvironmentRow>, Failure> {
     Ok(rows)
 }
 
-fn show(context: &Context, store: &Store, keeper: &Environments, run: &str) -> Result<Exit, Failure> {
-    let rows = of_run(store, run)?;
+fn show(context: &Context, app: &App, keeper: &Environments, run: &str) -> Result<Exit, Failure> {
+    let rows = of_run(app, run)?;
     if context.json {
         line(&Value::Array(rows.iter().map(|row| as_json(keeper, row)).collect()).to_string());
         return Ok(Exit::Ok);
@@ -104,13 +109,12 @@ fn show(context: &Context, store: &Store, keeper: &Environments, run: &str) -> R
     for row in &rows {
         let details = Details::of(row);
         line(&format!("{}  {}", style.bold(&row.path), style.status(&row.status().to_string(), 0)));
-        let repository = details.repository.map(|path| path.display().to_string()).unwrap_or_default();
         for (name, value) in [
             ("branch", details.branch.unwrap_or_default()),
-            ("repository", repository),
+            ("repository", details.repository.unwrap_or_default()),
             ("host", row.host.to_string()),
             ("keep", details.keep),
-            ("size", bytes(size_of(Path::new(&*row.path)))),
+            ("size", bytes(bytes_of(row))),
             ("made", format!("attempt {}", row.provision_attempt)),
             ("why", keeper.why_there(row)),
         ] {
@@ -120,8 +124,8 @@ fn show(context: &Context, store: &Store, keeper: &Environments, run: &str) -> R
     Ok(Exit::Ok)
 }
 
-async fn rm(context: &Context, store: &Store, keeper: &Environments, run: &str) -> Result<Exit, Failure> {
-    for row in of_run(store, run)?.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
+async fn rm(context: &Context, app: &App, keeper: &Environments, run: &str) -> Result<Exit, Failure> {
+    for row in of_run(app, run)?.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
         let how = keeper.remove(row, Then::Nothing).await.map_err(|why| {
             Failure::error(why).next(format!("a live run keeps its environment: sprag cancel {run}"))
         })?;
@@ -167,13 +171,15 @@ async fn gc(
         }
     }
     if !dry_run {
-        keeper.recover().map_err(Failure::error)?;
+        for checkout in keeper.recover().map_err(Failure::error)? {
+            tell(context, &format!("checkout {}", checkout.display()), "put in order");
+        }
     }
     if !context.json {
         let verb = if dry_run { "would free" } else { "freed" };
         let refs = match forgotten {
             0 => String::new(),
-            // Git lets go of what they held when it next tidies up.
+            // Git removes the objects that only these refs kept when it next collects garbage.
             many => format!(", and {many} refs: `git gc` frees what only they held"),
         };
         eprintln!("{verb} {}{refs}", bytes(freed));
@@ -181,7 +187,7 @@ async fn gc(
     Ok(if wrong > 0 { Exit::Error } else { Exit::Ok })
 }
 
-/// What a chore is about, and how much space it frees.
+/// Returns the subject of a chore, and the space that it frees in bytes.
 fn describe(chore: &Chore) -> (String, u64) {
     match chore {
         Chore::Remove { path, why, .. } => (format!("worktree {} ({why})", path.display()), size_of(path)),
@@ -190,20 +196,21 @@ fn describe(chore: &Chore) -> (String, u64) {
         Chore::Debris { path, .. } => (format!("left over {}", path.display()), size_of(path)),
         Chore::DeleteBranch { branch, .. } => (format!("branch {branch}"), 0),
         Chore::Forget { run, refs, .. } => {
-            let count = |keeps| refs.iter().filter(|kept| kept.keeps == keeps).count();
+            let count = |purpose| refs.iter().filter(|kept| kept.purpose == purpose).count();
             let (states, starts, fences) =
-                (count(Keeps::Checkpoint), count(Keeps::Start), count(Keeps::Fence));
+                (count(RefPurpose::Checkpoint), count(RefPurpose::Start), count(RefPurpose::Fence));
             (format!("{states} recorded states, {starts} starts, {fences} fences of run {run}"), 0)
         }
+        Chore::DropBroken { broken, .. } => (format!("broken ref {}", broken.name), 0),
         Chore::DropSalvage { saved, why, .. } => (format!("saved work {} ({why})", saved.name), 0),
     }
 }
 
-/// How many refs a chore deletes beside branches.
+/// Returns the number of refs that a chore deletes beside branches.
 fn refs_in(chore: &Chore) -> usize {
     match chore {
         Chore::Forget { refs, .. } => refs.len(),
-        Chore::DropSalvage { .. } => 1,
+        Chore::DropSalvage { .. } | Chore::DropBroken { .. } => 1,
         _ => 0,
     }
 }

@@ -1,8 +1,7 @@
 //! `sprag events`: the journal.
 
 use serde_json::json;
-use sprag::{Events, Names};
-use sprag_store::JournalEntry;
+use sprag_app::{Events, JournalEntry, Names};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, find_run};
@@ -15,11 +14,11 @@ pub(crate) async fn events(
     since: u64,
     follow: bool,
 ) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let only = run.map(|run| find_run(&store, Some(run))).transpose()?.map(|known| known.id());
-    let mut names = Names::new(&store);
+    let app = context.app()?;
+    let only = run.map(|run| find_run(&app, Some(run))).transpose()?.map(|known| known.id());
+    let mut names = Names::new(&app);
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut events = Events::new(&store, only, since);
+    let mut events = Events::new(&app, only, since);
     loop {
         let entries = events.ready()?;
         for entry in &entries {

@@ -1,38 +1,49 @@
-//! `sprag explain`: for each unsettled step what it waits for, since when, until when, and who has it.
+//! `sprag explain`: for each unsettled step, what it waits for, since when, until when, and which worker has it.
 
 use serde_json::json;
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, span};
+use crate::show::{line, local, plain, span};
 
 pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
-    let told = sprag::explain(&store, &known)?;
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
+    let told = sprag_app::explain(&app, &known)?;
     if context.json {
         line(&json!(told).to_string());
         return Ok(Exit::Ok);
     }
     let style = context.style;
-    let now = store.now();
+    let now = app.now();
     line(&format!("{}  {}  {}", style.bold(&told.id), told.pipeline, style.status(told.status, 0)));
     if let Some(place) = &told.waits_for {
-        line(&format!("  the run waits for {place}"));
+        line(&format!("  the run waits for {}", plain(place)));
     }
-    if told.steps.is_empty() {
+    if told.steps.is_empty() && told.blocked.is_empty() {
         line("  nothing waits: every step is settled");
+    }
+    for step in &told.blocked {
+        line(&format!("  {} {} ({})", style.sign("failed"), style.bold(&step.step), "blocked"));
+        line(&format!("      because    {}", step.message));
+        if let Some(checkout) = &step.checkout {
+            line(&format!("      checkout   {checkout}"));
+        }
+        if !step.files.is_empty() {
+            line(&format!("      files      {}", step.files.join(", ")));
+        }
+        line(&format!("      to do      {}, then: sprag resume {}", step.remedy, told.id));
     }
     for step in &told.steps {
         line(&format!("  {} {} ({})", style.sign(&step.status), style.bold(&step.step), step.status));
-        line(&format!("      waits for  {}", step.waits_for));
+        line(&format!("      waits for  {}", plain(&step.waits_for)));
         if let Some(since) = step.since_ms {
             line(&format!("      since      {} ({} ago)", local(since), span(now.wall_ms - since)));
         }
         if let Some(until) = step.until_ms {
             line(&format!("      until      {} (in {})", local(until), span(until - now.wall_ms)));
         }
-        line(&format!("      owner      {}", step.owner));
+        line(&format!("      owner      {}", plain(&step.owner)));
     }
     if !told.refused.is_empty() {
         line("  refused events, newest last:");
@@ -43,7 +54,7 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
                 refusal.event,
                 refusal.actor,
                 refusal.reason,
-                refusal.detail
+                plain(&refusal.detail)
             ));
         }
     }

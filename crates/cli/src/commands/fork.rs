@@ -1,8 +1,6 @@
-//! `sprag fork`: a new run that begins where another had finished a step.
+//! `sprag fork`: a new run that starts where another run had finished a step.
 
-use sprag_store::ops::Created;
-
-use super::run::{Attached, Means, detached, name_taken};
+use super::run::{Attached, WorkerOptions, detached};
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::show::Style;
@@ -13,33 +11,19 @@ pub(crate) async fn fork(
     from: &str,
     detach: bool,
 ) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
     let source = known.id();
-    let (step, mut new) = sprag::fork(&store, &known, from)?;
+    let fork = sprag_app::fork(&app, &known, from)?;
     if detach {
-        return match store.person().fork_run(source, step, new).await? {
-            Created::New(run) | Created::Existing(run) => detached(context, &store, run),
-            Created::NameTaken => Err(name_taken()),
-        };
+        let run = app.fork_run(fork).await?;
+        return detached(context, &app, run.id);
     }
-    let attached = Attached::begin(context, &store, new.id, Means::default()).await?;
-    new.pin = Some(attached.id);
-    match store.person().fork_run(source, step, new).await {
-        Ok(Created::New(run)) => {
-            if !context.json {
-                let style = Style::stderr();
-                eprintln!("{}", style.dim(&format!("forked from run {source} after {from}")));
-            }
-            attached.see_through(context, &store, run, None).await
-        }
-        Ok(_) => {
-            attached.leave().await?;
-            Err(name_taken())
-        }
-        Err(error) => {
-            attached.leave().await?;
-            Err(error.into())
-        }
+    let attached = Attached::prepare(context, &app, fork.id(), WorkerOptions::default())?;
+    let run = app.fork_run(fork.reserved_to(attached.worker()?)).await?;
+    if !context.json {
+        let style = Style::stderr();
+        eprintln!("{}", style.dim(&format!("forked from run {source} after {from}")));
     }
+    attached.see_through(context, &app, run.id, None).await
 }

@@ -1,15 +1,12 @@
-//! `sprag approve`, `reject`, `signal`: what a run waits for from outside.
+//! `sprag approve`, `reject`, `signal`: answers and signals that a run waits for.
 
 use serde_json::{Value, json};
-use sprag::{ComplaintKind, gate_text, gates};
+use sprag_app::{App, ErrorKind, GateRow, gate_text, gates, questions_alone};
 use sprag_lifecycle::RunId;
-use sprag_store::ops::Signalled;
-use sprag_store::{GateRow, RunRow, Store, Table};
 
 use super::run::go_on;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::live::questions_alone;
 use crate::show::{Style, line};
 
 /// A person's answer.
@@ -23,19 +20,18 @@ pub(crate) struct Answer<'a> {
 }
 
 pub(crate) async fn answer(context: &Context, answer: Answer<'_>) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, Some(answer.run))?;
+    let app = context.app()?;
+    let known = find_run(&app, Some(answer.run))?;
     let root = known.run.root;
-    let asked =
-        gates::question(&store, known.id(), answer.step).map_err(|complaint| match complaint.kind {
-            ComplaintKind::NotFound => Failure { exit: Exit::Nothing, ..complaint.into() },
-            _ => complaint.into(),
-        })?;
+    let asked = gates::question(&app, known.id(), answer.step).map_err(|error| match error.kind {
+        ErrorKind::NotFound => Failure { exit: Exit::Nothing, ..error.into() },
+        _ => error.into(),
+    })?;
     let (gate, name) = (asked.gate, asked.step);
-    let since = store.read(|db| db.last_seq())?;
+    let since = app.last_seq()?;
     let given =
         gates::Answer { approved: Some(answer.approved), choice: answer.choice, comment: answer.comment };
-    let choice = gates::answer(&store, &gate, given).await?.choice;
+    let choice = gates::answer(&app, &gate, given).await?.choice;
     if context.json {
         let told = json!({ "type": "answer", "run": gate.run, "step": name, "choice": choice, "approved": answer.approved });
         line(&told.to_string());
@@ -44,23 +40,23 @@ pub(crate) async fn answer(context: &Context, answer: Answer<'_>) -> Result<Exit
         let sign = if answer.approved { style.green("✓") } else { style.red("✗") };
         eprintln!("{sign} {name} {}", style.dim(&format!("answered {choice:?}")));
     }
-    go_on(context, &store, root, since, answer.detach).await
+    go_on(context, &app, root, since, answer.detach).await
 }
 
-/// Tells what a run waits for from a person; who has watched it has seen the questions.
+/// Prints what a run waits for from a person. A user who has watched the run has already seen the questions.
 pub(crate) fn waits_for_person(
     context: &Context,
-    store: &Store,
+    app: &App,
     run: RunId,
     watched: bool,
 ) -> Result<Exit, Failure> {
-    let questions = questions_alone(store, run)?;
+    let questions = questions_alone(app, run)?;
     if context.json {
         let told: Vec<Value> = questions
             .iter()
             .map(|gate| {
                 let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
-                json!({ "run": gate.run, "step": step_of(store, gate), "ask": question["ask"], "choices": question["choices"] })
+                json!({ "run": gate.run, "step": step_of(app, gate), "ask": question["ask"], "choices": question["choices"] })
             })
             .collect();
         line(&json!({ "type": "result", "run": run, "status": "running", "waits_for": told }).to_string());
@@ -68,8 +64,9 @@ pub(crate) fn waits_for_person(
     }
     let style = Style::stderr();
     for gate in &questions {
-        let step = step_of(store, gate);
-        if !watched {
+        let step = step_of(app, gate);
+        // The questions of child runs were not shown before.
+        if !watched || gate.run != run {
             eprintln!("{} {step} waits for {}", style.bold("?"), gate_text(gate));
         }
         eprintln!(
@@ -82,9 +79,9 @@ pub(crate) fn waits_for_person(
     Ok(Exit::WaitsForPerson)
 }
 
-fn step_of(store: &Store, gate: &GateRow) -> String {
-    find_run(store, Some(&gate.run.to_string()))
-        .map_or_else(|_| gate.step.to_string(), |known| known.name_of(store, gate.step))
+fn step_of(app: &App, gate: &GateRow) -> String {
+    find_run(app, Some(&gate.run.to_string()))
+        .map_or_else(|_| gate.step.to_string(), |known| known.name_of(app, gate.step))
 }
 
 pub(crate) async fn signal(
@@ -100,15 +97,11 @@ pub(crate) async fn signal(
         })?,
         None => json!({}),
     };
-    let store = context.store()?;
-    let known = find_run(&store, Some(run))?;
+    let app = context.app()?;
+    let known = find_run(&app, Some(run))?;
     let id = known.id();
-    let since = store.read(|db| db.last_seq())?;
-    let sent = store.person().signal(id, name.into(), payload.to_string().into()).await?;
-    let step = match sent {
-        Signalled::Received(step) => Some(known.name_of(&store, step)),
-        Signalled::Kept => None,
-    };
+    let since = app.last_seq()?;
+    let step = app.signal(id, name, &payload).await?;
     if context.json {
         line(&json!({ "type": "signal", "run": id, "name": name, "received_by": step }).to_string());
     } else {
@@ -120,11 +113,5 @@ pub(crate) async fn signal(
     if step.is_none() {
         return Ok(Exit::Ok);
     }
-    go_on(context, &store, known.run.root, since, detach).await
-}
-
-/// The root run's row, as it is now.
-pub(super) fn root_row(store: &Store, run: RunId) -> Result<RunRow, Failure> {
-    let row = store.read(|db| Table::<RunRow>::load(db, run))?;
-    row.ok_or_else(|| Failure::error(format!("run {run} is gone")))
+    go_on(context, &app, known.run.root, since, detach).await
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use sprag_app::Row;
 use sprag_lifecycle::{OnFail, PlanStep, Policy, StepNo};
-use sprag_pipeline::{Kind, Over, StepSpec};
-use sprag_store::Row;
+use sprag_pipeline::{FanOutItems, Kind, StepSpec};
 
 use crate::args::GraphFormat;
 use crate::context::{Context, find_run};
@@ -35,27 +35,27 @@ pub(crate) fn graph(
     Ok(Exit::Ok)
 }
 
-/// Whether the user means a file; an id of a run has neither a dot nor a slash.
+/// Returns whether the user means a file. The id of a run has neither a dot nor a slash.
 fn is_file(what: &str) -> bool {
     what.contains(['/', '.']) || Path::new(what).is_file()
 }
 
 fn of_file(path: &Path) -> Result<Graph, Failure> {
-    let loaded = sprag_pipeline::load(path).map_err(|problems| super::drawn(&problems))?;
+    let loaded = sprag_pipeline::load_stream(path).map_err(|problems| super::drawn(&problems))?;
     let nodes =
         loaded.pipeline.steps.iter().map(|step| node(&step.id, &step.needs, &step.policy, Some(&step.spec)));
     Ok(Graph { name: loaded.pipeline.name.clone(), run: None, nodes: nodes.collect() })
 }
 
 fn of_run(context: &Context, run: Option<&str>) -> Result<Graph, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
-    let rows = store.read(|db| db.steps(known.id()))?;
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
+    let rows = app.steps(known.id())?;
     let planned = |step: &PlanStep| {
         node(&step.id, &step.needs, &step.policy, serde_json::from_str(&step.spec).ok().as_ref())
     };
     let mut nodes: Vec<Node> = known.plan.steps.iter().map(planned).collect();
-    // How far each fan-out is, where its items are there.
+    // Shows the progress of each fan-out whose items exist.
     for row in &rows {
         let fan_out = nodes.get_mut(row.no as usize).and_then(|node| node.fan_out.as_mut());
         if let (Some(fan_out), Some(list)) = (fan_out, row.items) {
@@ -102,15 +102,15 @@ fn kind(kind: &Kind) -> &'static str {
     }
 }
 
-/// How a step is multiplied, with the number where the file says it.
-fn over(over: &Over) -> String {
+/// Returns the label of a step's fan-out, with the number of items if the file states it.
+fn over(over: &FanOutItems) -> String {
     match over {
-        Over::Matrix(axes) => {
+        FanOutItems::Matrix(axes) => {
             let count = axes.values().fold(1usize, |count, values| count.saturating_mul(values.len()));
             format!("matrix ×{count}")
         }
-        Over::Each(Value::Array(items)) => format!("foreach ×{}", items.len()),
-        Over::Each(_) => "foreach".to_owned(),
+        FanOutItems::Each(Value::Array(items)) => format!("foreach ×{}", items.len()),
+        FanOutItems::Each(_) => "foreach".to_owned(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::show::line;
 use crate::starter::{Found, find, pipeline};
 
-/// Where the pipelines of a folder lie.
+/// The folder of the pipelines, relative to the project's folder.
 const FOLDER: &str = ".sprag/pipelines";
 
 pub(crate) fn init(context: &Context, name: &str, force: bool, stdout: bool) -> Result<Exit, Failure> {
@@ -35,7 +35,7 @@ fn check_name(name: &str) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::usage(format!("{name:?} cannot be a pipeline's name"))
-        .next("use up to 64 letters, digits, `-`, `_` and `.`, beginning with a letter or digit"))
+        .next("use up to 64 letters, digits, `-`, `_` and `.`, starting with a letter or digit"))
 }
 
 fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {

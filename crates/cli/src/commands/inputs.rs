@@ -1,4 +1,4 @@
-//! What a run is given: `--input KEY=VALUE`, and `--inputs` with JSON from a file, from stdin or as it is.
+//! The inputs of a run: `--input KEY=VALUE`, and `--inputs` with JSON from a file, from stdin or as it is.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -10,10 +10,10 @@ use sprag_pipeline::Pipeline;
 use super::drawn;
 use crate::exit::Failure;
 
-/// More than this is no set of inputs.
+/// The largest size of `--inputs`, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// As it was written on the command line.
+/// The inputs as they were written on the command line.
 pub(crate) struct Given<'a> {
     /// Each `KEY=VALUE`.
     pub(crate) pairs: &'a [String],
@@ -21,7 +21,7 @@ pub(crate) struct Given<'a> {
     pub(crate) all: Option<&'a str>,
 }
 
-/// The plan and the complete inputs of a run.
+/// Returns the plan and the complete inputs of a run.
 pub(crate) fn prepare(
     pipeline: &Pipeline,
     given: &Given<'_>,
@@ -36,7 +36,7 @@ pub(crate) fn prepare(
             return Err(Failure::usage(format!("--input {key} is given twice")));
         }
     }
-    // One that is named on its own stands above the whole.
+    // A single `--input` overrides the value in `--inputs`.
     values.extend(pipeline.coerce(&texts).map_err(|problems| drawn(&problems))?);
     let inputs = pipeline.complete(&values).map_err(|problems| drawn(&problems))?;
     let plan = pipeline.plan(&inputs).map_err(|problems| drawn(&problems))?;

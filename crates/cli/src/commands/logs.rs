@@ -1,19 +1,22 @@
-//! `sprag logs`: what steps printed.
+//! `sprag logs`: the output of steps, or the reason why there is none.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sprag::view::is_current;
-use sprag_lifecycle::StepNo;
-use sprag_store::{Row, RunRow, Table, Topic};
+use sprag_app::view::is_current;
+use sprag_app::{App, ExecutionRow, Files, Row, StepRow, Topic, find_attempt, log_place, why_no_log};
+use sprag_lifecycle::{ExecutionId, StepNo};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::context::{Context, find_run};
+use crate::context::{Context, Known, find_run};
 use crate::exit::{Exit, Failure};
+use crate::show::{Style, counted, plain};
 use crate::tails::Tails;
 
-/// How often files are looked at while they grow.
+/// The pause between two reads of a growing log file.
 const LOOK: Duration = Duration::from_millis(100);
+/// The most steps for which the command prints why they have no log; further steps are counted.
+const MOST_TOLD: usize = 20;
 
 pub(crate) async fn logs(
     context: &Context,
@@ -22,42 +25,142 @@ pub(crate) async fn logs(
     follow: bool,
     attempt: Option<u32>,
 ) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
-    let only = step.map(|step| known.find_step(step, Some(&store))).transpose()?;
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
+    let only = step.map(|step| known.find_step(step, Some(&app))).transpose()?;
+    let wanted = Wanted { app: &app, known: &known, only, attempt };
     let id = known.id();
-    let wake = store.subscribe(vec![Topic::Run(id)]);
+    let wake = app.subscribe(vec![Topic::Run(id)]);
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut tails = Tails::new(&store, context.files(), &known, context.json, only.is_none());
+    let mut tails = Tails::new(&app, context.files(), &known, context.json, only.is_none());
     loop {
-        let (row, steps, executions) =
-            store.read(|db| Ok((Table::<RunRow>::load(db, id)?, db.steps(id)?, db.executions(id)?)))?;
+        let (row, steps, executions) = app.run_in_full(id)?;
         let over = row.is_none_or(|row| row.status().is_terminal());
-        let steps: BTreeMap<StepNo, (Option<StepNo>, bool)> =
-            steps.iter().map(|step| (step.no, (step.item_of, is_current(&steps, step)))).collect();
-        for execution in &executions {
-            let (item_of, current) = steps.get(&execution.id.step).copied().unwrap_or((None, true));
-            let last = executions.iter().rfind(|other| other.id.step == execution.id.step);
-            let wanted = match attempt {
-                Some(attempt) => execution.id.attempt == attempt,
-                None => follow || current && last.is_some_and(|last| last.id == execution.id),
-            };
-            // Of a fan-out, what its items printed.
-            let of_step = |only| only == execution.id.step || item_of == Some(only);
-            if wanted && only.is_none_or(of_step) {
-                if follow && !over {
-                    tails.print_some(execution.id)?;
-                } else {
-                    tails.print(execution.id)?;
-                }
+        let chosen = wanted.choose(&steps, &executions, follow);
+        for execution in &chosen {
+            if follow && !over {
+                tails.print_some(execution.id)?;
+            } else {
+                tails.print(execution.id)?;
             }
         }
         if !follow || over {
-            return Ok(Exit::Ok);
+            wanted.check_attempt(&executions, &chosen)?;
+            return wanted.say_what_is_missing(&context.files(), &steps, &executions, &chosen);
         }
         tokio::select! {
             () = wake.wait(LOOK) => {}
             _ = interrupt.recv() => return Ok(Exit::Ok),
         }
+    }
+}
+
+/// The part of the logs that the user asked for.
+struct Wanted<'a> {
+    app: &'a App,
+    known: &'a Known,
+    /// One step, or one fan-out with its items.
+    only: Option<StepNo>,
+    attempt: Option<u32>,
+}
+
+impl Wanted<'_> {
+    fn is_of(&self, steps: &BTreeMap<StepNo, &StepRow>, id: ExecutionId) -> bool {
+        // The output of a fan-out is the output of its items.
+        let item_of = steps.get(&id.step).and_then(|step| step.item_of);
+        self.only.is_none_or(|only| only == id.step || item_of == Some(only))
+    }
+
+    /// Returns the attempts to show: those with the given number, all attempts while the logs are followed, otherwise
+    /// the last attempt of each step that has started.
+    fn choose(&self, steps: &[StepRow], executions: &[ExecutionRow], follow: bool) -> Vec<ExecutionRow> {
+        let by_no: BTreeMap<StepNo, &StepRow> = steps.iter().map(|step| (step.no, step)).collect();
+        let is_last = |row: &ExecutionRow| {
+            let begun = executions.iter().rfind(|one| one.id.step == row.id.step && one.started_ms.is_some());
+            begun.is_some_and(|last| last.id == row.id)
+        };
+        let is_wanted = |row: &&ExecutionRow| match self.attempt {
+            Some(attempt) => row.id.attempt == attempt,
+            None => {
+                let counts = by_no.get(&row.id.step).is_none_or(|step| is_current(steps, step));
+                follow || counts && is_last(row)
+            }
+        };
+        executions.iter().filter(is_wanted).filter(|row| self.is_of(&by_no, row.id)).cloned().collect()
+    }
+
+    /// Returns an error that names the existing attempts, if the given attempt does not exist.
+    fn check_attempt(&self, executions: &[ExecutionRow], chosen: &[ExecutionRow]) -> Result<(), Failure> {
+        let Some(attempt) = self.attempt.filter(|_| chosen.is_empty()) else { return Ok(()) };
+        let run = self.known.id();
+        Err(match self.only {
+            Some(no) => {
+                let found = find_attempt(self.app, self.known, no, Some(attempt));
+                // The attempt exists now if it was created meanwhile.
+                let Err(error) = found else { return Ok(()) };
+                Failure { exit: Exit::Usage, ..error.into() }
+            }
+            None => {
+                let most = executions.iter().map(|row| row.id.attempt).max().unwrap_or(0);
+                Failure::usage(format!("no step of run {run} has an attempt {attempt}"))
+                    .next(format!("the highest is {most}"))
+            }
+        })
+    }
+
+    /// Prints which logs are missing or incomplete on this machine, and why a step has none.
+    fn say_what_is_missing(
+        &self,
+        files: &Files,
+        steps: &[StepRow],
+        executions: &[ExecutionRow],
+        chosen: &[ExecutionRow],
+    ) -> Result<Exit, Failure> {
+        let mut told = Vec::new();
+        let mut shown = false;
+        for row in chosen.iter().filter(|row| row.started_ms.is_some()) {
+            let name = self.known.name_of(self.app, row.id.step);
+            let place = log_place(self.app, files, row, &name)?;
+            shown |= std::fs::metadata(files.log(row.id, &name)).is_ok_and(|found| found.len() > 0);
+            if let Some(what) = place.told() {
+                told.push(format!("the log of {name}, attempt {}: {what}", row.id.attempt));
+            }
+            // The shown attempt is not the present one.
+            let next =
+                executions.iter().find(|one| one.id.step == row.id.step && one.id.attempt > row.id.attempt);
+            if let (Some(next), None) = (next, self.attempt) {
+                told.push(format!(
+                    "{name}: attempt {} has not begun; this is attempt {}",
+                    next.id.attempt, row.id.attempt
+                ));
+            }
+        }
+        if !shown && told.is_empty() {
+            told = self.why_nothing(steps, chosen)?;
+        }
+        let style = Style::stderr();
+        for line in told.iter().take(MOST_TOLD) {
+            eprintln!("{}", style.dim(&plain(line)));
+        }
+        if told.len() > MOST_TOLD {
+            eprintln!("{}", style.dim(&format!("and {}", counted(told.len() - MOST_TOLD, "more line"))));
+        }
+        Ok(Exit::Ok)
+    }
+
+    /// Returns the reasons why nothing at all was printed.
+    fn why_nothing(&self, steps: &[StepRow], chosen: &[ExecutionRow]) -> Result<Vec<String>, Failure> {
+        let mut why = Vec::new();
+        for step in steps.iter().filter(|step| match self.only {
+            Some(only) => only == step.no || step.item_of == Some(only),
+            None => step.item_of.is_none(),
+        }) {
+            let name = self.known.name_of(self.app, step.no);
+            why.push(match chosen.iter().any(|row| row.id.step == step.no && row.started_ms.is_some()) {
+                true => format!("{name} has printed nothing"),
+                false => why_no_log(self.app, self.known, step)?,
+            });
+        }
+        Ok(why)
     }
 }

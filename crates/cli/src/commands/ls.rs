@@ -1,9 +1,9 @@
 //! `sprag ls`: the runs, newest first.
 
 use serde_json::json;
-use sprag::view::RunView;
+use sprag_app::view::RunView;
+use sprag_app::{Row, RunFilter};
 use sprag_lifecycle::{RunStatus, Word};
-use sprag_store::Row;
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -18,8 +18,9 @@ pub(crate) fn ls(context: &Context, statuses: &[String], limit: usize) -> Result
             Failure::usage(format!("{text:?} is no status of a run")).next(format!("one of: {}", known()))
         })?);
     }
-    let store = context.store()?;
-    let runs = store.read(|db| db.runs(None, &wanted, limit))?;
+    let app = context.app()?;
+    let filter = RunFilter { statuses: wanted, ..RunFilter::default() };
+    let runs = app.all_runs(&filter, limit)?;
     if context.json {
         line(&json!(runs.iter().map(RunView::of).collect::<Vec<_>>()).to_string());
         return Ok(Exit::Ok);
@@ -28,7 +29,7 @@ pub(crate) fn ls(context: &Context, statuses: &[String], limit: usize) -> Result
         line("no runs yet; start one: sprag run FILE");
         return Ok(Exit::Ok);
     }
-    let now = store.now().wall_ms;
+    let now = app.now().wall_ms;
     let rows: Vec<Vec<String>> = runs
         .iter()
         .map(|run| {

@@ -1,12 +1,15 @@
-//! `sprag lifecycle` and `sprag doctor`: how things are meant to be, and how they are.
+//! `sprag lifecycle` and `sprag doctor`: the rules of the lifecycles, and the state of this machine.
+
+use std::time::Duration;
 
 use serde_json::json;
-use sprag::bus::{Address, Lack, examine};
-use sprag_store::Row;
+use sprag_app::bus::{Address, Unusable, examine};
+use sprag_app::retention::Leftovers;
+use sprag_app::{App, Environments, Row};
 
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
-use crate::show::line;
+use crate::show::{counted, line, plain};
 
 pub(crate) fn lifecycle(entity: Option<&str>) -> Result<Exit, Failure> {
     let page = sprag_lifecycle::reference();
@@ -35,31 +38,34 @@ struct Check {
 
 pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<Exit, Failure> {
     let mut checks = Vec::new();
-    let store = match context.store() {
-        Ok(store) => {
-            checks.push(Check { name: "store", ok: true, told: format!("{} opens", context.place(&store)) });
-            Some(store)
+    let app = match context.app() {
+        Ok(app) => {
+            checks.push(Check { name: "store", ok: true, told: format!("{} opens", context.place(&app)) });
+            Some(app)
         }
         Err(failure) => {
             checks.push(Check { name: "store", ok: false, told: failure.message });
             None
         }
     };
-    if let Some(store) = &store {
-        let health = store.health();
+    if let Some(app) = &app {
+        let health = app.health();
         let told = health.as_ref().map_or_else(ToString::to_string, Clone::clone);
-        // A server that could lose what it acknowledged is not well.
+        // A server that could lose acknowledged data is not healthy.
         let ok = health.is_ok_and(|told| !told.contains("LOOK:"));
         checks.push(Check { name: "database", ok, told });
-        let (live, workers) = store.read(|db| Ok((db.live_runs(None, 10_000)?.len(), db.workers()?)))?;
+        checks.extend(stuck_lock(app).await);
+        let (live, workers) = (app.live_runs(10_000)?.len(), app.workers()?);
         checks.push(Check { name: "runs", ok: true, told: format!("{live} live") });
+        checks.extend(leftovers(app)?);
         for worker in &workers {
             let gone = worker
                 .process
                 .parse()
                 .is_ok_and(|id| sprag_process::is_alive(&id) == sprag_process::Liveness::Dead);
-            let told =
-                format!("{} ({}, {} slots, {})", worker.name, worker.queues, worker.slots, worker.status());
+            let slots = if worker.slots > 0 { format!("{} slots", worker.slots) } else { "a claimer".into() };
+            let (name, queues) = (plain(&worker.name), plain(&worker.queues));
+            let told = format!("{name} ({queues}, {slots}, {})", worker.status());
             let told = if gone {
                 format!("{told}: its process is gone; any worker or resume clears it")
             } else {
@@ -68,8 +74,13 @@ pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<E
             checks.push(Check { name: "worker", ok: !gone, told });
         }
     }
+    if let Some(app) = &app {
+        checks.extend(checkouts(app));
+    }
+    checks.push(privacy(context));
     checks.push(space(context));
     checks.push(supervisor(context).await);
+    checks.push(containment());
     if let Some(bus) = bus {
         checks.extend(broker(bus).await);
     }
@@ -89,7 +100,56 @@ pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<E
     Ok(if healthy { Exit::Ok } else { Exit::Error })
 }
 
-/// The broker: which one, whether it keeps messages, and what it has of ours.
+/// Reports the mechanism that keeps a step's processes together when its supervisor is killed.
+fn containment() -> Check {
+    let told = match sprag_process::cgroup_support() {
+        Ok(folder) => format!("each step has a cgroup of its own below {}", folder.display()),
+        Err(why) => format!(
+            "steps have no cgroup ({why}): a process that clears its environment outlives a step that kills its \
+             supervisor and its worker; `Delegate=yes` in a systemd unit gives them one"
+        ),
+    };
+    Check { name: "processes", ok: true, told }
+}
+
+/// Checks whether a process holds the write lock of the database for longer than any transaction of Sprag needs.
+async fn stuck_lock(app: &App) -> Option<Check> {
+    /// The time for which the lock is watched.
+    const WATCHED: Duration = Duration::from_secs(1);
+    /// The number of looks in that time. A process that writes a lot frees the lock between two looks.
+    const LOOKS: u32 = 20;
+    let holder = app.lock_holder()?;
+    for _ in 0..LOOKS {
+        app.pause(WATCHED / LOOKS).await;
+        if app.lock_holder().as_ref() != Some(&holder) {
+            return None;
+        }
+    }
+    let told = format!(
+        "{holder} holds the write lock of the database: nothing can be written until it ends its transaction"
+    );
+    Some(Check { name: "lock", ok: false, told })
+}
+
+/// Checks for remaining rows of forgotten runs; none if there are none.
+fn leftovers(app: &App) -> Result<Option<Check>, Failure> {
+    let Leftovers { half_forgotten, strays } = app.leftovers()?;
+    let told = match (half_forgotten, strays.runs.len(), strays.shared) {
+        (0, 0, _) => return Ok(None),
+        (0, folders, true) => format!(
+            "{} of runs that this store does not have; another store may have them, so they stay",
+            counted(folders, "folder")
+        ),
+        (runs, folders, _) => format!(
+            "{} half forgotten, {} of runs that the store does not have: `sprag gc` removes what is left",
+            counted(runs, "run"),
+            counted(folders, "folder")
+        ),
+    };
+    Ok(Some(Check { name: "leftovers", ok: true, told }))
+}
+
+/// Checks the broker: its identity, whether it keeps messages, and Sprag's streams on it.
 async fn broker(address: &Address) -> Vec<Check> {
     let examined = match examine(address).await {
         Ok(examined) => examined,
@@ -97,25 +157,25 @@ async fn broker(address: &Address) -> Vec<Check> {
             return vec![Check { name: "bus", ok: false, told: format!("{address}: {trouble}") }];
         }
     };
-    let too_old = matches!(examined.streams, Err(Lack::TooOld));
+    let too_old = matches!(examined.streams, Err(Unusable::TooOld));
     let old = if too_old { ": 2.9 or newer is needed" } else { "" };
     let told = format!("{address} is nats-server {}{old}", examined.version);
     let mut checks = vec![Check { name: "bus", ok: !too_old, told }];
     let lacking = match &examined.streams {
-        Ok(_) | Err(Lack::TooOld) => None,
-        Err(Lack::Off(why)) => Some(format!(
+        Ok(_) | Err(Unusable::TooOld) => None,
+        Err(Unusable::JetStreamOff(why)) => Some(format!(
             "JetStream is not there: {why}; start the server with -js, or enable it for the account"
         )),
-        Err(Lack::Refused(why)) => {
+        Err(Unusable::Denied(why)) => {
             Some(format!("this user may not do what is needed: {why}; docs/bus.md lists what it needs"))
         }
-        Err(Lack::Mute(why)) => Some(format!("it does not answer as it should: {why}")),
+        Err(Unusable::NoAnswer(why)) => Some(format!("it does not answer as it should: {why}")),
     };
     checks.extend(lacking.map(|told| Check { name: "bus", ok: false, told }));
     let Ok(streams) = examined.streams else { return checks };
     checks.push(Check { name: "bus", ok: true, told: "JetStream is there".to_owned() });
     for stream in streams {
-        let told = match stream.there {
+        let told = match stream.state {
             None => format!("stream {} is not made yet", stream.name),
             Some(there) => format!(
                 "stream {}: replicas {}, {} messages in {} KiB, {} consumers",
@@ -131,8 +191,36 @@ async fn broker(address: &Address) -> Vec<Check> {
     checks
 }
 
+/// Checks for checkouts of people's repositories that a landing left unfinished, or that are behind their branch.
+fn checkouts(app: &App) -> Vec<Check> {
+    let keeper = Environments::new(app, app.new_id());
+    match keeper.checkouts_out_of_order() {
+        Ok(found) => found
+            .into_iter()
+            .map(|one| {
+                let told = format!("{}: {}; to repair it: {}", one.checkout.display(), one.why, one.repair);
+                Check { name: "checkout", ok: false, told }
+            })
+            .collect(),
+        Err(told) => vec![Check { name: "checkout", ok: false, told }],
+    }
+}
+
+/// Checks whether other users of the machine are kept out of the data directory.
+fn privacy(context: &Context) -> Check {
+    let mut wrong = sprag_app::openings(&context.data);
+    if let Err(error) = sprag_server::read_local_token(&context.data) {
+        wrong.push(error.to_string());
+    }
+    let told = match wrong.is_empty() {
+        true => format!("only this user can look into {}", context.data.display()),
+        false => format!("{}; remedy: chmod -R go= {}", wrong.join("; "), context.data.display()),
+    };
+    Check { name: "privacy", ok: wrong.is_empty(), told }
+}
+
 fn space(context: &Context) -> Check {
-    /// Less than this is worth a word.
+    /// The free space below which the check warns, in MiB.
     const LITTLE_MIB: u64 = 256;
     let folder = context.data.ancestors().find(|folder| folder.exists()).unwrap_or(&context.data);
     match rustix::fs::statvfs(folder) {
@@ -144,7 +232,7 @@ fn space(context: &Context) -> Check {
     }
 }
 
-/// Runs a command for real.
+/// Checks the supervisor by running a command with it.
 async fn supervisor(context: &Context) -> Check {
     let tried = async {
         let log = context.data.join("doctor.log");

@@ -1,9 +1,10 @@
 //! `sprag mcp`: tools for an agent, over stdin and stdout.
 
-use sprag_mcp::{Agents, Relay, RelayError};
+use sprag_mcp::{Agents, Relay, RelayError, ShownToken};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
+use crate::own_server::{self, Own};
 
 pub(crate) async fn mcp(
     context: &Context,
@@ -11,10 +12,24 @@ pub(crate) async fn mcp(
     token: Option<String>,
 ) -> Result<Exit, Failure> {
     match server {
-        Some(server) => Relay::new(server, token)?.run().await?,
+        Some(server) => {
+            let relay = match token.filter(|token| !token.trim().is_empty()) {
+                Some(token) => Relay::new(server, ShownToken::Given(token))?,
+                None => {
+                    let (data, address) = (context.data.clone(), server.to_owned());
+                    let find = move || match own_server::local_token(&data, &address) {
+                        Ok(Own::Token(token)) => Ok(Some(token)),
+                        Ok(Own::Elsewhere | Own::NotThere) => Ok(None),
+                        Err(failure) => Err(failure.message),
+                    };
+                    Relay::new(server, ShownToken::Found(Box::new(find)))?
+                }
+            };
+            relay.run().await?;
+        }
         None => {
-            let store = context.store()?;
-            Agents::new(store, &context.data, &std::env::current_dir()?).serve_stdio().await?;
+            let app = context.app()?;
+            Agents::new(app, &std::env::current_dir()?).serve_stdio().await?;
         }
     }
     Ok(Exit::Ok)

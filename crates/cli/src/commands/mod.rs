@@ -29,7 +29,7 @@ mod wait;
 mod worker;
 
 use clap::CommandFactory;
-use sprag::bus::{Address, NotAnAddress};
+use sprag_app::bus::{Address, AddressError};
 use sprag_pipeline::Diagnostics;
 
 use crate::args::{Answer, Args, Command, WorkerCommand};
@@ -37,7 +37,7 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, line};
 
-/// Does what the command line says.
+/// Executes the command of the command line.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
     match args.command {
@@ -86,14 +86,19 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             lease,
             dispatch_deadline,
             bus,
+            inherit: _,
             server,
             token,
+            unsent_logs,
         } => {
             let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
             let deadline = worker::dispatch_deadline(&dispatch_deadline)?;
             let options = worker::Options { queues, labels, slots, name, until_idle, lease, deadline, bus };
             match server {
-                Some(server) => elsewhere::worker(&context, options, &server, token).await,
+                Some(server) => {
+                    let most_unsent = elsewhere::unsent_logs(&unsent_logs)?;
+                    elsewhere::worker(&context, options, &server, token, most_unsent).await
+                }
                 None => worker::worker(&context, options).await,
             }
         }
@@ -138,15 +143,16 @@ fn gate_answer<'a>(
     }
 }
 
-/// A file's problems, as a picture.
+/// Returns a file's problems as a rendered report.
 pub(crate) fn drawn(problems: &Diagnostics) -> Failure {
     let message = problems.render(Style::stderr().coloured());
     Failure { exit: Exit::Usage, message, next: None, drawn: true }
 }
 
-/// A broker's address. It is not read with the other arguments: who is told of a wrong one would see its password.
+/// Parses a broker's address. It is not parsed with the other arguments, because their error message would show its
+/// password.
 fn broker(bus: Option<String>) -> Result<Option<Address>, Failure> {
     let read =
-        |url: String| url.parse().map_err(|error: NotAnAddress| Failure::usage(format!("--bus: {error}")));
+        |url: String| url.parse().map_err(|error: AddressError| Failure::usage(format!("--bus: {error}")));
     bus.filter(|url| !url.is_empty()).map(read).transpose()
 }

@@ -1,8 +1,8 @@
-//! `sprag queue`: where work waits for workers.
+//! `sprag queue`: the queues in which executions wait for workers.
 
 use serde_json::json;
-use sprag::view::QueueView;
-use sprag_store::{QueueRow, Store};
+use sprag_app::view::QueueView;
+use sprag_app::{App, QueueRow};
 
 use crate::args::QueueCommand;
 use crate::context::Context;
@@ -10,11 +10,11 @@ use crate::exit::{Exit, Failure};
 use crate::show::{line, plain, span, table};
 
 pub(crate) async fn queue(context: &Context, command: &QueueCommand) -> Result<Exit, Failure> {
-    let store = context.store()?;
+    let app = context.app()?;
     match command {
-        QueueCommand::Ls => ls(context, &all(&store)?),
-        QueueCommand::Hold { queue } => change(context, &store, queue, |queue| queue.held = true).await,
-        QueueCommand::Release { queue } => change(context, &store, queue, |queue| queue.held = false).await,
+        QueueCommand::Ls => ls(context, &all(&app)?),
+        QueueCommand::Hold { queue } => change(context, &app, queue, |queue| queue.held = true).await,
+        QueueCommand::Release { queue } => change(context, &app, queue, |queue| queue.held = false).await,
         QueueCommand::Limit { queue, limit } => {
             let limit = match limit.as_str() {
                 "none" => None,
@@ -22,25 +22,23 @@ pub(crate) async fn queue(context: &Context, command: &QueueCommand) -> Result<E
                     Failure::usage(format!("{number:?} is no limit")).next("write a number, or `none`")
                 })?),
             };
-            change(context, &store, queue, move |queue| queue.limit = limit).await
+            change(context, &app, queue, move |queue| queue.limit = limit).await
         }
     }
 }
 
-fn all(store: &Store) -> Result<Vec<QueueView>, Failure> {
-    let (settings, counts, workers) =
-        store.read(|db| Ok((db.queues()?, db.queue_counts()?, db.workers()?)))?;
-    Ok(sprag::view::queues(&settings, &counts, &workers, store.now()))
+fn all(app: &App) -> Result<Vec<QueueView>, Failure> {
+    Ok(app.queues()?)
 }
 
 async fn change(
     context: &Context,
-    store: &Store,
+    app: &App,
     name: &str,
     change: impl Fn(&mut QueueRow) + Send + 'static,
 ) -> Result<Exit, Failure> {
-    sprag::change_queue(store, name, change).await?;
-    let found: Vec<QueueView> = all(store)?.into_iter().filter(|queue| queue.name == name).collect();
+    app.change_queue(name, change).await?;
+    let found: Vec<QueueView> = all(app)?.into_iter().filter(|queue| queue.name == name).collect();
     if context.json {
         line(&json!(found.first()).to_string());
         return Ok(Exit::Ok);

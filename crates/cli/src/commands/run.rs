@@ -1,15 +1,15 @@
-//! `sprag run`, `retry`, `resume`, `cancel`: starting runs, going on with them, ending them.
+//! `sprag run`, `retry`, `resume`, `cancel`: starting, continuing and ending runs.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use sprag::bus::Address;
-use sprag::{Engine, is_attended, take_from_the_dead, works};
+use sprag_app::bus::Address;
+use sprag_app::view::UncommittedView;
+use sprag_app::{
+    App, Builder, Cancelled, Engine, Id, NewWorker, Row, Started, is_attended, take_from_the_dead,
+};
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
-use sprag_store::ops::Created;
-use sprag_store::{Id, Row, RunRow, Store, Table};
 
 use super::drawn;
 use super::inputs::{Given, prepare};
@@ -17,9 +17,9 @@ use super::worker::drain;
 use crate::context::{Context, Known, find_run, this_program};
 use crate::exit::{Exit, Failure};
 use crate::live::{Watched, watch};
-use crate::show::{Style, counted, line, span};
+use crate::show::{Style, counted, line, plain, span};
 
-/// How a run is to be started.
+/// The options for starting a run.
 pub(crate) struct Options {
     pub(crate) dry: bool,
     pub(crate) detach: bool,
@@ -38,10 +38,10 @@ pub(crate) async fn start(
     if options.slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }
-    let loaded = sprag_pipeline::load(file).map_err(|problems| drawn(&problems))?;
+    let loaded = sprag_pipeline::load_stream(file).map_err(|problems| drawn(&problems))?;
     if !loaded.warnings.is_empty() && !context.json {
-        // One line: the run is what people came for.
-        let told = counted(loaded.warnings.len() + loaded.warnings.left_out(), "warning");
+        // Prints one line only, because the user wants to see the run.
+        let told = counted(loaded.warnings.len() + loaded.warnings.omitted(), "warning");
         let hint = format!("{told} about {0}: see `sprag validate {0}`", file.display());
         eprintln!("{}", Style::stderr().dim(&hint));
     }
@@ -49,145 +49,165 @@ pub(crate) async fn start(
     if options.dry {
         return super::dry::dry(context, &loaded.pipeline, &plan, &inputs);
     }
-    let store = context.store()?;
+    let app = context.app()?;
     let dir =
         std::env::current_dir().map_err(|error| Failure::error(format!("the working folder: {error}")))?;
-    let mut new = store.person().new_run(Arc::new(plan));
-    new.inputs = json!(inputs).to_string().into();
-    new.context = json!({ "dir": dir }).to_string().into();
-    new.idempotency_key = options.idempotency_key.as_deref().map(Into::into);
+    // A key may name an existing run. Then nothing starts here, and the worker decides.
+    let told = match options.idempotency_key {
+        Some(_) => sprag_app::uncommitted(&plan, &dir),
+        None => sprag_app::refuse_uncommitted(&plan, &dir)?,
+    };
+    // A run that is left to workers is told of in one JSON value, which holds them.
+    if let Some(told) = told.as_ref().filter(|_| !(context.json && options.detach)) {
+        tell_uncommitted(context, told);
+    }
+    let mut start = app.new_run(plan, &inputs).in_folder(dir);
+    start = start.idempotency_key(options.idempotency_key.as_deref());
     if options.detach {
-        return match store.person().create_run(new).await? {
-            Created::New(run) | Created::Existing(run) => Ok(detached(context, &store, run)?),
-            Created::NameTaken => Err(name_taken()),
-        };
+        let Started { run, is_new } = app.start_run(start).await?;
+        return leave(context, &app, run.id, told.filter(|_| is_new).as_ref());
     }
-    let attached = Attached::begin(context, &store, new.id, Means::from(&options)).await?;
-    new.pin = Some(attached.id);
-    let expected = new.id;
-    match store.person().create_run(new).await? {
-        Created::New(run) if run == expected => attached.see_through(context, &store, run, None).await,
-        Created::Existing(run) => {
-            attached.leave().await?;
-            if !context.json {
-                eprintln!("this key has started run {run} before");
-            }
-            let known = find_run(&store, Some(&run.to_string()))?;
-            // Its process may have died: then this one goes on with it. A live one is waited for.
-            match known.run.status().is_terminal() || is_attended(&store, &known.run)? {
-                true => super::wait::wait(context, Some(&run.to_string()), None).await,
-                false => again(context, &store, &known, false, None).await,
-            }
-        }
-        Created::New(run) => {
-            let _ = store.person().cancel_run(run).await?;
-            Err(name_taken())
-        }
-        Created::NameTaken => Err(name_taken()),
+    let attached = Attached::prepare(context, &app, start.id(), WorkerOptions::from(&options))?;
+    let started = app.start_run(start.reserved_to(attached.worker()?)).await?;
+    let run = started.run.id;
+    if started.is_new {
+        return attached.see_through(context, &app, run, None).await;
+    }
+    if !context.json {
+        eprintln!("this key has started run {run} before");
+    }
+    // The run's process may have died. Then this process resumes the run. Otherwise it waits for the live one.
+    if started.run.status().is_terminal() || is_attended(&app, &started.run)? {
+        super::wait::wait(context, Some(&run.to_string()), None).await
+    } else {
+        let known = find_run(&app, Some(&run.to_string()))?;
+        again(context, &app, &known, false, None).await
     }
 }
 
-pub(crate) fn name_taken() -> Failure {
-    Failure::error("the name drawn for the run was taken").next("try again")
-}
-
-/// Tells of a run that was left to workers.
-pub(crate) fn detached(context: &Context, store: &Store, run: RunId) -> Result<Exit, Failure> {
-    let status = store.read(|db| Table::<RunRow>::load(db, run))?.map(|row| row.status());
+/// Prints a warning about uncommitted changes in the checkout that a run is started in.
+fn tell_uncommitted(context: &Context, told: &UncommittedView) {
     if context.json {
-        line(&json!({ "type": "result", "run": run, "status": status }).to_string());
+        let mut told = json!(told);
+        told["type"] = json!("uncommitted");
+        line(&told.to_string());
+    } else {
+        eprintln!("{}", Style::stderr().dim(&plain(&told.message)));
+    }
+}
+
+/// Reports a run that was left to workers.
+pub(crate) fn detached(context: &Context, app: &App, run: RunId) -> Result<Exit, Failure> {
+    leave(context, app, run, None)
+}
+
+/// Tells of a run that was left to workers, and in JSON of the uncommitted changes where it was started.
+fn leave(
+    context: &Context,
+    app: &App,
+    run: RunId,
+    uncommitted: Option<&UncommittedView>,
+) -> Result<Exit, Failure> {
+    let status = app.run(run)?.map(|row| row.status());
+    if context.json {
+        let mut told = json!({ "type": "result", "run": run, "status": status });
+        if let Some(uncommitted) = uncommitted {
+            told["uncommitted"] = json!(uncommitted);
+        }
+        line(&told.to_string());
         return Ok(Exit::Ok);
     }
     line(&run.to_string());
-    if !store.read(|db| db.workers())?.iter().any(works) {
+    if !app.has_workers()? {
         eprintln!("no worker is running: start one with `sprag worker`");
     }
     eprintln!("watch it: sprag logs -f {run}");
     Ok(Exit::Ok)
 }
 
-/// With what a run is worked off, where that was said.
+/// The options of the worker that executes a run, as far as the user set them.
 #[derive(Default)]
-pub(crate) struct Means {
+pub(crate) struct WorkerOptions {
     slots: Option<usize>,
     lease: Option<Duration>,
     bus: Option<Address>,
 }
 
-impl From<&Options> for Means {
+impl From<&Options> for WorkerOptions {
     fn from(options: &Options) -> Self {
-        Means { slots: options.slots, lease: Some(options.lease), bus: options.bus.clone() }
+        WorkerOptions { slots: options.slots, lease: Some(options.lease), bus: options.bus.clone() }
     }
 }
 
-/// This process's worker, which works off one run alone.
+/// This process as the worker of one run alone.
 pub(crate) struct Attached {
-    engine: Engine,
-    pub(crate) id: Id,
+    builder: Builder,
+    id: Id,
 }
 
 impl Attached {
-    pub(crate) async fn begin(
+    /// Prepares the worker. Registers nothing yet: the transaction that creates or takes over the run does that.
+    pub(crate) fn prepare(
         context: &Context,
-        store: &Store,
+        app: &App,
         run: RunId,
-        means: Means,
+        worker: WorkerOptions,
     ) -> Result<Self, Failure> {
         let _ = sprag_process::become_subreaper();
-        let id = store.new_id();
+        let id = app.new_id();
         let mut builder = Engine::builder(&context.data)
-            .store(store.clone())
+            .app(app.clone())
             .commands(this_program()?)
             .name(format!("run-{run}"))
             .attached_to(run, id);
-        if let Some(slots) = means.slots {
+        if let Some(slots) = worker.slots {
             builder = builder.slots(slots);
         }
-        if let Some(lease) = means.lease {
+        if let Some(lease) = worker.lease {
             builder = builder.lease(lease);
         }
-        if let Some(bus) = means.bus {
+        if let Some(bus) = worker.bus {
             builder = builder.bus(bus);
         }
-        Ok(Attached { engine: builder.start().await?, id })
+        Ok(Attached { builder, id })
     }
 
-    pub(crate) async fn leave(self) -> Result<(), Failure> {
-        Ok(self.engine.shutdown().await?)
+    /// Returns the worker that the run is to be reserved to.
+    pub(crate) fn worker(&self) -> Result<NewWorker, Failure> {
+        Ok(self.builder.worker()?)
     }
 
-    /// Shows the run until it has ended: from its beginning, or what came after `since`.
+    /// Executes the run and shows it until it has ended, from its start or from after `since`.
     pub(crate) async fn see_through(
         self,
         context: &Context,
-        store: &Store,
+        app: &App,
         run: RunId,
         since: Option<u64>,
     ) -> Result<Exit, Failure> {
-        let known = find_run(store, Some(&run.to_string()))?;
+        let engine = self.builder.attached_to(run, self.id).start().await?;
+        let known = find_run(app, Some(&run.to_string()))?;
         if !context.json {
             let steps = counted(known.plan.steps.len(), "step");
             let style = Style::stderr();
             eprintln!("{} {} · {steps}", style.bold(&known.plan.name), style.dim(&run.to_string()));
         }
-        let watched = watch(store, context.files(), &known, context.json, since).await?;
+        let watched = watch(app, context.files(), &known, context.json, since).await?;
         let status = match watched {
             Watched::Ended(status) => {
-                self.leave().await?;
+                engine.shutdown().await?;
                 status
             }
             Watched::Waits => {
-                self.leave().await?;
-                return super::gates::waits_for_person(context, store, run, true);
+                engine.shutdown().await?;
+                return super::gates::waits_for_person(context, app, run, true);
             }
             Watched::Left => {
-                drain(self.engine, std::future::ready(())).await?;
-                store
-                    .read(|db| Table::<RunRow>::load(db, run))?
-                    .map_or(RunStatus::Cancelled, |row| row.status())
+                drain(engine, std::future::ready(())).await?;
+                app.run(run)?.map_or(RunStatus::Cancelled, |row| row.status())
             }
         };
-        outcome(context, store, &known, status)?;
+        outcome(context, app, &known, status)?;
         Ok(match watched {
             Watched::Ended(status) => status.into(),
             Watched::Waits => Exit::WaitsForPerson,
@@ -196,14 +216,14 @@ impl Attached {
     }
 }
 
-/// The run's outcome, and what to try next.
-fn outcome(context: &Context, store: &Store, known: &Known, status: RunStatus) -> Result<(), Failure> {
+/// Prints the run's outcome, and the next command to try.
+fn outcome(context: &Context, app: &App, known: &Known, status: RunStatus) -> Result<(), Failure> {
     let run = known.id();
     if context.json {
         line(&json!({ "type": "result", "run": run, "status": status }).to_string());
         return Ok(());
     }
-    let row = store.read(|db| Table::<RunRow>::load(db, run))?;
+    let row = app.run(run)?;
     let took = row.and_then(|row| Some(span(row.ended_ms? - row.started_ms?))).unwrap_or_default();
     let style = Style::stderr();
     eprintln!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&format!("in {took}")));
@@ -217,23 +237,26 @@ fn outcome(context: &Context, store: &Store, known: &Known, status: RunStatus) -
 }
 
 pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, Some(run))?;
+    let app = context.app()?;
+    let known = find_run(&app, Some(run))?;
     let id = known.id();
-    store.person().cancel_run(id).await?.require_applied()?;
-    let status = store.read(|db| Table::<RunRow>::load(db, id))?.map(|row| row.status());
+    let Cancelled::Done { run, is_attended } = app.cancel_run(id, None).await? else { return Ok(Exit::Ok) };
+    let status = run.status();
     if context.json {
         line(&json!({ "run": id, "status": status }).to_string());
-    } else if let Some(status) = status {
+    } else {
         line(&format!("{id} {}", context.style.status(status.to_string().as_str(), 0)));
+    }
+    if !is_attended {
+        eprintln!("its `always` steps wait for a worker: sprag resume {id} executes them, and the run ends");
     }
     Ok(Exit::Ok)
 }
 
 pub(crate) async fn resume(context: &Context, run: Option<&str>, detach: bool) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
-    again(context, &store, &known, detach, None).await
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
+    again(context, &app, &known, detach, None).await
 }
 
 pub(crate) async fn retry(
@@ -242,8 +265,8 @@ pub(crate) async fn retry(
     step: Option<&str>,
     detach: bool,
 ) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
     let to = step.map(|step| known.step_no(step)).transpose()?;
     if !known.run.status().is_terminal() {
         let id = known.id();
@@ -253,36 +276,36 @@ pub(crate) async fn retry(
         ))
         .next(format!("wait for it (`sprag wait {id}`), or take it over (`sprag resume {id}`)")));
     }
-    again(context, &store, &known, detach, to).await
+    again(context, &app, &known, detach, to).await
 }
 
-/// After something that a run had waited for: works it off here, unless somebody else does.
+/// Continues a run after something that it had waited for: executes it here, unless another process does.
 pub(crate) async fn go_on(
     context: &Context,
-    store: &Store,
+    app: &App,
     run: RunId,
     since: u64,
     detach: bool,
 ) -> Result<Exit, Failure> {
-    let row = super::gates::root_row(store, run)?;
+    let row = app.require_run(run)?;
     if row.status().is_terminal() {
-        let known = find_run(store, Some(&run.to_string()))?;
-        outcome(context, store, &known, row.status())?;
+        let known = find_run(app, Some(&run.to_string()))?;
+        outcome(context, app, &known, row.status())?;
         return Ok(row.status().into());
     }
-    if detach || is_attended(store, &row)? {
+    if detach || is_attended(app, &row)? {
         return Ok(Exit::Ok);
     }
-    take_from_the_dead(store, &row).await?;
-    let attached = Attached::begin(context, store, run, Means::default()).await?;
-    store.executor().pin_run(run, Some(attached.id)).await?;
-    attached.see_through(context, store, run, Some(since)).await
+    take_from_the_dead(app, &row).await?;
+    let attached = Attached::prepare(context, app, run, WorkerOptions::default())?;
+    sprag_app::take_over(app, &row, Some(attached.worker()?)).await?;
+    attached.see_through(context, app, run, Some(since)).await
 }
 
-/// Goes on with a run: from a step, from what failed, or from where its process died.
+/// Continues a run: from a step, from the failed steps, or from where its process died.
 async fn again(
     context: &Context,
-    store: &Store,
+    app: &App,
     known: &Known,
     detach: bool,
     to: Option<StepNo>,
@@ -294,24 +317,19 @@ async fn again(
             .next(format!("run a step again with `sprag retry {id} --step STEP`")));
     }
     if !status.is_terminal() {
-        take_from_the_dead(store, &known.run).await?;
+        take_from_the_dead(app, &known.run).await?;
     }
-    let since = store.read(|db| db.last_seq())?;
-    let attached =
-        if detach { None } else { Some(Attached::begin(context, store, id, Means::default()).await?) };
-    let pin = attached.as_ref().map(|attached| attached.id);
-    let done = sprag::again(store, known, to, pin).await;
-    match attached {
-        None => {
-            done?;
-            detached(context, store, id)
+    let since = app.last_seq()?;
+    let tell = |note: Option<String>| {
+        if let Some(note) = note.filter(|_| !context.json) {
+            eprintln!("{}", Style::stderr().dim(&note));
         }
-        Some(attached) => {
-            if let Err(refused) = done {
-                attached.leave().await?;
-                return Err(refused.into());
-            }
-            attached.see_through(context, store, id, Some(since)).await
-        }
+    };
+    if detach {
+        tell(sprag_app::again(app, known, to, None).await?);
+        return detached(context, app, id);
     }
+    let attached = Attached::prepare(context, app, id, WorkerOptions::default())?;
+    tell(sprag_app::again(app, known, to, Some(attached.worker()?)).await?);
+    attached.see_through(context, app, id, Some(since)).await
 }

@@ -1,12 +1,12 @@
 //! `sprag serve`: the HTTP API, the executor and a worker in one process.
 
-use sprag::Engine;
-use sprag_server::{Auth, Options, Server, StartError};
+use sprag_app::Engine;
+use sprag_server::{Auth, Options, Server, StartError, local_token_file};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::wait::parse_time;
 use super::worker::{dispatch_deadline, drain, lease};
-use crate::args::{Serve, When};
+use crate::args::{Serve, Shown};
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
 use crate::show::line;
@@ -17,11 +17,12 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     }
     super::worker::check_labels(&wanted.labels)?;
     let options = options(&wanted)?;
+    let auth = options.auth;
     raise_open_files();
     let _ = sprag_process::become_subreaper();
-    let store = context.store()?;
+    let app = context.app()?;
     let mut builder = Engine::builder(&context.data)
-        .store(store.clone())
+        .app(app.clone())
         .commands(this_program()?)
         .name(format!("serve-{}", std::process::id()))
         .lease(lease(&wanted.lease)?)
@@ -37,19 +38,19 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     if wanted.no_worker {
         builder = builder.without_worker();
     }
-    // Listened to from the start: a signal that comes early must not be lost.
+    // The handlers are installed first, so that an early signal is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let engine = builder.start().await?;
     let pulse = engine.pulse();
-    let server = match Server::start(store, &context.data, options, move || pulse.is_felt()).await {
+    let server = match Server::start(app, options, move || pulse.is_felt()).await {
         Ok(server) => server,
         Err(error) => {
             drain(engine, std::future::pending()).await?;
             return Err(not_started(&error));
         }
     };
-    tell(context, &server);
+    tell(context, &server, auth);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -80,7 +81,8 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     Ok(Exit::Ok)
 }
 
-/// Every connection is a file, and the usual limit is that of programs that wait with `select`.
+/// Raises the limit of open files. Every connection is a file, and the usual limit suits programs that wait with
+/// `select`.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -90,13 +92,15 @@ fn raise_open_files() {
 fn options(wanted: &Serve) -> Result<Options, Failure> {
     let mut options = Options::new(wanted.listen);
     options.auth = match wanted.auth {
-        When::Auto => Auth::Loopback,
-        When::Always => Auth::Always,
+        Shown::Token => Auth::Token,
+        Shown::None => Auth::None,
     };
     options.allow_hosts = wanted.allow_host.clone();
     options.rate_limit = wanted.rate_limit;
     options.body_limit = wanted.body_limit;
+    options.private_hooks = wanted.allow_private_hooks;
     options.hook_tries = wanted.hook_tries.max(1);
+    options.has_worker = !wanted.no_worker;
     options.connections = wanted.connections.max(1);
     options.idle_timeout = parse_time("--idle-timeout", &wanted.idle_timeout)?;
     if let Some(project) = &wanted.project {
@@ -111,12 +115,12 @@ fn not_started(error: &StartError) -> Failure {
     let failure = Failure::error(error.to_string());
     match error {
         StartError::Listen { .. } => failure.next("choose another address with --listen"),
-        StartError::NoToken(_) => failure.next("make one: sprag token new NAME --scope admin"),
-        StartError::Store(_) => failure,
+        StartError::Open(_) => failure.next("leave out --auth none, and have callers show a token"),
+        StartError::LocalToken(_) | StartError::Store(_) => failure,
     }
 }
 
-fn tell(context: &Context, server: &Server) {
+fn tell(context: &Context, server: &Server, auth: Auth) {
     if context.json {
         line(
             &serde_json::json!({ "type": "listening", "url": format!("http://{}", server.addr()) })
@@ -124,5 +128,13 @@ fn tell(context: &Context, server: &Server) {
         );
     } else {
         line(&format!("listening on http://{}", server.addr()));
+    }
+    match auth {
+        Auth::Token => {
+            eprintln!("requests show a token; yours is in {}", local_token_file(&context.data).display())
+        }
+        Auth::None => {
+            eprintln!("LOOK: --auth none: every user of this machine may do everything with this server")
+        }
     }
 }

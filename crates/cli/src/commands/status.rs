@@ -1,24 +1,27 @@
 //! `sprag status`: a run and its steps.
 
 use serde_json::json;
-use sprag::view::StatusView;
+use sprag_app::text::size;
+use sprag_app::view::StatusView;
+use sprag_app::{Row, StepRow, step_name};
 use sprag_lifecycle::{RunId, WorkKind};
-use sprag_store::{Row, StepRow, step_name};
 
 use crate::context::{Context, Known, find_run};
 use crate::exit::{Exit, Failure};
+use crate::live::why_failed;
 use crate::show::{line, local, span};
 
 pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let known = find_run(&store, run)?;
-    let (steps, executions) = store.read(|db| Ok((db.steps(known.id())?, db.executions(known.id())?)))?;
+    let app = context.app()?;
+    let known = find_run(&app, run)?;
+    let (_, steps, executions) = app.run_in_full(known.id())?;
+    let missing = sprag_app::missing_logs(&app, &context.files(), &known)?;
     if context.json {
-        line(&json!(StatusView::of(&known.run, &known.plan, &steps)).to_string());
+        line(&json!(StatusView::of(&known.run, &known.plan, &steps, &missing)).to_string());
         return Ok(Exit::Ok);
     }
     let style = context.style;
-    let now = store.now().wall_ms;
+    let now = app.now().wall_ms;
     let run = &known.run;
     let took =
         run.started_ms.map(|at| format!(" · {}", span(run.ended_ms.unwrap_or(now) - at))).unwrap_or_default();
@@ -36,11 +39,10 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         let took = step.started_ms.map(|at| span(step.ended_ms.unwrap_or(now) - at)).unwrap_or_default();
         let tries = if step.attempt > 1 { format!("attempt {}", step.attempt) } else { String::new() };
         let last = executions.iter().rfind(|row| row.id.step == step.no);
-        let why = match status.as_str() {
-            "failed" => last.and_then(|row| row.result.as_deref()).and_then(crate::live::why_failed),
-            "done" => last.and_then(|row| row.result.as_deref()).and_then(warnings),
-            _ => None,
-        };
+        let result = last.and_then(|row| row.result.as_deref()).filter(|_| step.status().is_settled());
+        let failed = result.filter(|_| status == "failed").and_then(|result| why_failed(run.id, result));
+        let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();
+        let why = (!told.is_empty()).then(|| told.join("; "));
         let text = format!(
             "  {} {:width$}  {}  {:>7}  {tries} {}",
             style.sign(&status),
@@ -50,23 +52,32 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
             why.or_else(|| about(&known, step)).unwrap_or_default()
         );
         line(text.trim_end());
+        if let Some(log) = missing.get(&step.no) {
+            let told = format!(
+                "{} of its log are missing here: host {} has it in {}",
+                size(log.bytes),
+                log.host,
+                log.path
+            );
+            line(&format!("    {}", style.dim(&crate::show::plain(&told))));
+        }
     }
     Ok(Exit::Ok)
 }
 
-/// What went wrong in a step that is done all the same.
+/// Returns the warnings in a step's result.
 fn warnings(result: &str) -> Option<String> {
     let facts: serde_json::Value = serde_json::from_str(result).ok()?;
     let told: Vec<&str> = facts["warnings"].as_array()?.iter().filter_map(|told| told.as_str()).collect();
-    // Git says several lines; the first tells what it is about.
+    // Git prints several lines; the first one has the subject.
     let first = told.iter().filter_map(|told| told.lines().next()).map(crate::show::plain);
     let all: Vec<String> = first.collect();
     (!all.is_empty()).then(|| format!("warning: {}", all.join("; ")))
 }
 
-/// The steps with the items of a fan-out under it; of many only those that are worth a look.
+/// Returns the steps, with the items of a fan-out below it. Of many items, returns only those that need attention.
 fn in_order<'s>(steps: &'s [StepRow], names: &'s [String]) -> Vec<(&'s StepRow, &'s String)> {
-    /// More items than this are counted, not listed; failed and running ones are listed all the same.
+    /// The most items that are listed; further items are counted. Failed and running items are listed in any case.
     const LISTED: usize = 20;
     let all = || steps.iter().zip(names);
     let mut shown = Vec::new();
@@ -83,7 +94,7 @@ fn in_order<'s>(steps: &'s [StepRow], names: &'s [String]) -> Vec<(&'s StepRow, 
     shown
 }
 
-/// What else there is to say of a step.
+/// Returns the item counts of a fan-out, or the child run of a step; none for other steps.
 fn about(known: &Known, step: &StepRow) -> Option<String> {
     if let Some(list) = step.items {
         let items = list.items;

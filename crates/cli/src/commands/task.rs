@@ -1,12 +1,12 @@
-//! `sprag task`: work that agents and people claim from outside. A claim gives a token; whoever shows it
-//! may report, as long as the claim lasts.
+//! `sprag task`: work that agents and people claim from outside. A claim gives a token. Its holder may report as long
+//! as the claim lasts.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use sprag::boards::{self, Claimed, Done, TaskSpec, TaskView, Wanted};
-use sprag_lifecycle::{ExecutionStatus, WorkKind};
-use sprag_store::{BoardRow, Row, RunRow, StepRow, Store, Table, step_name};
+use sprag_app::boards::{self, Claimed, Done, TaskSpec, TaskView, Wanted};
+use sprag_app::{App, BoardRow, OpenTask, Row};
+use sprag_lifecycle::ExecutionStatus;
 
 use super::wait::parse_time;
 use crate::args::TaskCommand;
@@ -14,66 +14,66 @@ use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::{line, plain, rfc3339, span, table};
 
-/// Tasks that are listed at once.
+/// The most tasks that are listed at once.
 const MOST: usize = 1000;
 
 pub(crate) async fn task(context: &Context, command: &TaskCommand) -> Result<Exit, Failure> {
-    let store = context.store()?;
+    let app = context.app()?;
     match command {
         TaskCommand::Add { board, text, .. } => {
-            let board = boards::known(&store, board)?;
+            let board = boards::known(&app, board)?;
             let spec = TaskSpec { text: super::board::text_or_file(text)?, ..spec_of(command) };
-            added(context, boards::add_tasks(&store, &board, &[spec]).await?)
+            added(context, boards::add_tasks(&app, &board, &[spec]).await?)
         }
         TaskCommand::Batch { board, file } => {
-            let board = boards::known(&store, board)?;
+            let board = boards::known(&app, board)?;
             let text = super::board::read_file(file)?;
             let specs: Vec<TaskSpec> = serde_json::from_str(&text).map_err(|error| {
                 Failure::usage(format!("{file} is not a list of tasks: {error}"))
                     .next("write it like [{\"key\": \"a\", \"text\": \"…\"}, {\"text\": \"…\", \"needs\": [\"a\"]}]")
             })?;
-            added(context, boards::add_tasks(&store, &board, &specs).await?)
+            added(context, boards::add_tasks(&app, &board, &specs).await?)
         }
         TaskCommand::Ls { board: Some(board), status, .. } => {
-            ls_board(context, &store, &boards::known(&store, board)?, status)
+            ls_board(context, &app, &boards::known(&app, board)?, status)
         }
-        TaskCommand::Ls { queue, .. } => ls(context, &store, queue.as_deref()),
+        TaskCommand::Ls { queue, .. } => ls(context, &app, queue.as_deref()),
         TaskCommand::Show { board, task } => {
-            let board = boards::known(&store, board)?;
-            shown(context, &boards::task(&store, &board, task)?)
+            let board = boards::known(&app, board)?;
+            shown(context, &boards::task(&app, &board, task)?)
         }
         TaskCommand::Claim { board, queues, name, wait, lease } => {
-            let board = board.as_ref().map(|board| boards::known(&store, board)).transpose()?;
+            let board = board.as_ref().map(|board| boards::known(&app, board)).transpose()?;
             let wait = wait.as_deref().map(|wait| parse_time("--wait", wait)).transpose()?;
-            claim(context, &store, board, queues, name, wait.unwrap_or_default(), lease).await
+            claim(context, &app, board, queues, name, wait.unwrap_or_default(), lease).await
         }
         TaskCommand::Start { token, lease } => {
             let lease = parse_time("--lease", lease)?;
-            given(context, &boards::start(&store, token, lease).await?)
+            given(context, &boards::start(&app, token, lease).await?)
         }
         TaskCommand::Heartbeat { token, lease } => {
-            boards::heartbeat(&store, token, parse_time("--lease", lease)?).await?;
+            boards::heartbeat(&app, token, parse_time("--lease", lease)?).await?;
             said(context, token, "held")
         }
         TaskCommand::Done { token, .. } => {
-            boards::done(&store, token, &done_of(command)?).await?;
+            boards::done(&app, token, &done_of(command)?).await?;
             said(context, token, "reported")
         }
         TaskCommand::Fail { token, reason, for_good } => {
-            boards::fail(&store, token, reason, !for_good).await?;
+            boards::fail(&app, token, reason, !for_good).await?;
             said(context, token, "reported")
         }
         TaskCommand::Release { token } => {
-            boards::release(&store, token).await?;
+            boards::release(&app, token).await?;
             said(context, token, "released")
         }
         TaskCommand::Cancel { board, task } => {
-            let board = boards::known(&store, board)?;
-            shown(context, &boards::cancel_task(&store, &board, task).await?)
+            let board = boards::known(&app, board)?;
+            shown(context, &boards::cancel_task(&app, &board, task).await?)
         }
         TaskCommand::Retry { board, task } => {
-            let board = boards::known(&store, board)?;
-            shown(context, &boards::retry_task(&store, &board, task).await?)
+            let board = boards::known(&app, board)?;
+            shown(context, &boards::retry_task(&app, &board, task).await?)
         }
     }
 }
@@ -137,37 +137,19 @@ fn added(context: &Context, added: Vec<boards::TaskAdded>) -> Result<Exit, Failu
     Ok(Exit::Ok)
 }
 
-/// Tasks that wait, and those that somebody has, of boards and pipelines alike.
-fn ls(context: &Context, store: &Store, queue: Option<&str>) -> Result<Exit, Failure> {
+/// Lists the tasks that wait and those that are claimed, of boards and pipelines alike.
+fn ls(context: &Context, app: &App, queue: Option<&str>) -> Result<Exit, Failure> {
     let mut rows = Vec::new();
     let mut told = Vec::new();
-    for run in store.read(|db| db.live_runs(None, MOST))? {
-        let (row, executions) =
-            store.read(|db| Ok((Table::<RunRow>::load(db, run)?, db.executions(run)?)))?;
-        let Some(plan) = row.map(|row| store.read(|db| db.plan(row.plan))).transpose()?.flatten() else {
-            continue;
-        };
-        for execution in executions.iter().filter(|row| !row.status().is_terminal()) {
-            let Some(step) = store.read(|db| Table::<StepRow>::load(db, (run, execution.id.step)))? else {
-                continue;
-            };
-            if plan.step(step.node()).work != WorkKind::Task
-                || queue.is_some_and(|queue| queue != &*execution.queue)
-            {
-                continue;
-            }
-            let name = step_name(&plan, &step);
-            let status = if execution.status() == ExecutionStatus::Running { "claimed" } else { "waiting" };
-            let age = span(store.now().wall_ms - execution.created_ms);
-            rows.push(vec![
-                run.to_string(),
-                name.clone(),
-                execution.queue.to_string(),
-                status.to_owned(),
-                age,
-            ]);
-            told.push(json!({ "run": run, "step": name, "queue": &*execution.queue, "status": status, "created_at": rfc3339(execution.created_ms) }));
-        }
+    let now_ms = app.now().wall_ms;
+    for OpenTask { execution, step, .. } in app.open_tasks(queue, MOST)? {
+        let (run, created_ms) = (execution.id.run, execution.created_ms);
+        let status = if execution.status() == ExecutionStatus::Running { "claimed" } else { "waiting" };
+        let (queue, age) = (execution.queue.to_string(), span(now_ms - created_ms));
+        rows.push(vec![run.to_string(), step.clone(), queue.clone(), status.to_owned(), age]);
+        told.push(json!({
+            "run": run, "step": step, "queue": queue, "status": status, "created_at": rfc3339(created_ms),
+        }));
     }
     if context.json {
         line(&Value::Array(told).to_string());
@@ -179,13 +161,8 @@ fn ls(context: &Context, store: &Store, queue: Option<&str>) -> Result<Exit, Fai
     Ok(Exit::Ok)
 }
 
-fn ls_board(
-    context: &Context,
-    store: &Store,
-    board: &BoardRow,
-    statuses: &[String],
-) -> Result<Exit, Failure> {
-    let tasks = boards::tasks(store, board, statuses, 0, MOST)?;
+fn ls_board(context: &Context, app: &App, board: &BoardRow, statuses: &[String]) -> Result<Exit, Failure> {
+    let tasks = boards::tasks(app, board, statuses, 0, MOST)?;
     if context.json {
         line(&json!(tasks).to_string());
     } else if tasks.is_empty() {
@@ -196,7 +173,7 @@ fn ls_board(
     Ok(Exit::Ok)
 }
 
-/// A board's tasks, a line each.
+/// Prints a board's tasks, one on each line.
 pub(super) fn task_table(context: &Context, tasks: &[TaskView]) {
     let rows: Vec<Vec<String>> = tasks
         .iter()
@@ -214,7 +191,7 @@ pub(super) fn task_table(context: &Context, tasks: &[TaskView]) {
     table(context.style, &["TASK", "KEY", "STATUS", "BY", "NEEDS", "TEXT"], &rows);
 }
 
-/// The beginning of a text, for a line among others.
+/// Returns the beginning of a text, to fit on one line with others.
 fn short(text: &str) -> String {
     const WIDTH: usize = 40;
     let first = text.lines().next().unwrap_or_default();
@@ -250,7 +227,7 @@ fn shown(context: &Context, task: &TaskView) -> Result<Exit, Failure> {
 
 async fn claim(
     context: &Context,
-    store: &Store,
+    app: &App,
     board: Option<BoardRow>,
     queues: &[String],
     name: &str,
@@ -263,8 +240,8 @@ async fn claim(
         _ => queues.to_vec(),
     };
     let from = board.as_ref().map_or_else(|| queues.join(", "), |board| board.name.to_string());
-    let wanted = Wanted { name: name.to_owned(), board, queues, wait, lease, nonce: 0 };
-    match boards::claim(store, &wanted).await? {
+    let wanted = Wanted { name: name.to_owned(), caller: "".into(), board, queues, wait, lease, nonce: 0 };
+    match boards::claim(app, &wanted).await? {
         Ok(claimed) => given(context, &claimed),
         Err(nothing) if context.json => {
             let told = json!({ "token": null, "why": nothing.why, "retry_after_s": nothing.retry_after_s });

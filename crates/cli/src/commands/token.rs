@@ -1,14 +1,14 @@
-//! `sprag token`: who may call a server.
+//! `sprag token`: the access tokens of a server.
 
 use serde_json::json;
-use sprag_server::{Scope, new_token};
-use sprag_store::TokenRow;
+use sprag_app::ErrorKind;
+use sprag_app::tokens::{Scope, TokenView};
 
 use super::wait::parse_time;
 use crate::args::TokenCommand;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, plain, rfc3339, table};
+use crate::show::{line, local, plain, table};
 
 pub(crate) async fn token(context: &Context, command: &TokenCommand) -> Result<Exit, Failure> {
     match command {
@@ -32,17 +32,15 @@ async fn new(
     }
     wanted.sort();
     wanted.dedup();
-    let store = context.store()?;
-    if store.read(|db| db.tokens())?.iter().any(|token| &*token.name == name) {
-        return Err(Failure::usage(format!("there is a token {name:?} already"))
-            .next(format!("choose another name, or remove it: sprag token rm {name}")));
-    }
     let expires = expires.map(|text| parse_time("--expires", text)).transpose()?;
-    let expires_ms = expires.map(|span| store.now().wall_ms + span.as_millis() as i64);
-    let (secret, row) = new_token(&store, name, &wanted, expires_ms);
-    store.service().add_token(row.clone()).await?;
+    let added = context.app()?.add_token(name, &wanted, expires).await;
+    // An invalid name is a mistake in the command line.
+    let (row, secret) = added.map_err(|error| match error.kind {
+        ErrorKind::Refused => Failure { exit: Exit::Usage, ..error.into() },
+        _ => error.into(),
+    })?;
     if context.json {
-        let mut told = as_json(&row);
+        let mut told = json!(TokenView::of(&row));
         told["token"] = secret.into();
         line(&told.to_string());
     } else {
@@ -52,28 +50,18 @@ async fn new(
     Ok(Exit::Ok)
 }
 
-fn as_json(token: &TokenRow) -> serde_json::Value {
-    json!({
-        "id": token.id.to_string(),
-        "name": &*token.name,
-        "scopes": token.scopes.split(',').collect::<Vec<_>>(),
-        "created_at": rfc3339(token.created_ms),
-        "expires_at": token.expires_ms.map(rfc3339),
-    })
-}
-
 fn ls(context: &Context) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let tokens = store.read(|db| db.tokens())?;
+    let app = context.app()?;
+    let tokens = app.tokens()?;
     if context.json {
-        line(&json!(tokens.iter().map(as_json).collect::<Vec<_>>()).to_string());
+        line(&json!(tokens.iter().map(TokenView::of).collect::<Vec<_>>()).to_string());
         return Ok(Exit::Ok);
     }
     if tokens.is_empty() {
-        line("no tokens yet; make one: sprag token new NAME");
+        line("no tokens but the server's own; make one: sprag token new NAME");
         return Ok(Exit::Ok);
     }
-    let now = store.now().wall_ms;
+    let now = app.now().wall_ms;
     let rows: Vec<Vec<String>> = tokens
         .iter()
         .map(|token| {
@@ -90,13 +78,13 @@ fn ls(context: &Context) -> Result<Exit, Failure> {
 }
 
 async fn rm(context: &Context, wanted: &str) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let tokens = store.read(|db| db.tokens())?;
+    let app = context.app()?;
+    let tokens = app.tokens()?;
     let found = tokens.iter().find(|token| &*token.name == wanted || token.id.to_string() == wanted);
     let Some(token) = found else {
         return Err(Failure::error(format!("there is no token {wanted:?}")).next("list them: sprag token ls"));
     };
-    store.service().remove_token(token.id).await?;
+    app.remove_token(token.id).await?;
     if context.json {
         line(&json!({ "removed": token.id.to_string() }).to_string());
     } else {

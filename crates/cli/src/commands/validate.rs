@@ -1,4 +1,4 @@
-//! `sprag validate`: what is wrong or suspicious about files, without running them.
+//! `sprag validate`: errors and warnings about pipeline files, without running them.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ pub(crate) fn validate(context: &Context, files: &[PathBuf], strict: bool) -> Re
     let (mut refused, mut suspicious) = (false, false);
     let mut told: Vec<Value> = Vec::new();
     for file in files {
-        let (summary, problems): (Option<String>, Diagnostics) = match sprag_pipeline::load(file) {
+        let (summary, problems): (Option<String>, Diagnostics) = match sprag_pipeline::load_stream(file) {
             Ok(loaded) => {
                 let name = &loaded.pipeline.name;
                 let steps = counted(loaded.pipeline.steps.len(), "step");
-                let all = loaded.warnings.len() + loaded.warnings.left_out();
+                let all = loaded.warnings.len() + loaded.warnings.omitted();
                 let warnings = if all > 0 { format!(", {}", counted(all, "warning")) } else { String::new() };
                 suspicious |= all > 0;
                 let told = format!("{}: ok, pipeline {name:?} with {steps}{warnings}", file.display());

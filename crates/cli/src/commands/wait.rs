@@ -1,13 +1,14 @@
-//! `sprag wait`: until a run has ended.
+//! `sprag wait`: waits until a run has ended.
 
 use std::time::Duration;
 
+use sprag_app::{App, Course, Row, Topic, keep_time, questions_alone};
 use sprag_lifecycle::RunId;
-use sprag_store::{Row, RunRow, Store, Table, Topic};
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::line;
+use crate::patience::{Patience, say};
+use crate::show::{Style, line, plain};
 
 pub(crate) async fn wait(
     context: &Context,
@@ -15,9 +16,9 @@ pub(crate) async fn wait(
     timeout: Option<&str>,
 ) -> Result<Exit, Failure> {
     let limit = timeout.map(|text| parse_time("--timeout", text)).transpose()?;
-    let store = context.store()?;
-    let run = find_run(&store, run)?.id();
-    let ended = ended(&store, run);
+    let app = context.app()?;
+    let run = find_run(&app, run)?.id();
+    let ended = ended(&app, run);
     let ended = match limit {
         None => ended.await?,
         Some(limit) => match tokio::time::timeout(limit, ended).await {
@@ -26,7 +27,7 @@ pub(crate) async fn wait(
         },
     };
     let Some(status) = ended else {
-        return super::gates::waits_for_person(context, &store, run, false);
+        return super::gates::waits_for_person(context, &app, run, false);
     };
     if context.json {
         line(&serde_json::json!({ "type": "result", "run": run, "status": status }).to_string());
@@ -36,34 +37,39 @@ pub(crate) async fn wait(
     Ok(status.into())
 }
 
-/// Waits until the run has ended; none if it waits for a person and nothing else of it goes on.
-async fn ended(store: &Store, run: RunId) -> Result<Option<sprag_lifecycle::RunStatus>, Failure> {
-    let wake = store.subscribe(vec![Topic::Run(run)]);
+/// The pause between two looks at what the run waits for.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Waits until the run has ended, and prints what it waits for. Returns none if the run waits for a person and none of
+/// its other steps continues.
+async fn ended(app: &App, run: RunId) -> Result<Option<sprag_lifecycle::RunStatus>, Failure> {
+    let wake = app.subscribe(vec![Topic::Run(run)]);
+    let mut patience = Patience::default();
+    let mut worked_on = false;
     loop {
-        fire_due(store, run).await?;
-        let row = store.read(|db| Table::<RunRow>::load(db, run))?;
+        keep_time(app, run).await?;
+        let row = app.run(run)?;
         match row.map(|row| row.status()) {
             Some(status) if status.is_terminal() => return Ok(Some(status)),
-            Some(_) if !crate::live::questions_alone(store, run)?.is_empty() => return Ok(None),
-            Some(_) => wake.wait(Duration::from_secs(2)).await,
+            Some(_) if !questions_alone(app, run)?.is_empty() => return Ok(None),
+            Some(_) => {}
             None => return Err(Failure::error(format!("run {run} is gone"))),
         }
-    }
-}
-
-/// Acts on what is due in this run: nobody else may be there to do it.
-async fn fire_due(store: &Store, run: RunId) -> Result<(), Failure> {
-    const MOST: usize = 1000;
-    let now_ms = store.now().steady_ms;
-    for timer in store.read(|db| db.timers_due(now_ms, MOST))? {
-        if timer.execution.run == run {
-            store.executor().timer_fired(timer.execution).await?;
+        match patience.changed(app, run)? {
+            Some(Course::Waits(waits)) => say(Style::stderr(), &waits, app.now().wall_ms),
+            // Printed once: `status` and `logs` show which of its steps are running.
+            Some(Course::Works(steps)) if !std::mem::replace(&mut worked_on, true) => {
+                let (first, more) = (plain(&steps[0]), steps.len() - 1);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                eprintln!("{} {run}: {first}{more} runs", Style::stderr().dim("waiting for"));
+            }
+            _ => {}
         }
+        wake.wait(LOOK).await;
     }
-    Ok(())
 }
 
-/// A time like `90s`, `5m` or `1h30m`.
+/// Parses a duration like `90s`, `5m` or `1h30m`.
 pub(super) fn parse_time(option: &str, text: &str) -> Result<Duration, Failure> {
     sprag_pipeline::parse_duration(text).map_err(|error| {
         Failure::usage(format!("{option} {text:?}: {error}")).next("write it like 90s, 5m or 1h30m")

@@ -1,19 +1,22 @@
-//! `sprag worker`: works off what was left to workers.
+//! `sprag worker`: executes the runs that were left to workers.
 
 use std::time::Duration;
 
 use serde_json::json;
-use sprag::Engine;
-use sprag::bus::Address;
-use sprag::view::WorkerView;
-use sprag_store::{RunRow, Store, Table};
+use sprag_app::bus::Address;
+use sprag_app::view::WorkerView;
+use sprag_app::{Engine, Topic, first_left};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, plain, table};
+use crate::patience::Patience;
+use crate::show::{Style, line, plain, table};
 
-/// How a worker is to behave.
+/// The pause between two checks whether any work is left.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The options of a worker.
 pub(crate) struct Options {
     pub(crate) queues: Vec<String>,
     pub(crate) labels: Vec<String>,
@@ -32,10 +35,9 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         return Err(Failure::usage("--slots must be at least 1"));
     }
     let _ = sprag_process::become_subreaper();
-    let store = context.store()?;
-    let idle_at_first = until_idle && is_idle(&store)?;
+    let app = context.app()?;
     let mut builder = Engine::builder(&context.data)
-        .store(store.clone())
+        .app(app.clone())
         .commands(this_program()?)
         .lease(lease)
         .dispatch_deadline(deadline)
@@ -51,13 +53,15 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         builder = builder.bus(bus.clone());
     }
     let engine = builder.start().await?;
+    let idle_at_first = until_idle && first_left(&app, engine.worker_id())?.is_none();
     eprintln!("worker {} serves {}; Ctrl-C drains and stops", engine.worker_id(), queues.join(", "));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        result = idle(&store), if until_idle => result?,
+        () = engine.worker_ends() => return Ok(engine.shutdown().await.map(|()| Exit::Ok)?),
+        result = idle(&engine), if until_idle => result?,
     }
     if !until_idle {
         eprintln!("draining: finishing the steps it has; a second signal ends them");
@@ -75,12 +79,12 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         eprintln!("worktrees: {figures}");
     }
     if bus.is_some() {
-        eprintln!("bus: {}", sprag::bus::snapshot());
+        eprintln!("bus: {}", sprag_app::bus::snapshot());
     }
     Ok(if idle_at_first { Exit::Nothing } else { Exit::Ok })
 }
 
-/// Labels as a pipeline can name them.
+/// Checks that labels have the form that a pipeline can name.
 pub(crate) fn check_labels(labels: &[String]) -> Result<(), Failure> {
     let is_name = |label: &&String| {
         label.len() <= 64
@@ -94,10 +98,10 @@ pub(crate) fn check_labels(labels: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// `sprag worker ls`: who is there.
+/// `sprag worker ls`: lists the workers.
 pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
-    let store = context.store()?;
-    let (mut workers, now) = (store.read(|db| db.workers())?, store.now());
+    let app = context.app()?;
+    let (mut workers, now) = (app.workers()?, app.now());
     workers.sort_by(|a, b| a.name.cmp(&b.name));
     let views: Vec<WorkerView> = workers.iter().map(|worker| WorkerView::of(worker, now)).collect();
     if context.json {
@@ -110,12 +114,12 @@ pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
     }
     let mut rows = Vec::new();
     for (worker, view) in workers.iter().zip(&views) {
-        let busy = store.read(|db| db.held_by(worker.id))?.len();
+        let busy = app.held_by(worker.id)?;
         let or_none = |list: &[String]| if list.is_empty() { "-".to_owned() } else { plain(&list.join(",")) };
         rows.push(vec![
             plain(&view.name),
             view.status.to_owned(),
-            format!("{busy}/{}", view.slots),
+            if view.slots > 0 { format!("{busy}/{}", view.slots) } else { busy.to_string() },
             or_none(&view.queues),
             or_none(&view.labels),
             plain(&view.host),
@@ -125,12 +129,12 @@ pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// A lease as it was written: long enough for its heartbeats to come in time.
+/// Parses a lease. It must be long enough for its heartbeats to arrive in time.
 pub(crate) fn lease(text: &str) -> Result<Duration, Failure> {
     at_least_5s("--lease", text)
 }
 
-/// A deadline as it was written: long enough for workers that are there to come.
+/// Parses a dispatch deadline. It must be long enough for live workers to claim an execution.
 pub(crate) fn dispatch_deadline(text: &str) -> Result<Duration, Failure> {
     at_least_5s("--dispatch-deadline", text)
 }
@@ -145,7 +149,7 @@ fn at_least_5s(flag: &str, text: &str) -> Result<Duration, Failure> {
     }
 }
 
-/// Finishes what goes on; ends it instead as soon as `impatient` is ready.
+/// Finishes the running executions; stops them instead as soon as `impatient` is ready.
 pub(crate) async fn drain(engine: Engine, impatient: impl Future<Output = ()>) -> Result<(), Failure> {
     let abandon = engine.abandoner();
     let mut done = std::pin::pin!(engine.shutdown());
@@ -156,27 +160,21 @@ pub(crate) async fn drain(engine: Engine, impatient: impl Future<Output = ()>) -
     Ok(done.await?)
 }
 
-fn is_idle(store: &Store) -> Result<bool, Failure> {
-    /// More live runs than this are not nothing.
-    const LOOK: usize = 10_000;
-    store
-        .read(|db| {
-            for run in db.live_runs(None, LOOK)? {
-                // A run that is reserved to its own process was not left to workers.
-                if Table::<RunRow>::load(db, run)?.is_some_and(|row| row.pin.is_none()) {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-        .map_err(Failure::from)
-}
-
-/// Waits until no run is left to workers.
-async fn idle(store: &Store) -> Result<(), Failure> {
-    let wake = store.subscribe(vec![sprag_store::Topic::Journal]);
-    while !is_idle(store)? {
-        wake.wait(Duration::from_secs(1)).await;
+/// Waits until no work is left for workers, and prints what it waits for.
+async fn idle(engine: &Engine) -> Result<(), Failure> {
+    let app = engine.app();
+    let wake = app.subscribe(vec![Topic::Journal]);
+    let mut patience = Patience::default();
+    let mut said = None;
+    while let Some(left) = first_left(app, engine.worker_id())? {
+        if engine.busy() > 0 || said.as_ref() == Some(&left) {
+            patience.reset();
+        } else if patience.is_due() {
+            let line = format!("run {} {}", left.run, left.line(app.now().wall_ms));
+            eprintln!("{} {}", Style::stderr().dim("waiting:"), plain(&line));
+            said = Some(left);
+        }
+        wake.wait(LOOK).await;
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! The lane drawing: one row a step, and a line from each step down to those that need it.
+//! The lane drawing: one row for each step, and a line from each step down to the steps that need it.
 //!
-//! A lane belongs to one step, from its row to the last row that needs it. Above a step one horizontal
-//! line gathers the lanes that it needs: what touches that line with a corner or a tee is needed, what
-//! crosses it unbroken is not.
+//! A lane belongs to one step, from its row to the last row that needs it. Above a step, one horizontal line gathers
+//! the lanes that the step needs. A lane that touches that line with a corner or a tee is needed; a lane that crosses
+//! it unbroken is not.
 
 use super::Graph;
 use super::layers::{followers, order};
@@ -10,13 +10,13 @@ use super::layers::{followers, order};
 /// A row of the drawing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// The lines left of the step's sign, or all of the row if no step stands in it.
+    /// The lines to the left of the step's sign, or the whole row if it has no step.
     pub(crate) before: String,
-    /// The step, and the lines right of its sign.
+    /// The step, and the lines to the right of its sign.
     pub(crate) step: Option<(usize, String)>,
 }
 
-/// The drawing; none if it needs more lanes than these.
+/// Returns the drawing; none if it needs more than `most` lanes.
 pub(crate) fn lanes(graph: &Graph, most: usize) -> Option<Vec<Row>> {
     let followers = followers(graph);
     let mut open: Vec<usize> = followers.iter().map(Vec::len).collect();
@@ -35,7 +35,7 @@ pub(crate) fn lanes(graph: &Graph, most: usize) -> Option<Vec<Row>> {
                 lanes[lane_of[*need]] = None;
             }
         }
-        // Straight on where a need ends here; else the first lane that is free, to the right of its needs.
+        // The step stands in a lane that ends here, or else in the first free lane to the right of its needs.
         let ended = needed.iter().copied().filter(|lane| lanes[*lane].is_none()).min();
         let free = || (0..=lanes.len()).find(|lane| lanes.get(*lane).is_none_or(Option::is_none));
         let own = ended.or_else(free)?;
@@ -45,7 +45,7 @@ pub(crate) fn lanes(graph: &Graph, most: usize) -> Option<Vec<Row>> {
         if own == lanes.len() {
             lanes.push(None);
         }
-        // A step right below another seems to follow it.
+        // A step directly below another one would seem to follow it.
         if needed.is_empty() && stood_in == Some(own) {
             rows.push(Row {
                 before: lanes.iter().map(line).collect::<String>().trim_end().to_owned(),
@@ -69,7 +69,7 @@ pub(crate) fn lanes(graph: &Graph, most: usize) -> Option<Vec<Row>> {
     Some(rows)
 }
 
-/// The row above a step that gathers what it needs.
+/// Returns the row above a step that gathers the lanes of its needs.
 fn joint(before: &[Option<usize>], after: &[Option<usize>], needed: &[usize], own: usize) -> String {
     let from = needed.iter().copied().chain([own]).min().unwrap_or(own);
     let to = needed.iter().copied().chain([own]).max().unwrap_or(own);

@@ -1,8 +1,8 @@
-//! In which order steps come, and how far each is from the beginning.
+//! The order of steps, and the distance of each from the start.
 
 use super::Graph;
 
-/// The steps in an order that their needs allow, as close to the written one as can be.
+/// Returns the steps in an order that their needs allow, as close to the written order as possible.
 pub(crate) fn order(graph: &Graph) -> Vec<usize> {
     let mut open: Vec<usize> = graph.nodes.iter().map(|node| node.needs.len()).collect();
     let followers = followers(graph);
@@ -20,7 +20,7 @@ pub(crate) fn order(graph: &Graph) -> Vec<usize> {
     order
 }
 
-/// The steps that need each step.
+/// Returns the steps that need each step.
 pub(crate) fn followers(graph: &Graph) -> Vec<Vec<usize>> {
     let mut followers = vec![Vec::new(); graph.nodes.len()];
     for (no, node) in graph.nodes.iter().enumerate() {
@@ -29,7 +29,8 @@ pub(crate) fn followers(graph: &Graph) -> Vec<Vec<usize>> {
     followers
 }
 
-/// For each step how many come before it on the longest way, from 0: steps of one layer run beside each other.
+/// Returns the layer of each step, from 0: the number of steps before it on the longest path. The steps of one layer
+/// can run in parallel.
 pub(crate) fn layers(graph: &Graph) -> Vec<usize> {
     let mut layers = vec![0; graph.nodes.len()];
     for no in order(graph) {
@@ -38,7 +39,7 @@ pub(crate) fn layers(graph: &Graph) -> Vec<usize> {
     layers
 }
 
-/// The steps of each layer, in the written order; `needs` says what each step comes after.
+/// Returns the steps of each layer, in the written order; `needs` lists the steps before each step.
 pub(crate) fn stages(needs: &[Vec<usize>]) -> Vec<Vec<usize>> {
     let node = |needs: &Vec<usize>| super::Node { needs: needs.clone(), ..super::Node::default() };
     let layers = layers(&Graph { nodes: needs.iter().map(node).collect(), ..Graph::default() });

@@ -1,14 +1,14 @@
-//! Where the boxes of a layered picture stand, and where its lines run; layers go from left to right.
+//! The positions of the boxes and the routes of the lines in a layered picture; layers go from left to right.
 //!
-//! Long lines pass through a place of their own in each layer between, so that they run around boxes. The
-//! places of a layer are ordered by where their neighbours are, and moved towards them as far as they go.
+//! A long line passes through a place of its own in each layer between, so that it runs around boxes. The layout
+//! orders the places of a layer by the positions of their neighbours, and moves them towards those as far as possible.
 
 use super::Graph;
 use super::layers::layers;
 
-/// Past this many places for lines, long lines go straight: they would be no more than a blot.
+/// The most places for lines. Beyond that, long lines go straight, because they could not be told apart anyway.
 const MOST_PLACES: usize = 20_000;
-/// How often places are ordered and moved; more makes no difference that one sees.
+/// The number of rounds that order and move the places. More rounds make no visible difference.
 const SORTING_ROUNDS: usize = 6;
 const MOVING_ROUNDS: usize = 20;
 
@@ -18,18 +18,18 @@ const BETWEEN_BOXES: f64 = 20.0;
 const BETWEEN_LINES: f64 = 10.0;
 const BETWEEN_LAYERS: f64 = 56.0;
 
-/// The picture's measures.
+/// The positions and sizes in the picture.
 #[derive(Debug)]
 pub(crate) struct Layout {
     /// The upper left corner of each box.
     pub(crate) boxes: Vec<(f64, f64)>,
-    /// From a step to one that needs it: the points at the ends of each layer that the line passes.
+    /// The lines from a step to one that needs it: the points at the borders of each layer that the line passes.
     pub(crate) lines: Vec<Vec<(f64, f64)>>,
     pub(crate) width: f64,
     pub(crate) height: f64,
 }
 
-/// A place in a layer: a box, or where a line passes.
+/// A place in a layer: a box, or a point that a line passes.
 #[derive(Debug, Default)]
 struct Place {
     is_box: bool,
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// The layout of a graph whose boxes are so wide.
+/// Returns the layout of a graph whose boxes have these widths.
 pub(crate) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
     let layer_of = layers(graph);
     let count = layer_of.iter().max().map_or(0, |last| last + 1);
@@ -94,7 +94,7 @@ pub(crate) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
     let point = |no: usize, x: f64| (lefts[places[no].layer] + x, top(no) + places[no].height() / 2.0);
     let lines = ways.iter().map(|way| {
         let last = way.len() - 1;
-        // Out of a narrow box a line goes straight to the end of its layer, past its wider neighbours.
+        // A line leaves a narrow box straight to the end of its layer, past its wider neighbours.
         let mut points = vec![point(way[0], widths[way[0]])];
         for (at, no) in way.iter().enumerate() {
             points.extend((at > 0).then(|| point(*no, 0.0)));
@@ -132,7 +132,7 @@ fn sort(columns: &mut [Vec<usize>], places: &mut [Place]) {
     }
 }
 
-/// Moves each place towards its neighbours, as far as those beside it let it.
+/// Moves each place towards its neighbours, as far as the places beside it allow.
 fn settle(columns: &[Vec<usize>], places: &mut [Place]) {
     for column in columns {
         let mut y = 0.0;
@@ -155,7 +155,7 @@ fn settle(columns: &[Vec<usize>], places: &mut [Place]) {
                     middle.map_or(place.y, |middle| middle - place.height() / 2.0)
                 })
                 .collect();
-            // Both keep the distances, and so does what lies between them.
+            // Both arrangements keep the distances, and so does every one between them.
             let (mut down, mut up) = (wanted.clone(), wanted);
             for at in 1..column.len() {
                 down[at] = down[at].max(down[at - 1] + apart(&places[column[at - 1]], &places[column[at]]));
@@ -170,7 +170,7 @@ fn settle(columns: &[Vec<usize>], places: &mut [Place]) {
     }
 }
 
-/// From the top of one place to the top of the next.
+/// Returns the distance from the top of one place to the top of the next.
 fn apart(upper: &Place, lower: &Place) -> f64 {
     upper.height() + if upper.is_box || lower.is_box { BETWEEN_BOXES } else { BETWEEN_LINES }
 }

@@ -1,10 +1,10 @@
-//! A graph in Mermaid's language, as wikis and code hosts draw it.
+//! A graph in Mermaid's language, which wikis and code hosts draw.
 
 use std::fmt::Write;
 
 use super::{Graph, Node};
 
-/// A status, how it is filled and how it is outlined; the SVG uses them too.
+/// The statuses with their fill and outline colours; the SVG uses them too.
 pub(crate) const COLOURS: [(&str, &str, &str); 6] = [
     ("done", "#dcfce7", "#15803d"),
     ("failed", "#fee2e2", "#b91c1c"),
@@ -14,7 +14,8 @@ pub(crate) const COLOURS: [(&str, &str, &str); 6] = [
     ("waiting", "#f3f4f6", "#6b7280"),
 ];
 
-/// What a status is painted as: what has not begun waits.
+/// Returns the name of a status's colour. A status without a colour of its own is painted as `waiting`, because the
+/// step has not started.
 pub(crate) fn painted(status: &str) -> &str {
     COLOURS.iter().map(|(name, ..)| *name).find(|name| *name == status).unwrap_or("waiting")
 }
@@ -62,7 +63,7 @@ fn label(node: &Node) -> String {
     format!("{}{second}{status}", escaped(&node.id))
 }
 
-/// Text inside quotes; Mermaid writes characters as `#number;`.
+/// Returns a text for use inside quotes. Mermaid writes characters as `#number;`.
 fn escaped(text: &str) -> String {
     let keep = |c: char| c.is_alphanumeric() || " -_.()[]×".contains(c);
     text.chars().map(|c| if keep(c) { c.to_string() } else { format!("#{};", u32::from(c)) }).collect()

@@ -21,12 +21,12 @@ pub(crate) use mermaid::mermaid;
 pub(crate) use svg::svg;
 pub(crate) use text::{Shape, text};
 
-/// What is drawn: steps and what they need, which forms no circle.
+/// The graph to draw: steps and their needs, without cycles.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Graph {
     /// The pipeline's name.
     pub(crate) name: String,
-    /// The run it is drawn for, and the run's status.
+    /// The id of the run that it is drawn for, and the run's status; none for a file.
     pub(crate) run: Option<(String, String)>,
     pub(crate) nodes: Vec<Node>,
 }
@@ -35,26 +35,26 @@ pub(crate) struct Graph {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Node {
     pub(crate) id: String,
-    /// What it does, in one word.
+    /// The kind of its work, in one word.
     pub(crate) kind: String,
-    /// The steps that come before it, by their place among the nodes.
+    /// The steps that it needs, as indexes into the nodes.
     pub(crate) needs: Vec<usize>,
     /// The earlier step that a failure goes back to.
     pub(crate) rework: Option<usize>,
-    /// How it is multiplied: `matrix ×6`, `foreach`.
+    /// The label of its fan-out: `matrix ×6`, `foreach`.
     pub(crate) fan_out: Option<String>,
-    /// It is skipped where a condition is false.
+    /// Whether it is skipped if a condition is false.
     pub(crate) conditional: bool,
-    /// It runs even after a failure.
+    /// Whether it runs even after a failure.
     pub(crate) always: bool,
     /// Its status in the run; none for a file.
     pub(crate) status: Option<String>,
-    /// Which attempt at it this is; 0 where nothing has been tried.
+    /// The number of its current attempt; 0 before the first one.
     pub(crate) attempt: u32,
 }
 
 impl Node {
-    /// What there is to say beside its name and status, in a few words.
+    /// Returns a few words about the step, beside its name and status.
     pub(crate) fn marks(&self) -> String {
         let mut words = vec![self.kind.clone()];
         words.extend(self.fan_out.as_ref().map(|fan_out| format!("[{fan_out}]")));

@@ -1,4 +1,4 @@
-//! A graph as an SVG picture that needs nothing else: no fonts, scripts or styles from elsewhere.
+//! A graph as a self-contained SVG picture, without external fonts, scripts or styles.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::{Graph, Node};
 
 const MARGIN: f64 = 24.0;
 const HEAD: f64 = 32.0;
-/// A character of the names, in the widest font that a viewer may choose.
+/// The width of a character of the names, in the widest font that a viewer may choose.
 const CHARACTER: f64 = 8.2;
 const LONGEST_NAME: usize = 40;
 const LINE: &str = "#9ca3af";
@@ -24,7 +24,7 @@ pub(crate) fn svg(graph: &Graph) -> String {
         })
         .collect();
     let layout = layout(graph, &widths);
-    // A step that goes back does so above the boxes.
+    // The line of a step that goes back runs above the boxes.
     let above = if graph.nodes.iter().any(|node| node.rework.is_some()) { 30.0 } else { 0.0 };
     let (left, top) = (MARGIN, MARGIN + HEAD + above);
     let title = match &graph.run {
@@ -72,7 +72,7 @@ pub(crate) fn svg(graph: &Graph) -> String {
     text
 }
 
-/// The tip of an arrow.
+/// Returns the marker for the tip of an arrow.
 fn tip(id: &str, colour: &str) -> String {
     format!(
         "<marker id=\"{id}\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" \
@@ -95,7 +95,7 @@ fn draw_box(
     };
     let dashes = if node.conditional { " stroke-dasharray=\"4 3\"" } else { "" };
     if node.fan_out.is_some() {
-        // A second box behind it: there are several of this step.
+        // A second box behind it shows that the step has several items.
         let _ = writeln!(
             text,
             "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"7\" fill=\"{fill}\" stroke=\"{stroke}\"/>",
@@ -119,7 +119,7 @@ fn draw_box(
     );
 }
 
-/// The second line of a box.
+/// Returns the second line of a box.
 fn below(node: &Node) -> String {
     let marks = node.marks();
     match &node.status {
@@ -129,7 +129,7 @@ fn below(node: &Node) -> String {
     }
 }
 
-/// A line through its points: bent between layers, straight within one.
+/// Returns a line through its points: curved between layers, straight within one.
 fn curve(points: &[(f64, f64)], left: f64, top: f64) -> String {
     let mut path = String::new();
     for (at, (x, y)) in points.iter().map(|(x, y)| (x + left, y + top)).enumerate() {
@@ -153,7 +153,7 @@ fn cut(text: &str) -> String {
     text.chars().take(LONGEST_NAME - 1).chain(['…']).collect()
 }
 
-/// Text as XML holds it; characters that XML has no place for are replaced.
+/// Escapes a text for XML, and replaces characters that XML does not allow.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

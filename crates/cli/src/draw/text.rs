@@ -5,7 +5,7 @@ use super::layers::{layers, order};
 use super::{Graph, Node};
 use crate::show::Style;
 
-/// How to draw it.
+/// The shape of the picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// As lanes if those fit, else as a list.
@@ -14,16 +14,16 @@ pub(crate) enum Shape {
     List,
 }
 
-/// More lanes than these nobody follows with the eye.
+/// The most lanes that a reader can follow with the eye.
 const MOST_LANES: usize = 20;
-/// What is left of a line for a step's name, at least.
+/// The least number of characters of a line that remain for a step's name.
 const LEAST_NAME: usize = 12;
 
-/// The lines of the picture, none longer than `width` where that is reasonable.
+/// Returns the lines of the picture, none longer than `width` where possible.
 pub(crate) fn text(graph: &Graph, shape: Shape, width: usize, style: Style) -> Vec<String> {
     let columns = Columns::of(graph);
     let room = width.saturating_sub(columns.rest() + LEAST_NAME + 2) / 2;
-    // Steps that have nothing to do with each other need no lines.
+    // Steps without needs require no lines.
     let joined = graph.nodes.iter().any(|node| !node.needs.is_empty());
     match shape {
         Shape::Fitting if joined => lane_lines(graph, &columns, room.min(MOST_LANES), width, style)
@@ -32,7 +32,7 @@ pub(crate) fn text(graph: &Graph, shape: Shape, width: usize, style: Style) -> V
     }
 }
 
-/// How wide the parts of a line are, in characters.
+/// The widths of the parts of a line, in characters.
 struct Columns {
     name: usize,
     marks: usize,
@@ -49,12 +49,12 @@ impl Columns {
         }
     }
 
-    /// All but the name, with the gaps.
+    /// Returns the width of all parts but the name, with the gaps.
     fn rest(&self) -> usize {
         2 + self.marks + if self.status > 0 { 2 + self.status } else { 0 }
     }
 
-    /// The line of a step after its sign: its name in `name` characters, what it is, its status.
+    /// Returns the line of a step after its sign: its name in `name` characters, its marks, its status.
     fn tell(&self, graph: &Graph, node: &Node, name: usize, style: Style) -> String {
         let id = cut(&node.id, name);
         let (marks, told) = (marks(graph, node), status(node));
@@ -68,18 +68,18 @@ impl Columns {
     }
 }
 
-/// What is missing to this width.
+/// Returns the spaces that pad the text to this width.
 fn gap(text: &str, width: usize) -> String {
     " ".repeat(width.saturating_sub(text.chars().count()))
 }
 
-/// What a step is, and where its failure goes back to.
+/// Returns the marks of a step: its kind, and the step to which its failure goes back.
 fn marks(graph: &Graph, node: &Node) -> String {
     let back = node.rework.map(|to| format!(" [rework {}]", graph.nodes[to].id)).unwrap_or_default();
     node.marks() + &cut(&back, 24)
 }
 
-/// The status and, where there was more than one, the attempt.
+/// Returns the status and, if there was more than one, the attempt.
 fn status(node: &Node) -> String {
     match &node.status {
         Some(status) if node.attempt > 1 => format!("{status} (attempt {})", node.attempt),
@@ -127,9 +127,9 @@ fn lane_lines(
     Some(rows.iter().map(line).collect())
 }
 
-/// One line a step; a number begins each layer, and what a step needs is named.
+/// Returns one line for each step. A number starts each layer, and the line names the step's needs.
 fn list_lines(graph: &Graph, columns: &Columns, width: usize, style: Style) -> Vec<String> {
-    /// What is left for the names of needs, at least.
+    /// The least number of characters that remain for the names of needs.
     const LEAST_NEEDS: usize = 16;
     let layers = layers(graph);
     let mut order = order(graph);
@@ -151,7 +151,7 @@ fn list_lines(graph: &Graph, columns: &Columns, width: usize, style: Style) -> V
     order.into_iter().map(line).collect()
 }
 
-/// The names of what a step needs, as many as fit.
+/// Returns the names of a step's needs, as many as fit.
 fn needs(graph: &Graph, node: &Node, room: usize) -> String {
     let count = node.needs.len();
     let names = |shown: usize| {
@@ -161,12 +161,12 @@ fn needs(graph: &Graph, node: &Node, room: usize) -> String {
         let all: Vec<&str> = names.into_iter().chain(more.as_deref()).collect();
         format!("← {}", all.join(", "))
     };
-    // No line holds more names than it has characters.
+    // A line cannot hold more names than it has characters.
     let fitting = (0..=count.min(room)).rev().map(names).find(|told| told.chars().count() <= room);
     fitting.filter(|_| count > 0).unwrap_or_default()
 }
 
-/// The text, its end left out where it is longer than `width`.
+/// Returns the text, cut at the end if it is longer than `width`.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! What is in a folder: which languages, which tools, which commands its authors already have.
+//! The contents of a folder: its languages, its tools, and the commands that its authors already have.
 
 use std::fs::File;
 use std::io::Read;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// More of a file than this is not looked at.
+/// The most bytes of a file that are read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Something that was found, with what its steps depend on.
+/// A kind of code in the folder, with the facts that its steps depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     Rust { workspace: bool },
@@ -19,7 +19,7 @@ pub(crate) enum Found {
     Make { targets: Vec<&'static str> },
 }
 
-/// What installs JavaScript packages.
+/// The program that installs JavaScript packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manager {
     Npm,
@@ -28,7 +28,7 @@ pub(crate) enum Manager {
     Bun,
 }
 
-/// How Python's packages are described.
+/// The kind of file or tool that describes Python's packages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Python {
     Uv,
@@ -40,7 +40,7 @@ pub(crate) enum Python {
     Bare,
 }
 
-/// How Python's tests are run.
+/// The program that runs Python's tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tests {
     None,
@@ -53,7 +53,7 @@ const SCRIPTS: [&str; 4] = ["lint", "typecheck", "test", "build"];
 const TARGETS: [&str; 4] = ["build", "lint", "check", "test"];
 
 impl Found {
-    /// In one word, for the names of steps.
+    /// Returns its name in one word, for the names of steps.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Found::Rust { .. } => "rust",
@@ -64,7 +64,7 @@ impl Found {
         }
     }
 
-    /// The file that told of it.
+    /// Returns the file by which it was found.
     pub(crate) fn told(&self) -> &'static str {
         match self {
             Found::Rust { .. } => "Cargo.toml",
@@ -77,7 +77,8 @@ impl Found {
     }
 }
 
-/// All that is found in the folder. A Makefile counts where nothing else does: it usually wraps the rest.
+/// Returns all that is found in the folder. A Makefile counts only if nothing else was found, because it usually wraps
+/// the rest.
 pub(crate) fn find(folder: &Path) -> Vec<Found> {
     let has = |name: &str| folder.join(name).exists();
     let mut found = Vec::new();
@@ -117,7 +118,7 @@ fn node(text: &str, has: &dyn Fn(&str) -> bool) -> Found {
     };
     let usable = |name: &&str| {
         let script = package["scripts"][name].as_str().unwrap_or_default();
-        // What `npm init` writes is a script that fails.
+        // `npm init` writes a test script that fails.
         !script.trim().is_empty() && !script.contains("no test specified")
     };
     Found::Node { manager, locked, scripts: SCRIPTS.into_iter().filter(usable).collect() }
@@ -168,7 +169,7 @@ fn make(text: &str) -> Option<Found> {
     (!targets.is_empty()).then_some(Found::Make { targets })
 }
 
-/// The beginning of a file; none if there is no such file. What is no text reads as nothing.
+/// Returns the beginning of a file; none if it does not exist. A file that is not text reads as empty.
 fn read(folder: &Path, name: &str) -> Option<String> {
     let path = folder.join(name);
     let file = path.is_file().then(|| File::open(path).ok())??;

@@ -1,4 +1,4 @@
-//! The first pipeline of a folder: what is found there becomes steps with comments.
+//! The first pipeline of a folder: its languages and tools become steps with comments.
 //!
 //! ```text
 //!   folder ── find ──▶ Found ── tasks ──▶ Task … ── pipeline ──▶ text
@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub(crate) use find::{Found, find};
 use tasks::Task;
 
-/// A commented pipeline of this name that does what such a folder needs.
+/// Returns a commented pipeline of this name for a folder with these finds.
 pub(crate) fn pipeline(name: &str, found: &[Found]) -> String {
     let tasks = all_tasks(found);
     let mut text = head(name, found);
@@ -24,7 +24,7 @@ pub(crate) fn pipeline(name: &str, found: &[Found]) -> String {
     text
 }
 
-/// The tasks of all that was found, and one that joins their ends.
+/// Returns the tasks of all finds, and one that joins their ends.
 fn all_tasks(found: &[Found]) -> Vec<Task> {
     let mut all: Vec<Task> = Vec::new();
     for one in found {
@@ -72,7 +72,7 @@ fn write_task(text: &mut String, task: &Task, before: Option<&str>) {
         let _ = writeln!(text, "  # {line}");
     }
     let _ = writeln!(text, "  - id: {}", task.id);
-    // What would be meant anyway is left out.
+    // Needs that are implied by the order are left out.
     let implied = task.needs.iter().map(String::as_str).eq(before);
     if !implied {
         let _ = writeln!(text, "    needs: [{}]", task.needs.join(", "));

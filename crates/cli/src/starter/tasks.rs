@@ -2,7 +2,7 @@
 
 use super::find::{Found, Manager, Python, Tests};
 
-/// A step to be written.
+/// A step to write into the pipeline.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub(crate) id: String,
@@ -30,7 +30,7 @@ impl Task {
         self
     }
 
-    /// Networks fail: what fetches is tried again.
+    /// Adds retries to a step that downloads, because networks fail.
     fn fetching(mut self) -> Task {
         self.about.push("Networks fail at times: up to three tries, 5 s, then 10 s apart.");
         self.more.push("retry: { attempts: 3, backoff: exponential, delay: 5s }");
@@ -44,7 +44,7 @@ impl Task {
     }
 }
 
-/// The steps for what was found; the first of them needs nothing.
+/// Returns the steps for one find; the first of them needs nothing.
 pub(crate) fn tasks(found: &Found) -> Vec<Task> {
     match found {
         Found::Rust { workspace } => rust(*workspace),
@@ -57,7 +57,7 @@ pub(crate) fn tasks(found: &Found) -> Vec<Task> {
                 .about("Beside `go vet`: both need the build alone."),
         ],
         Found::Make { targets } => {
-            // One after the other: what one target builds, the next may use.
+            // The targets run one after the other, because a target may use the output of the previous one.
             let before = |at: usize| at.checked_sub(1).map(|at| targets[at]);
             let task = |(at, target): (usize, &&str)| {
                 Task::new(target, before(at).as_slice(), format!("make {target}"))
@@ -136,13 +136,13 @@ fn python_tasks(python: Python, tests: Tests) -> Vec<Task> {
     tasks
 }
 
-/// The step that joins all ends.
+/// Returns the step that joins all ends.
 pub(crate) fn join(ends: Vec<String>) -> Task {
     let about = "Everything comes together here; a good place for what follows, such as a release.";
     Task { needs: ends, ..Task::new("done", &[], "echo \"all is well\"") }.about(about)
 }
 
-/// For a folder that says nothing of itself: the language in four steps.
+/// Returns four steps that show the language, for a folder in which nothing was found.
 pub(crate) fn bare() -> Vec<Task> {
     vec![
         Task::new("prepare", &[], "echo \"this is run $SPRAG_RUN_ID, in $PWD\"")

@@ -5,36 +5,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sprag_store::{Delivery, HookRow, Id, Subscription, Topic};
+use sprag_app::hooks::{HookFilter, HookTarget};
+use sprag_app::{Delivery, HookRow, Id, Subscription, Topic};
 use tokio::task::JoinHandle;
 
-use super::HookFilter;
-use super::post::{Message, post, target};
+use super::post::{Message, post};
 use crate::app::App;
 use crate::connections::told;
 use crate::feed::Told;
 use crate::problem::Answer;
 
-/// How often the hooks are looked at: new ones begin, those of servers that are gone are taken over.
+/// The interval at which the server looks for hooks to deliver: new ones, and those of servers that are gone.
 const LOOK: Duration = Duration::from_secs(2);
-/// How long a server that does not say otherwise has a hook.
+/// The lease on a hook. A server that does not renew it loses the hook after this time.
 const LEASE: Duration = Duration::from_secs(20);
-/// How many entries are read at once, and sent at once at most.
+/// The most entries that are read at once, and sent at once.
 const PAGE: usize = 200;
-/// After how many entries that nobody wanted the cursor is written down.
+/// The number of entries that the hook did not want after which its cursor is stored anyway.
 const UNWANTED: u64 = 2_000;
 /// The first wait after a failure; each further one is twice as long.
 const FIRST_WAIT_MS: i64 = 500;
-/// The longest wait.
+/// The longest wait between two tries.
 const LONGEST_WAIT_MS: i64 = 5 * 60_000;
 
-/// Has every hook delivered, until the server ends.
+/// Delivers all hooks, until the server ends.
 pub(crate) async fn deliver(app: App) {
     let mut stop = app.stopping();
     let mut tasks: BTreeMap<Id, JoinHandle<()>> = BTreeMap::new();
     while !*stop.borrow() {
         tasks.retain(|_, task| !task.is_finished());
-        match app.read(|db| db.hooks()).await {
+        match app.blocking(|app| Ok(app.core().hooks()?)).await {
             Ok(hooks) => {
                 for hook in hooks.iter().filter(|hook| hook.parked.is_none() && !hook.is_relay()) {
                     tasks.entry(hook.id).or_insert_with(|| tokio::spawn(follow(app.clone(), hook.id)));
@@ -44,18 +44,18 @@ pub(crate) async fn deliver(app: App) {
         }
         let _ = tokio::time::timeout(LOOK, told(&mut stop)).await;
     }
-    // Given back, so that another server goes on at once.
+    // The leases are given back, so that another server continues at once.
     for (hook, task) in tasks {
         task.abort();
         let _ = task.await;
-        let _ = app.store().service().leave_hook(hook, app.id()).await;
+        let _ = app.core().leave_hook(hook, app.id()).await;
     }
 }
 
-/// Delivers one hook for as long as this server has it.
+/// Delivers one hook for as long as this server has its lease.
 async fn follow(app: App, id: Id) {
     let mut hook = Following {
-        wake: app.store().subscribe_from(vec![Topic::Journal], sprag_store::Reach::Here),
+        wake: app.core().subscribe_here(vec![Topic::Journal]),
         seen: None,
         renew_at_ms: 0,
         app,
@@ -77,31 +77,32 @@ struct Following {
     app: App,
     id: Id,
     wake: Subscription,
-    /// Up to where the journal was looked through: the cursor in the store, and beyond it.
+    /// The progress in the journal: the cursor in the store, and the number up to which entries were read beyond it.
     seen: Option<(u64, u64)>,
-    /// When the lease is to be renewed (steady).
+    /// The time at which the lease is to be renewed, in milliseconds of the steady clock.
     renew_at_ms: i64,
 }
 
 impl Following {
-    /// Tells of what is next, or waits for it; says whether this server still has the hook.
+    /// Delivers the next entries, or waits for some. Returns whether this server still has the hook.
     async fn go_on(&mut self) -> Answer<bool> {
         let (id, holder) = (self.id, self.app.id());
-        // Renewed now and then, not with every entry: a lease is a write.
-        let now_ms = self.app.store().now().steady_ms;
+        // Renewed now and then, not with every entry: renewing a lease is a write.
+        let now_ms = self.app.core().now().steady_ms;
         if now_ms >= self.renew_at_ms {
-            if !self.app.store().service().take_hook(id, holder, LEASE.as_millis() as i64).await? {
+            if !self.app.core().take_hook(id, holder, LEASE.as_millis() as i64).await? {
                 return Ok(false);
             }
             self.renew_at_ms = now_ms + LEASE.as_millis() as i64 / 3;
         }
         let ours = move |hook: &HookRow| hook.id == id && hook.holder == holder && hook.parked.is_none();
-        let Some(hook) = self.app.read(move |db| Ok(db.hooks()?.into_iter().find(ours))).await? else {
+        let Some(hook) = self.app.blocking(move |app| Ok(app.core().hooks()?.into_iter().find(ours))).await?
+        else {
             return Ok(false);
         };
-        let wait_ms = hook.next_try_ms - self.app.store().now().steady_ms;
+        let wait_ms = hook.next_try_ms - self.app.core().now().steady_ms;
         if wait_ms > 0 {
-            // A retry that somebody asks for is noticed soon; what else happens does not make it earlier.
+            // The wait is short enough to notice soon when a person asks for a retry. Other events do not shorten it.
             let wait = Duration::from_millis(wait_ms as u64).min(LOOK);
             let _ = tokio::time::timeout(wait, told(&mut self.app.stopping())).await;
             return Ok(true);
@@ -125,20 +126,20 @@ impl Following {
         Ok(true)
     }
 
-    /// The next entries that the hook wants; up to where that is all, and whether there may be more.
+    /// Returns the next entries that the hook wants, the number up to which these are all, and whether there may be
+    /// more.
     async fn read(&mut self, hook: &HookRow, after: u64) -> Answer<(Vec<Told>, u64, bool)> {
         let filter: HookFilter = serde_json::from_str(&hook.filter).unwrap_or_default();
         let read = self.app.blocking(move |app| {
             let run = filter.run();
-            let (entries, last_seq) =
-                app.store().read(|db| Ok((db.journal(after, run, PAGE)?, db.last_seq()?)))?;
+            let (entries, last_seq) = app.core().journal(after, run, PAGE)?;
             let full = entries.len() == PAGE;
             let upto = match entries.last() {
                 Some(last) if full => last.seq,
                 _ => after.max(last_seq),
             };
             let told = app.feed().write_out(&entries)?;
-            let wanted = told.into_iter().filter(|told| filter.wants(told)).collect();
+            let wanted = told.into_iter().filter(|told| filter.allows(told.entity, told.event)).collect();
             Ok((wanted, upto, full))
         });
         read.await
@@ -148,9 +149,9 @@ impl Following {
         let body = body_of(self.id, wanted);
         let last = wanted.last().map_or(upto, |told| told.seq);
         let message =
-            Message { secret: &hook.secret, event_id: last, wall_ms: self.app.store().now().wall_ms, body };
-        let sent = match target(&hook.url) {
-            Ok(target) => post(&target, message).await,
+            Message { secret: &hook.secret, event_id: last, wall_ms: self.app.core().now().wall_ms, body };
+        let sent = match HookTarget::parse(&hook.url) {
+            Ok(target) => post(&target, message, self.app.options().private_hooks).await,
             Err(error) => Err(error),
         };
         let came = match sent {
@@ -160,17 +161,17 @@ impl Following {
                 let wait_ms = (FIRST_WAIT_MS << hook.failures.min(16)).min(LONGEST_WAIT_MS);
                 let park = tries >= self.app.options().hook_tries;
                 tracing::warn!(hook = self.id, url = %hook.url, error, tries, park, "a hook was not told");
-                let next_try_ms = self.app.store().now().steady_ms + wait_ms;
+                let next_try_ms = self.app.core().now().steady_ms + wait_ms;
                 Delivery::Failed { next_try_ms, error: Arc::from(error), park }
             }
         };
         self.note(hook, came).await
     }
 
-    /// Writes down what came of it, if this server still has the hook.
+    /// Records the result of a delivery, if this server still has the hook.
     async fn note(&mut self, hook: &HookRow, came: Delivery) -> Answer<()> {
         let holder = self.app.id();
-        if !self.app.store().service().hook_told(self.id, holder, hook.cursor, came).await? {
+        if !self.app.core().hook_delivered(self.id, holder, hook.cursor, came).await? {
             tracing::warn!(hook = self.id, "another server has taken the hook over");
         }
         self.seen = None;
@@ -178,7 +179,7 @@ impl Following {
     }
 }
 
-/// `{"hook": …, "events": […]}`.
+/// Returns the body of a message: `{"hook": …, "events": […]}`.
 fn body_of(hook: Id, told: &[Told]) -> Bytes {
     let mut body = format!("{{\"hook\":\"{hook}\",\"events\":[").into_bytes();
     for (nth, told) in told.iter().enumerate() {

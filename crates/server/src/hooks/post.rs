@@ -1,8 +1,8 @@
-//! One signed POST: no redirects, no more of the answer than its status, and not for long.
+//! Sending one signed POST: it follows no redirects, uses only the answer's status, and has a short time limit.
 
 use std::time::Duration;
 
-use axum::http::{Request, Uri, header};
+use axum::http::{Request, header};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::{BodyExt, Full, Limited};
@@ -10,49 +10,15 @@ use hyper_util::rt::TokioIo;
 use sha2::Sha256;
 use tokio::net::TcpStream;
 
-use crate::access::hex;
+use sprag_app::hex;
+use sprag_app::hooks::{HookTarget, resolve_hook_host};
 
-/// How long telling a hook may take, from the connection to the answer's end.
+/// The time limit for one delivery, from the connection to the answer's end.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How much of an answer is read; nobody looks at it.
+/// The most bytes of an answer that are read. Its content is ignored.
 const ANSWER_BYTES: usize = 64 * 1024;
 
-/// Where a hook is.
-#[derive(Debug, Clone)]
-pub(super) struct Target {
-    authority: String,
-    host: String,
-    port: u16,
-    path: String,
-}
-
-/// What a URL means; why it cannot be used otherwise.
-pub(super) fn target(url: &str) -> Result<Target, String> {
-    let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => {
-            return Err("https is not spoken by this build: send to a proxy on this machine that does".into());
-        }
-        _ => return Err(format!("{url:?} does not begin with http://")),
-    }
-    let authority = uri.authority().ok_or("it names no host")?;
-    if authority.as_str().contains('@') {
-        return Err("a URL with a password in it would show it to everybody".into());
-    }
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-    if host.is_empty() {
-        return Err("it names no host".into());
-    }
-    Ok(Target {
-        authority: authority.as_str().to_owned(),
-        host,
-        port: authority.port_u16().unwrap_or(80),
-        path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
-    })
-}
-
-/// `v1=` and the HMAC-SHA256 of the time, a dot and the body.
+/// Returns the signature of a message: `v1=` and the HMAC-SHA256 of the time, a dot and the body.
 pub(super) fn signature(secret: &str, timestamp: &str, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("a key of any length will do");
     mac.update(timestamp.as_bytes());
@@ -69,16 +35,21 @@ pub(super) struct Message<'m> {
     pub(super) body: Bytes,
 }
 
-/// Tells a hook; what went wrong if it did not take it.
-pub(super) async fn post(target: &Target, message: Message<'_>) -> Result<(), String> {
-    match tokio::time::timeout(LIMIT, send(target, message)).await {
+/// Sends a message to a hook; an error with the reason if the hook did not accept it.
+pub(super) async fn post(
+    target: &HookTarget,
+    message: Message<'_>,
+    allow_private: bool,
+) -> Result<(), String> {
+    match tokio::time::timeout(LIMIT, send(target, message, allow_private)).await {
         Ok(answered) => answered,
         Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
     }
 }
 
-async fn send(target: &Target, message: Message<'_>) -> Result<(), String> {
-    let stream = TcpStream::connect((target.host.as_str(), target.port))
+async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) -> Result<(), String> {
+    let addresses = resolve_hook_host(&target.host, target.port, allow_private).await?;
+    let stream = TcpStream::connect(&*addresses)
         .await
         .map_err(|error| format!("cannot connect to {}: {error}", target.authority))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
@@ -100,7 +71,7 @@ async fn send(target: &Target, message: Message<'_>) -> Result<(), String> {
     let told = match answer {
         Ok(answer) => {
             let status = answer.status();
-            // Read so that the other side does not see a connection that was torn; what it says is not looked at.
+            // Read so that the other side does not see a reset connection; its content is ignored.
             let _ = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
             match status.as_u16() {
                 200..300 => Ok(()),
@@ -125,15 +96,5 @@ mod tests {
             signature("a secret of sixteen", "1700000000", b"{}"),
             "v1=9e0f98fb6d96af0b7ebef51d30bd6c877daee8bce9b06dccbaa91614ae5b1e5b"
         );
-    }
-
-    #[test]
-    fn only_plain_http_is_taken() {
-        let there = target("http://127.0.0.1:9000/a?b=c").expect("a target");
-        assert_eq!((there.host.as_str(), there.port, there.path.as_str()), ("127.0.0.1", 9000, "/a?b=c"));
-        assert_eq!(target("http://[::1]/").expect("a target").host, "::1");
-        for wrong in ["https://a/", "ftp://a/", "/a", "a", "http://", "http://u:p@a/", "http:///a", "\0"] {
-            assert!(target(wrong).is_err(), "{wrong}");
-        }
     }
 }

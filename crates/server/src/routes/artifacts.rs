@@ -1,4 +1,4 @@
-//! Files that the steps of a run handed on.
+//! Artifacts: files that the steps of a run handed on.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
@@ -19,7 +19,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
 }
 
-/// How many files are listed.
+/// The most files that are listed.
 const MOST: usize = 10_000;
 
 /// The files of a run.
@@ -93,7 +93,7 @@ async fn get(
     app.blocking(move |app| {
         let file = files::open_below(&app.files().run(run).join("files"), &path)?;
         let mut response = files::send(file, "application/octet-stream", &headers, Part::default())?;
-        // Whatever it holds, a browser must not run it as a page of this server.
+        // Whatever the file holds, a browser must not run it as a page of this server.
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment"));
         headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));

@@ -1,10 +1,12 @@
-//! Boards: made, watched, closed; their tasks and notes.
+//! Boards: create, watch and close them; their tasks and notes.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use sprag::boards::{self, BoardSpec, BoardView, NoteSpec, NoteView, Report, TaskAdded, TaskSpec, TaskView};
+use sprag_app::boards::{
+    self, BoardSpec, BoardView, NoteSpec, NoteView, Report, TaskAdded, TaskSpec, TaskView,
+};
 use sprag_store::BoardRow;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -29,7 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(notes, note))
 }
 
-/// How many boards, tasks or notes a page has at most.
+/// The most boards, tasks or notes in one page.
 const MOST: usize = 1_000;
 
 /// Boards, newest first.
@@ -68,9 +70,9 @@ struct Notes {
     notes: Vec<NoteView>,
 }
 
-/// The board that a path names.
+/// Returns the board that a path names.
 async fn known(app: &App, name: String) -> Answer<BoardRow> {
-    app.blocking(move |app| Ok(boards::known(app.store(), &name)?)).await
+    app.blocking(move |app| Ok(boards::known(app.core(), &name)?)).await
 }
 
 fn limit(wanted: Option<usize>) -> Answer<usize> {
@@ -97,7 +99,7 @@ struct WhichBoards {
 #[utoipa::path(get, path = "/v1/boards", tag = "boards", params(WhichBoards), responses((status = 200, body = Boards)))]
 async fn list(_: MayRead, State(app): State<App>, Query(which): Query<WhichBoards>) -> Answer<Json<Boards>> {
     let limit = limit(which.limit)?;
-    let boards = app.blocking(move |app| Ok(boards::list(app.store(), which.all, limit)?)).await?;
+    let boards = app.blocking(move |app| Ok(boards::list(app.core(), which.all, limit)?)).await?;
     Ok(Json(Boards { boards }))
 }
 
@@ -111,7 +113,7 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<WhichBoard
     )
 )]
 async fn create(_: MayRun, State(app): State<App>, Json(spec): Json<BoardSpec>) -> Answer<Response> {
-    let made = boards::create(app.store(), &spec).await?;
+    let made = boards::create(app.core(), &spec).await?;
     Ok((StatusCode::CREATED, Json(made)).into_response())
 }
 
@@ -122,7 +124,7 @@ async fn create(_: MayRun, State(app): State<App>, Json(spec): Json<BoardSpec>) 
     responses((status = 200, body = BoardView), (status = 404, description = "Problem: there is no such board"))
 )]
 async fn show(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) -> Answer<Json<BoardView>> {
-    app.blocking(move |app| Ok(Json(boards::view(app.store(), &boards::known(app.store(), &name)?)?))).await
+    app.blocking(move |app| Ok(Json(boards::view(app.core(), &boards::known(app.core(), &name)?)?))).await
 }
 
 /// What a board is for.
@@ -149,7 +151,7 @@ async fn set_plan(
 ) -> Answer<Json<BoardView>> {
     let board = known(&app, name).await?;
     let (goal, plan) = (wanted.goal.as_deref(), wanted.plan.as_deref());
-    Ok(Json(boards::set_plan(app.store(), &board, goal, plan).await?))
+    Ok(Json(boards::set_plan(app.core(), &board, goal, plan).await?))
 }
 
 /// How to close a board.
@@ -178,7 +180,7 @@ async fn close(
     OptionalJson(how): OptionalJson<Close>,
 ) -> Answer<Json<BoardView>> {
     let board = known(&app, name).await?;
-    Ok(Json(boards::close(app.store(), &board, how.cancel_waiting).await?))
+    Ok(Json(boards::close(app.core(), &board, how.cancel_waiting).await?))
 }
 
 /// Gather all results of a board
@@ -188,7 +190,7 @@ async fn close(
     responses((status = 200, body = Report), (status = 404, description = "Problem: there is no such board"))
 )]
 async fn report(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) -> Answer<Json<Report>> {
-    app.blocking(move |app| Ok(Json(boards::report(app.store(), &boards::known(app.store(), &name)?)?))).await
+    app.blocking(move |app| Ok(Json(boards::report(app.core(), &boards::known(app.core(), &name)?)?))).await
 }
 
 /// Which tasks to list.
@@ -222,8 +224,8 @@ async fn tasks(
     let words = which.status.unwrap_or_default();
     let statuses: Vec<String> = words.split(',').filter(|word| !word.is_empty()).map(Into::into).collect();
     app.blocking(move |app| {
-        let board = boards::known(app.store(), &name)?;
-        Ok(Json(Tasks { tasks: boards::tasks(app.store(), &board, &statuses, which.after, limit)? }))
+        let board = boards::known(app.core(), &name)?;
+        Ok(Json(Tasks { tasks: boards::tasks(app.core(), &board, &statuses, which.after, limit)? }))
     })
     .await
 }
@@ -246,7 +248,7 @@ async fn add(
     Json(new): Json<NewTasks>,
 ) -> Answer<Json<Added>> {
     let board = known(&app, name).await?;
-    Ok(Json(Added { tasks: boards::add_tasks(app.store(), &board, &new.tasks).await? }))
+    Ok(Json(Added { tasks: boards::add_tasks(app.core(), &board, &new.tasks).await? }))
 }
 
 /// Show a task
@@ -263,8 +265,8 @@ async fn task(
     TaskPath(task): TaskPath,
 ) -> Answer<Json<TaskView>> {
     app.blocking(move |app| {
-        let board = boards::known(app.store(), &name)?;
-        Ok(Json(boards::task(app.store(), &board, &task)?))
+        let board = boards::known(app.core(), &name)?;
+        Ok(Json(boards::task(app.core(), &board, &task)?))
     })
     .await
 }
@@ -287,7 +289,7 @@ async fn cancel(
     TaskPath(task): TaskPath,
 ) -> Answer<Json<TaskView>> {
     let board = known(&app, name).await?;
-    Ok(Json(boards::cancel_task(app.store(), &board, &task).await?))
+    Ok(Json(boards::cancel_task(app.core(), &board, &task).await?))
 }
 
 /// Try a task again that failed, was taken back, or was skipped
@@ -308,7 +310,7 @@ async fn retry(
     TaskPath(task): TaskPath,
 ) -> Answer<Json<TaskView>> {
     let board = known(&app, name).await?;
-    Ok(Json(boards::retry_task(app.store(), &board, &task).await?))
+    Ok(Json(boards::retry_task(app.core(), &board, &task).await?))
 }
 
 /// Which notes to read.
@@ -340,9 +342,9 @@ async fn notes(
 ) -> Answer<Json<Notes>> {
     let limit = limit(which.limit)?;
     app.blocking(move |app| {
-        let board = boards::known(app.store(), &name)?;
+        let board = boards::known(app.core(), &name)?;
         let tag = which.tag.as_deref();
-        Ok(Json(Notes { notes: boards::notes(app.store(), &board, tag, which.after, limit)? }))
+        Ok(Json(Notes { notes: boards::notes(app.core(), &board, tag, which.after, limit)? }))
     })
     .await
 }
@@ -364,6 +366,6 @@ async fn note(
     Json(note): Json<NoteSpec>,
 ) -> Answer<Response> {
     let board = known(&app, name).await?;
-    let left = boards::add_note(app.store(), &board, &note).await?;
+    let left = boards::add_note(app.core(), &board, &note).await?;
     Ok((StatusCode::CREATED, Json(left)).into_response())
 }

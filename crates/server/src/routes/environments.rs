@@ -1,11 +1,10 @@
-//! Where runs work.
+//! Environments: the worktrees and folders in which runs work.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use sprag::Environments as Keeper;
-use sprag::view::EnvironmentView;
-use sprag_store::{EnvironmentRow, Table};
+use sprag_app::view::EnvironmentView;
+use sprag_app::{EnvironmentRow, Environments as Keeper};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -44,25 +43,25 @@ struct Environments {
     responses((status = 200, body = Environments))
 )]
 async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Environments>> {
-    let run = which.run.as_deref().map(str::parse::<sprag::RunId>).transpose();
+    let run = which.run.as_deref().map(str::parse::<sprag_app::RunId>).transpose();
     let run = run.map_err(|error| Problem::malformed(format!("run: {error}")))?;
     app.blocking(move |app| {
-        let rows = app.store().read(|db| match run {
-            Some(run) => db.environments_of(run),
-            None => db.environments(which.all),
-        })?;
+        let rows = match run {
+            Some(run) => app.core().environments_of(run)?,
+            None => app.core().environments(which.all)?,
+        };
         Ok(Json(Environments { environments: rows.iter().map(|row| view(app, row)).collect() }))
     })
     .await
 }
 
 fn view(app: &App, row: &EnvironmentRow) -> EnvironmentView {
-    let keeper = Keeper::new(app.store().clone(), app.data(), app.id());
+    let keeper = Keeper::new(app.core(), app.id());
     EnvironmentView::of(row, keeper.why_there(row))
 }
 
 fn load(app: &App, id: i64) -> Answer<EnvironmentView> {
-    let row = app.store().read(|db| Table::<EnvironmentRow>::load(db, id))?;
+    let row = app.core().environment(id)?;
     let row = row.ok_or_else(|| {
         Problem::not_found(format!("there is no environment {id}")).next("list them: GET /v1/environments")
     })?;
@@ -94,7 +93,7 @@ async fn cleanup(
     id: IdPath,
 ) -> Answer<(StatusCode, Json<EnvironmentView>)> {
     let id = id.number()?;
-    if !app.store().person().request_cleanup(id).await? {
+    if !app.core().request_cleanup(id).await? {
         return Err(Problem::not_found(format!("there is no environment {id}")));
     }
     let told = app.blocking(move |app| load(app, id)).await?;

@@ -1,4 +1,4 @@
-//! What happens, as it happens, and what has happened: the journal.
+//! The journal: past events by the page, and new ones as a stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
-use sprag::view::EntryView;
-use sprag::{Names, RunId};
+use sprag_app::view::EntryView;
+use sprag_app::{Names, RunId};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
@@ -27,9 +27,9 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(events)).routes(routes!(journal))
 }
 
-/// How many entries are read from the journal at once for one reader.
+/// The number of entries that are read from the journal at once for one reader.
 const PAGE: usize = 256;
-/// How many entries a page of the journal has at most.
+/// The most entries in one page of the journal.
 const MOST: usize = 1_000;
 
 /// Which events to follow.
@@ -50,7 +50,7 @@ struct Which {
     after: Option<u64>,
 }
 
-/// What a reader wants to be told of.
+/// The filter of a reader: the events that it wants.
 #[derive(Debug, Clone)]
 struct Wanted {
     run: Option<RunId>,
@@ -90,50 +90,49 @@ async fn events(
     let words = which.event.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
     let wanted = Wanted { run, entity: which.entity, events: words.map(str::to_owned).collect() };
     let after = stream::position(&headers, which.after).map_err(Problem::malformed)?;
-    // Listened to before the journal is read: nothing falls in between.
+    // Subscribed before the journal is read, so that no entry is missed in between.
     let live = app.feed().subscribe();
     let after = match after {
         Some(after) => after,
-        None => app.read(|db| db.last_seq()).await?,
+        None => app.blocking(|app| Ok(app.core().last_seq()?)).await?,
     };
     let reader = Reader { app: app.clone(), wanted, after, live, behind: true };
     Ok(stream::respond(&app, reader))
 }
 
 fn parse_run(text: &str) -> Answer<RunId> {
-    text.parse().map_err(|error: sprag_lifecycle::NotARunId| Problem::malformed(format!("run: {error}")))
+    text.parse().map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))
 }
 
 async fn board_run(app: &App, name: String) -> Answer<RunId> {
     let wanted = name.clone();
-    let board = app.read(move |db| db.board_called(&wanted)).await?;
-    board.map(|board| board.run).ok_or_else(|| Problem::not_found(format!("there is no board {name:?}")))
+    let run = app.blocking(move |app| Ok(app.core().board_run(&wanted)?)).await?;
+    run.ok_or_else(|| Problem::not_found(format!("there is no board {name:?}")))
 }
 
-/// One who follows the journal.
+/// A reader that follows the journal.
 struct Reader {
     app: App,
     wanted: Wanted,
-    /// Everything up to here was sent, or was not wanted.
+    /// The number up to which every entry was sent, or was not wanted.
     after: u64,
     live: Receiver<Arc<Batch>>,
-    /// The journal has more than this reader was told of.
+    /// Whether the journal has more than this reader was sent.
     behind: bool,
 }
 
 impl Reader {
-    /// Reads the next page of the journal itself.
+    /// Reads the next page directly from the journal.
     async fn catch_up(&mut self) -> Option<Bytes> {
         let (after, run) = (self.after, self.wanted.run);
         let page = self.app.blocking(move |app| {
-            let (entries, last_seq) =
-                app.store().read(|db| Ok((db.journal(after, run, PAGE)?, db.last_seq()?)))?;
+            let (entries, last_seq) = app.core().journal(after, run, PAGE)?;
             Ok((app.feed().write_out(&entries)?, last_seq))
         });
         let (told, last_seq) = match page.await {
             Ok(page) => page,
             Err(problem) => {
-                // The reader comes back, and goes on where it was.
+                // The reader reconnects, and continues where it was.
                 tracing::warn!(problem.message, "an event stream cannot go on");
                 return None;
             }
@@ -154,7 +153,7 @@ impl Reader {
         out.freeze()
     }
 
-    /// What is new in a batch; none if something before it is missing.
+    /// Returns the new entries of a batch; none if entries before it are missing.
     fn take(&mut self, batch: &Batch) -> Option<Bytes> {
         if batch.after > self.after {
             return None;
@@ -182,7 +181,7 @@ impl Source for Reader {
             match tokio::time::timeout(limit, self.live.recv()).await {
                 Err(_) => return Some(Bytes::new()),
                 Ok(Err(RecvError::Closed)) => return None,
-                // Too slow for the feed: the journal has it all.
+                // The reader was too slow for the feed: the journal has all entries.
                 Ok(Err(RecvError::Lagged(_))) => self.behind = true,
                 Ok(Ok(batch)) => match self.take(&batch) {
                     None => self.behind = true,
@@ -228,10 +227,10 @@ async fn journal(_: MayRead, State(app): State<App>, Query(part): Query<Part>) -
         return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
     }
     let run = part.run.as_deref().map(parse_run).transpose()?;
-    let after = stream::known_number(part.after.unwrap_or(0)).map_err(Problem::malformed)?;
+    let after = sprag_app::check_seq(part.after.unwrap_or(0)).map_err(Problem::malformed)?;
     app.blocking(move |app| {
-        let found = app.store().read(|db| db.journal(after, run, limit))?;
-        let mut names = Names::new(app.store());
+        let (found, _) = app.core().journal(after, run, limit)?;
+        let mut names = Names::new(app.core());
         let entries: Vec<EntryView> =
             found.iter().map(|entry| names.view(entry)).collect::<Result<_, _>>()?;
         let next_after = entries.last().map_or(after, |last| last.seq);

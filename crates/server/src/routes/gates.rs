@@ -1,12 +1,10 @@
-//! What runs wait for from outside: questions and signals.
+//! Gates: questions and signals that runs wait for from outside.
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag::view::GateView;
-use sprag::{Known, gates};
-use sprag_store::ops::Signalled;
-use sprag_store::{GateKind, GateRow, Table};
+use sprag_app::view::GateView;
+use sprag_app::{GateKind, GateRow, Known, gates};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -24,7 +22,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(signal))
 }
 
-/// How many gates are listed at most.
+/// The most gates that are listed.
 const MOST: usize = 500;
 
 /// Which gates to list.
@@ -53,8 +51,8 @@ struct Gates {
 #[utoipa::path(get, path = "/v1/gates", tag = "gates", params(Which), responses((status = 200, body = Gates)))]
 async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Gates>> {
     let run = which.run.as_deref().map(str::parse).transpose();
-    let run: Option<sprag::RunId> =
-        run.map_err(|error: sprag_lifecycle::NotARunId| Problem::malformed(format!("run: {error}")))?;
+    let run: Option<sprag_app::RunId> =
+        run.map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))?;
     let kind = match which.kind.as_deref() {
         None => None,
         Some(word) => Some(GateKind::parse(word).ok_or_else(|| {
@@ -65,8 +63,8 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
     let after: i64 = after.map_err(|_| Problem::malformed("cursor: not a number"))?;
     app.blocking(move |app| {
         let rows = match run {
-            Some(run) => app.store().read(|db| db.open_gates(run))?,
-            None => app.store().read(|db| db.gates_open(after, MOST))?,
+            Some(run) => app.core().open_gates(run)?,
+            None => app.core().gates_open(after, MOST)?,
         };
         let full = run.is_none() && rows.len() == MOST;
         let next_cursor = rows.last().filter(|_| full).map(|gate| gate.id.to_string());
@@ -78,12 +76,12 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
 }
 
 fn view(app: &App, gate: &GateRow) -> Answer<GateView> {
-    let known = Known::load(app.store(), gate.run)?;
-    Ok(GateView::of(gate, &known.name_of(app.store(), gate.step), app.store().now()))
+    let known = Known::load(app.core(), gate.run)?;
+    Ok(GateView::of(gate, &known.name_of(app.core(), gate.step), app.core().now()))
 }
 
 fn load(app: &App, id: i64) -> Answer<GateRow> {
-    let row = app.store().read(|db| Table::<GateRow>::load(db, id))?;
+    let row = app.core().gate(id)?;
     row.ok_or_else(|| Problem::not_found(format!("there is no gate {id}")).next("list them: GET /v1/gates"))
 }
 
@@ -135,7 +133,7 @@ async fn answer(
         choice: given.choice.as_deref(),
         comment: given.comment.as_deref(),
     };
-    gates::answer(app.store(), &gate, answer).await?;
+    gates::answer(app.core(), &gate, answer).await?;
     app.blocking(move |app| Ok(Json(view(app, &load(app, id)?)?))).await
 }
 
@@ -178,12 +176,7 @@ async fn signal(
     if new.name.is_empty() || new.name.len() > 255 {
         return Err(Problem::invalid("name: between 1 and 255 bytes"));
     }
-    let payload = new.payload.unwrap_or_else(|| serde_json::json!({})).to_string();
-    let sent = app.store().person().signal(run, new.name.into(), payload.into()).await?;
-    let Signalled::Received(step) = sent else { return Ok(Json(Sent { received_by: None })) };
-    app.blocking(move |app| {
-        let known = Known::load(app.store(), run)?;
-        Ok(Json(Sent { received_by: Some(known.name_of(app.store(), step)) }))
-    })
-    .await
+    let payload = new.payload.unwrap_or_else(|| serde_json::json!({}));
+    let received_by = app.core().signal(run, &new.name, &payload).await?;
+    Ok(Json(Sent { received_by }))
 }

@@ -1,4 +1,4 @@
-//! Whether the server is there, ready, and how much it has done.
+//! Health: whether the server is alive and ready; and its metrics.
 
 use axum::extract::State;
 use axum::http::header;
@@ -45,13 +45,14 @@ async fn healthz() -> Json<Health> {
     responses((status = 200, body = Health), (status = 503, description = "Problem: it is not ready"))
 )]
 async fn readyz(State(app): State<App>) -> Answer<Json<Health>> {
+    // Asked first, because it tells why the worker has ended, if the store is the reason.
+    app.blocking(|app| Ok(app.core().last_seq()?)).await?;
     if !app.is_alive() {
         return Err(Problem::unavailable("the executor or the worker of this server has ended"));
     }
     if *app.stopping().borrow() {
         return Err(Problem::unavailable("the server is about to end"));
     }
-    app.read(|db| db.last_seq()).await?;
     Ok(Health::ok())
 }
 
@@ -61,14 +62,12 @@ async fn readyz(State(app): State<App>) -> Answer<Json<Health>> {
     responses((status = 200, body = String, content_type = "application/openmetrics-text"))
 )]
 async fn metrics(_: MayRead, State(app): State<App>) -> Answer<impl IntoResponse> {
-    let (settings, counts, workers, hooks) =
-        app.read(|db| Ok((db.queues()?, db.queue_counts()?, db.workers()?, db.hooks()?))).await?;
-    let now = app.store().now();
-    let present = Present {
-        queues: sprag::view::queues(&settings, &counts, &workers, now),
-        workers: workers.len(),
-        hooks_parked: hooks.iter().filter(|hook| hook.parked.is_some()).count(),
-    };
+    let present = app.blocking(|app| {
+        let core = app.core();
+        let hooks_parked = core.hooks()?.iter().filter(|hook| hook.parked.is_some()).count();
+        Ok(Present { queues: core.queues()?, workers: core.workers()?.len(), hooks_parked })
+    });
+    let present = present.await?;
     let text = app.metrics().text(&present).map_err(|error| internal(error.to_string()))?;
     Ok(([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text))
 }

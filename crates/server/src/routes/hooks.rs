@@ -1,8 +1,9 @@
-//! Webhooks, for those who may do everything.
+//! Webhooks, for callers that may do everything.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
+use sprag_app::hooks::{HookView, NewHook};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -10,8 +11,7 @@ use utoipa_axum::routes;
 use crate::access::MayAdmin;
 use crate::app::App;
 use crate::extract::{IdPath, Json};
-use crate::hooks::{HookView, NewHook, add_hook};
-use crate::problem::{Answer, Problem};
+use crate::problem::Answer;
 
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, remove)).routes(routes!(retry))
@@ -27,7 +27,7 @@ struct Hooks {
 /// List hooks, without their secrets
 #[utoipa::path(get, path = "/v1/hooks", tag = "hooks", responses((status = 200, body = Hooks)))]
 async fn list(_: MayAdmin, State(app): State<App>) -> Answer<Json<Hooks>> {
-    let hooks = app.read(|db| db.hooks()).await?;
+    let hooks = app.blocking(|app| Ok(app.core().hooks()?)).await?;
     Ok(Json(Hooks { hooks: hooks.iter().map(HookView::of).collect() }))
 }
 
@@ -59,19 +59,13 @@ async fn create(
     State(app): State<App>,
     Json(new): Json<NewHook>,
 ) -> Answer<(StatusCode, Json<MadeHook>)> {
-    let (row, secret) = add_hook(app.store(), new).await?;
+    let (row, secret) = app.core().add_hook(new, app.options().private_hooks).await?;
     Ok((StatusCode::CREATED, Json(MadeHook { view: HookView::of(&row), secret })))
 }
 
 async fn load(app: &App, id: &IdPath) -> Answer<Json<HookView>> {
     let number = id.number()?;
-    let hooks = app.read(|db| db.hooks()).await?;
-    let found = hooks.iter().find(|hook| hook.id == number).map(HookView::of);
-    found.map(Json).ok_or_else(|| none(id))
-}
-
-fn none(id: &IdPath) -> Problem {
-    Problem::not_found(format!("there is no hook {}", id.0)).next("list them: GET /v1/hooks")
+    app.blocking(move |app| Ok(Json(HookView::of(&app.core().hook(number)?)))).await
 }
 
 /// Show a hook
@@ -91,10 +85,8 @@ async fn show(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<Ho
     responses((status = 204, description = "It is gone"), (status = 404, description = "Problem: it is not there"))
 )]
 async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<StatusCode> {
-    match app.store().service().remove_hook(id.number()?).await? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(none(&id)),
-    }
+    app.core().remove_hook(id.number()?).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Try a parked hook again, from where it was
@@ -104,8 +96,6 @@ async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Statu
     responses((status = 200, body = HookView), (status = 404, description = "Problem: it is not there"))
 )]
 async fn retry(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<HookView>> {
-    match app.store().service().retry_hook(id.number()?).await? {
-        true => load(&app, &id).await,
-        false => Err(none(&id)),
-    }
+    app.core().retry_hook(id.number()?).await?;
+    load(&app, &id).await
 }

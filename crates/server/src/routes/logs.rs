@@ -1,17 +1,17 @@
-//! What steps printed: a part of it, or as it grows.
+//! The logs of steps: a part of one, or a stream as it grows.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
-use sprag::Known;
+use sprag_app::{Known, LogPlace, Row, Subscription, Topic, find_attempt, log_place};
 use sprag_lifecycle::ExecutionId;
 use sprag_process::LogReader;
-use sprag_store::{ExecutionRow, Row, Subscription, Table, Topic};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -28,10 +28,13 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(log))
 }
 
-/// How often a log is looked at while it grows.
+/// The interval at which a growing log is read.
 const LOOK: Duration = Duration::from_millis(200);
-/// How many lines are sent at once.
+/// The header that says how many bytes of a log have not arrived.
+const MISSING: &str = "x-sprag-log-missing";
+/// The most lines, and the most bytes of them, that are sent at once.
 const LINES: usize = 500;
+const BYTES: usize = 256 << 10;
 
 /// Which part of a log.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -52,7 +55,8 @@ struct Which {
 
 /// Read what a step printed
 ///
-/// Each line is a time, `out`, `err` or `note`, and the text. `Range` and `offset` with `limit` give a part.
+/// Each line is a time, `out`, `err` or `note`, and the text. `Range` and `offset` with `limit` give a part. The header
+/// `x-sprag-log-missing` says how many bytes a worker's host has not sent yet; the run says which host that is.
 #[utoipa::path(
     get, path = "/v1/runs/{run}/steps/{step}/log", tag = "logs",
     params(Which, ("run" = String, Path, description = "The run's id"),
@@ -75,57 +79,80 @@ async fn log(
     Query(which): Query<Which>,
 ) -> Answer<Response> {
     let attempt = which.attempt;
-    let (execution, path) = app
+    let (execution, path, place) = app
         .blocking(move |app| {
-            let known = Known::load(app.store(), run)?;
+            let known = Known::load(app.core(), run)?;
             let no = find(app, &known, &step)?;
-            let last = app.store().read(|db| {
-                let wanted = |row: &ExecutionRow| {
-                    row.id.step == no && attempt.is_none_or(|attempt| attempt == row.id.attempt)
-                };
-                Ok(db.executions(run)?.into_iter().rfind(wanted))
-            })?;
-            let row =
-                last.ok_or_else(|| Problem::not_found(format!("step {step:?} has no such attempt yet")))?;
-            Ok((row.id, app.files().log(row.id, &step)))
+            let row = find_attempt(app.core(), &known, no, attempt)?;
+            let place = log_place(app.core(), app.files(), &row, &step)?;
+            Ok((row.id, app.files().log(row.id, &step), place))
         })
         .await?;
     if which.follow {
         let from = stream::position(&headers, which.offset).map_err(Problem::malformed)?.unwrap_or(0);
-        let wake = app.store().subscribe_from(vec![Topic::Run(run)], sprag_store::Reach::Here);
+        let wake = app.core().subscribe_here(vec![Topic::Run(run)]);
         let tail = Tail { app: app.clone(), execution, path, offset: from, wake, over: false };
         return Ok(stream::respond(&app, tail));
     }
     let part = Part { offset: which.offset, limit: which.limit };
     app.blocking(move |_| {
-        let file = std::fs::File::open(&path).map_err(|_| Problem::not_found("nothing was printed yet"))?;
-        files::send(file, "text/plain; charset=utf-8", &headers, part)
+        let file = open_log(&path).map_err(|problem| match &place {
+            LogPlace::Elsewhere { .. } => Problem::not_found(place.told().unwrap_or_default()),
+            _ => problem,
+        })?;
+        let mut response = files::send(file, "text/plain; charset=utf-8", &headers, part)?;
+        if let LogPlace::Partly { received, owed } = &place
+            && let Ok(missing) = HeaderValue::from_str(&(owed.size - received).to_string())
+        {
+            response.headers_mut().insert(MISSING, missing);
+        }
+        Ok(response)
     })
     .await
 }
 
-/// One who follows a log.
+/// Opens a log in the folder of its run, where a step could have put anything else under its name.
+fn open_log(path: &Path) -> Answer<File> {
+    let (folder, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+    let is_link = std::fs::symlink_metadata(folder).is_ok_and(|found| found.is_symlink());
+    match sprag_process::open_below(folder, Path::new(name)) {
+        Ok(file) if !is_link => Ok(file),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Problem::not_found("nothing was printed yet"))
+        }
+        _ => Err(Problem::not_found("its log is not a regular file")),
+    }
+}
+
+/// A reader that follows a log.
 struct Tail {
     app: App,
     execution: ExecutionId,
     path: PathBuf,
     offset: u64,
     wake: Subscription,
-    /// The attempt has ended: what is in the file is all there will be.
+    /// Whether the attempt has ended: the file then holds all that there will be.
     over: bool,
 }
 
 impl Tail {
-    /// The lines that are there.
+    /// Returns the lines that are there.
     async fn read(&mut self) -> Option<Bytes> {
         let (path, offset, execution) = (self.path.clone(), self.offset, self.execution);
         let read = self.app.blocking(move |app| {
-            // Whether it has ended is asked first: what it printed before is then in the file.
-            let row = app.store().read(|db| Table::<ExecutionRow>::load(db, execution))?;
+            // The status is read before the file: if the attempt has ended by then, all that it printed is in the
+            // file.
+            let row = app.core().execution(execution)?;
             let over = row.is_none_or(|row| row.status().is_terminal());
+            if path.exists() {
+                open_log(&path)?;
+            }
             let mut reader = LogReader::at(&path, offset);
             let mut out = BytesMut::new();
             for _ in 0..LINES {
+                if out.len() >= BYTES {
+                    break;
+                }
                 let entries = reader.read(1).map_err(|error| crate::problem::internal(error.to_string()))?;
                 if entries.is_empty() {
                     break;

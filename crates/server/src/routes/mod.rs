@@ -16,11 +16,13 @@ mod tasks;
 mod tokens;
 mod work;
 
+use std::collections::BTreeMap;
+
 use axum::Router;
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri};
 use axum::routing::get;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::openapi::{OpenApi, RefOr, Response};
 use utoipa_axum::router::OpenApiRouter;
 
@@ -29,7 +31,7 @@ use crate::problem::Problem;
 
 pub(crate) use work::Waiting;
 
-/// All routes, with their description.
+/// Returns all routes, with their description.
 pub(crate) fn all() -> OpenApiRouter<App> {
     let described = utoipa::openapi::OpenApiBuilder::new()
         .info(
@@ -58,12 +60,12 @@ pub(crate) fn all() -> OpenApiRouter<App> {
         .merge(work::routes())
 }
 
-/// What the API says of itself.
+/// Returns the OpenAPI description of the API.
 pub fn openapi() -> Value {
     describe(all().split_for_parts().1)
 }
 
-/// Adds what holds for every endpoint: any other answer is a problem, and a token may be needed.
+/// Adds what applies to every endpoint: any other answer is a problem, and a token may be needed.
 fn describe(mut api: OpenApi) -> Value {
     let problem = Response::builder()
         .description("What went wrong, and what to do next")
@@ -72,7 +74,7 @@ fn describe(mut api: OpenApi) -> Value {
     for item in api.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.delete, &mut item.patch];
         for operation in operations.into_iter().flatten() {
-            // A function's name is unique among its resource only.
+            // A function's name is unique within its resource only.
             let resource = operation.tags.iter().flatten().next().cloned().unwrap_or_default();
             operation.operation_id = operation.operation_id.take().map(|name| format!("{resource}_{name}"));
             for response in operation.responses.responses.values_mut() {
@@ -89,7 +91,7 @@ fn describe(mut api: OpenApi) -> Value {
         }
     }
     let mut told = serde_json::to_value(api).unwrap_or_default();
-    // The rest of a path has a sign of its own in the router, and none in the description.
+    // The router marks the rest of a path with a sign that the description does not have.
     if let Some(paths) = told["paths"].as_object_mut() {
         *paths =
             std::mem::take(paths).into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
@@ -100,10 +102,57 @@ fn describe(mut api: OpenApi) -> Value {
     told["components"]["schemas"]["Refused"] =
         serde_json::to_value(<crate::problem::Refused as utoipa::PartialSchema>::schema())
             .unwrap_or_default();
+    if let Some(schemas) = told["components"]["schemas"].as_object_mut() {
+        open_flattened(schemas);
+    }
+    say_bytes_are_bytes(&mut told["paths"]);
     told["components"]["securitySchemes"] = serde_json::json!({ "token": { "type": "http", "scheme": "bearer", "description": "`sprag token new`" } });
-    // Nothing, or a token: a server on this machine alone wants none.
-    told["security"] = serde_json::json!([{}, { "token": [] }]);
+    told["security"] = serde_json::json!([{ "token": [] }]);
+    for path in crate::guard::OPEN {
+        if let Some(operation) = told["paths"].get_mut(path).and_then(|item| item.get_mut("get")) {
+            operation["security"] = serde_json::json!([]);
+        }
+    }
     told
+}
+
+/// Has a type that refuses unknown fields accept those of the type into which it is flattened.
+fn open_flattened(schemas: &mut Map<String, Value>) {
+    let closed: BTreeMap<String, Value> = schemas
+        .iter()
+        .filter(|(_, schema)| schema["additionalProperties"] == false)
+        .map(|(name, schema)| {
+            let mut open = schema.clone();
+            if let Some(open) = open.as_object_mut() {
+                open.remove("additionalProperties");
+            }
+            (format!("#/components/schemas/{name}"), open)
+        })
+        .collect();
+    let parts = schemas.values_mut().filter_map(|schema| schema.get_mut("allOf")?.as_array_mut()).flatten();
+    for part in parts {
+        if let Some(open) = part["$ref"].as_str().and_then(|name| closed.get(name)) {
+            *part = open.clone();
+        }
+    }
+}
+
+/// Describes bodies of bytes as such: the generator takes a vector of bytes for a list of numbers.
+fn say_bytes_are_bytes(described: &mut Value) {
+    match described {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match name == "application/octet-stream" {
+                    true => {
+                        *value = serde_json::json!({ "schema": { "type": "string", "format": "binary" } })
+                    }
+                    false => say_bytes_are_bytes(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(say_bytes_are_bytes),
+        _ => {}
+    }
 }
 
 fn problem_content() -> utoipa::openapi::Content {
@@ -112,7 +161,7 @@ fn problem_content() -> utoipa::openapi::Content {
         .build()
 }
 
-/// The finished router: what is not there is told as a problem too.
+/// Returns the finished router. Unknown paths are answered with a problem too.
 pub(crate) fn finish(router: Router<App>, api: &OpenApi, app: App) -> Router {
     let described = describe(api.clone()).to_string();
     router

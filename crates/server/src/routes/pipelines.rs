@@ -1,9 +1,9 @@
-//! Pipelines: checked, listed; and the tables by which everything lives.
+//! Pipelines: check and list them; and the tables of all lifecycles.
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag::view::LifecycleView;
+use sprag_app::view::LifecycleView;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -46,7 +46,7 @@ async fn list(_: MayRead, State(app): State<App>) -> Answer<Json<Pipelines>> {
             return Ok(Json(Pipelines { pipelines: Vec::new() }));
         };
         let view = |path: std::path::PathBuf| {
-            let loaded = sprag_pipeline::load(&path);
+            let loaded = sprag_pipeline::load_within(&path, project);
             PipelineView {
                 name: name_of(&path).unwrap_or_default(),
                 file: path.display().to_string(),
@@ -110,5 +110,5 @@ struct Lifecycles {
 /// Show the lifecycle tables: what every status means and what leads to it
 #[utoipa::path(get, path = "/v1/lifecycles", tag = "server", responses((status = 200, body = Lifecycles)))]
 async fn lifecycles(_: MayRead) -> Json<Lifecycles> {
-    Json(Lifecycles { lifecycles: sprag::view::lifecycles() })
+    Json(Lifecycles { lifecycles: sprag_app::view::lifecycles() })
 }

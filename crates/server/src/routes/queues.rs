@@ -2,8 +2,8 @@
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use sprag::view::{QueueView, WorkerView};
-use sprag_store::QueueRow;
+use sprag_app::QueueRow;
+use sprag_app::view::{QueueView, WorkerView};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -36,9 +36,7 @@ async fn list(_: MayRead, State(app): State<App>) -> Answer<Json<Queues>> {
 }
 
 async fn all(app: &App) -> Answer<Vec<QueueView>> {
-    let (settings, counts, workers) =
-        app.read(|db| Ok((db.queues()?, db.queue_counts()?, db.workers()?))).await?;
-    Ok(sprag::view::queues(&settings, &counts, &workers, app.store().now()))
+    app.blocking(|app| Ok(app.core().queues()?)).await
 }
 
 async fn change(
@@ -46,7 +44,7 @@ async fn change(
     name: String,
     change: impl Fn(&mut QueueRow) + Send + 'static,
 ) -> Answer<Json<QueueView>> {
-    sprag::change_queue(app.store(), &name, change).await?;
+    app.core().change_queue(&name, change).await?;
     let found = all(app).await?.into_iter().find(|queue| queue.name == name);
     found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no queue {name:?}")))
 }
@@ -108,7 +106,7 @@ struct Workers {
 /// List workers
 #[utoipa::path(get, path = "/v1/workers", tag = "workers", responses((status = 200, body = Workers)))]
 async fn workers(_: MayRead, State(app): State<App>) -> Answer<Json<Workers>> {
-    let found = app.read(|db| db.workers()).await?;
-    let now = app.store().now();
+    let found = app.blocking(|app| Ok(app.core().workers()?)).await?;
+    let now = app.core().now();
     Ok(Json(Workers { workers: found.iter().map(|worker| WorkerView::of(worker, now)).collect() }))
 }

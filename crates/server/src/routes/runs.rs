@@ -1,4 +1,4 @@
-//! Runs: started, listed, shown, ended, gone on with.
+//! Runs: start, list, show, cancel and resume them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,10 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
-use sprag::view::{RunDetail, RunView};
-use sprag::{Known, RunId};
+use serde_json::Value;
+use sprag_app::view::{RunDetail, RunView, StartedView};
+use sprag_app::{Cancelled, Known, Row, RunFilter, RunId, RunRow, Started};
 use sprag_lifecycle::{RunStatus, Word};
-use sprag_store::ops::{self, Created};
-use sprag_store::{Row, RunRow, Table};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -34,11 +32,9 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(fork))
 }
 
-/// How many runs a page has at most.
-const MOST: usize = 500;
-/// How many runs are looked through for one page.
-const LOOKED_THROUGH: usize = 20_000;
-/// How long a key may be.
+/// The most runs in one page.
+const MOST: usize = sprag_app::MOST_RUNS;
+/// The most characters of an idempotency key.
 const LONGEST_KEY: usize = 255;
 
 /// A run to be started: a pipeline as text, or the name of one of the project's.
@@ -97,30 +93,11 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
     let statuses = statuses(which.status.as_deref())?;
     let cursor = which.cursor.as_deref().map(str::parse::<RunId>).transpose();
     let cursor = cursor.map_err(|error| Problem::malformed(format!("cursor: {error}")))?;
-    let pipeline = which.pipeline;
-    app.read(move |db| {
-        let mut before = cursor;
-        let mut found: Vec<RunRow> = Vec::new();
-        let mut looked = 0;
-        loop {
-            let page = db.runs(before, &statuses, MOST)?;
-            looked += page.len();
-            let last_page = page.len() < MOST;
-            for row in page {
-                if found.len() == limit {
-                    break;
-                }
-                before = Some(row.id);
-                if pipeline.as_deref().is_none_or(|pipeline| pipeline == &*row.pipeline) {
-                    found.push(row);
-                }
-            }
-            if found.len() == limit || last_page || looked >= LOOKED_THROUGH {
-                let more = found.len() == limit || !last_page;
-                let next_cursor = before.filter(|_| more).map(|run| run.to_string());
-                return Ok(Json(Runs { runs: found.iter().map(RunView::of).collect(), next_cursor }));
-            }
-        }
+    let filter = RunFilter { statuses, pipeline: which.pipeline, before: cursor };
+    app.blocking(move |app| {
+        let page = app.core().runs(&filter, limit)?;
+        let runs = page.runs.iter().map(RunView::of).collect();
+        Ok(Json(Runs { runs, next_cursor: page.next.map(|run| run.to_string()) }))
     })
     .await
 }
@@ -141,13 +118,17 @@ fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
 /// Start a run
 ///
 /// With an `Idempotency-Key`, the same request starts one run however often it is sent: later ones are
-/// answered with 200 and the run that there is.
+/// answered with 200 and the run that there is. The same key with another pipeline, other inputs, another priority or another
+/// folder is refused.
+///
+/// A run with a worktree begins with committed files. If the folder has uncommitted changes and the server has a worker of its
+/// own, the answer says how many, and what becomes of them (`uncommitted`).
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", request_body = NewRun,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same key never starts a second run")),
     responses(
-        (status = 201, body = RunView, description = "It was started"),
-        (status = 200, body = RunView, description = "The key had started it before"),
+        (status = 201, body = StartedView, description = "It was started"),
+        (status = 200, body = StartedView, description = "The key had started it before"),
         (status = 409, description = "Problem: the concurrency group refuses it"),
         (status = 422, description = "Problem: the pipeline or its inputs are not right, each with its place"),
     )
@@ -163,6 +144,7 @@ async fn create(
         None => app.dir().to_owned(),
         Some(dir) => absolute(dir)?,
     };
+    let wanted_priority = wanted.priority;
     let (plan, inputs) = app
         .blocking(move |app| {
             let loaded = match (&wanted.yaml, &wanted.pipeline) {
@@ -173,26 +155,16 @@ async fn create(
             pipelines::plan(&loaded.pipeline, &wanted.inputs)
         })
         .await?;
-    let mut new = app.store().person().new_run(Arc::new(plan));
-    new.inputs = json!(inputs).to_string().into();
-    new.context = json!({ "dir": dir }).to_string().into();
-    new.priority = wanted.priority;
-    new.idempotency_key = key;
-    let (hash, given) = (ops::plan_hash(&new.plan), Arc::clone(&new.inputs));
-    let (status, run) = match app.store().person().create_run(new).await? {
-        Created::New(run) => (StatusCode::CREATED, row_of(&app, run).await?),
-        Created::Existing(run) => {
-            let row = row_of(&app, run).await?;
-            if row.plan != hash || row.inputs != given {
-                return Err(Problem::invalid("the idempotency key has started a run of something else")
-                    .next("use a key of its own for each request"));
-            }
-            (StatusCode::OK, row)
-        }
-        Created::NameTaken => return Err(Problem::unavailable("no free name for the run was found")),
-    };
+    let plan = Arc::new(plan);
+    let uncommitted = app.checkouts().uncommitted(&plan, &dir).await;
+    let start = app.core().new_run(plan, &inputs).in_folder(dir);
+    let start = start.priority(wanted_priority).idempotency_key(key.as_deref());
+    let Started { run, is_new } = app.core().start_run(start).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let uncommitted = uncommitted.filter(|_| is_new);
     let location = HeaderValue::from_str(&format!("/v1/runs/{}", run.id));
-    let mut response = (status, Json(RunView::of(&run))).into_response();
+    let started = StartedView { run: RunView::of(&run), uncommitted };
+    let mut response = (status, Json(started)).into_response();
     response.headers_mut().insert(header::LOCATION, location.map_err(|error| internal(error.to_string()))?);
     Ok(response)
 }
@@ -216,15 +188,15 @@ fn absolute(dir: &str) -> Answer<std::path::PathBuf> {
 }
 
 pub(super) async fn row_of(app: &App, run: RunId) -> Answer<RunRow> {
-    let row = app.read(move |db| Table::<RunRow>::load(db, run)).await?;
+    let row = app.blocking(move |app| Ok(app.core().run(run)?)).await?;
     row.ok_or_else(|| {
         Problem::not_found(format!("there is no run {run}")).next("list the runs: GET /v1/runs")
     })
 }
 
-/// The run and its plan.
+/// Returns a run and its plan.
 pub(super) async fn known(app: &App, run: RunId) -> Answer<Known> {
-    app.blocking(move |app| Ok(Known::load(app.store(), run)?)).await
+    app.blocking(move |app| Ok(Known::load(app.core(), run)?)).await
 }
 
 /// Show a run and its steps
@@ -241,9 +213,10 @@ async fn show(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answ
 async fn detail(app: &App, run: RunId) -> Answer<Response> {
     let told = app
         .blocking(move |app| {
-            let known = Known::load(app.store(), run)?;
-            let steps = app.store().read(|db| db.steps(run))?;
-            Ok(RunDetail::of(&known.run, &known.plan, &steps))
+            let known = Known::load(app.core(), run)?;
+            let steps = app.core().steps(run)?;
+            let missing = sprag_app::missing_logs(app.core(), app.files(), &known)?;
+            Ok(RunDetail::of(&known.run, &known.plan, &steps, &missing))
         })
         .await?;
     let tag = HeaderValue::from_str(&format!("\"{}\"", told.version));
@@ -267,16 +240,9 @@ async fn detail(app: &App, run: RunId) -> Answer<Response> {
     )
 )]
 async fn cancel(_: MayRun, State(app): State<App>, RunPath(run): RunPath, seen: IfMatch) -> Answer<Response> {
-    // The version is compared in the transaction that cancels.
-    let done = app.store().write(move |session| {
-        if let Some(row) = Table::<RunRow>::load(session.db(), run)?
-            && let Err(problem) = seen.check(row.version())
-        {
-            return Ok(Err(problem));
-        }
-        ops::cancel_run(session, run).map(Ok)
-    });
-    done.await??.require_applied()?;
+    if let Cancelled::Changed { version } = app.core().cancel_run(run, seen.0).await? {
+        seen.check(version)?;
+    }
     detail(&app, run).await
 }
 
@@ -307,11 +273,10 @@ async fn retry(
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
     let to = from.step.map(|step| known.step_no(&step)).transpose()?;
-    if to.is_none() && !known.run.status().is_terminal() {
-        // The table refuses it, and says why.
-        app.store().person().resume_run(run, None).await?.require_applied()?;
+    if to.is_none() {
+        app.core().require_retryable(run).await?;
     }
-    sprag::again(app.store(), &known, to, None).await?;
+    sprag_app::again(app.core(), &known, to, None).await?;
     detail(&app, run).await
 }
 
@@ -328,9 +293,9 @@ async fn retry(
 async fn resume(_: MayRun, State(app): State<App>, RunPath(run): RunPath) -> Answer<Response> {
     let known = known(&app, run).await?;
     if !known.run.status().is_terminal() {
-        sprag::take_from_the_dead(app.store(), &known.run).await?;
+        sprag_app::take_from_the_dead(app.core(), &known.run).await?;
     }
-    sprag::again(app.store(), &known, None, None).await?;
+    sprag_app::again(app.core(), &known, None, None).await?;
     detail(&app, run).await
 }
 
@@ -361,7 +326,7 @@ async fn rewind(
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
     let to = known.step_no(&wanted.to)?;
-    sprag::again(app.store(), &known, Some(to), None).await?;
+    sprag_app::again(app.core(), &known, Some(to), None).await?;
     detail(&app, run).await
 }
 
@@ -391,13 +356,9 @@ async fn fork(
     Json(wanted): Json<ForkAfter>,
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
-    let (step, new) = app.blocking(move |app| Ok(sprag::fork(app.store(), &known, &wanted.from)?)).await?;
-    let made = match app.store().person().fork_run(run, step, new).await? {
-        Created::New(run) | Created::Existing(run) => run,
-        Created::NameTaken => return Err(Problem::unavailable("the name drawn for the run was taken")),
-    };
-    let row = row_of(&app, made).await?;
-    let location = HeaderValue::from_str(&format!("/v1/runs/{made}"));
+    let fork = app.blocking(move |app| Ok(sprag_app::fork(app.core(), &known, &wanted.from)?)).await?;
+    let row = app.core().fork_run(fork).await?;
+    let location = HeaderValue::from_str(&format!("/v1/runs/{}", row.id));
     let mut response = (StatusCode::CREATED, Json(RunView::of(&row))).into_response();
     response.headers_mut().insert(header::LOCATION, location.map_err(|error| internal(error.to_string()))?);
     Ok(response)

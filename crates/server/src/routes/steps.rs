@@ -1,10 +1,9 @@
-//! Steps and executions of a run, and why it waits.
+//! Steps and executions of a run, and the reason why it waits.
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use sprag::view::{ExecutionView, StepView};
-use sprag::{Explained, Known};
-use sprag_store::{StepRow, Table};
+use sprag_app::view::{ExecutionView, StepView};
+use sprag_app::{Explained, Known};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -37,9 +36,9 @@ struct Steps {
 )]
 async fn steps(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Steps>> {
     app.blocking(move |app| {
-        let known = Known::load(app.store(), run)?;
-        let rows = app.store().read(|db| db.steps(run))?;
-        let current = rows.iter().filter(|step| sprag::view::is_current(&rows, step));
+        let known = Known::load(app.core(), run)?;
+        let rows = app.core().steps(run)?;
+        let current = rows.iter().filter(|step| sprag_app::view::is_current(&rows, step));
         Ok(Json(Steps { steps: current.map(|step| StepView::of(&known.plan, step)).collect() }))
     })
     .await
@@ -70,12 +69,11 @@ async fn step(
     StepPath(step): StepPath,
 ) -> Answer<Json<StepDetail>> {
     app.blocking(move |app| {
-        let known = Known::load(app.store(), run)?;
+        let known = Known::load(app.core(), run)?;
         let no = find(app, &known, &step)?;
-        let (row, executions) =
-            app.store().read(|db| Ok((Table::<StepRow>::load(db, (run, no))?, db.executions(run)?)))?;
+        let (row, executions) = (app.core().step(run, no)?, app.core().executions(run)?);
         let row = row.ok_or_else(|| Problem::not_found(format!("run {run} has no step {step:?}")))?;
-        let now = app.store().now();
+        let now = app.core().now();
         let of_step = executions.iter().filter(|execution| execution.id.step == no);
         Ok(Json(StepDetail {
             step: StepView::of(&known.plan, &row),
@@ -86,11 +84,11 @@ async fn step(
     .await
 }
 
-/// The step that a path names; in a path, what is not there is not found.
+/// Returns the step that a path names. A step in a path that does not exist is answered with not found.
 pub(super) fn find(app: &App, known: &Known, step: &str) -> Answer<sprag_lifecycle::StepNo> {
-    known.find_step(step, Some(app.store())).map_err(|complaint| {
-        let mut problem = Problem::not_found(complaint.message);
-        problem.next = complaint.next;
+    known.find_step(step, Some(app.core())).map_err(|error| {
+        let mut problem = Problem::not_found(error.message);
+        problem.next = error.next;
         problem
     })
 }
@@ -124,14 +122,14 @@ async fn executions(
     Query(which): Query<Which>,
 ) -> Answer<Json<Executions>> {
     app.blocking(move |app| {
-        let known = Known::load(app.store(), run)?;
+        let known = Known::load(app.core(), run)?;
         let only = which.step.map(|step| find(app, &known, &step)).transpose()?;
-        let rows = app.store().read(|db| db.executions(run))?;
-        let now = app.store().now();
+        let rows = app.core().executions(run)?;
+        let now = app.core().now();
         let wanted = rows.iter().filter(|row| only.is_none_or(|only| only == row.id.step));
         let view = |row| {
-            let row: &sprag_store::ExecutionRow = row;
-            ExecutionView::of(row, &known.name_of(app.store(), row.id.step), now)
+            let row: &sprag_app::ExecutionRow = row;
+            ExecutionView::of(row, &known.name_of(app.core(), row.id.step), now)
         };
         Ok(Json(Executions { executions: wanted.map(view).collect() }))
     })
@@ -146,8 +144,8 @@ async fn executions(
 )]
 async fn explain(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Explained>> {
     app.blocking(move |app| {
-        let known = Known::load(app.store(), run)?;
-        Ok(Json(sprag::explain(app.store(), &known)?))
+        let known = Known::load(app.core(), run)?;
+        Ok(Json(sprag_app::explain(app.core(), &known)?))
     })
     .await
 }

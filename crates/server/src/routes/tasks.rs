@@ -1,10 +1,10 @@
-//! Tasks, as those who work on them see them: claimed, held, reported. The token is the right to one.
+//! Tasks, as their claimers see them: claim, hold and report them. The token of a claim is the right to the task.
 
 use std::time::Duration;
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
-use sprag::boards::{self, ClaimSpec, Claimed, Done, Held, Nothing, lease_of};
+use sprag_app::boards::{self, ClaimSpec, Claimed, Done, Held, Nothing, lease_of};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -38,7 +38,8 @@ struct Claimable {
 
 /// Claim a task
 ///
-/// Waits for one, if asked to. A caller that goes away while it waits gets none.
+/// Waits for one, if asked to. A caller that goes away while it waits gets none. A name belongs to the token that is
+/// shown: the same name with another token is another agent.
 #[utoipa::path(
     post, path = "/v1/tasks/claim", tag = "tasks", request_body = ClaimSpec,
     responses(
@@ -47,12 +48,17 @@ struct Claimable {
         (status = 422, description = "Problem: the request is not right"),
     )
 )]
-async fn claim(_: MayWork, State(app): State<App>, Json(claim): Json<ClaimSpec>) -> Answer<Json<Claimable>> {
-    let wanted = app.blocking(move |app| Ok(claim.wanted(app.store(), LONGEST_WAIT)?)).await?;
+async fn claim(
+    MayWork(caller): MayWork,
+    State(app): State<App>,
+    Json(claim): Json<ClaimSpec>,
+) -> Answer<Json<Claimable>> {
+    let scope = caller.agent_scope();
+    let wanted = app.blocking(move |app| Ok(claim.wanted(app.core(), LONGEST_WAIT, scope)?)).await?;
     let mut stopping = app.stopping();
     let claimed = tokio::select! {
-        claimed = boards::claim_for_caller(app.store(), wanted) => claimed?,
-        // Whoever waits is told to come back, to whichever server is there then.
+        claimed = boards::claim_for_caller(app.core(), wanted) => claimed?,
+        // The server is stopping: the claimer should ask again, so that it reaches the server that runs then.
         _ = stopping.wait_for(|stop| *stop) => Err(Nothing { why: "stopping".into(), retry_after_s: 1 }),
     };
     Ok(Json(match claimed {
@@ -87,7 +93,7 @@ async fn start(
     TokenPath(token): TokenPath,
     OptionalJson(keep): OptionalJson<Keep>,
 ) -> Answer<Json<Claimed>> {
-    Ok(Json(boards::start(app.store(), &token, lease_of(keep.lease_s)).await?))
+    Ok(Json(boards::start(app.core(), &token, lease_of(keep.lease_s)).await?))
 }
 
 /// Keep a task for longer
@@ -107,7 +113,7 @@ async fn heartbeat(
     TokenPath(token): TokenPath,
     OptionalJson(keep): OptionalJson<Keep>,
 ) -> Answer<Json<Held>> {
-    Ok(Json(boards::heartbeat(app.store(), &token, lease_of(keep.lease_s)).await?))
+    Ok(Json(boards::heartbeat(app.core(), &token, lease_of(keep.lease_s)).await?))
 }
 
 /// That something was reported.
@@ -136,7 +142,7 @@ async fn done(
     TokenPath(token): TokenPath,
     OptionalJson(report): OptionalJson<Done>,
 ) -> Answer<Json<Reported>> {
-    boards::done(app.store(), &token, &report).await?;
+    boards::done(app.core(), &token, &report).await?;
     Ok(Json(Reported { token, outcome: "done" }))
 }
 
@@ -168,7 +174,7 @@ async fn fail(
     TokenPath(token): TokenPath,
     Json(failed): Json<Failed>,
 ) -> Answer<Json<Reported>> {
-    boards::fail(app.store(), &token, &failed.reason, !failed.for_good).await?;
+    boards::fail(app.core(), &token, &failed.reason, !failed.for_good).await?;
     Ok(Json(Reported { token, outcome: "failed" }))
 }
 
@@ -183,6 +189,6 @@ async fn fail(
     )
 )]
 async fn release(_: MayWork, State(app): State<App>, TokenPath(token): TokenPath) -> Answer<Json<Reported>> {
-    boards::release(app.store(), &token).await?;
+    boards::release(app.core(), &token).await?;
     Ok(Json(Reported { token, outcome: "released" }))
 }

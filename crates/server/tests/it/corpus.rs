@@ -3,7 +3,30 @@
 #[path = "../../../../fuzz/src/api_exercise.rs"]
 mod api_exercise;
 
+#[path = "../../../../fuzz/src/work_exercise.rs"]
+mod work_exercise;
+
 use api_exercise::Api;
+use work_exercise::WorkerApi;
+
+#[test]
+fn e04_no_conversation_of_the_corpus_lets_a_worker_speak_for_the_server() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/work");
+    let mut api = WorkerApi::new();
+    let (mut accepted, mut all) = (0, 0);
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        accepted += usize::from(api.converse(&std::fs::read(entry.unwrap().path()).unwrap()) > 0);
+        all += 1;
+    }
+    println!(
+        "figure: fuzzing, workers: {all} conversations replayed, in {accepted} of them something was accepted"
+    );
+    assert!(all >= 70, "{all} conversations");
+    assert!(
+        accepted >= 35,
+        "in {accepted} of {all} something was accepted: the corpus reaches more than refusals"
+    );
+}
 
 #[test]
 fn no_body_of_the_corpus_makes_an_endpoint_fail() {

@@ -1,36 +1,45 @@
-//! Workers present themselves, claim, and show that they are there.
+//! Workers register, claim work, and send heartbeats.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
+use sprag_process::ProcessId;
 use sprag_store::ops::{self, Assignment, Claimer, Lease, NewWorker};
-use sprag_store::{ExecutionRow, Reach, Store, Topic};
+use sprag_store::{Backend, ExecutionRow, Reach, Store, Topic};
 use sprag_worker::{Kept, wire};
 use tokio::sync::oneshot;
 
 use super::{MOST_HELD, Worker, check_count, check_lease, checked, done};
+use crate::access::MayWork;
 use crate::app::App;
 use crate::connections::told;
 use crate::extract::Json;
 use crate::problem::{Answer, Problem};
 
-/// How long to wait for a hint before one looks anyway.
+/// The most workers of one token that are online at once.
+const MOST_WORKERS: usize = 1_000;
+/// The longest wait for a wake-up before the store is read again anyway.
 const LOOK_ANYWAY: Duration = Duration::from_secs(2);
 
 /// Present a worker, new or come back
 ///
-/// `id` and `reserved_only` are the server's to know: what is sent is not looked at.
+/// `id` is the server's to know: what is sent is not looked at. The host in `process` is bound to the token.
 #[utoipa::path(
     post, path = "/v1/work/register", tag = "work", request_body = Object,
     params(("x-sprag-worker" = String, Header, description = "32 to 128 letters and digits that the worker draws")),
-    responses((status = 200, body = wire::Done), (status = 409, description = "Problem: it is draining"))
+    responses(
+        (status = 200, body = wire::Registered),
+        (status = 409, description = "Problem: it is draining"),
+        (status = 429, description = "Problem: the token has as many workers as it may have"),
+    )
 )]
 pub(crate) async fn register(
     Worker(id): Worker,
+    MayWork(caller): MayWork,
     State(app): State<App>,
     Json(mut new): Json<NewWorker>,
-) -> Answer<Json<wire::Done>> {
+) -> Answer<Json<wire::Registered>> {
     check_lease(new.lease_ms)?;
     let texts = [(&new.name, 128), (&new.process, 512), (&new.queues, 4_096), (&new.labels, 4_096)];
     if let Some((_, most)) = texts.iter().find(|(text, most)| text.len() > *most) {
@@ -38,13 +47,53 @@ pub(crate) async fn register(
             "name, process, queues and labels: one has more than {most} bytes"
         )));
     }
+    if texts.iter().any(|(text, _)| text.chars().any(char::is_control)) {
+        return Err(Problem::invalid("name, process, queues and labels: one holds control characters"));
+    }
     if new.slots == 0 || new.slots as usize > MOST_HELD {
         return Err(Problem::invalid(format!("slots: between 1 and {MOST_HELD}")));
     }
     new.id = id;
-    let outcome = app.store().claims().register(new).await?;
-    // One that is online already is, and that is what was asked for.
-    Ok(done(outcome.is_applied()))
+    new.process = vouched(&new.process, &caller.name).into();
+    // Programs of the server's own user share the store with it anyway.
+    let own = caller.is_own();
+    let registered = app.store().write(move |session| {
+        if !own && has_too_many(session.db(), &new, &caller.name)? {
+            return Ok(Err(too_many_workers()));
+        }
+        ops::register_worker(session, &new).map(Ok)
+    });
+    registered.await??;
+    let key = app.read(|db| db.token_key()).await?;
+    Ok(Json(wire::Registered { applied: true, store: wire::store_name(&key) }))
+}
+
+/// Whether a token has as many workers as it may have, and this would be one more.
+fn has_too_many(db: &mut dyn Backend, new: &NewWorker, token: &str) -> sprag_store::Result<bool> {
+    let vouched = sprag_process::vouched_host("", token);
+    let workers = db.workers()?;
+    let is_there = workers.iter().any(|row| row.id == new.id);
+    let count = workers.iter().filter(|row| row.host().ends_with(&vouched)).count();
+    Ok(!is_there && count >= MOST_WORKERS)
+}
+
+fn too_many_workers() -> Problem {
+    let mut problem = Problem::too_many(60);
+    problem.message = format!("this token has {MOST_WORKERS} workers, which is all that one may have");
+    problem
+}
+
+/// Returns a worker's process, on a host that is bound to the token it shows. Whatever the worker says, it is on no
+/// host of another token's workers, and not on the server's.
+fn vouched(process: &str, token: &str) -> String {
+    let vouched = |host: &str| sprag_process::vouched_host(host, token);
+    match process.parse::<ProcessId>() {
+        Ok(mut process) => {
+            process.host = vouched(&process.host);
+            process.to_string()
+        }
+        Err(_) => vouched(process.split('/').next().unwrap_or_default()),
+    }
 }
 
 /// Receive work; waits for some, if asked to
@@ -67,7 +116,7 @@ pub(crate) async fn claim(
     }
     let wait_ms = wanted.wait_ms.min(wire::LONGEST_WAIT_MS);
     let turn = app.waiting().begin(id);
-    let topics = claimer.queues.iter().map(|queue| Topic::Queue(Arc::clone(queue), 0)).collect();
+    let topics = claimer.queues.iter().map(|queue| Topic::Queue(Arc::clone(queue))).collect();
     let wake = app.store().subscribe_from(topics, Reach::Here);
     let mut stopping = app.stopping();
     let until_ms = received_ms + wait_ms as i64;
@@ -89,13 +138,13 @@ pub(crate) async fn claim(
     }
 }
 
-/// Claims for somebody who may go away meanwhile: then it goes back at once.
+/// Claims for a worker that may disconnect meanwhile. The work is then released at once.
 async fn claim_for(store: &Store, claimer: &Claimer, limit: usize) -> Answer<Vec<Assignment>> {
     let (tell, hear) = oneshot::channel();
     let (store, claimer) = (store.clone(), claimer.clone());
     tokio::spawn(async move {
         let claimed = store.write(move |session| ops::claim_again(session, &claimer, limit)).await;
-        // What had been received before may be worked on: the worker knows.
+        // The worker may have received this assignment before and may be working on it.
         if let Err(Ok(unheard)) = tell.send(claimed)
             && !unheard.before
         {
@@ -113,7 +162,7 @@ async fn claim_for(store: &Store, claimer: &Claimer, limit: usize) -> Answer<Vec
     }
 }
 
-/// What is told of an assignment: how long it is held, counted from when the request came.
+/// Returns an assignment with the length of its lease, counted from the moment when the request came.
 pub(super) fn given(assignment: Assignment, received_ms: i64) -> wire::Given {
     wire::Given { lease_ms: assignment.lease_until_ms - received_ms, assignment }
 }
@@ -175,7 +224,7 @@ pub(crate) async fn watch(
             .read(move |db| {
                 let held = db.held_by(id)?;
                 let lease = |row: &ExecutionRow| Lease { execution: row.id, fence: row.fence };
-                // It may hold more by now than it did when it asked.
+                // The worker may hold more by now than it did when it asked.
                 let to_end = held.iter().any(|row| row.cancel_requested && !ending.contains(&lease(row)));
                 let lost = |wanted: &Lease| !held.iter().any(|row| lease(row) == *wanted);
                 Ok(to_end || going.iter().any(lost))
@@ -199,7 +248,7 @@ pub(crate) async fn watch(
     responses((status = 200, body = wire::Done))
 )]
 pub(crate) async fn drain(Worker(id): Worker, State(app): State<App>) -> Answer<Json<wire::Done>> {
-    // A question of it that still waits is for nobody.
+    // Ends a claim of this worker that still waits: it is to get no more work.
     drop(app.waiting().begin(id));
     Ok(done(app.store().claims().drain(id).await?.is_applied()))
 }

@@ -1,13 +1,14 @@
-//! Where runs work on other hosts: workers there ask, make, tell, and clean up.
+//! Environments on other hosts: workers there ask for them, make them, report them, and clean them up.
 
 use axum::extract::State;
-use sprag::Environments;
+use sprag_app::Environments;
 use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, RunId};
-use sprag_store::ops::{self, Lease, Wanted};
+use sprag_store::ops::{self, Lease};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Session, Table, WorkerRow};
 use sprag_worker::{Made, OnRecord, Records, last_finished, wire};
 
-use super::{Worker, done, refused};
+use super::sites::{checked_details, checked_wanted, lost_host};
+use super::{Worker, done, refused, registered};
 use crate::app::App;
 use crate::extract::Json;
 use crate::problem::{Answer, Problem, internal};
@@ -37,26 +38,32 @@ pub(crate) async fn ask(
         wire::Ask::TakeFromDead { .. } => About::Run(lease.execution.run),
     };
     if let wire::Ask::TakeFromDead { path } = ask {
-        let may = app.store().write(move |session| may_ask(session, id, lease, about)).await?;
-        may?;
-        let Some(host) = app.blocking(move |app| host_of(app, id)).await? else {
-            return Ok(Json(wire::Told::Taken(None)));
-        };
+        let may = app.store().write(move |session| match may_ask(session, id, lease, about)? {
+            Ok(()) => Ok(registered(session, id)?.map(|worker| worker.host().to_owned())),
+            Err(refused) => Ok(Err(refused)),
+        });
+        let host = may.await??;
         let taken = Records::take_from_dead(app.store(), lease, id, host, path).await.map_err(internal)?;
         return Ok(Json(wire::Told::Taken(taken)));
     }
+    let new_id = app.store().new_id();
     app.store()
         .write(move |session| match may_ask(session, id, lease, about)? {
-            Ok(()) => answer(session, id, ask.clone()).map(Ok),
+            Ok(()) => answer(session, id, new_id, ask.clone()),
             Err(refused) => Ok(Err(refused)),
         })
         .await?
         .map(Json)
 }
 
-/// Answers, in the transaction in which it was seen that the step is held.
-fn answer(session: &mut Session<'_>, worker: Id, ask: wire::Ask) -> sprag_store::Result<wire::Told> {
-    Ok(match ask {
+/// Answers a question in the same transaction that has checked that the worker holds the step.
+fn answer(
+    session: &mut Session<'_>,
+    worker: Id,
+    new_id: Id,
+    ask: wire::Ask,
+) -> sprag_store::Result<Answer<wire::Told>> {
+    Ok(Ok(match ask {
         wire::Ask::Plan { run } => {
             let row = Table::<RunRow>::load(session.db(), run)?;
             wire::Told::Plan(row.map(|row| session.db().plan(row.plan)).transpose()?.flatten())
@@ -65,16 +72,29 @@ fn answer(session: &mut Session<'_>, worker: Id, ask: wire::Ask) -> sprag_store:
             let rows = session.db().environments_of(run)?;
             wire::Told::Found(rows.iter().find(|row| row.scope == scope).map(OnRecord::of))
         }
-        wire::Ask::Provide { wanted, there } => {
-            let wanted = Wanted { worker, ..wanted };
-            wire::Told::Provided(ops::provide_environment(session, &wanted, there)?.into())
+        wire::Ask::Provide { wanted, seen } => {
+            let rows = session.db().environments_of(wanted.run)?;
+            let found = rows.iter().find(|row| row.scope == wanted.scope);
+            let checked = registered(session, worker)?
+                .and_then(|worker| checked_wanted(wanted, new_id, &worker, found));
+            let wanted = match checked {
+                Ok(wanted) => wanted,
+                Err(problem) => return Ok(Err(problem)),
+            };
+            wire::Told::Provided(ops::provide_environment(session, &wanted, seen)?.into())
         }
         wire::Ask::Describe { environment, details } => {
+            let row = Table::<EnvironmentRow>::load(session.db(), environment)?;
+            let lost = row.filter(|row| row.status() != EnvironmentStatus::Ready).map(|row| lost_host(&row));
+            let details = match checked_details(&details, lost.unwrap_or_default()) {
+                Ok(details) => details,
+                Err(problem) => return Ok(Err(problem)),
+            };
             ops::describe_environment(session, environment, &details)?;
             wire::Told::Noted(true)
         }
         wire::Ask::Made { environment, attempt, how } => {
-            // Told before, and its answer lost.
+            // Reported before, and the answer to that report was lost.
             let row = Table::<EnvironmentRow>::load(session.db(), environment)?;
             let stands = how == Made::Ready
                 && row.is_some_and(|row| {
@@ -88,10 +108,10 @@ fn answer(session: &mut Session<'_>, worker: Id, ask: wire::Ask) -> sprag_store:
             };
             wire::Told::Noted(stands || told(session)?.is_applied())
         }
-        // Asked of the store as a whole, above.
+        // The whole store was asked about this above.
         wire::Ask::TakeFromDead { .. } => wire::Told::Taken(None),
         wire::Ask::LastFinished { run } => wire::Told::Steps(last_finished(session.db(), run)?),
-    })
+    }))
 }
 
 #[derive(Clone, Copy)]
@@ -100,7 +120,7 @@ enum About {
     Environment(Id),
 }
 
-/// Whether somebody who holds this step may ask about that.
+/// Checks whether the worker that holds this step may ask about this run or environment.
 fn may_ask(
     session: &mut Session<'_>,
     worker: Id,
@@ -139,31 +159,34 @@ pub(crate) async fn tidy(
     State(app): State<App>,
     Json(wire::Tidy { runs }): Json<wire::Tidy>,
 ) -> Answer<Json<wire::Due>> {
-    /// How many runs are asked about at once.
+    /// The most runs in one request.
     const MOST_RUNS: usize = 1_000;
     if runs.len() > MOST_RUNS {
         return Err(Problem::invalid(format!("runs: at most {MOST_RUNS} at once")));
     }
     app.blocking(move |app| {
         let store = app.store();
-        let mut ended = Vec::new();
+        let (mut ended, mut forgotten) = (Vec::new(), Vec::new());
         for run in runs {
             let row = store.read(|db| Table::<RunRow>::load(db, run))?;
+            if row.is_none() {
+                forgotten.push(run);
+            }
             if row.is_none_or(|row| row.status().is_terminal()) {
                 ended.push(run);
             }
         }
-        let keeper = Environments::new(store.clone(), app.data(), id);
+        let keeper = Environments::new(app.core(), id);
         let due = match host_of(app, id)? {
             Some(host) => keeper.due_on(&host).map_err(internal)?,
             None => Vec::new(),
         };
-        Ok(Json(wire::Due { ended, environments: due.iter().map(OnRecord::of).collect() }))
+        Ok(Json(wire::Due { ended, forgotten, environments: due.iter().map(OnRecord::of).collect() }))
     })
     .await
 }
 
-/// The host of a worker.
+/// Returns the host of a worker.
 fn host_of(app: &App, worker: Id) -> Answer<Option<String>> {
     let row = app.store().read(|db| Table::<WorkerRow>::load(db, worker))?;
     let host = row.and_then(|row| row.process.split('/').next().map(str::to_owned));
@@ -181,17 +204,18 @@ pub(crate) async fn destroy(
     State(app): State<App>,
     Json(wire::Destroy { environment, present }): Json<wire::Destroy>,
 ) -> Answer<Json<wire::MayDestroy>> {
-    app.blocking(move |app| {
-        let row = app.store().read(|db| Table::<EnvironmentRow>::load(db, environment))?;
-        let host = host_of(app, id)?;
-        match row {
-            Some(row) if host.as_deref() == Some(&*row.host) => Ok(()),
-            _ => Err(Problem::refused("there is no such environment on the worker's host")),
+    let attempt = app.store().write(move |session| {
+        let host = match registered(session, id)? {
+            Ok(worker) => worker.host().to_owned(),
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let row = Table::<EnvironmentRow>::load(session.db(), environment)?;
+        match row.is_some_and(|row| *row.host == *host) {
+            true => ops::dispatch_destroy(session, environment, id, present).map(Ok),
+            false => Ok(Err(Problem::refused("there is no such environment on the worker's host"))),
         }
-    })
-    .await?;
-    let attempt = app.store().claims().dispatch_destroy(environment, id, present).await?;
-    Ok(Json(wire::MayDestroy { attempt }))
+    });
+    Ok(Json(wire::MayDestroy { attempt: attempt.await?? }))
 }
 
 /// Say how removing an environment went

@@ -1,37 +1,41 @@
-//! What steps print elsewhere, as it grows. The files are those of steps that run here.
+//! The logs of steps on other hosts, as they grow. They are stored in the same files as those of steps that run here.
 
-use std::fs::OpenOptions;
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use axum::extract::{FromRequest, Request, State};
 use axum::http::StatusCode;
-use bytes::Bytes;
-use sprag_lifecycle::{ExecutionId, RunId};
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId};
+use sprag_process::{make_private_folder, private_options, regular};
 use sprag_store::ops::Lease;
-use sprag_store::{Backend, ExecutionRow, Outcome, RunRow, StepRow, Table, step_name};
-use sprag_worker::wire;
+use sprag_store::{Backend, ExecutionRow, Outcome, Row, RunRow, StepRow, Table, WorkerRow, step_name};
+use sprag_worker::{Owed, wire};
 
 use super::{Worker, refused};
 use crate::app::App;
+use crate::bodies::ReadBody;
 use crate::extract::{Json, Query, read_body};
 use crate::problem::{Answer, Problem, internal};
 
+/// The longest path of a log on a worker's host, in bytes.
+const LONGEST_PATH: usize = 4096;
+
 /// A piece of a log.
-pub(crate) struct Piece(Bytes);
+pub(crate) struct Piece(ReadBody);
 
 impl FromRequest<App> for Piece {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &App) -> Result<Self, Problem> {
-        read_body(request, wire::MOST_CHUNK_BYTES).await.map(Piece)
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        read_body(request, wire::MOST_CHUNK_BYTES, app).await.map(Piece)
     }
 }
 
 /// Add to the log of an execution
 ///
 /// Bytes that are there already are passed over, so that a piece can be sent again. One that would leave a gap is
-/// refused with 409: ask for the size with an empty piece.
+/// refused with 409: ask for the size with an empty piece. Once the log does not grow any more, `whole` says how long it
+/// is: until all of it is here, `status` and `logs` say what is missing, and that the worker's host has it in `path`.
 #[utoipa::path(
     post, path = "/v1/work/logs", tag = "work",
     params(wire::Chunk, ("x-sprag-worker" = String, Header, description = "The worker's key")),
@@ -46,12 +50,18 @@ pub(crate) async fn append(
     Worker(id): Worker,
     State(app): State<App>,
     Query(chunk): Query<wire::Chunk>,
-    Piece(bytes): Piece,
+    Piece(piece): Piece,
 ) -> Answer<Json<wire::LogSize>> {
     let run: RunId = chunk.run.parse().map_err(|error| Problem::invalid(format!("run: {error}")))?;
     let execution = ExecutionId { run, step: chunk.step, attempt: chunk.attempt };
     let lease = Lease { execution, fence: chunk.fence };
-    if chunk.offset.saturating_add(bytes.len() as u64) > wire::MOST_LOG_BYTES {
+    if chunk.path.as_ref().is_some_and(|path| path.len() > LONGEST_PATH) {
+        return Err(Problem::invalid(format!("path: at most {LONGEST_PATH} bytes")));
+    }
+    if chunk.path.as_ref().is_some_and(|path| path.chars().any(char::is_control)) {
+        return Err(Problem::invalid("path: it holds control characters"));
+    }
+    if chunk.offset.saturating_add(piece.bytes.len() as u64) > wire::MOST_LOG_BYTES {
         return Err(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
@@ -69,10 +79,16 @@ pub(crate) async fn append(
             wire::Part::Setup => files.log(execution, "_setup"),
         };
         let wrong = |error: std::io::Error| internal(format!("{}: {error}", path.display()));
-        std::fs::create_dir_all(files.run(run)).map_err(wrong)?;
-        let size = write_at(&path, chunk.offset, &bytes).map_err(wrong)?;
+        make_private_folder(&files.run(run)).map_err(wrong)?;
+        let size = write_at(&path, chunk.offset, &piece.bytes).map_err(wrong)?;
+        let step = if chunk.part == wire::Part::Setup { "_setup" } else { name.as_str() };
         match size {
-            Some(size) => Ok(Json(wire::LogSize { size })),
+            Some(size) => {
+                if let Some(whole) = chunk.whole {
+                    note_rest(app, id, execution, step, size, whole, chunk.path.as_deref()).map_err(wrong)?;
+                }
+                Ok(Json(wire::LogSize { size }))
+            }
             None => Err(Problem::refused("bytes before these have not come")
                 .next("send an empty piece at offset 0: the answer says how many have")),
         }
@@ -80,7 +96,29 @@ pub(crate) async fn append(
     .await
 }
 
-/// The step's name, if the execution is this worker's: while it goes on, and after its own report.
+/// Records that a worker's host has the rest of a log, or that all of it is here.
+fn note_rest(
+    app: &App,
+    worker: sprag_store::Id,
+    execution: ExecutionId,
+    step: &str,
+    received: u64,
+    whole: u64,
+    path: Option<&str>,
+) -> std::io::Result<()> {
+    let files = app.files();
+    if received >= whole {
+        files.forget_owed(execution, step);
+        return Ok(());
+    }
+    let row = app.store().read(|db| Table::<WorkerRow>::load(db, worker)).ok().flatten();
+    let host = row.map(|row| row.host().to_owned()).unwrap_or_default();
+    let owed = Owed { size: whole, host, path: path.unwrap_or_default().to_owned() };
+    files.note_owed(execution, step, &owed)
+}
+
+/// Returns the step's name, if the execution is this worker's: while it runs, after its own report, and after it was
+/// taken from the worker. No other worker runs that attempt then, and what it printed is evidence.
 fn owned(
     db: &mut dyn Backend,
     worker: sprag_store::Id,
@@ -88,7 +126,8 @@ fn owned(
 ) -> sprag_store::Result<Result<String, Outcome<sprag_lifecycle::Execution>>> {
     let id = lease.execution;
     let Some(row) = Table::<ExecutionRow>::load(db, id)? else { return Ok(Err(Outcome::NotFound)) };
-    if row.fence != lease.fence || row.owner != Some(worker) {
+    let taken_away = row.status() == ExecutionStatus::Abandoned && row.fence == lease.fence + 1;
+    if (row.fence != lease.fence && !taken_away) || row.owner != Some(worker) {
         return Ok(Err(Outcome::Superseded(sprag_lifecycle::ExecutionPredicate::MatchingFence)));
     }
     let run = Table::<RunRow>::load(db, id.run)?;
@@ -100,11 +139,12 @@ fn owned(
     })
 }
 
-/// Adds what is not there yet; how long the file is then. None if bytes before it are missing.
+/// Appends the bytes that the file does not have yet. Returns the file's length, or none if bytes before them are
+/// missing.
 ///
-/// The lock orders two requests for one file: one that was sent again may meet the first.
+/// The lock orders two requests for one file: a repeated request may overlap with the first.
 fn write_at(path: &Path, offset: u64, bytes: &[u8]) -> std::io::Result<Option<u64>> {
-    let mut file = OpenOptions::new().create(true).write(true).truncate(false).open(path)?;
+    let mut file = regular(private_options().create(true).write(true).truncate(false).open(path)?)?;
     file.lock()?;
     let size = file.metadata()?.len();
     if offset > size {

@@ -1,30 +1,32 @@
-//! What workers elsewhere do: they claim, renew, report, and send what their steps print. Each holds a token with
-//! the scope `work`, and no database.
+//! The endpoints of remote workers: they claim, renew, report, and send what their steps print. Each worker holds a
+//! token with the scope `work`, and needs no database.
 //!
 //! ```text
 //!   worker ── claim (waits) ─▶ what it may do, and for how long
 //!      ├──── heartbeat ──────▶ what it still holds; watch (waits) tells when to ask
 //!      ├──── logs ───────────▶ the execution's file, by offset
-//!      └──── finish ─────────▶ 409 with the outcome, if somebody else has it by now
+//!      └──── finish ─────────▶ 409 with the outcome, if another worker has it by now
 //! ```
 
 mod claims;
 mod environments;
 mod logs;
 mod reports;
+mod sites;
 mod waiting;
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
+use sprag_app::tokens::Scope;
 use sprag_lifecycle::Execution;
 use sprag_store::ops::Claimer;
-use sprag_store::{Id, Outcome};
+use sprag_store::{Id, Outcome, Session, Table, WorkerRow};
 use sprag_worker::wire;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::access::{Caller, Scope, forbidden};
+use crate::access::{Caller, forbidden};
 use crate::app::App;
 use crate::extract::{Json, parse, read_body};
 use crate::problem::Problem;
@@ -49,26 +51,26 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(environments::destroyed))
 }
 
-/// What a report may have: its outputs, a megabyte each, and a little more.
+/// The most bytes of a report: its outputs, a megabyte each, and a little more.
 const MOST_REPORT_BYTES: usize = 32 << 20;
-/// How long a worker may be silent.
+/// The allowed lengths of a lease, which is the time for which a worker may be silent.
 const LEASES_MS: std::ops::RangeInclusive<i64> = 5_000..=3_600_000;
-/// How many queues one worker serves.
+/// The most queues that one worker serves.
 const MOST_QUEUES: usize = 64;
-/// How much one worker holds.
+/// The most executions that one worker holds.
 const MOST_HELD: usize = 4_096;
 
-/// A worker that may work, by its number.
+/// A worker that may work, by its number. The number is bound to the token that the request shows.
 pub(crate) struct Worker(pub(crate) Id);
 
 impl FromRequestParts<App> for Worker {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        match parts.extensions.get::<Caller>() {
-            Some(caller) if caller.may(Scope::Work) => {}
+        let caller = match parts.extensions.get::<Caller>() {
+            Some(caller) if caller.may(Scope::Work) => caller,
             _ => return Err(forbidden(Scope::Work)),
-        }
+        };
         let key = parts.headers.get(wire::WORKER).and_then(|key| key.to_str().ok()).unwrap_or_default();
         if !(32..=128).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             return Err(Problem::malformed(format!(
@@ -76,8 +78,16 @@ impl FromRequestParts<App> for Worker {
                 wire::WORKER
             )));
         }
-        Ok(Worker(wire::worker_id(key)))
+        Ok(Worker(wire::worker_id(key, &caller.hash)))
     }
+}
+
+/// Returns the row that a worker got when it registered; a problem if it has not.
+fn registered(session: &mut Session<'_>, worker: Id) -> sprag_store::Result<Result<WorkerRow, Problem>> {
+    let row = Table::<WorkerRow>::load(session.db(), worker)?;
+    Ok(row.ok_or_else(|| {
+        Problem::refused("this worker is not registered with this token").next("POST /v1/work/register first")
+    }))
 }
 
 /// A body that may be as long as a worker's report.
@@ -86,12 +96,13 @@ pub(crate) struct Report<T>(pub(crate) T);
 impl<T: DeserializeOwned> FromRequest<App> for Report<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &App) -> Result<Self, Problem> {
-        parse(&read_body(request, MOST_REPORT_BYTES).await?).map(Report)
+    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+        parse(&read_body(request, MOST_REPORT_BYTES, app).await?.bytes).map(Report)
     }
 }
 
-/// A claimer as this worker may be one: in its own name, and for what is there for anyone.
+/// Returns a claimer restricted to what this worker may claim: in its own name, and only work that is not reserved to
+/// one worker.
 fn checked(mut claimer: Claimer, worker: Id) -> Result<Claimer, Problem> {
     check_lease(claimer.lease_ms)?;
     if claimer.queues.is_empty() || claimer.queues.len() > MOST_QUEUES {
@@ -122,7 +133,7 @@ fn check_count(leases: usize) -> Result<(), Problem> {
     }
 }
 
-/// A refused write, with its outcome.
+/// Returns the problem for a refused write, with its outcome.
 fn refused(outcome: Outcome<Execution>) -> Problem {
     match outcome.require_applied() {
         Err(refused) => Problem::from(refused).next("end the work: it belongs to somebody else, or is over"),
@@ -130,7 +141,7 @@ fn refused(outcome: Outcome<Execution>) -> Problem {
     }
 }
 
-/// That something was done.
+/// Returns the answer that tells whether something was done.
 fn done(applied: bool) -> Json<wire::Done> {
     Json(wire::Done { applied })
 }

@@ -1,4 +1,4 @@
-//! How work ended, as whoever did it tells.
+//! Reports of how work ended, by the workers that did it.
 
 use axum::extract::State;
 use sprag_lifecycle::Execution;
@@ -10,7 +10,10 @@ use super::claims::given;
 use super::{Report, Worker, checked, done, refused};
 use crate::app::App;
 use crate::extract::Json;
-use crate::problem::Answer;
+use crate::problem::{Answer, Problem};
+
+/// The most bytes of a step's result: its outputs, which workers keep below 4 MiB, with secrets masked.
+const MOST_RESULT_BYTES: usize = 16 << 20;
 
 /// Report how something ended, and receive what follows in the same run
 ///
@@ -21,6 +24,7 @@ use crate::problem::Answer;
     responses(
         (status = 200, body = wire::Finished),
         (status = 409, description = "Problem: it belongs to somebody else, or has ended otherwise"),
+        (status = 413, description = "Problem: the result has more than 16 MiB"),
     )
 )]
 pub(crate) async fn finish(
@@ -28,6 +32,9 @@ pub(crate) async fn finish(
     State(app): State<App>,
     Report(told): Report<wire::Finish>,
 ) -> Answer<Json<wire::Finished>> {
+    if told.ending.result().is_some_and(|result| result.len() > MOST_RESULT_BYTES) {
+        return Err(Problem::body_too_large(MOST_RESULT_BYTES));
+    }
     let received_ms = app.store().now().steady_ms;
     let next = told.next.map(|next| checked(next, id)).transpose()?;
     let (lease, ending) = (told.lease, told.ending);
@@ -70,7 +77,7 @@ pub(crate) async fn vanished(
     give_up(&app, id, lease, |session, lease| ops::abandon(session, lease, ops::Lost::ProcessGone)).await
 }
 
-/// Takes what a worker holds out of its hands, if it does hold it.
+/// Takes an execution from a worker, if the worker holds it.
 async fn give_up(
     app: &App,
     worker: Id,

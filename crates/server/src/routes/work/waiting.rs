@@ -1,5 +1,5 @@
-//! Who waits for work. A worker waits once: if it asks again, its first question was lost on the way, and whatever
-//! that one would get is for nobody.
+//! The workers that wait for work. A worker waits once: if it asks again, the connection of its first request was
+//! lost, and an answer to that request would not reach the worker.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ impl Waiting {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker begins to wait: its former wait is over.
+    /// Begins a wait of a worker, and ends its former one.
     pub(crate) fn begin(&self, worker: Id) -> Turn {
         let ended = Arc::new(Notify::new());
         if let Some(former) = self.all().insert(worker, Arc::clone(&ended)) {
@@ -26,7 +26,7 @@ impl Waiting {
     }
 }
 
-/// A wait. Dropping it ends it.
+/// One wait of a worker. Dropping it ends it.
 pub(crate) struct Turn {
     waiting: Waiting,
     worker: Id,
@@ -34,12 +34,12 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits until the worker asks anew.
+    /// Waits until the worker asks again.
     pub(crate) async fn over(&self) {
         self.ended.notified().await;
     }
 
-    /// Whether it is still the worker's last question.
+    /// Whether this is still the worker's last request.
     pub(crate) fn is_last(&self) -> bool {
         self.waiting.all().get(&self.worker).is_some_and(|last| Arc::ptr_eq(last, &self.ended))
     }

@@ -1,0 +1,79 @@
+//! Messages about what a run waits for, to the person who waits for the run: after the run has waited for a moment,
+//! and at each change.
+
+use sprag_app::{App, Course, Waiting, course};
+use sprag_lifecycle::RunId;
+use sprag_process::boot_ms;
+
+use crate::exit::Failure;
+use crate::show::{Style, plain};
+
+/// The shortest wait that is reported, in milliseconds. Together with the time between two looks it stays below a
+/// second.
+const WORTH_A_WORD_MS: u64 = 600;
+/// The time after which the reason is checked for a change, if nothing else happens.
+const LOOK_AGAIN_MS: u64 = 5_000;
+/// The most waits that are listed; further waits are counted.
+const LISTED: usize = 5;
+
+/// The last message, and the time of the next look.
+#[derive(Default)]
+pub(crate) struct Patience {
+    /// The time of the next look, by the boot clock.
+    look_ms: Option<u64>,
+    said: Option<Course>,
+}
+
+impl Patience {
+    /// Starts a new wait after an event.
+    pub(crate) fn reset(&mut self) {
+        self.look_ms = None;
+    }
+
+    /// Returns whether it is time to look.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let now_ms = boot_ms();
+        let look_ms = *self.look_ms.get_or_insert(now_ms + WORTH_A_WORD_MS);
+        if now_ms < look_ms {
+            return false;
+        }
+        self.look_ms = Some(now_ms + LOOK_AGAIN_MS);
+        true
+    }
+
+    /// Returns what the run waits for, if that has lasted for a moment and was not printed yet.
+    pub(crate) fn look(&mut self, app: &App, run: RunId) -> Result<Option<Vec<Waiting>>, Failure> {
+        match self.changed(app, run)? {
+            Some(Course::Waits(waits)) => Ok(Some(waits)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Returns the state of the run, if it was not printed yet.
+    pub(crate) fn changed(&mut self, app: &App, run: RunId) -> Result<Option<Course>, Failure> {
+        if !self.is_due() {
+            return Ok(None);
+        }
+        let now = course(app, run)?;
+        if self.said.as_ref() == Some(&now) {
+            return Ok(None);
+        }
+        self.said = Some(now.clone());
+        Ok(Some(now))
+    }
+}
+
+/// Prints what a run waits for, one line for each wait.
+pub(crate) fn say(style: Style, waits: &[Waiting], now_ms: i64) {
+    for waiting in waits.iter().take(LISTED) {
+        eprintln!("{} {}", style.dim("waiting:"), plain(&waiting.line(now_ms)));
+    }
+    if waits.len() > LISTED {
+        eprintln!(
+            "{} and {} more: sprag explain {}",
+            style.dim("waiting:"),
+            waits.len() - LISTED,
+            waits[0].run
+        );
+    }
+}

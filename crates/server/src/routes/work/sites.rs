@@ -1,0 +1,169 @@
+//! Checking what a worker says about an environment on its own host, before it is recorded.
+//!
+//! The server never uses any of it on its own disk: the host comes from the worker's row, and is bound to the worker's
+//! token. What the worker says is checked all the same, because other workers of that host, and people, read it.
+
+use std::path::{Component, Path};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sprag_store::ops::Wanted;
+use sprag_store::{EnvironmentRow, Id, WorkerRow};
+
+use crate::problem::{Answer, Problem};
+
+/// The longest path that a worker may name.
+const MAX_PATH_BYTES: usize = 4_096;
+/// The longest description of an environment.
+const MAX_DETAILS_BYTES: usize = 64 << 10;
+/// The most paths that stay in a worktree which is used again.
+const MAX_CACHES: usize = 100;
+
+/// The details that a worker may give of its environment beside its path.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Site {
+    #[serde(default)]
+    base_commit: Option<String>,
+    #[serde(default)]
+    repository: Option<String>,
+    #[serde(default)]
+    branch: Option<String>,
+    #[serde(default)]
+    base: Option<String>,
+    #[serde(default)]
+    keep: Keep,
+    #[serde(default)]
+    remote: Option<String>,
+    /// Only the server sets this.
+    #[serde(default)]
+    lost_host: Value,
+    #[serde(default)]
+    caches: Vec<String>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Keep {
+    #[default]
+    Never,
+    OnFailure,
+    Always,
+}
+
+/// Checks the environment that this worker asks for: on its own host, at a path that fits the run, under a number
+/// that the server drew.
+pub(super) fn checked_wanted(
+    wanted: Wanted,
+    id: Id,
+    worker: &WorkerRow,
+    found: Option<&EnvironmentRow>,
+) -> Answer<Wanted> {
+    let suffix = wanted.scope.map(|step| format!("-s{step}")).unwrap_or_default();
+    check_path(&wanted.path, &format!("{}{suffix}", wanted.run))?;
+    let lost_host = found.map(lost_host).unwrap_or_default();
+    Ok(Wanted {
+        id,
+        host: worker.host().into(),
+        worker: worker.id,
+        managed: true,
+        details: checked_details(&wanted.details, lost_host)?,
+        ..wanted
+    })
+}
+
+/// Returns the host on which the files of an environment were lost, as its row tells.
+pub(super) fn lost_host(row: &EnvironmentRow) -> Value {
+    let details: Value = serde_json::from_str(&row.details).unwrap_or_default();
+    details["lost_host"].clone()
+}
+
+/// Checks the details that a worker gives of its environment, and adds the lost host as the server knows it.
+pub(super) fn checked_details(told: &str, lost_host: Value) -> Answer<Arc<str>> {
+    if told.len() > MAX_DETAILS_BYTES {
+        return Err(Problem::invalid(format!("details: at most {MAX_DETAILS_BYTES} bytes")));
+    }
+    let wrong = |error: serde_json::Error| Problem::invalid(format!("details: {error}"));
+    // Fields need names: a list of values in the order of the fields is refused.
+    let named: Map<String, Value> = serde_json::from_str(told).map_err(wrong)?;
+    let mut site: Site = serde_json::from_value(Value::Object(named)).map_err(wrong)?;
+    let texts = [&site.base_commit, &site.repository, &site.branch, &site.base, &site.remote];
+    let odd = |text: &&String| text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control);
+    if texts.into_iter().flatten().chain(&site.caches).any(|text| odd(&text))
+        || site.caches.len() > MAX_CACHES
+    {
+        return Err(Problem::invalid("details: a text is too long or holds control characters"));
+    }
+    if let Some(repository) = &site.repository {
+        check_absolute("details.repository", repository)?;
+    }
+    site.lost_host = lost_host;
+    let text = serde_json::to_string(&site).map_err(|error| Problem::invalid(error.to_string()))?;
+    Ok(text.into())
+}
+
+/// Refuses a path that is not as workers make them: `…/worktrees/NAME`.
+fn check_path(path: &str, name: &str) -> Answer<()> {
+    check_absolute("path", path)?;
+    let path = Path::new(path);
+    let folder = path.parent().and_then(Path::file_name);
+    if path.file_name() != Some(name.as_ref()) || folder != Some("worktrees".as_ref()) {
+        return Err(Problem::invalid(format!("path: it must end with worktrees/{name}")));
+    }
+    Ok(())
+}
+
+fn check_absolute(what: &str, path: &str) -> Answer<()> {
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::RootDir);
+    let whole = path.len() <= MAX_PATH_BYTES && !path.contains('\0') && path.starts_with('/');
+    match whole && Path::new(path).components().all(plain) {
+        true => Ok(()),
+        false => Err(Problem::invalid(format!("{what}: an absolute path without `..`"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_belongs_to_its_run() {
+        assert!(check_path("/data/worktrees/abc", "abc").is_ok());
+        for path in [
+            "",
+            "abc",
+            "/abc",
+            "/data/worktrees/abd",
+            "/data/worktrees/abc/x",
+            "/data/worktrees/../worktrees/abc",
+            "worktrees/abc",
+            "/data/other/abc",
+            "/data/worktrees/abc\0",
+        ] {
+            assert!(check_path(path, "abc").is_err(), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn details_hold_what_is_known_and_the_servers_own_word_on_lost_hosts() {
+        let told = r#"{"repository": "/r/.git", "branch": "b", "keep": "always", "lost_host": "liar", "caches": ["target"]}"#;
+        let kept: Value =
+            serde_json::from_str(&checked_details(told, "east".into()).expect("fine")).expect("JSON");
+        assert_eq!(
+            (&kept["lost_host"], &kept["keep"], &kept["branch"]),
+            (&"east".into(), &"always".into(), &"b".into())
+        );
+        for wrong in [
+            "",
+            "[]",
+            r#"{"more": 1}"#,
+            r#"{"keep": "ever"}"#,
+            r#"{"repository": "relative"}"#,
+            r#"{"repository": "/a/../b"}"#,
+            r#"{"branch": "\u001b[2J"}"#,
+        ] {
+            assert!(checked_details(wrong, Value::Null).is_err(), "{wrong}");
+        }
+    }
+}
