@@ -1,5 +1,5 @@
-//! The invariants. Every layer that explores the engine calls [`state`] and [`change`], and nothing else
-//! decides what is right.
+//! The invariants. Every layer that explores the engine calls [`state`] and [`change`], and nothing else decides what
+//! is correct.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use sprag_lifecycle::{
 };
 use sprag_store::{ExecutionRow, GateRow, Id, JournalEntry, Place, Row, RunRow, StepRow, Tables};
 
-/// A broken invariant: its number in the list, and what was seen.
+/// A violated invariant, with its id in the list and the observation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Violation {
-    /// The invariant.
+    /// The id and the name of the invariant.
     pub invariant: &'static str,
-    /// What was seen.
+    /// The observed rows, for people.
     pub seen: String,
 }
 
@@ -27,7 +27,7 @@ fn ensure(holds: bool, invariant: &'static str, seen: impl FnOnce() -> String) -
     if holds { Ok(()) } else { violated(invariant, seen()) }
 }
 
-/// How a step stands, read off its row.
+/// Returns the standing of a step, derived from its row.
 fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
     let now = StepNow {
         node: step.node(),
@@ -35,6 +35,7 @@ fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
         items: step.items.map(|list| list.items),
         status: step.status(),
         attempt: step.attempt,
+        first_attempt: 1,
         tries: step.tries,
         losses: step.losses,
         reworks: step.reworks,
@@ -46,7 +47,7 @@ fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
     standing(&now, plan.step(step.node()).policy.on_fail)
 }
 
-/// The rows, each found at once.
+/// The rows, indexed for direct lookup.
 struct Index<'t> {
     tables: &'t Tables,
     steps: BTreeMap<StepKey, &'t StepRow>,
@@ -74,14 +75,14 @@ impl<'t> Index<'t> {
         self.tables.plan_of(run).expect("every run has its plan")
     }
 
-    /// What the plan says of a step or an item.
+    /// Returns the plan's policy for a step or an item.
     fn policy(&self, run: &RunRow, step: StepNo) -> Policy {
         let node = self.steps.get(&(run.id, step)).map_or(step, |step| step.node());
         self.plan(run).step(node).policy.clone()
     }
 }
 
-/// What must hold in every state.
+/// Checks the invariants of every state.
 pub fn state(tables: &Tables) -> Result<(), Violation> {
     let index = Index::of(tables);
     for run in tables.all_runs() {
@@ -94,6 +95,7 @@ pub fn state(tables: &Tables) -> Result<(), Violation> {
         order(&plan, &planned, &standings)?;
         counts(run, &plan, &planned, &standings)?;
         items(&plan, &steps)?;
+        item_attempts(&steps)?;
         endings(run, &index, &steps)?;
     }
     executions(&index)?;
@@ -123,7 +125,7 @@ fn order(plan: &Plan, steps: &BTreeMap<u32, &StepRow>, standings: &[Standing]) -
     Ok(())
 }
 
-/// The counts that the incremental walk keeps equal what a full count gives.
+/// Checks that the counts of the incremental walk equal those of a full count.
 fn counts(
     run: &RunRow,
     plan: &Plan,
@@ -144,7 +146,7 @@ fn counts(
     Ok(())
 }
 
-/// P14: a fan-out counts its items rightly, is settled only after them, and has no more at once than it may.
+/// P14: a fan-out's item counts are correct, it settles only after its items, and it respects `max_parallel`.
 fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
     for (parent, list) in steps.values().filter_map(|step| Some((step, step.items?))) {
         let of_list: Vec<&&StepRow> =
@@ -155,8 +157,7 @@ fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> 
             settled: count(StepStatus::is_settled),
             failed: count(|status| status == StepStatus::Failed),
             cancelled: count(|status| status == StepStatus::Cancelled),
-            again: of_list.iter().filter(|i| i.status() == StepStatus::Waiting && i.attempt > 1).count()
-                as u32,
+            requeued: of_list.iter().filter(|item| is_requeued(item, list.first_attempt)).count() as u32,
             ..list.items
         };
         ensure(counted == list.items, "P14 a fan-out's count of its items", || {
@@ -173,7 +174,26 @@ fn items(plan: &Plan, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> 
     Ok(())
 }
 
-/// I3, I16: an ended run has no open step and no live work; a completed one has every step met.
+/// Returns whether an item of a list whose items start with attempt `first` was reset and has not started since.
+fn is_requeued(item: &StepRow, first: u32) -> bool {
+    item.status() == StepStatus::Waiting && item.attempt > first
+}
+
+/// I26: the items of one number have one name in all lists of a fan-out, and no attempt twice.
+fn item_attempts(steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
+    let mut last: BTreeMap<(StepNo, u32), &StepRow> = BTreeMap::new();
+    for step in steps.values() {
+        let (Some(parent), Some(item)) = (step.item_of, step.item) else { continue };
+        if let Some(earlier) = last.insert((parent, item), step) {
+            ensure(step.attempt > earlier.attempt, "I26 attempts of an item grow", || {
+                format!("{step:?} after {earlier:?}")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// I3, I16: a finished run has no open step and no live work; in a completed one every step is met.
 fn endings(run: &RunRow, index: &Index<'_>, steps: &BTreeMap<u32, &StepRow>) -> Result<(), Violation> {
     if !run.status().is_terminal() {
         return Ok(());
@@ -192,7 +212,7 @@ fn endings(run: &RunRow, index: &Index<'_>, steps: &BTreeMap<u32, &StepRow>) -> 
     ensure(run.reworking.is_none(), "I16 everything released", || "ended in the middle of a rework".into())
 }
 
-/// At most one live execution per step, of the step's present attempt.
+/// Checks that each step has at most one live execution, of its current attempt.
 fn executions(index: &Index<'_>) -> Result<(), Violation> {
     let mut live = BTreeMap::new();
     for row in index.executions.values().filter(|row| !row.status().is_terminal()) {
@@ -205,7 +225,7 @@ fn executions(index: &Index<'_>) -> Result<(), Violation> {
             ensure(row.owner.is_some() && row.lease_until_ms > 0, "I10 an owner and a deadline", || {
                 format!("{row:?}")
             })?;
-            // I15: what a cancelled run still has going on was told to end.
+            // I15: live work of a cancelled run has a cancel request.
             let run = index.runs[&row.id.run];
             let told = run.status() != RunStatus::Cancelling
                 || row.cancel_requested
@@ -220,12 +240,12 @@ fn executions(index: &Index<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Whether the step is at this very attempt.
+/// Returns whether the step is at exactly this attempt.
 fn is_at(step: &StepRow, attempt: u32) -> bool {
     step.attempt == attempt && matches!(step.status(), StepStatus::Pending | StepStatus::Running)
 }
 
-/// Open gates and live child runs belong to a step that is at them, end with it, and have their deadline.
+/// Checks that open gates and live child runs belong to a step that waits for them, end with it, and have a deadline.
 fn outside(index: &Index<'_>) -> Result<(), Violation> {
     for gate in index.gates.values().filter(|gate| gate.status() == GateStatus::Open) {
         let step = index.steps.get(&(gate.run, gate.step));
@@ -255,23 +275,23 @@ fn outside(index: &Index<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// I10: a step that is worked on has work, and somebody acts on it.
+/// I10: a step in progress has work, and a worker, timer or person acts on it.
 fn work(index: &Index<'_>) -> Result<(), Violation> {
     for step in index.steps.values() {
         if !matches!(step.status(), StepStatus::Pending | StepStatus::Running) {
             continue;
         }
-        // While a rework drains, work that ended in the meantime is left as it is.
+        // While a rework drains, work that finished in the meantime stays unchanged.
         let run = index.runs[&step.run];
         let draining = run.reworking.is_some();
         let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
         let acts = match (step.items, index.executions.get(&id), step.work) {
             // An open board waits for its leader.
-            (Some(list), _, _) => draining || run.open || !list.items.are_over(true),
+            (Some(list), _, _) => draining || run.open || !list.items.are_finished(true),
             (None, Some(execution), _) => draining || !execution.status().is_terminal(),
             (None, None, Some(work)) => match index.gates.get(&work) {
                 Some(gate) => draining || gate.status() == GateStatus::Open,
-                // A child that has ended tells its parent through the outbox.
+                // A finished child notifies its parent through the outbox.
                 None => index.runs.contains_key(&RunId::from_i64(work)),
             },
             (None, None, None) => false,
@@ -283,7 +303,7 @@ fn work(index: &Index<'_>) -> Result<(), Violation> {
     Ok(())
 }
 
-/// What must hold of every change: `entries` are the journal entries that one transaction wrote.
+/// Checks the invariants of every change. `entries` are the journal entries of one transaction.
 pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
     let index = Index::of(after);
     journal_tells_all(before, after, entries)?;
@@ -291,7 +311,9 @@ pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Resu
     for entry in entries.iter().filter(|entry| raises_fence(entry)) {
         *handed.entry(entry.place).or_default() += 1;
     }
-    for old in before.all_executions() {
+    // Retention may delete a finished run with all its rows.
+    let is_there = |run: RunId| index.runs.contains_key(&run);
+    for old in before.all_executions().filter(|old| is_there(old.id.run)) {
         let Some(new) = index.executions.get(&old.id).copied() else {
             return violated("no row disappears", format!("{:?}", old.id));
         };
@@ -302,7 +324,7 @@ pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Resu
             ensure(new == old, "I2 terminal states absorb", || format!("{old:?} became {new:?}"))?;
         }
     }
-    for old in before.all_steps() {
+    for old in before.all_steps().filter(|old| is_there(old.run)) {
         let Some(new) = index.steps.get(&old.key()).copied() else {
             return violated("no row disappears", format!("{:?}", old.key()));
         };
@@ -311,7 +333,10 @@ pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Resu
         })?;
     }
     for old in before.all_runs() {
-        let new = index.runs[&old.id];
+        let Some(new) = index.runs.get(&old.id).copied() else {
+            ensure(old.status().is_terminal(), "only what has ended is forgotten", || format!("{old:?}"))?;
+            continue;
+        };
         let again = [RunEvent::Resumed.as_str(), RunEvent::Rewound.as_str()];
         let of_run = |entry: &&JournalEntry| entry.entity == "run" && entry.place.run == Some(old.id);
         let raised = entries.iter().filter(of_run).filter(|entry| again.contains(&entry.event)).count();
@@ -331,9 +356,9 @@ fn raises_fence(entry: &JournalEntry) -> bool {
         && ExecutionEvent::parse(entry.event).is_some_and(ExecutionEvent::raises_fence)
 }
 
-/// I27, P10: following the entries from the old statuses gives exactly the new ones.
+/// I27, P10: replaying the entries from the old statuses gives exactly the new ones.
 fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
-    /// Its kind, and what tells it from others of its kind.
+    /// The kind of an entity and its id within the kind.
     type Key = (&'static str, i64, u32, u32);
     let statuses = |tables: &Tables| -> BTreeMap<Key, &'static str> {
         let runs = tables.all_runs().map(|row| (("run", row.id.to_i64(), 0, 0), row.status().as_str()));
@@ -360,7 +385,7 @@ fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) 
             _ => (entry.entity, run.to_i64(), step, 0),
         };
         let was = told.insert(key, entry.to);
-        // A run's steps come with the run, so their first entry may find nothing.
+        // A run's steps are created with the run, so their first entry may have no previous status.
         let fits = was == entry.from || (was.is_none() && entry.entity == "step");
         ensure(fits, "I27 an event for each transition", || format!("{entry:?} after {was:?}"))?;
         ensure(entry.from != Some(entry.to), "no cell maps a status to itself", || format!("{entry:?}"))?;
@@ -373,7 +398,7 @@ fn journal_tells_all(before: &Tables, after: &Tables, entries: &[JournalEntry]) 
     Ok(())
 }
 
-/// I15, O05: once a cancel is recorded, no claim of what it ends commits.
+/// I15, O05: once a cancel is recorded, no claim of the cancelled work commits.
 fn cancelled_work_is_not_begun(
     before: &Tables,
     after: &Index<'_>,
@@ -397,7 +422,7 @@ fn cancelled_work_is_not_begun(
     ensure(!asked, "I15 nothing is claimed after a cancel", || format!("{entry:?}"))
 }
 
-/// P15: what has ended stays so unless somebody says otherwise.
+/// P15: a terminal run stays terminal unless a person resumes or rewinds it.
 fn terminal_runs_stay(entry: &JournalEntry) -> Result<(), Violation> {
     let Some(from) = entry.from else { return Ok(()) };
     let explicit = match entry.entity {
@@ -417,7 +442,7 @@ fn terminal_runs_stay(entry: &JournalEntry) -> Result<(), Violation> {
     ensure(explicit, "P15 terminal statuses do not revert", || format!("{entry:?}"))
 }
 
-/// Whether a step's rounds stayed within what its plan allows.
+/// Checks that the attempts, losses and rounds of every step are within its plan's limits.
 pub fn bounded(tables: &Tables) -> Result<(), Violation> {
     for run in tables.all_runs() {
         let plan = tables.plan_of(run).expect("every run has its plan");
@@ -435,7 +460,7 @@ pub fn bounded(tables: &Tables) -> Result<(), Violation> {
     Ok(())
 }
 
-/// C10: no more runs of a group are live at once than it has places.
+/// C10: no group has more live runs than its limit.
 pub fn limits(tables: &Tables) -> Result<(), Violation> {
     let mut live: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     for run in tables.all_runs() {
@@ -443,7 +468,7 @@ pub fn limits(tables: &Tables) -> Result<(), Violation> {
         let limit = plan.concurrency.as_ref().map_or(u32::MAX, |limits| limits.limit);
         let kept = live.entry(group).or_default();
         kept.0 += u32::from(run.status() != RunStatus::Queued && !run.status().is_terminal());
-        // Two pipelines may call one group theirs, each with a limit of its own.
+        // Two pipelines may use the same group, each with its own limit.
         kept.1 = kept.1.max(limit);
     }
     for (group, (live, limit)) in live {

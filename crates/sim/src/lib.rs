@@ -1,9 +1,9 @@
-//! Proof: the invariants in one place, and the layers that explore the code which ships against them.
+//! The proof: the invariants in one place, and the layers that check the shipped code against them.
 //!
-//! - [`check`]: what must hold in every state, and of every change.
+//! - [`check`]: invariants of every state and of every change.
 //! - [`model`]: every interleaving of workers, callers, crashes and messages on small runs.
-//! - [`linear`]: whether answers to callers at once are such as one after the other could have had.
-//! - [`graphs`]: random pipelines with everything in them, against a reference that knows only the rules.
+//! - [`linear`]: linearizability of the answers to concurrent callers.
+//! - [`graphs`]: random pipelines with all features, compared with a reference that is written from the rules.
 //! - [`simulation`]: the whole engine in a world whose clock, bus, disks and processes are drawn from a seed.
 
 pub mod check;
@@ -12,7 +12,7 @@ pub mod linear;
 pub mod model;
 pub mod simulation;
 
-/// A model's states are made by one thread and freed by another, millions of them: the C library's allocator has its
+/// One thread creates a model's states and another frees them, millions of them. The C library's allocator makes the
 /// threads wait for each other there.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,14 +1,14 @@
-//! `sprag-sim`: plays seeds of the simulation. `cargo xtask sim` is how it is called.
+//! `sprag-sim`: runs seeds of the simulation. `cargo xtask sim` calls it.
 
 use std::process::ExitCode;
 
-use sprag_sim::simulation::{Kind, Options, run_caught, run_many, shrink};
+use sprag_sim::simulation::{Options, StoreKind, run_caught, run_many, shrink};
 
 const USAGE: &str = "\
-sim [--seeds N] [--first S] [--store memory|sqlite] [--threads T]   plays N seeds from S on
-sim --seed S [--store …] [--whole]                                  plays one seed, tells its story, and makes a failure small";
+sim [--seeds N] [--first S] [--store memory|sqlite] [--threads T]   runs N seeds from S on
+sim --seed S [--store …] [--whole]                                  runs one seed, prints its event log, and shrinks a failure";
 
-struct Asked {
+struct Arguments {
     seed: Option<u64>,
     first: u64,
     seeds: u64,
@@ -17,56 +17,62 @@ struct Asked {
     options: Options,
 }
 
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Asked, String> {
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
-    let mut asked =
-        Asked { seed: None, first: 0, seeds: 1_000, threads, whole: false, options: Options::default() };
+    let mut arguments =
+        Arguments { seed: None, first: 0, seeds: 1_000, threads, whole: false, options: Options::default() };
     while let Some(arg) = args.next() {
         let mut number = || {
-            let text = args.next().ok_or_else(|| format!("{arg} wants a number"))?;
+            let text = args.next().ok_or_else(|| format!("{arg} needs a number"))?;
             text.parse::<u64>().map_err(|error| format!("{arg} {text}: {error}"))
         };
         match arg.as_str() {
-            "--seed" => asked.seed = Some(number()?),
-            "--first" => asked.first = number()?,
-            "--seeds" => asked.seeds = number()?,
-            "--threads" => asked.threads = number()? as usize,
-            "--whole" => asked.whole = true,
+            "--seed" => arguments.seed = Some(number()?),
+            "--first" => arguments.first = number()?,
+            "--seeds" => arguments.seeds = number()?,
+            "--threads" => arguments.threads = number()? as usize,
+            "--whole" => arguments.whole = true,
             "--store" => {
-                asked.options.store = match args.next().as_deref() {
-                    Some("memory") => Kind::Memory,
-                    Some("sqlite") => Kind::Sqlite,
-                    other => return Err(format!("--store {other:?}: memory or sqlite")),
+                arguments.options.store = match args.next().as_deref() {
+                    Some("memory") => StoreKind::Memory,
+                    Some("sqlite") => StoreKind::Sqlite,
+                    other => return Err(format!("--store {other:?}: expected memory or sqlite")),
                 }
             }
-            other => return Err(format!("{other:?} is not known\n\n{USAGE}")),
+            other => {
+                return Err(format!(
+                    "unknown argument {other:?}
+
+            {USAGE}"
+                ));
+            }
         }
     }
-    Ok(asked)
+    Ok(arguments)
 }
 
 fn main() -> ExitCode {
-    let asked = match parse(std::env::args().skip(1)) {
-        Ok(asked) => asked,
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
         Err(message) => {
             eprintln!("{message}");
             return ExitCode::from(2);
         }
     };
-    let played = match asked.seed {
-        None => run_many(asked.first, asked.seeds, asked.threads, &asked.options),
-        Some(seed) => run_caught(seed, &Options { tell: true, ..asked.options.clone() }),
+    let result = match arguments.seed {
+        None => run_many(arguments.first, arguments.seeds, arguments.threads, &arguments.options),
+        Some(seed) => run_caught(seed, &Options { keep_log: true, ..arguments.options.clone() }),
     };
-    match played {
+    match result {
         Ok(summary) => {
-            for line in &summary.story {
+            for line in &summary.event_log {
                 println!("{line}");
             }
             println!("{summary}");
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            let shown = if asked.whole { failure } else { shrink(failure) };
+            let shown = if arguments.whole { failure } else { shrink(failure) };
             println!("{shown}");
             if let Ok(commit) = std::env::var("SPRAG_COMMIT") {
                 println!("  commit {commit}");

@@ -1,24 +1,24 @@
-//! Random pipelines end, in an order that their graph allows, as the reference says.
+//! Random pipelines end with the outcome that the reference expects, in an order that their graph allows.
 //!
-//! A failure names its seed, and the smallest graph of that seed that still fails. To play it again:
-//! `SPRAG_SEED=… SPRAG_SIZE=steps,items,depth cargo test -p sprag-sim --test graphs NAME`.
+//! A failure names its seed, and the smallest graph of that seed that still fails. To run it restarts: `SPRAG_SEED=…
+//! SPRAG_SIZE=steps,items,depth cargo test -p sprag-sim --test graphs NAME`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sprag_sim::graphs::{Chance, Size, Trouble, describe, graph, play};
+use sprag_sim::graphs::{Chance, Disturbances, Size, describe, graph, play};
 
 const SMALL: Size = Size { steps: 12, items: 6, depth: 2 };
 const LARGE: Size = Size { steps: 200, items: 20, depth: 1 };
-const CALM: Trouble = Trouble { cancel: false, again: 0, faults: false };
+const CALM: Disturbances = Disturbances { cancel: false, restarts: 0, faults: false };
 
-/// Many more in the nightly run.
+/// Returns the number of seeds, which is larger in the nightly run.
 fn count(seeds: u64) -> u64 {
     if std::env::var_os("SPRAG_NIGHTLY").is_some() { seeds * 50 } else { seeds }
 }
 
-fn one(seed: u64, size: Size, trouble: Trouble) -> Result<usize, String> {
+fn one(seed: u64, size: Size, disturbances: Disturbances) -> Result<usize, String> {
     let graph = graph(&mut Chance(seed), size);
-    let played = std::panic::catch_unwind(|| play(&graph, seed, trouble));
+    let played = std::panic::catch_unwind(|| play(&graph, seed, disturbances));
     let seen = match played {
         Ok(Ok(operations)) => return Ok(operations),
         Ok(Err(seen)) => seen,
@@ -42,8 +42,8 @@ fn replay(name: &str, seed: u64, size: Size, seen: &str) -> ! {
     panic!("{name}: replay with SPRAG_SEED={seed} SPRAG_SIZE={steps},{items},{depth}\n{seen}");
 }
 
-/// Plays many seeds on both cores; of one that fails, looks for the smallest graph that fails too.
-fn all(name: &str, seeds: u64, size: Size, trouble: impl Fn(u64) -> Trouble + Sync) {
+/// Runs many seeds on both cores. For a failing seed, searches for the smallest graph that fails too.
+fn all(name: &str, seeds: u64, size: Size, disturbances: impl Fn(u64) -> Disturbances + Sync) {
     let size = chosen_size().unwrap_or(size);
     let chosen = std::env::var("SPRAG_SEED").ok().and_then(|seed| seed.parse().ok());
     let next = AtomicU64::new(chosen.unwrap_or(0));
@@ -57,11 +57,11 @@ fn all(name: &str, seeds: u64, size: Size, trouble: impl Fn(u64) -> Trouble + Sy
                     if seed >= last {
                         return;
                     }
-                    match one(seed, size, trouble(seed)) {
+                    match one(seed, size, disturbances(seed)) {
                         Ok(took) => operations.fetch_add(took as u64, Ordering::Relaxed),
                         Err(seen) => {
                             next.store(last, Ordering::Relaxed);
-                            shrink(name, seed, size, &trouble, &seen)
+                            shrink(name, seed, size, &disturbances, &seen)
                         }
                     };
                 }
@@ -75,15 +75,15 @@ fn all(name: &str, seeds: u64, size: Size, trouble: impl Fn(u64) -> Trouble + Sy
     );
 }
 
-fn shrink(name: &str, seed: u64, size: Size, trouble: impl Fn(u64) -> Trouble, seen: &str) -> ! {
+fn shrink(name: &str, seed: u64, size: Size, disturbances: impl Fn(u64) -> Disturbances, seen: &str) -> ! {
     for steps in 1..size.steps.min(40) {
         for items in [1, 2, 4] {
             for depth in 0..=size.depth {
                 let small = Size { steps, items, depth };
-                // The graph of a smaller size is another one: a few seeds of each are tried.
+                // A smaller size gives a different graph, so a few seeds of each size are tried.
                 for further in 0..200 {
                     let seed = seed.wrapping_add(further << 32);
-                    if let Err(seen) = one(seed, small, trouble(seed)) {
+                    if let Err(seen) = one(seed, small, disturbances(seed)) {
                         replay(name, seed, small, &seen);
                     }
                 }
@@ -100,24 +100,24 @@ fn i03_p13_p14_every_run_ends_as_the_reference_says() {
 
 #[test]
 fn c07_i16_lost_workers_and_late_reports_change_nothing() {
-    all("faults", 1_500, SMALL, |_| Trouble { faults: true, ..CALM });
+    all("faults", 1_500, SMALL, |_| Disturbances { faults: true, ..CALM });
 }
 
 #[test]
 fn i10_i15_a_cancel_at_any_moment_ends_the_run() {
-    all("cancelled", 1_500, SMALL, |_| Trouble { cancel: true, faults: true, ..CALM });
+    all("cancelled", 1_500, SMALL, |_| Disturbances { cancel: true, faults: true, ..CALM });
 }
 
 #[test]
 fn p16_what_is_done_is_kept_when_a_person_goes_on() {
-    all("again", 6_000, SMALL, |seed| Trouble { cancel: seed % 2 == 0, again: 3, faults: true });
+    all("again", 6_000, SMALL, |seed| Disturbances { cancel: seed % 2 == 0, restarts: 3, faults: true });
 }
 
 #[test]
 fn p14_large_graphs() {
-    all("large", 60, LARGE, |seed| Trouble {
+    all("large", 60, LARGE, |seed| Disturbances {
         cancel: seed % 4 == 0,
-        again: (seed % 3) as u32,
+        restarts: (seed % 3) as u32,
         faults: seed % 2 == 0,
     });
 }

@@ -1,12 +1,12 @@
-//! Claims and reports by several callers at once, on the store as it ships: every answer is one that callers who come
-//! one after the other could have had.
+//! Claims and reports by several concurrent callers on the shipped store are linearizable: callers that come one after
+//! the other could have received the same answers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sprag_lifecycle::{Plan, PlanStep, Policy, RunId, StepStatus};
 use sprag_sim::graphs::Chance;
-use sprag_sim::linear::{Operation, Right, What, is_linearizable};
+use sprag_sim::linear::{Call, FenceToken, Operation, is_linearizable};
 use sprag_store::ops::{Claimer, Created, Ending, Lease, Renewal};
 use sprag_store::{Row, Store};
 
@@ -14,11 +14,11 @@ const TASKS: usize = 3;
 const CALLERS: u64 = 4;
 const CALLS: usize = 5;
 
-fn right(lease: Lease) -> Right {
+fn token(lease: Lease) -> FenceToken {
     u64::from(lease.execution.attempt) << 32 | u64::from(lease.fence)
 }
 
-/// A moment on the clock that all callers share.
+/// The clock that all callers share.
 struct Counter(AtomicU64);
 
 impl Counter {
@@ -27,9 +27,9 @@ impl Counter {
     }
 }
 
-/// What one caller does: claims, renews, reports, gives back, reports again, reports what it never had, and takes from others
-/// as a reaper would.
-async fn call(
+/// Acts as one caller: claims, renews, reports, releases, reports again, reports work that it never had, and takes work
+/// from others as a reaper would.
+async fn act_as_caller(
     store: Store,
     queue: Arc<str>,
     tasks: Arc<Vec<RunId>>,
@@ -44,10 +44,10 @@ async fn call(
             let known = known.lock().unwrap();
             (!known.is_empty()).then(|| known[chance.below(known.len())])
         };
-        // Otherwise the answer does not reach anybody.
+        // Otherwise the answer is lost.
         let heard = !chance.one_in(12);
         let called = clock.next();
-        let mut what = match (chance.below(10), lease) {
+        let mut call = match (chance.below(10), lease) {
             (0..=4, _) | (_, None) => {
                 let claimer = Claimer {
                     worker: seed as i64 % 1_000 + 1,
@@ -57,10 +57,10 @@ async fn call(
                     nonce: 0,
                 };
                 let got = store.claims().claim(claimer, 1).await.unwrap().pop();
-                What::Claim(Some(got.map(|got| {
+                Call::Claim(Some(got.map(|got| {
                     known.lock().unwrap().extend(heard.then_some(got.lease));
                     let no = tasks.iter().position(|run| *run == got.lease.execution.run);
-                    (no.expect("one of ours"), right(got.lease))
+                    (no.expect("one of ours"), token(got.lease))
                 })))
             }
             (kind, Some(lease)) => {
@@ -69,40 +69,40 @@ async fn call(
                 match kind {
                     5 => {
                         let renewed = store.worker(lease).renew(60_000).await.unwrap();
-                        What::Renew(no, right(lease), Some(renewed != Renewal::Lost))
+                        Call::Renew(no, token(lease), Some(renewed != Renewal::Lost))
                     }
                     6..=7 => {
                         let ended = store.worker(lease).finish(ending, None).await.unwrap();
-                        What::Complete(no, right(lease), Some(ended.outcome.is_applied()))
+                        Call::Complete(no, token(lease), Some(ended.outcome.is_applied()))
                     }
                     8 => {
                         let given = store.worker(lease).release().await.unwrap();
-                        What::Release(no, right(lease), Some(given.is_applied()))
+                        Call::Release(no, token(lease), Some(given.is_applied()))
                     }
                     _ => {
                         let taken = store.reaper().owner_died(lease).await.unwrap();
-                        What::Take(no, right(lease), Some(taken.is_applied()))
+                        Call::Take(no, token(lease), Some(taken.is_applied()))
                     }
                 }
             }
         };
         let answered = heard.then(|| clock.next());
         if !heard {
-            match &mut what {
-                What::Claim(got) => *got = None,
-                What::Complete(.., stands)
-                | What::Renew(.., stands)
-                | What::Release(.., stands)
-                | What::Take(.., stands) => *stands = None,
-                What::Look(_) => {}
+            match &mut call {
+                Call::Claim(got) => *got = None,
+                Call::Complete(.., stands)
+                | Call::Renew(.., stands)
+                | Call::Release(.., stands)
+                | Call::Take(.., stands) => *stands = None,
+                Call::Look(_) => {}
             }
         }
-        done.push(Operation { called, answered, what });
+        done.push(Operation { called, answered, call });
     }
     done
 }
 
-/// One history, on tasks of its own.
+/// Records one history on its own tasks.
 async fn history(stores: &[Store], number: u64) -> Vec<Operation> {
     let queue: Arc<str> = format!("q{number}").into();
     let step = PlanStep {
@@ -128,7 +128,7 @@ async fn history(stores: &[Store], number: u64) -> Vec<Operation> {
             let store = stores[caller as usize % stores.len()].clone();
             let (queue, tasks) = (Arc::clone(&queue), Arc::clone(&tasks));
             let seed = number * CALLERS + caller;
-            tokio::spawn(call(store, queue, tasks, Arc::clone(&known), Arc::clone(&clock), seed))
+            tokio::spawn(act_as_caller(store, queue, tasks, Arc::clone(&known), Arc::clone(&clock), seed))
         })
         .collect();
     let mut done = Vec::new();
@@ -137,24 +137,25 @@ async fn history(stores: &[Store], number: u64) -> Vec<Operation> {
     }
     let called = clock.next();
     let look = |run: &RunId| stores[0].read(|db| db.steps(*run)).unwrap()[0].status() == StepStatus::Done;
-    let what = What::Look(tasks.iter().map(look).collect());
-    done.push(Operation { called, answered: Some(clock.next()), what });
+    let call = Call::Look(tasks.iter().map(look).collect());
+    done.push(Operation { called, answered: Some(clock.next()), call });
     done
 }
 
 #[test]
 fn c01_i04_every_history_of_claims_and_reports_is_linearizable() {
     let histories = if std::env::var_os("SPRAG_NIGHTLY").is_some() { 1_000_000 } else { 5_000 };
-    /// After so many, the store is a new one.
+    /// The number of histories after which the store is replaced.
     const EACH: u64 = 1_000;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (mut overlapping, mut lost) = (0, 0);
     for first in (0..histories).step_by(EACH as usize) {
-        let folder = match std::path::Path::new("/dev/shm").is_dir() {
-            true => tempfile::tempdir_in("/dev/shm").unwrap(),
-            false => tempfile::tempdir().unwrap(),
+        let folder = if std::path::Path::new("/dev/shm").is_dir() {
+            tempfile::tempdir_in("/dev/shm").unwrap()
+        } else {
+            tempfile::tempdir().unwrap()
         };
-        // Opened twice: two writers that know nothing of each other, as in two processes.
+        // The file is opened twice: two independent writers, as in two processes.
         let stores = [Store::open(folder.path()).unwrap(), Store::open(folder.path()).unwrap()];
         runtime.block_on(async {
             for number in first..(first + EACH).min(histories) {
@@ -171,7 +172,7 @@ fn c01_i04_every_history_of_claims_and_reports_is_linearizable() {
     assert!(overlapping > histories as usize, "callers were there at once");
 }
 
-/// How many pairs of operations went on at the same time.
+/// Returns the number of pairs of operations that overlap in time.
 fn overlaps(history: &[Operation]) -> usize {
     let pairs =
         history.iter().enumerate().flat_map(|(no, one)| history[no + 1..].iter().map(move |two| (one, two)));

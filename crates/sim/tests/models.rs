@@ -1,13 +1,13 @@
-//! Exhaustive exploration, at bounds that every test run can afford.
+//! Exhaustive exploration, with bounds that every test run can afford.
 
 use std::sync::{Arc, Mutex};
 
 use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, Spread, WorkKind};
-use sprag_sim::graphs::{Outside, Script, Scripts};
-use sprag_sim::model::boards::{self, Boards};
-use sprag_sim::model::environments::{self, Environments};
-use sprag_sim::model::threads::Threads;
-use sprag_sim::model::{Budget, Pipelines, plan, retrying, reworking};
+use sprag_sim::graphs::{Script, Scripts, WaitsFor};
+use sprag_sim::model::boards::{self, BoardModel};
+use sprag_sim::model::environments::{self, EnvironmentModel};
+use sprag_sim::model::threads::ThreadModel;
+use sprag_sim::model::{Budget, PipelineModel, plan, retrying, reworking};
 use stateright::{Checker, Expectation, Model};
 
 const NONE: Budget = Budget {
@@ -22,14 +22,14 @@ const NONE: Budget = Budget {
     rewinds: 0,
 };
 
-/// Explores everything, prints how much that was, and fails on the first violation with its trace.
+/// Explores all states, prints their number, and fails on the first violation with its trace.
 fn explore(name: &str, plan: Arc<Plan>, budget: Budget) -> usize {
     explore_scripted(name, plan, Scripts::default(), 3, budget)
 }
 
 fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usize, budget: Budget) -> usize {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let model = Pipelines { plan, scripts, workers, budget, quiet_every: 8 };
+    let model = PipelineModel { plan, scripts, workers, budget, quiet_every: 8 };
     let stop = stateright::HasDiscoveries::AnyFailures;
     let checker = model.checker().threads(2).finish_when(stop).spawn_bfs().join();
     println!("figure: model, {name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
@@ -45,12 +45,12 @@ fn explore_scripted(name: &str, plan: Arc<Plan>, scripts: Scripts, workers: usiz
     checker.unique_state_count()
 }
 
-/// One more of something in the nightly run.
+/// Returns 1 in the nightly run, as an additional fault.
 fn more() -> u8 {
     u8::from(std::env::var_os("SPRAG_NIGHTLY").is_some())
 }
 
-/// An exploration uses both cores and some gigabytes: one at a time.
+/// An exploration uses both cores and some gigabytes, so only one runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -126,7 +126,7 @@ fn sequence_reworked_and_resumed() {
     explore(
         "sequence, reworked",
         plan,
-        // The larger bounds: eleven million states, and 20 GB.
+        // The larger bounds have eleven million states, and need 20 GB.
         Budget { failures: 2, expiries: more(), cancels: 1, resumes: 1, rewinds: more(), ..NONE },
     );
 }
@@ -141,7 +141,7 @@ fn sequence_given_back_by_workers_that_do_not_hear_the_answer() {
     );
 }
 
-/// A plan of these steps, each with its script.
+/// Returns a plan of these steps, each with its script.
 fn scripted(steps: Vec<(PlanStep, Script)>) -> (Arc<Plan>, Scripts) {
     let (mut planned, mut scripts) = (Vec::new(), Scripts::default());
     for (no, (step, script)) in steps.into_iter().enumerate() {
@@ -186,7 +186,7 @@ fn i10_a_gate_answered_expired_or_cancelled() {
     let beside = PlanStep::new("beside", Vec::new());
     let (plan, scripts) = scripted(vec![
         (PlanStep::new("first", Vec::new()), Script::default()),
-        (gate, Script { outside: Outside::Gate, ..Script::default() }),
+        (gate, Script { waits_for: WaitsFor::Gate, ..Script::default() }),
         (beside, Script::default()),
         (PlanStep::new("then", vec![1]), Script::default()),
     ]);
@@ -203,14 +203,14 @@ fn i16_a_child_run_ends_with_its_parent() {
     let policy = Policy { attempts: 2, ..Policy::default() };
     let child = PlanStep { work: WorkKind::Child, policy, ..PlanStep::new("child", Vec::new()) };
     let (plan, scripts) = scripted(vec![
-        (child, Script { outside: Outside::Child(inner), ..Script::default() }),
+        (child, Script { waits_for: WaitsFor::Child(inner), ..Script::default() }),
         (PlanStep::new("then", vec![0]), Script::default()),
     ]);
     let budget = Budget { failures: 2, crashes: 1, expiries: 1, cancels: 1, resumes: 1, ..NONE };
     explore_scripted("child", plan, scripts, 2, budget);
 }
 
-/// Explores everything else that has a lifecycle; the first violation is told with its trace.
+/// Explores the other models, and fails on the first violation with its trace.
 fn explore_all<M>(name: &str, model: M) -> usize
 where
     M: Model + Send + Sync + 'static,
@@ -237,7 +237,7 @@ where
 
 #[test]
 fn l09_l10_l11_l12_a_thread_with_everything_that_can_be_said_of_it() {
-    explore_all("thread", Threads { turns: 6 });
+    explore_all("thread", ThreadModel { turns: 6 });
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn i23_i24_l13_l14_an_environment_made_used_lost_and_removed() {
         losses: 1,
         resumes: 1 + more(),
     };
-    explore_all("environment", Environments { keepers: 2, budget });
+    explore_all("environment", EnvironmentModel { keepers: 2, budget });
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn c03_c07_a_board_whose_tasks_need_each_other() {
     let budget =
         boards::Budget { failures: 1, expiries: 1, releases: 1, cancels: 1, retries: 1, ends: more() };
     let tasks = vec![(vec![], false), (vec![1], false), (vec![1, 2], true)];
-    explore_all("board", Boards { tasks, attempts: 2, agents: 2, budget, quiet_every: 8 });
+    explore_all("board", BoardModel { tasks, attempts: 2, agents: 2, budget, quiet_every: 8 });
 }
 
 #[test]
@@ -265,5 +265,5 @@ fn c07_i15_a_board_that_is_cancelled() {
     let budget =
         boards::Budget { failures: 1, expiries: 1, releases: 0, cancels: 1, retries: 1 + more(), ends: 1 };
     let tasks = vec![(vec![], false), (vec![1], false)];
-    explore_all("board, cancelled", Boards { tasks, attempts: 1, agents: 2, budget, quiet_every: 4 });
+    explore_all("board, cancelled", BoardModel { tasks, attempts: 1, agents: 2, budget, quiet_every: 4 });
 }

@@ -1,10 +1,10 @@
-//! A PostgreSQL server of one's own: real, with `fsync` on, and gone with the process that started it.
+//! A private PostgreSQL server for tests: real, with `fsync` on, and removed with the process that started it.
 //!
 //! ```text
-//!   test ──stdin──▶ sh: starts postgres, crashes it when told; when stdin ends, stops it and removes its data
+//!   test ──stdin──▶ sh: starts postgres, crashes it on request; when stdin ends, stops it and removes its data
 //! ```
 //!
-//! So nothing is left behind, however the test ends.
+//! So no test leaves anything behind, even if it is killed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long a server may take to be there.
+/// The time within which a server must accept connections.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What keeps the server and cleans up after it. Processes are ended by their numbers alone.
+/// The script that starts, stops and removes the server. It kills processes only by their ids.
 const KEEPER: &str = r#"
 pg=
 while read -r word; do
@@ -37,14 +37,17 @@ while read -r word; do
       done
       pg= ;;
     stop) kill -INT "$pg"; wait "$pg"; pg= ;;
+    # The first one last to go on: it starts others in the place of those that end.
+    pause) kill -STOP "$pg"; kill -STOP $(cat "/proc/$pg/task/$pg/children") ;;
+    resume) kill -CONT $(cat "/proc/$pg/task/$pg/children"); kill -CONT "$pg" ;;
   esac
   echo "$word"
 done
-if [ -n "$pg" ]; then kill -INT "$pg"; wait "$pg"; fi
+if [ -n "$pg" ]; then kill -CONT $(cat "/proc/$pg/task/$pg/children"); kill -CONT "$pg"; kill -INT "$pg"; wait "$pg"; fi
 rm -rf "$DIR"
 "#;
 
-/// An authority, and a certificate that it has signed for the loopback address.
+/// The script that makes a certificate authority and a certificate for the loopback address.
 const CERTIFICATES: &str = r#"
 set -e
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=A test's authority" -keyout ca.key -out ca.crt
@@ -54,7 +57,7 @@ openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 
 chmod 600 server.key
 "#;
 
-/// A server.
+/// A running server with a temporary data folder.
 pub struct Postgres {
     folder: PathBuf,
     bin: PathBuf,
@@ -64,58 +67,58 @@ pub struct Postgres {
     schemas: AtomicU64,
 }
 
-/// A database (a schema of a server's) of one's own.
+/// A private schema of a server.
 #[derive(Debug, Clone)]
 pub struct Database {
-    /// Through the server's socket, without a password.
+    /// The URL through the server's socket, without a password.
     pub url: String,
-    /// Through loopback, with one.
+    /// The URL through loopback TCP, with a password.
     pub tcp_url: String,
-    /// Its name.
+    /// The name of the schema.
     pub schema: String,
 }
 
 impl Postgres {
-    /// The server of this process; started when it is first asked for.
+    /// Returns the shared server of this process, and starts it on the first call.
     pub fn shared() -> &'static Postgres {
         static SERVER: OnceLock<Postgres> = OnceLock::new();
         SERVER.get_or_init(|| Postgres::start(&[]))
     }
 
-    /// Starts a server with these settings beside its own.
+    /// Starts a server with these settings in addition to the defaults.
     ///
     /// # Panics
     ///
-    /// If there is no PostgreSQL here, or it does not start: a test cannot go on without it.
+    /// If PostgreSQL is not installed or does not start.
     pub fn start(settings: &[&str]) -> Postgres {
         Postgres::prepared(settings, |_, _| {})
     }
 
-    /// Starts a server that speaks TLS, with a certificate for 127.0.0.1 that is signed by [`Postgres::authority`].
+    /// Starts a server with TLS and a certificate for 127.0.0.1 that [`Postgres::authority`] has signed.
     ///
     /// # Panics
     ///
-    /// If there is no PostgreSQL or no openssl here.
+    /// If PostgreSQL or openssl is not installed.
     pub fn start_encrypted() -> Postgres {
         let settings = ["ssl = on", "ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'"];
         Postgres::prepared(&settings, |as_user, data| {
             let shell =
                 as_words(as_user, Path::new("sh")).args(["-c", CERTIFICATES]).current_dir(data).output();
-            let told = shell.expect("a shell");
-            assert!(told.status.success(), "openssl: {}", String::from_utf8_lossy(&told.stderr));
+            let output = shell.expect("a shell");
+            assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
         })
     }
 
-    /// The certificate of whoever signed that of a server that speaks TLS.
+    /// Returns the path of the certificate of the authority that signed the server's certificate.
     pub fn authority(&self) -> PathBuf {
         self.folder.join("data/ca.crt")
     }
 
-    /// Starts a server with these settings, in a data folder that `prepare` has put something into.
+    /// Starts a server with these settings, in a data folder that `prepare` has filled.
     fn prepared(settings: &[&str], prepare: impl FnOnce(&[String], &Path)) -> Postgres {
         let bin = find_programs();
         let folder = tempfile::Builder::new().prefix("sprag-pg-").tempdir().expect("a folder").keep();
-        let as_user = own(&folder);
+        let as_user = give_to_user(&folder);
         let password = folder.join("password");
         std::fs::write(&password, "hush").expect("a file");
         run(as_words(&as_user, &bin.join("initdb"))
@@ -160,27 +163,37 @@ impl Postgres {
         server
     }
 
-    fn tell(&self, word: &str) {
+    fn command_keeper(&self, word: &str) {
         let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        writeln!(keeper.0, "{word}").expect("the keeper hears");
-        let mut heard = String::new();
-        keeper.1.read_line(&mut heard).expect("the keeper answers");
-        assert_eq!(heard.trim(), word, "the keeper of PostgreSQL: {}", self.log());
+        writeln!(keeper.0, "{word}").expect("the keeper reads its input");
+        let mut reply = String::new();
+        keeper.1.read_line(&mut reply).expect("the keeper answers");
+        assert_eq!(reply.trim(), word, "the keeper of PostgreSQL: {}", self.log());
     }
 
     /// Kills the server and all its processes at once (SIGKILL).
     pub fn crash(&self) {
-        self.tell("crash");
+        self.command_keeper("crash");
     }
 
-    /// Stops it, as an operator would.
+    /// Stops the server, as an operator would.
     pub fn stop(&self) {
-        self.tell("stop");
+        self.command_keeper("stop");
     }
 
-    /// Starts it after it was killed or stopped, and waits until it answers.
+    /// Suspends all its processes (SIGSTOP): connections stay open, and nothing is answered.
+    pub fn pause(&self) {
+        self.command_keeper("pause");
+    }
+
+    /// Continues its processes after [`Postgres::pause`].
+    pub fn resume(&self) {
+        self.command_keeper("resume");
+    }
+
+    /// Starts the server after it was killed or stopped, and waits until it answers.
     pub fn start_again(&self) {
-        self.tell("start");
+        self.command_keeper("start");
         const LOOK_EVERY: Duration = Duration::from_millis(20);
         for _ in 0..START_TIMEOUT.as_millis() / LOOK_EVERY.as_millis() {
             if self.answers() {
@@ -197,17 +210,17 @@ impl Postgres {
         asked.status().is_ok_and(|status| status.success())
     }
 
-    /// What it has said.
+    /// Returns the server's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
-    /// Where it listens on loopback.
+    /// Returns the loopback address on which the server listens.
     pub fn address(&self) -> std::net::SocketAddr {
         ([127, 0, 0, 1], self.port).into()
     }
 
-    /// An empty schema that nobody else uses.
+    /// Returns an empty schema for one caller alone.
     pub fn database(&self) -> Database {
         let nth = self.schemas.fetch_add(1, Ordering::Relaxed);
         let schema = format!("t{}_{nth}", std::process::id());
@@ -221,8 +234,8 @@ impl Postgres {
         }
     }
 
-    /// A whole database of this server's that nobody else uses, for programs that make their own schemas: its name, and
-    /// its URL through loopback.
+    /// Creates a separate database for programs that make their own schemas. Returns its name, and its URL through
+    /// loopback.
     pub fn whole_database(&self) -> (String, String) {
         let nth = self.schemas.fetch_add(1, Ordering::Relaxed);
         let name = format!("d{}_{nth}", std::process::id());
@@ -231,12 +244,12 @@ impl Postgres {
         (name, url)
     }
 
-    /// Takes such a database away, whoever is still connected to it.
+    /// Drops such a database and disconnects its clients.
     pub fn drop_database(&self, name: &str) {
         self.sql(&format!("DROP DATABASE {name} WITH (FORCE)"));
     }
 
-    /// What it does at best: single-row updates by so many clients, each a commit, in a second.
+    /// Measures the server's limit: single-row updates per second by this many clients, each in its own commit.
     pub fn updates_per_second(&self, clients: usize, seconds: u32) -> f64 {
         let table = "CREATE SCHEMA IF NOT EXISTS floor; CREATE TABLE IF NOT EXISTS floor.counters \
                      (id BIGINT PRIMARY KEY, n BIGINT NOT NULL) WITH (fillfactor = 10); \
@@ -246,7 +259,7 @@ impl Postgres {
         let script = self.folder.join("floor.sql");
         std::fs::write(&script, "UPDATE floor.counters SET n = n + 1 WHERE id = :client_id + 1;\n")
             .expect("a file");
-        let told = Command::new(self.bin.join("pgbench"))
+        let output = Command::new(self.bin.join("pgbench"))
             .args([
                 "-n",
                 "-M",
@@ -267,23 +280,24 @@ impl Postgres {
             .arg("postgres")
             .output()
             .expect("pgbench comes with PostgreSQL");
-        let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let line = told.lines().find(|line| line.starts_with("tps = ")).unwrap_or_else(|| panic!("{told}"));
+        let output = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line =
+            output.lines().find(|line| line.starts_with("tps = ")).unwrap_or_else(|| panic!("{output}"));
         line["tps = ".len()..].split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
     }
 
-    /// Runs a script as its owner; what it printed. A statement that fails is a panic.
+    /// Runs a script as the database owner and returns its output. Panics if a statement fails.
     pub fn sql(&self, script: &str) -> String {
         self.try_sql(script).unwrap_or_else(|error| panic!("{script}: {error}"))
     }
 
-    /// Runs a script as its owner; what it printed, or why it failed.
+    /// Runs a script as the database owner and returns its output.
     ///
     /// # Errors
     ///
-    /// What PostgreSQL says.
+    /// The message of PostgreSQL if a statement fails.
     pub fn try_sql(&self, script: &str) -> Result<String, String> {
-        let told = Command::new(self.bin.join("psql"))
+        let output = Command::new(self.bin.join("psql"))
             .args([
                 "-X",
                 "-q",
@@ -304,9 +318,10 @@ impl Postgres {
             .arg(self.port.to_string())
             .output()
             .map_err(|error| error.to_string())?;
-        match told.status.success() {
-            true => Ok(String::from_utf8_lossy(&told.stdout).trim().to_owned()),
-            false => Err(String::from_utf8_lossy(&told.stderr).trim().to_owned()),
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
         }
     }
 }
@@ -314,7 +329,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        // The end of its input is the keeper's sign to clean up.
+        // The keeper cleans up when its input ends.
         let (read, write) = std::io::pipe().expect("a pipe");
         drop(read);
         let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -323,7 +338,7 @@ impl Drop for Postgres {
     }
 }
 
-/// The folder of PostgreSQL's programs, the newest if there are several.
+/// Returns the folder of PostgreSQL's programs, the newest if there are several.
 fn find_programs() -> PathBuf {
     let mut found: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
@@ -342,8 +357,9 @@ fn find_programs() -> PathBuf {
         .expect("the tests need PostgreSQL: install it (Debian: apt-get install postgresql), or use `cargo xtask test`")
 }
 
-/// PostgreSQL does not run as root: makes the folder an ordinary user's, and says how to become that user.
-fn own(folder: &Path) -> Vec<String> {
+/// Gives the folder to an ordinary user, because PostgreSQL does not run as root. Returns the command prefix that
+/// switches to that user.
+fn give_to_user(folder: &Path) -> Vec<String> {
     use std::os::unix::fs::MetadataExt;
     if std::fs::metadata(folder).expect("the folder was just made").uid() != 0 {
         return Vec::new();
@@ -371,11 +387,11 @@ fn as_words(as_user: &[String], program: &Path) -> Command {
 }
 
 fn run(command: &mut Command) {
-    let told = command.output().expect("the program is there");
-    assert!(told.status.success(), "{command:?}: {}", String::from_utf8_lossy(&told.stderr));
+    let output = command.output().expect("the program is there");
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A port that nobody has at this moment.
+/// Returns a port that is free at this moment.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()

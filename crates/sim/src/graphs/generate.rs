@@ -1,28 +1,28 @@
-//! Draws pipelines: graphs of 1 to 200 steps with everything that a step can have.
+//! Draws pipelines: graphs of 1 to 200 steps with all features of a step.
 
 use std::sync::Arc;
 
 use sprag_lifecycle::{Backoff, Condition, OnFail, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
 
-use super::script::{Chance, Fault, Outside, Script, Scripts};
+use super::script::{Chance, Fault, Script, Scripts, WaitsFor};
 
-/// How large a graph may be.
+/// The maximum size of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Steps, at most.
+    /// The most steps.
     pub steps: usize,
-    /// Items of a fan-out, at most.
+    /// The most items of a fan-out.
     pub items: usize,
-    /// Runs inside runs, at most.
+    /// The deepest nesting of child runs.
     pub depth: usize,
 }
 
-/// A pipeline and what its steps' work does.
+/// A pipeline with the behaviour of its steps.
 #[derive(Debug, Clone)]
 pub struct Graph {
-    /// The plan.
+    /// The plan of the outermost run.
     pub plan: Arc<Plan>,
-    /// What the work does.
+    /// The behaviour of every step, including those of child plans.
     pub scripts: Scripts,
 }
 
@@ -33,9 +33,9 @@ pub fn graph(chance: &mut Chance, size: Size) -> Graph {
     Graph { plan, scripts }
 }
 
-/// Draws a graph whose scripts come after those that are there.
+/// Draws a graph and appends its scripts to the existing ones.
 pub fn add_graph(chance: &mut Chance, size: Size, scripts: &mut Scripts) -> Arc<Plan> {
-    // How much goes wrong is drawn per graph, so that there are calm ones and wild ones.
+    // The rate of failures is drawn per graph, so that some graphs are calm and others are not.
     let trouble = *chance.pick(&[3, 8, 30, 1_000]);
     plan(chance, size, trouble, scripts)
 }
@@ -91,23 +91,23 @@ fn step(
     if chance.one_in(5) {
         let per_item = step.spread.is_some() && chance.one_in(2);
         step.condition = if per_item { Condition::Item } else { Condition::Step };
-        script.wanted_items = mask(chance);
-        script.wanted = if chance.one_in(trouble.max(10)) {
+        script.condition_items = mask(chance);
+        script.condition = if chance.one_in(trouble.max(10)) {
             Err("no answer".into())
         } else {
             Ok(per_item || chance.one_in(2))
         };
     }
-    (step.work, script.outside) = match chance.below(12) {
-        0 => (WorkKind::Gate, Outside::Gate),
-        1 => (WorkKind::Wait, Outside::Pause),
-        2 => (WorkKind::Wait, Outside::Signal),
+    (step.work, script.waits_for) = match chance.below(12) {
+        0 => (WorkKind::Gate, WaitsFor::Gate),
+        1 => (WorkKind::Wait, WaitsFor::Pause),
+        2 => (WorkKind::Wait, WaitsFor::Signal),
         3 if size.depth > 0 => {
             let small = Size { steps: 4, items: size.items.min(3), depth: size.depth - 1 };
-            (WorkKind::Child, Outside::Child(plan(chance, small, trouble.max(3), scripts)))
+            (WorkKind::Child, WaitsFor::Child(plan(chance, small, trouble.max(3), scripts)))
         }
-        4 => (WorkKind::Task, Outside::Worker),
-        _ => (WorkKind::Execution, Outside::Worker),
+        4 => (WorkKind::Task, WaitsFor::Worker),
+        _ => (WorkKind::Execution, WaitsFor::Worker),
     };
     if step.work == WorkKind::Child {
         script.items = script.items.map(|count| count.min(3));
@@ -115,9 +115,10 @@ fn step(
     }
     if fails && step.work != WorkKind::Child {
         script.fault = match (step.work, chance.below(8)) {
-            (WorkKind::Execution | WorkKind::Task, 0) => Fault::Deadly,
-            (WorkKind::Execution | WorkKind::Task, 1..=5) => Fault::Tries(1 + chance.below(3) as u32),
-            _ => Fault::ForGood,
+            (WorkKind::Execution | WorkKind::Task, 0) => Fault::LosesWorker,
+            (WorkKind::Execution | WorkKind::Task, 1..=4) => Fault::Tries(1 + chance.below(3) as u32),
+            (WorkKind::Execution | WorkKind::Task, 5) => Fault::Blocked,
+            _ => Fault::Permanent,
         };
         script.rejects = chance.one_in(2);
         script.epochs = 1 + chance.below(3) as u32;
@@ -138,7 +139,7 @@ fn policy(chance: &mut Chance, step: &PlanStep, before: &[PlanStep]) -> Policy {
     let on_fail = match chance.below(6) {
         0 => OnFail::Continue,
         1 | 2 if !step.needs.is_empty() => {
-            // Some way back: through a few needs.
+            // Goes back through a few needs.
             let mut target = *chance.pick(&step.needs);
             for _ in 0..chance.below(3) {
                 if let Some(further) = before[target as usize].needs.first() {

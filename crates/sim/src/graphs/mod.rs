@@ -1,19 +1,19 @@
-//! Random pipelines, what their work does, and what must come of them.
+//! Random pipelines, the behaviour of their steps, and the expected outcome.
 //!
 //! ```text
-//!   seed ──▶ generate: plans and scripts ──┬──▶ world: the store's own operations, in a random order
-//!                                          └──▶ reference: what each step may end as ──▶ compared
+//!   seed ──▶ generate: plans and scripts ──┬──▶ play: the store's own operations, in a random order
+//!                                          └──▶ reference: possible ends of each step ──▶ compared
 //! ```
 //!
-//! Nothing here decides what the engine does: the world only calls operations and reports what the
-//! scripts say, and the reference never looks at the walk.
+//! Nothing here decides what the engine does: the player only calls operations and reports the results in the scripts,
+//! and the reference does not use the walk.
 
 mod generate;
+mod play;
 mod reference;
 mod script;
-mod world;
 
 pub use generate::{Graph, Size, add_graph, graph};
+pub use play::{Disturbances, describe, play};
 pub use reference::{Expected, Prior, compare, expect, prior};
-pub use script::{Chance, Fault, Outside, Script, Scripts};
-pub use world::{Trouble, describe, play};
+pub use script::{Chance, Fault, Script, Scripts, WaitsFor};

@@ -1,40 +1,40 @@
-//! What must come of a run, from its graph and its scripts alone.
+//! The expected outcome of a run, derived from its graph and its scripts alone.
 //!
-//! Written from the rules, not from the walk: a need is met when done, skipped by its own `when` or failed
-//! where that is tolerated; what is broken breaks all that needs it, except `always` steps. Where the
-//! order of events decides, the answer is the set of what may come.
+//! The reference is written from the rules, not from the walk: a need is met when it is done, skipped by its own
+//! `when`, or failed where that is tolerated. A broken step breaks all steps that need it, except `always` steps. Where
+//! the order of events matters, the answer is the set of possible outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sprag_lifecycle::{Condition, OnFail, Plan, PlanStep, RunId, RunStatus, StepNo, StepStatus, WorkKind};
 use sprag_store::{Row, RunRow, StepRow, Tables};
 
-use super::script::{Fault, Outside, Script, Scripts, has};
+use super::script::{Fault, Script, Scripts, WaitsFor, has};
 
-/// Statuses that a step may end in.
+/// The statuses in which a step may end.
 pub type Allowed = BTreeSet<StepStatus>;
 
-/// What may come of a run's epoch, if nobody cancels it.
+/// The possible outcomes of one epoch of a run, if it is not cancelled.
 #[derive(Debug, Clone)]
 pub struct Expected {
-    /// The steps that begin anew in this epoch.
+    /// The steps that start from the beginning in this epoch.
     pub fresh: BTreeSet<StepNo>,
-    /// How the run may end.
+    /// The possible final statuses of the run.
     pub outcomes: BTreeSet<RunStatus>,
-    /// What each planned step may be if the run completes.
+    /// The possible statuses of each planned step if the run completes.
     pub completed: Vec<Allowed>,
-    /// What each planned step may be if it fails or is cancelled.
+    /// The possible statuses of each planned step if the run fails or is cancelled.
     pub broken: Vec<Allowed>,
 }
 
-/// How a run stood when a person sent it back.
+/// The state of a run when a person resumed or rewound it.
 #[derive(Debug, Clone, Default)]
 pub struct Prior {
     steps: Vec<PriorStep>,
     /// The steps that start again.
     reset: BTreeSet<StepNo>,
-    /// The step that a person rewound to: nothing of it is kept.
-    afresh: Option<StepNo>,
+    /// The step that a person rewound to, of which nothing is kept.
+    rewound_to: Option<StepNo>,
 }
 
 #[derive(Debug, Clone)]
@@ -42,12 +42,12 @@ struct PriorStep {
     status: StepStatus,
     met: bool,
     round: u32,
-    /// The statuses of the items of its list, with the children that were their work.
+    /// The statuses of the items of its list, with the child runs of these items.
     items: Option<Vec<(StepStatus, Option<Prior>)>>,
     child: Option<Prior>,
 }
 
-/// How a run stands now that somebody resumes it, or rewinds it to this step.
+/// Captures the state of a run that is being resumed, or rewound to this step.
 pub fn prior(tables: &Tables, run: RunId, to: Option<StepNo>) -> Option<Prior> {
     let row = tables.all_runs().find(|row| row.id == run)?;
     let plan = tables.plan_of(row)?;
@@ -77,19 +77,19 @@ pub fn prior(tables: &Tables, run: RunId, to: Option<StepNo>) -> Option<Prior> {
             reset.extend(descendants(&plan, no));
         }
     }
-    Some(Prior { steps, reset, afresh: to })
+    Some(Prior { steps, reset, rewound_to: to })
 }
 
 impl Prior {
-    /// Whether the step starts again.
+    /// Returns whether the step starts again.
     pub fn resets(&self, no: StepNo) -> bool {
         self.reset.contains(&no)
     }
 
-    /// Whether it does so with its list or its child, of which stays done what is done.
+    /// Returns whether the step restarts with its list or its child, whose finished parts stay finished.
     pub fn keeps(&self, plan: &Plan, no: StepNo) -> bool {
         self.resets(no)
-            && self.afresh != Some(no)
+            && self.rewound_to != Some(no)
             && !self.steps[no as usize].met
             && !plan.step(no).needs.iter().any(|need| self.resets(*need))
     }
@@ -104,7 +104,7 @@ fn is_met(row: &StepRow, planned: &PlanStep) -> bool {
     }
 }
 
-/// A step and all that needs it; needs name earlier steps only.
+/// Returns a step and all steps that need it. Needs refer to earlier steps only.
 fn descendants(plan: &Plan, no: StepNo) -> BTreeSet<StepNo> {
     let mut found = BTreeSet::from([no]);
     for (at, step) in plan.steps.iter().enumerate().skip(no as usize) {
@@ -115,28 +115,28 @@ fn descendants(plan: &Plan, no: StepNo) -> BTreeSet<StepNo> {
     found
 }
 
-/// What may come of something.
+/// The possible outcomes of a part of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Might {
-    well: bool,
-    badly: bool,
+struct Possible {
+    success: bool,
+    failure: bool,
 }
 
-impl Might {
-    const WELL: Might = Might { well: true, badly: false };
-    const BADLY: Might = Might { well: false, badly: true };
+impl Possible {
+    const SUCCESS: Possible = Possible { success: true, failure: false };
+    const FAILURE: Possible = Possible { success: false, failure: true };
 
-    fn or(self, other: Might) -> Might {
-        Might { well: self.well || other.well, badly: self.badly || other.badly }
+    fn or(self, other: Possible) -> Possible {
+        Possible { success: self.success || other.success, failure: self.failure || other.failure }
     }
 }
 
-/// What may come of a step's work, left to itself.
+/// The possible outcomes of a step's work by itself.
 #[derive(Debug, Clone, Copy)]
 struct Work {
-    end: Might,
-    /// An attempt at it may fail, so that it may fail for good if the run does not go on.
-    may_stumble: bool,
+    end: Possible,
+    /// Whether an attempt may fail, so that the step fails permanently if the run stops.
+    may_fail: bool,
 }
 
 struct Reader<'a> {
@@ -146,13 +146,13 @@ struct Reader<'a> {
     prior: Option<&'a Prior>,
 }
 
-/// What may come of a run of this plan in this epoch of the outermost run.
+/// Returns the possible outcomes of a run of this plan in this epoch of the outermost run.
 pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>) -> Expected {
     let reader = Reader { plan, scripts, epoch, prior };
     let count = plan.steps.len() as StepNo;
     let reworkers: Vec<(StepNo, BTreeSet<StepNo>)> = (0..count)
         .filter_map(|no| match plan.step(no).policy.on_fail {
-            OnFail::Rework { step, .. } if reader.work(no, true).may_stumble => {
+            OnFail::Rework { step, .. } if reader.work(no, true).may_fail && !reader.is_blocked(no) => {
                 Some((no, descendants(plan, step)))
             }
             _ => None,
@@ -162,39 +162,41 @@ pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>)
     let mut expected =
         Expected { fresh, outcomes: BTreeSet::new(), completed: Vec::new(), broken: Vec::new() };
     // Whether each step can be met, and can be broken.
-    let mut stands: Vec<Might> = Vec::new();
+    let mut stands: Vec<Possible> = Vec::new();
     for no in 0..count {
         let planned = plan.step(no);
         let needs = planned.needs.iter().map(|need| stands[*need as usize]);
-        let met =
-            Might { well: needs.clone().all(|need| need.well), badly: needs.clone().any(|need| need.badly) };
+        let met = Possible {
+            success: needs.clone().all(|need| need.success),
+            failure: needs.clone().any(|need| need.failure),
+        };
         let helped = reworkers.iter().any(|(by, set)| *by != no && set.contains(&no));
         let reworked = reworkers.iter().any(|(_, set)| set.contains(&no));
-        let (mut statuses, mut standing, mut stumbles) = reader.fresh(no, met, helped, reworked);
+        let (mut statuses, mut standing, mut may_fail) = reader.fresh(no, met, helped, reworked);
         if let Some(prior) = prior
             && !prior.reset.contains(&no)
         {
             let step = &prior.steps[no as usize];
             let kept = BTreeSet::from([step.status]);
-            let stood = if step.met { Might::WELL } else { Might::BADLY };
-            // It stays as it is, unless a step that fails sends it back.
+            let stood = if step.met { Possible::SUCCESS } else { Possible::FAILURE };
+            // The step stays unchanged, unless a failing step sends the run back to it.
             if reworked {
                 statuses.extend(kept);
                 standing = standing.or(stood);
             } else {
-                (statuses, standing, stumbles) = (kept, stood, false);
+                (statuses, standing, may_fail) = (kept, stood, false);
             }
         }
         let mut broken = statuses.clone();
-        let touched = prior.is_none_or(|prior| prior.reset.contains(&no)) || standing.badly || stumbles;
+        let touched = prior.is_none_or(|prior| prior.reset.contains(&no)) || standing.failure || may_fail;
         if !planned.policy.always && (touched || reworked) {
             broken.insert(StepStatus::Cancelled);
-            if stumbles {
+            if may_fail {
                 broken.insert(StepStatus::Failed);
             }
         }
-        // A run that fails sends nothing back any more, not even for an `always` step.
-        if stumbles && matches!(planned.policy.on_fail, OnFail::Rework { .. }) {
+        // A failing run does no more rework, not even for an `always` step.
+        if may_fail && matches!(planned.policy.on_fail, OnFail::Rework { .. }) {
             broken.insert(StepStatus::Failed);
         }
         statuses.retain(|status| *status != StepStatus::Cancelled);
@@ -205,59 +207,60 @@ pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>)
         expected.broken.push(broken);
         stands.push(standing);
     }
-    if stands.iter().all(|stand| stand.well) {
+    if stands.iter().all(|stand| stand.success) {
         expected.outcomes.insert(RunStatus::Completed);
     }
-    if stands.iter().any(|stand| stand.badly) {
+    if stands.iter().any(|stand| stand.failure) {
         expected.outcomes.insert(RunStatus::Failed);
     }
     expected
 }
 
 impl Reader<'_> {
-    /// What a step may be that starts from the beginning, given how its needs may stand.
-    fn fresh(&self, no: StepNo, needs: Might, helped: bool, reworked: bool) -> (Allowed, Might, bool) {
+    /// Returns the possible statuses of a step that starts from the beginning, given the possible outcomes of its
+    /// needs.
+    fn fresh(&self, no: StepNo, needs: Possible, helped: bool, reworked: bool) -> (Allowed, Possible, bool) {
         let planned = self.plan.step(no);
         let mut statuses = Allowed::new();
-        let mut standing = Might::default();
-        let mut stumbles = false;
-        if needs.badly && !planned.policy.always {
+        let mut standing = Possible::default();
+        let mut may_fail = false;
+        if needs.failure && !planned.policy.always {
             statuses.insert(StepStatus::Cancelled);
-            standing.badly = true;
+            standing.failure = true;
         }
-        if !needs.well && !planned.policy.always {
-            return (statuses, standing, stumbles);
+        if !needs.success && !planned.policy.always {
+            return (statuses, standing, may_fail);
         }
-        if planned.condition == Condition::Step && self.script(no).wanted == Ok(false) {
+        if planned.condition == Condition::Step && self.script(no).condition == Ok(false) {
             statuses.insert(StepStatus::Skipped);
-            standing.well = true;
-            return (statuses, standing, stumbles);
+            standing.success = true;
+            return (statuses, standing, may_fail);
         }
         let mut work = self.work(no, reworked);
-        stumbles = work.may_stumble;
+        may_fail = work.may_fail;
         if let OnFail::Rework { max, .. } = planned.policy.on_fail
-            && work.end.badly
+            && work.end.failure
             && let Some(bad_rounds) = self.bad_rounds(no)
         {
-            // Each failure that sends it back brings it nearer to a round that goes well.
-            if bad_rounds <= max {
-                work.end = Might::WELL;
+            // Each failure that sends it back brings it one round closer to success.
+            if bad_rounds <= max && !self.is_blocked(no) {
+                work.end = Possible::SUCCESS;
             } else if helped {
-                work.end.well = true;
+                work.end.success = true;
             }
         }
-        if work.end.well {
+        if work.end.success {
             statuses.insert(StepStatus::Done);
-            standing.well = true;
+            standing.success = true;
         }
-        if work.end.badly {
+        if work.end.failure {
             statuses.insert(StepStatus::Failed);
             match planned.policy.on_fail {
-                OnFail::Continue => standing.well = true,
-                OnFail::Fail | OnFail::Rework { .. } => standing.badly = true,
+                OnFail::Continue => standing.success = true,
+                OnFail::Fail | OnFail::Rework { .. } => standing.failure = true,
             }
         }
-        (statuses, standing, stumbles)
+        (statuses, standing, may_fail)
     }
 
     fn script(&self, no: StepNo) -> &Script {
@@ -268,17 +271,28 @@ impl Reader<'_> {
         self.prior.map_or(0, |prior| prior.steps[no as usize].round)
     }
 
-    /// How many rounds in a row go wrong from here on; none if there is no end to them.
+    /// Returns the number of consecutive failing rounds from here, or `None` if there is no end to them.
     fn bad_rounds(&self, no: StepNo) -> Option<u32> {
         let script = self.script(no);
-        let by_rounds = matches!(script.outside, Outside::Worker | Outside::Gate | Outside::Signal);
-        let unreadable = (self.plan.step(no).condition != Condition::None && script.wanted.is_err())
-            || (self.plan.step(no).spread.is_some() && script.items.is_err());
-        (by_rounds && !unreadable).then(|| script.rounds.saturating_sub(self.first_round(no)))
+        let by_rounds = matches!(script.waits_for, WaitsFor::Worker | WaitsFor::Gate | WaitsFor::Signal);
+        let wanted = by_rounds && !self.is_unreadable(no);
+        wanted.then(|| script.rounds.saturating_sub(self.first_round(no)))
     }
 
-    /// What may come of the step's work in this epoch: what a person has sent back with what was done of it
-    /// goes on from there, until a rework has it begin anew.
+    /// Returns whether the step fails before it has any work, because its condition or its list cannot be evaluated.
+    fn is_unreadable(&self, no: StepNo) -> bool {
+        let (planned, script) = (self.plan.step(no), self.script(no));
+        (planned.condition != Condition::None && script.condition.is_err())
+            || (planned.spread.is_some() && script.items.is_err())
+    }
+
+    /// Returns whether the step's failures never cause a rework.
+    fn is_blocked(&self, no: StepNo) -> bool {
+        self.script(no).fault == Fault::Blocked && !self.is_unreadable(no)
+    }
+
+    /// Returns the possible outcomes of the step's work in this epoch. A step that a person sent back continues with
+    /// its finished parts, until a rework restarts it.
     fn work(&self, no: StepNo, reworked: bool) -> Work {
         let kept =
             self.prior.filter(|prior| prior.keeps(self.plan, no)).map(|prior| &prior.steps[no as usize]);
@@ -287,88 +301,97 @@ impl Reader<'_> {
             return first;
         }
         let later = self.work_with(no, None);
-        Work { end: first.end.or(later.end), may_stumble: first.may_stumble || later.may_stumble }
+        Work { end: first.end.or(later.end), may_fail: first.may_fail || later.may_fail }
     }
 
     fn work_with(&self, no: StepNo, kept: Option<&PriorStep>) -> Work {
         let planned = self.plan.step(no);
         let script = self.script(no);
-        if planned.condition == Condition::Step && script.wanted.is_err() {
-            return Work { end: Might::BADLY, may_stumble: true };
+        if planned.condition == Condition::Step && script.condition.is_err() {
+            return Work { end: Possible::FAILURE, may_fail: true };
         }
         let Some(_) = planned.spread else {
             return self.unit(no, None, kept.and_then(|step| step.child.as_ref()));
         };
         let old = kept.and_then(|step| step.items.as_ref());
         let total = match (&script.items, old) {
-            (Err(_), None) => return Work { end: Might::BADLY, may_stumble: true },
+            (Err(_), None) => return Work { end: Possible::FAILURE, may_fail: true },
             (Err(_), Some(old)) => old.len() as u32,
             (Ok(total), _) => *total,
         };
-        let mut all = Work { end: Might::WELL, may_stumble: false };
+        let mut all = Work { end: Possible::SUCCESS, may_fail: false };
         for item in 0..total {
             let before = old.and_then(|old| old.get(item as usize));
             if before.is_some_and(|(status, _)| matches!(status, StepStatus::Done | StepStatus::Skipped)) {
                 continue;
             }
             if planned.condition == Condition::Item
-                && script.wanted.is_ok()
-                && !has(script.wanted_items, item)
+                && script.condition.is_ok()
+                && !has(script.condition_items, item)
             {
                 continue;
             }
             let one = self.unit(no, Some(item), before.and_then(|(_, child)| child.as_ref()));
-            all.end.well &= one.end.well;
-            all.end.badly |= one.end.badly;
-            all.may_stumble |= one.may_stumble;
+            all.end.success &= one.end.success;
+            all.end.failure |= one.end.failure;
+            all.may_fail |= one.may_fail;
         }
         all
     }
 
-    /// What may come of one piece of work: a step's, or an item's.
+    /// Returns the possible outcomes of one unit of work: a step's or an item's.
     fn unit(&self, no: StepNo, item: Option<u32>, kept: Option<&Prior>) -> Work {
         let planned = self.plan.step(no);
         let script = self.script(no);
-        if planned.condition == Condition::Item && script.wanted.is_err() {
-            return Work { end: Might::BADLY, may_stumble: true };
+        if planned.condition == Condition::Item && script.condition.is_err() {
+            return Work { end: Possible::FAILURE, may_fail: true };
         }
-        let wrong = script.goes_wrong(self.epoch, self.first_round(no), item);
-        let end = match &script.outside {
-            Outside::Pause => Might::WELL,
-            Outside::Gate | Outside::Signal if wrong => Might::BADLY,
-            Outside::Gate | Outside::Signal => Might::WELL,
-            Outside::Worker => match script.fault {
-                _ if !wrong => Might::WELL,
-                Fault::None => Might::WELL,
-                Fault::Tries(tries) if tries < planned.policy.attempts => Might::WELL,
-                Fault::Tries(_) | Fault::ForGood | Fault::Deadly => Might::BADLY,
+        let wrong = script.fails(self.epoch, self.first_round(no), item);
+        let end = match &script.waits_for {
+            WaitsFor::Pause => Possible::SUCCESS,
+            WaitsFor::Gate | WaitsFor::Signal if wrong => Possible::FAILURE,
+            WaitsFor::Gate | WaitsFor::Signal => Possible::SUCCESS,
+            WaitsFor::Worker => match script.fault {
+                _ if !wrong => Possible::SUCCESS,
+                Fault::None => Possible::SUCCESS,
+                Fault::Tries(tries) if tries < planned.policy.attempts => Possible::SUCCESS,
+                Fault::Tries(_) | Fault::Permanent | Fault::Blocked | Fault::LosesWorker => Possible::FAILURE,
             },
-            Outside::Child(plan) => {
+            WaitsFor::Child(plan) => {
                 let fresh = self.child(plan, None);
                 let Some(kept) = kept else { return fresh };
                 let first = self.child(plan, Some(kept));
                 let end = match planned.policy.attempts {
                     1 => first.end,
-                    _ => Might {
-                        well: first.end.well || fresh.end.well,
-                        badly: first.end.badly && fresh.end.badly,
+                    _ => Possible {
+                        success: first.end.success || fresh.end.success,
+                        // A blocked child is not created again.
+                        failure: first.end.failure && (fresh.end.failure || self.may_block(plan)),
                     },
                 };
-                return Work { end, may_stumble: first.may_stumble || fresh.may_stumble };
+                return Work { end, may_fail: first.may_fail || fresh.may_fail };
             }
         };
-        Work { end, may_stumble: wrong && !matches!(script.outside, Outside::Pause) }
+        Work { end, may_fail: wrong && !matches!(script.waits_for, WaitsFor::Pause) }
+    }
+
+    /// Returns whether a run of this plan may fail for a reason that only a person can remove.
+    fn may_block(&self, plan: &Plan) -> bool {
+        plan.steps.iter().map(|step| self.scripts.of(step)).any(|script| match &script.waits_for {
+            WaitsFor::Child(plan) => self.may_block(plan),
+            _ => script.fault == Fault::Blocked,
+        })
     }
 
     fn child(&self, plan: &Plan, prior: Option<&Prior>) -> Work {
         let expected = expect(plan, self.scripts, self.epoch, prior);
-        let badly = expected.outcomes.contains(&RunStatus::Failed);
-        let well = expected.outcomes.contains(&RunStatus::Completed);
-        Work { end: Might { well, badly }, may_stumble: badly }
+        let failure = expected.outcomes.contains(&RunStatus::Failed);
+        let success = expected.outcomes.contains(&RunStatus::Completed);
+        Work { end: Possible { success, failure }, may_fail: failure }
     }
 }
 
-/// Says where a run that has ended differs from what was expected.
+/// Compares a finished run with the expected outcomes. The error describes the difference.
 pub fn compare(
     tables: &Tables,
     run: &RunRow,
@@ -377,9 +400,10 @@ pub fn compare(
     expected: &Expected,
     cancelled: bool,
 ) -> Result<(), String> {
-    let right = match cancelled {
-        true => run.status() == RunStatus::Cancelled,
-        false => expected.outcomes.contains(&run.status()),
+    let right = if cancelled {
+        run.status() == RunStatus::Cancelled
+    } else {
+        expected.outcomes.contains(&run.status())
     };
     if !right {
         return Err(format!(
@@ -413,7 +437,7 @@ pub fn compare(
     Ok(())
 }
 
-/// In a completed run, each item of a list is what its script says; one that fails first ends the others.
+/// Compares the items of lists in a completed run with their scripts. A first failing item may stop the others.
 fn compare_items(
     rows: &BTreeMap<StepNo, &StepRow>,
     parent: &StepRow,
@@ -421,7 +445,8 @@ fn compare_items(
     script: &Script,
     epoch: u32,
 ) -> Result<(), String> {
-    let (Some(list), Outside::Worker | Outside::Gate | Outside::Signal) = (parent.items, &script.outside)
+    let (Some(list), WaitsFor::Worker | WaitsFor::Gate | WaitsFor::Signal) =
+        (parent.items, &script.waits_for)
     else {
         return Ok(());
     };
@@ -432,16 +457,20 @@ fn compare_items(
     let mut failed = None;
     for (at, row) in made.iter().enumerate() {
         let item = at as u32;
-        let wrong = script.goes_wrong(epoch, parent.round, Some(item));
+        let wrong = script.fails(epoch, parent.round, Some(item));
         let fails = match script.fault {
             Fault::Tries(tries) => wrong && tries >= planned.policy.attempts,
             _ => wrong,
         };
-        let expected = match planned.condition == Condition::Item {
-            true if script.wanted.is_err() => StepStatus::Failed,
-            true if !has(script.wanted_items, item) => StepStatus::Skipped,
-            _ if fails => StepStatus::Failed,
-            _ => StepStatus::Done,
+        let is_conditional = planned.condition == Condition::Item;
+        let expected = if is_conditional && script.condition.is_err() {
+            StepStatus::Failed
+        } else if is_conditional && !has(script.condition_items, item) {
+            StepStatus::Skipped
+        } else if fails {
+            StepStatus::Failed
+        } else {
+            StepStatus::Done
         };
         if row.item != Some(item) || (row.status() != expected && !(cut && row.status() != StepStatus::Done))
         {
@@ -459,7 +488,7 @@ fn compare_items(
         return Err(format!("step {} has made {} of {} items", parent.no, made.len(), list.items.total));
     }
     if cut && epoch == 1 && spread.max_parallel == Some(1) && failed != Some(true) {
-        return Err(format!("step {} went on after its first item had failed", parent.no));
+        return Err(format!("step {} continued after its first item had failed", parent.no));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What the work of each node does, and the language in which plans refer to it.
+//! The scripted behaviour of each step, and the evaluator through which plans refer to it.
 
 use std::sync::Arc;
 
@@ -6,98 +6,100 @@ use serde_json::{Value, json};
 use sprag_lifecycle::{Plan, PlanStep};
 use sprag_store::{ITEM, Language, Prepared, mix};
 
-/// A source of chance that depends on its seed alone.
+/// A pseudo-random generator that depends only on its seed.
 #[derive(Debug, Clone)]
 pub struct Chance(pub u64);
 
 impl Chance {
-    /// Any number below `n`, which is not 0.
+    /// Returns a number below `n`, which must not be 0.
     pub fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         (mix(self.0) % n as u64) as usize
     }
 
-    /// True once in `n` times.
+    /// Returns true with a probability of 1 in `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of these.
+    /// Returns one of these values.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }
 }
 
-/// How work goes wrong, when it does.
+/// The failure mode of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Not at all.
+    /// The work succeeds.
     None,
-    /// The first so many tries of a round fail.
+    /// The first attempts of each round fail, this many.
     Tries(u32),
-    /// It fails, and says that another try makes no sense.
-    ForGood,
-    /// Its worker is lost, each time.
-    Deadly,
+    /// The work fails permanently: a retry is pointless.
+    Permanent,
+    /// The work fails for a reason that only a person can remove, so that it fails in the whole epoch.
+    Blocked,
+    /// The worker is lost in every attempt.
+    LosesWorker,
 }
 
-/// What the work of one node does.
+/// The behaviour of one step.
 #[derive(Debug, Clone)]
 pub struct Script {
-    /// The answer to its own condition, if it has one; an error fails it.
-    pub wanted: Result<bool, String>,
-    /// Which items its condition wants, if it is asked for each.
-    pub wanted_items: u32,
+    /// The result of its condition, if it has one; an error fails the step.
+    pub condition: Result<bool, String>,
+    /// A mask of the items for which the condition holds, if it is evaluated for each item.
+    pub condition_items: u32,
     /// The length of its list, if it is a fan-out.
     pub items: Result<u32, String>,
-    /// How it goes wrong.
+    /// The failure mode.
     pub fault: Fault,
-    /// It goes wrong in the run's first so many epochs; later it is well.
+    /// The number of epochs of the run in which it fails; it succeeds later.
     pub epochs: u32,
-    /// It goes wrong in its first so many rounds; later it is well.
+    /// The number of its rounds in which it fails; it succeeds later.
     pub rounds: u32,
-    /// The items that go wrong.
+    /// A mask of the items that fail.
     pub bad_items: u32,
-    /// A question that fails is answered with no; otherwise nobody answers.
+    /// Whether a failing gate is answered with no; otherwise it is never answered.
     pub rejects: bool,
-    /// What it waits for, if no worker does it.
-    pub outside: Outside,
+    /// The event that it waits for, if no worker executes it.
+    pub waits_for: WaitsFor,
 }
 
-/// What a node waits for that no worker does.
+/// The event that a step waits for if no worker executes it.
 #[derive(Debug, Clone)]
-pub enum Outside {
-    /// Nothing: a worker does it.
+pub enum WaitsFor {
+    /// None: a worker executes the step.
     Worker,
-    /// An answer.
+    /// The answer to a gate.
     Gate,
-    /// A span of time.
+    /// The end of a delay.
     Pause,
     /// A signal.
     Signal,
-    /// Another run.
+    /// The end of a child run.
     Child(Arc<Plan>),
 }
 
 impl Default for Script {
     fn default() -> Self {
         Script {
-            wanted: Ok(true),
-            wanted_items: u32::MAX,
+            condition: Ok(true),
+            condition_items: u32::MAX,
             items: Ok(0),
             fault: Fault::None,
             epochs: u32::MAX,
             rounds: u32::MAX,
             bad_items: u32::MAX,
             rejects: false,
-            outside: Outside::Worker,
+            waits_for: WaitsFor::Worker,
         }
     }
 }
 
 impl Script {
-    /// Whether it goes wrong in this epoch and round, as this item if it is one.
-    pub fn goes_wrong(&self, epoch: u32, round: u32, item: Option<u32>) -> bool {
+    /// Returns whether the step or this item fails in this epoch and round.
+    pub fn fails(&self, epoch: u32, round: u32, item: Option<u32>) -> bool {
         self.fault != Fault::None
             && epoch <= self.epochs
             && round < self.rounds
@@ -105,27 +107,27 @@ impl Script {
     }
 }
 
-/// Whether bit `item` is set; from the 32nd on they begin again.
+/// Returns whether bit `item` is set. The mask repeats after 32 items.
 pub fn has(mask: u32, item: u32) -> bool {
     mask >> (item % 32) & 1 == 1
 }
 
-/// Every script; a step's spec is the place of its own.
+/// All scripts. A step's spec is the index of its script.
 #[derive(Debug, Clone, Default)]
 pub struct Scripts(pub Vec<Script>);
 
 impl Scripts {
-    /// The script of a planned step.
+    /// Returns the script of a planned step.
     pub fn of(&self, step: &PlanStep) -> &Script {
         let at: usize = step.spec.parse().expect("a spec is a number");
         &self.0[at]
     }
 }
 
-/// How long questions and signals are waited for.
-pub const PATIENCE_MS: u64 = 50;
+/// The longest wait for an answer or a signal, in milliseconds.
+pub const MAX_WAIT_MS: u64 = 50;
 
-/// The signal that a step, or this item of it, waits for.
+/// Returns the name of the signal that a step, or this item of it, waits for.
 pub fn signal_name(spec: &str, item: Option<u32>) -> String {
     format!("{spec}/{}", item.map_or(-1, i64::from))
 }
@@ -134,8 +136,8 @@ impl Language for Scripts {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
         let script = self.of(step);
         match names.get(ITEM).and_then(Value::as_u64) {
-            Some(item) => script.wanted.clone().map(|_| has(script.wanted_items, item as u32)),
-            None => script.wanted.clone(),
+            Some(item) => script.condition.clone().map(|_| has(script.condition_items, item as u32)),
+            None => script.condition.clone(),
         }
     }
 
@@ -145,18 +147,18 @@ impl Language for Scripts {
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
         let item = names.get(ITEM).and_then(Value::as_u64).map(|item| item as u32);
-        Ok(match &self.of(step).outside {
-            Outside::Worker => return Err("a worker does it".into()),
-            Outside::Gate => Prepared::Gate {
+        Ok(match &self.of(step).waits_for {
+            WaitsFor::Worker => return Err("a worker does it".into()),
+            WaitsFor::Gate => Prepared::Gate {
                 ask: "go on?".into(),
                 choices: vec!["yes".into(), "no".into()],
-                timeout_ms: Some(PATIENCE_MS),
+                timeout_ms: Some(MAX_WAIT_MS),
             },
-            Outside::Pause => Prepared::Pause { ms: 5 },
-            Outside::Signal => {
-                Prepared::Signal { name: signal_name(&step.spec, item), timeout_ms: Some(PATIENCE_MS) }
+            WaitsFor::Pause => Prepared::Pause { ms: 5 },
+            WaitsFor::Signal => {
+                Prepared::Signal { name: signal_name(&step.spec, item), timeout_ms: Some(MAX_WAIT_MS) }
             }
-            Outside::Child(plan) => Prepared::Child { plan: Arc::clone(plan), inputs: "{}".into() },
+            WaitsFor::Child(plan) => Prepared::Child { plan: Arc::clone(plan), inputs: "{}".into() },
         })
     }
 }

@@ -1,12 +1,12 @@
-//! Every interleaving on a small board: tasks that need each other are added, claimed, finished, taken back, tried
-//! again, while their holders are lost and the board is closed or cancelled.
+//! Every interleaving on a small board: tasks with needs are added, claimed, finished, cancelled and retried, while
+//! their holders are lost and the board is closed or cancelled.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    ExecutionId, ExecutionStatus, Following, Plan, PlanStep, Policy, RunId, RunStatus, Spread, StepNo,
-    StepStatus, WorkKind,
+    ExecutionId, ExecutionStatus, Plan, PlanStep, Policy, RunId, RunStatus, Spread, StepNo, StepStatus,
+    TaskNeed, WorkKind,
 };
 use sprag_store::ops::{self, Ending, Lease, Lost, NewBoard, NewRun, NewTask};
 use sprag_store::{Now, Result, Row, Session, Tables};
@@ -15,41 +15,41 @@ use stateright::{Model, Property};
 use super::{EARLY, LATE, claimer, key, spend};
 use crate::check::{self, Violation};
 
-/// How much may happen.
+/// The number of remaining events of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// Tasks that fail.
     pub failures: u8,
     /// Holders that are lost.
     pub expiries: u8,
-    /// Tasks given back.
+    /// Releases of tasks.
     pub releases: u8,
-    /// Tasks taken back.
+    /// Cancels of tasks.
     pub cancels: u8,
-    /// Tasks tried again.
+    /// Retries of tasks.
     pub retries: u8,
-    /// The whole board is cancelled.
+    /// Cancels of the whole board.
     pub ends: u8,
 }
 
-/// A board and those who work on it.
+/// The model of a board and its agents.
 #[derive(Debug, Clone)]
-pub struct Boards {
-    /// The needs of each task, by their numbers, and whether they are enough when settled however.
+pub struct BoardModel {
+    /// The needs of each task by number, and whether failed needs are tolerated.
     pub tasks: Vec<(Vec<StepNo>, bool)>,
-    /// How often each may be tried.
+    /// The most attempts of each task.
     pub attempts: u32,
-    /// How many agents come by.
+    /// The number of agents.
     pub agents: usize,
-    /// What may go wrong.
+    /// The events that may happen.
     pub budget: Budget,
-    /// One state in so many is driven to its end.
+    /// The fraction of states, one in this many, that are checked for reaching the end.
     pub quiet_every: u64,
 }
 
-/// A state of the board's world.
+/// A state of the model.
 #[derive(Debug, Clone)]
-pub struct World {
+pub struct BoardState {
     tables: Tables,
     agents: Vec<Vec<Lease>>,
     added: usize,
@@ -58,28 +58,28 @@ pub struct World {
     violation: Option<Violation>,
 }
 
-/// One thing that happens.
+/// An action in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
+pub enum BoardAction {
     /// The leader adds the next task.
     Add,
     /// An agent asks for a task.
     Claim(usize),
     /// An agent reports.
     Finish(usize, Lease, bool),
-    /// An agent ends what it was told to end.
+    /// An agent stops cancelled work.
     GiveUp(usize, Lease),
-    /// An agent gives one back.
+    /// An agent releases a task.
     Release(usize, Lease),
-    /// The reaper takes one from an agent that still believes in it.
+    /// The reaper takes a task from an agent that still considers itself its holder.
     Expire(Lease),
-    /// The leader takes one back.
+    /// The leader cancels a task.
     Cancel(StepNo),
-    /// The leader has one tried again.
+    /// The leader retries a task.
     Retry(StepNo),
     /// The leader closes the board.
     Close(bool),
-    /// Somebody cancels the board.
+    /// A person cancels the board.
     End,
 }
 
@@ -87,7 +87,7 @@ fn board() -> RunId {
     RunId::from_i64(1)
 }
 
-impl World {
+impl BoardState {
     fn transact<T>(&mut self, at: i64, operation: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Option<T> {
         let before = self.tables.clone();
         let now = Now { wall_ms: 0, steady_ms: at };
@@ -99,7 +99,7 @@ impl World {
                 self.tables.forget_history();
                 Some(answer)
             }
-            // A leader may ask for what makes no sense any more.
+            // A leader may send a request that has become pointless.
             Err(sprag_store::Error::Refused(why)) if !why.contains("the walk and the tables") => {
                 self.tables = before;
                 None
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    fn needs_of(&mut self, no: StepNo) -> Vec<Following> {
+    fn needs_of(&mut self, no: StepNo) -> Vec<TaskNeed> {
         let now = Now { wall_ms: 0, steady_ms: EARLY };
         self.tables.read(now, |db| db.task_needs(board(), no)).unwrap_or_default()
     }
@@ -126,7 +126,7 @@ impl World {
         self.tables.all_steps().filter(|step| step.item_of.is_some()).map(|step| step.no).collect()
     }
 
-    /// C03: each task that waits keeps the count of its needs, and one that may be claimed has none open.
+    /// C03: each waiting task has the correct count of its needs, and a task that can be claimed has no open need.
     fn needs_are_counted(&mut self) -> std::result::Result<(), Violation> {
         for no in self.tasks() {
             let step = self.tables.all_steps().find(|step| step.no == no).expect("it was listed").clone();
@@ -134,7 +134,7 @@ impl World {
             let open = needs.iter().filter(|need| !self.status_of(need.item).is_settled()).count() as u32;
             let wrong = match step.status() {
                 StepStatus::Waiting => step.needs.open != open,
-                // One that was ready when a need of it was tried again is not called back.
+                // A task that was ready when one of its needs was retried is not revoked.
                 StepStatus::Pending => open > 0 && !self.retried,
                 _ => false,
             };
@@ -155,14 +155,14 @@ impl World {
     }
 }
 
-impl Hash for World {
+impl Hash for BoardState {
     fn hash<H: Hasher>(&self, state: &mut H) {
         key(&self.tables).hash(state);
         (self.is_open(), &self.agents, self.added, self.retried, self.budget, &self.violation).hash(state);
     }
 }
 
-impl PartialEq for World {
+impl PartialEq for BoardState {
     fn eq(&self, other: &Self) -> bool {
         key(&self.tables) == key(&other.tables)
             && (self.is_open(), &self.agents, self.added, self.retried, self.budget, &self.violation)
@@ -177,7 +177,7 @@ impl PartialEq for World {
     }
 }
 
-impl Boards {
+impl BoardModel {
     fn plan(&self) -> Arc<Plan> {
         let step = PlanStep {
             policy: Policy { attempts: self.attempts, ..Policy::default() },
@@ -194,90 +194,92 @@ impl Boards {
         NewTask { key: None, needs, tolerant: *tolerant, value: "{}".into() }
     }
 
-    fn act(&self, world: &mut World, act: Act) {
+    fn act(&self, state: &mut BoardState, act: BoardAction) {
         let transacted = match act {
-            Act::Add => {
-                let task = self.task(world.added);
-                world.added += 1;
-                world.transact(EARLY, |session| ops::add_tasks(session, board(), &[task])).map(drop)
+            BoardAction::Add => {
+                let task = self.task(state.added);
+                state.added += 1;
+                state.transact(EARLY, |session| ops::add_tasks(session, board(), &[task])).map(drop)
             }
-            Act::Claim(agent) => {
-                let got = world.transact(EARLY, |session| ops::claim(session, &claimer(agent), 1));
+            BoardAction::Claim(agent) => {
+                let got = state.transact(EARLY, |session| ops::claim(session, &claimer(agent), 1));
                 let leases = got.into_iter().flatten().map(|assignment| assignment.lease);
-                world.agents[agent].extend(leases);
+                state.agents[agent].extend(leases);
                 None
             }
-            Act::Finish(agent, lease, well) => {
-                world.agents[agent].retain(|held| *held != lease);
-                let ending = match well {
-                    true => Ending::Completed { result: None },
-                    false => Ending::Failed { result: None, retriable: true },
+            BoardAction::Finish(agent, lease, well) => {
+                state.agents[agent].retain(|held| *held != lease);
+                let ending = if well {
+                    Ending::Completed { result: None }
+                } else {
+                    Ending::Failed { result: None, retriable: true }
                 };
-                let done = world.transact(EARLY, |session| ops::finish(session, lease, &ending, None));
+                let done = state.transact(EARLY, |session| ops::finish(session, lease, &ending, None));
                 if !well && done.is_some_and(|finished| finished.outcome.is_applied()) {
-                    spend(&mut world.budget.failures);
+                    spend(&mut state.budget.failures);
                 }
                 None
             }
-            Act::GiveUp(agent, lease) => {
-                world.agents[agent].retain(|held| *held != lease);
+            BoardAction::GiveUp(agent, lease) => {
+                state.agents[agent].retain(|held| *held != lease);
                 let cancelled = Ending::Cancelled;
-                world.transact(EARLY, |session| ops::finish(session, lease, &cancelled, None)).map(drop)
+                state.transact(EARLY, |session| ops::finish(session, lease, &cancelled, None)).map(drop)
             }
-            Act::Release(agent, lease) => {
-                spend(&mut world.budget.releases);
-                world.agents[agent].retain(|held| *held != lease);
-                world.transact(EARLY, |session| ops::release(session, lease)).map(drop)
+            BoardAction::Release(agent, lease) => {
+                spend(&mut state.budget.releases);
+                state.agents[agent].retain(|held| *held != lease);
+                state.transact(EARLY, |session| ops::release(session, lease)).map(drop)
             }
-            Act::Expire(lease) => {
-                spend(&mut world.budget.expiries);
-                world.transact(LATE, |session| ops::abandon(session, lease, Lost::LeaseLapsed)).map(drop)
+            BoardAction::Expire(lease) => {
+                spend(&mut state.budget.expiries);
+                state.transact(LATE, |session| ops::abandon(session, lease, Lost::LeaseLapsed)).map(drop)
             }
-            Act::Cancel(no) => {
-                spend(&mut world.budget.cancels);
-                world.transact(EARLY, |session| ops::cancel_task(session, board(), no)).map(drop)
+            BoardAction::Cancel(no) => {
+                spend(&mut state.budget.cancels);
+                state.transact(EARLY, |session| ops::cancel_task(session, board(), no)).map(drop)
             }
-            Act::Retry(no) => {
-                spend(&mut world.budget.retries);
-                world.retried = true;
-                world.transact(EARLY, |session| ops::retry_task(session, board(), no)).map(drop)
+            BoardAction::Retry(no) => {
+                spend(&mut state.budget.retries);
+                state.retried = true;
+                state.transact(EARLY, |session| ops::retry_task(session, board(), no)).map(drop)
             }
-            Act::Close(cancel) => {
-                world.transact(EARLY, |session| ops::close_board(session, board(), cancel)).map(drop)
+            BoardAction::Close(cancel) => {
+                state.transact(EARLY, |session| ops::close_board(session, board(), cancel)).map(drop)
             }
-            Act::End => {
-                spend(&mut world.budget.ends);
-                world.transact(EARLY, |session| ops::cancel_run(session, board())).map(drop)
+            BoardAction::End => {
+                spend(&mut state.budget.ends);
+                state.transact(EARLY, |session| ops::cancel_run(session, board())).map(drop)
             }
         };
         let _ = transacted;
     }
 
-    /// Everybody does their part, and the board is closed: it ends within a bound.
-    fn ends(&self, mut world: World) -> bool {
+    /// Checks that the board ends within a bound if every agent acts and the board is closed.
+    fn ends(&self, mut state: BoardState) -> bool {
         /// More rounds than any of these boards can need.
         const ROUNDS: usize = 60;
-        if world.is_open() && !world.run_status().is_terminal() {
-            self.act(&mut world, Act::Close(false));
+        if state.is_open() && !state.run_status().is_terminal() {
+            self.act(&mut state, BoardAction::Close(false));
         }
         for _ in 0..ROUNDS {
-            if world.run_status().is_terminal() || world.violation.is_some() {
-                return world.violation.is_none();
+            if state.run_status().is_terminal() || state.violation.is_some() {
+                return state.violation.is_none();
             }
-            for row in running(&world.tables) {
-                if !world.agents.iter().any(|held| held.contains(&row)) {
-                    self.act(&mut world, Act::Expire(row));
+            for row in running(&state.tables) {
+                if !state.agents.iter().any(|held| held.contains(&row)) {
+                    self.act(&mut state, BoardAction::Expire(row));
                 }
             }
-            for agent in 0..world.agents.len() {
-                for lease in world.agents[agent].clone() {
-                    let act = match is_to_end(&world.tables, lease) {
-                        true => Act::GiveUp(agent, lease),
-                        false => Act::Finish(agent, lease, true),
+            for agent in 0..state.agents.len() {
+                for lease in state.agents[agent].clone() {
+                    let act = if is_to_end(&state.tables, lease) {
+                        BoardAction::GiveUp(agent, lease)
+                    } else {
+                        BoardAction::Finish(agent, lease, true)
                     };
-                    self.act(&mut world, act);
+                    self.act(&mut state, act);
                 }
-                self.act(&mut world, Act::Claim(agent));
+                self.act(&mut state, BoardAction::Claim(agent));
             }
         }
         false
@@ -294,12 +296,12 @@ fn is_to_end(tables: &Tables, lease: Lease) -> bool {
     row.is_some_and(|row| row.cancel_requested && row.fence == lease.fence)
 }
 
-impl Model for Boards {
-    type State = World;
-    type Action = Act;
+impl Model for BoardModel {
+    type State = BoardState;
+    type Action = BoardAction;
 
-    fn init_states(&self) -> Vec<World> {
-        let mut world = World {
+    fn init_states(&self) -> Vec<BoardState> {
+        let mut state = BoardState {
             tables: Tables::default(),
             agents: vec![Vec::new(); self.agents],
             added: 0,
@@ -311,78 +313,78 @@ impl Model for Boards {
         let text: Arc<str> = "".into();
         let new =
             NewBoard { run, name: "board".into(), goal: text.clone(), plan: text, queue: "default".into() };
-        world.transact(EARLY, |session| ops::create_board(session, &new, 1));
-        vec![world]
+        state.transact(EARLY, |session| ops::create_board(session, &new, 1));
+        vec![state]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Act>) {
-        if world.violation.is_some() || world.run_status().is_terminal() {
+    fn actions(&self, state: &BoardState, actions: &mut Vec<BoardAction>) {
+        if state.violation.is_some() || state.run_status().is_terminal() {
             return;
         }
-        let Budget { failures, expiries, releases, cancels, retries, ends } = world.budget;
-        if world.added < self.tasks.len() && world.is_open() {
-            actions.push(Act::Add);
+        let Budget { failures, expiries, releases, cancels, retries, ends } = state.budget;
+        if state.added < self.tasks.len() && state.is_open() {
+            actions.push(BoardAction::Add);
         }
-        if world.is_open() && world.added == self.tasks.len() {
-            actions.extend([Act::Close(false), Act::Close(true)]);
+        if state.is_open() && state.added == self.tasks.len() {
+            actions.extend([BoardAction::Close(false), BoardAction::Close(true)]);
         }
-        let idle = world.agents.iter().position(Vec::is_empty);
-        actions.extend(idle.map(Act::Claim));
-        for (agent, held) in world.agents.iter().enumerate() {
+        let idle = state.agents.iter().position(Vec::is_empty);
+        actions.extend(idle.map(BoardAction::Claim));
+        for (agent, held) in state.agents.iter().enumerate() {
             for lease in held {
-                actions.push(Act::Finish(agent, *lease, true));
+                actions.push(BoardAction::Finish(agent, *lease, true));
                 if failures > 0 {
-                    actions.push(Act::Finish(agent, *lease, false));
+                    actions.push(BoardAction::Finish(agent, *lease, false));
                 }
-                if is_to_end(&world.tables, *lease) {
-                    actions.push(Act::GiveUp(agent, *lease));
+                if is_to_end(&state.tables, *lease) {
+                    actions.push(BoardAction::GiveUp(agent, *lease));
                 }
                 if releases > 0 {
-                    actions.push(Act::Release(agent, *lease));
+                    actions.push(BoardAction::Release(agent, *lease));
                 }
             }
         }
         if expiries > 0 {
-            actions.extend(running(&world.tables).into_iter().map(Act::Expire));
+            actions.extend(running(&state.tables).into_iter().map(BoardAction::Expire));
         }
-        for no in world.tasks() {
+        for no in state.tasks() {
             if cancels > 0 {
-                actions.push(Act::Cancel(no));
+                actions.push(BoardAction::Cancel(no));
             }
-            if retries > 0 && world.status_of(no).is_settled() {
-                actions.push(Act::Retry(no));
+            if retries > 0 && state.status_of(no).is_settled() {
+                actions.push(BoardAction::Retry(no));
             }
         }
         if ends > 0 {
-            actions.push(Act::End);
+            actions.push(BoardAction::End);
         }
     }
 
-    fn next_state(&self, world: &World, act: Act) -> Option<World> {
-        let mut world = world.clone();
-        self.act(&mut world, act);
-        Some(world)
+    fn next_state(&self, state: &BoardState, act: BoardAction) -> Option<BoardState> {
+        let mut state = state.clone();
+        self.act(&mut state, act);
+        Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("the invariants hold", |_, world: &World| {
-                world.violation.is_none() && check::state(&world.tables).is_ok()
+            Property::always("the invariants hold", |_, state: &BoardState| {
+                state.violation.is_none() && check::state(&state.tables).is_ok()
             }),
-            Property::always("a stale lease moves nothing", |_, world: &World| {
-                world.agents.iter().flatten().all(|lease| {
+            Property::always("a stale lease moves nothing", |_, state: &BoardState| {
+                state.agents.iter().flatten().all(|lease| {
                     let id: ExecutionId = lease.execution;
-                    let row = world.tables.all_executions().find(|row| row.id == id);
+                    let row = state.tables.all_executions().find(|row| row.id == id);
                     row.is_some_and(|row| row.fence >= lease.fence)
                 })
             }),
-            Property::always("a board that is closed ends", |model: &Boards, world: &World| {
+            Property::always("a board that is closed ends", |model: &BoardModel, state: &BoardState| {
                 let mut hasher = std::collections::hash_map::DefaultHasher::new();
-                world.hash(&mut hasher);
-                !hasher.finish().is_multiple_of(model.quiet_every) || model.ends(world.clone())
+                state.hash(&mut hasher);
+                !hasher.finish().is_multiple_of(model.quiet_every) || model.ends(state.clone())
             }),
-            Property::sometimes("a board completes", |_, world: &World| {
-                world.run_status() == RunStatus::Completed
+            Property::sometimes("a board completes", |_, state: &BoardState| {
+                state.run_status() == RunStatus::Completed
             }),
         ]
     }

@@ -1,12 +1,12 @@
-//! An environment and everything outside that can happen to it: makers and removers on one host that are lost or do
-//! not hear the answer, files that vanish, a run that ends and is resumed in between.
+//! The model of an environment and its surroundings: programs on one host that create and remove it, die or miss
+//! answers; files that vanish; a run that ends and is resumed in between.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, PlanStep, RunId, Surroundings};
-use sprag_store::ops::{self, Lost, NewRun, NewWorker, Provide, Wanted};
+use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, PlanEnvironment, PlanStep, RunId};
+use sprag_store::ops::{self, Lost, NewRun, NewWorker, Provide, Sighting, Wanted};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Now, Result, Row, Session, Tables, WorkerRow};
 use stateright::{Model, Property};
 
@@ -15,91 +15,95 @@ use crate::check::{self, Violation};
 
 const ENVIRONMENT: Id = 1;
 
-/// How much may happen.
+/// The number of remaining events of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Making or removing that fails.
+    /// Failures of creation or removal.
     pub failures: u8,
-    /// Answers that are lost, on the way there or back.
+    /// Lost requests or answers.
     pub lost_replies: u8,
     /// Programs that are killed.
     pub deaths: u8,
-    /// Files that vanish.
+    /// Losses of the files.
     pub losses: u8,
     /// Resumes of the run.
     pub resumes: u8,
 }
 
-/// An environment, and how many programs look after it.
+/// The model of an environment and the programs that manage it.
 #[derive(Debug, Clone, Copy)]
-pub struct Environments {
-    /// Programs on the host.
+pub struct EnvironmentModel {
+    /// The number of programs on the host.
     pub keepers: usize,
-    /// What may go wrong.
+    /// The events that may happen.
     pub budget: Budget,
 }
 
-/// A directory, as it really is.
+/// The real state of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Directory {
-    /// Somebody makes it, or died doing so.
-    Half,
-    /// It can be worked in.
-    Whole,
-    /// Somebody removes it, or died doing so.
-    Going,
+    /// A program creates it, or died while doing so.
+    Incomplete,
+    /// It is complete.
+    Complete,
+    /// A program removes it, or died while doing so.
+    Removing,
 }
 
-/// What a program is at.
+/// The current activity of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Hand {
-    /// It makes the directory at this path, as this attempt.
+pub enum Activity {
+    /// It creates the directory at this path, in this attempt.
     Making(Arc<str>, u32),
-    /// It removes it.
+    /// It removes the directory at this path, in this attempt.
     Removing(Arc<str>, u32),
 }
 
-/// A state of the environment's world.
+/// A state of the model.
 #[derive(Debug, Clone)]
-pub struct World {
+pub struct EnvironmentState {
     tables: Tables,
     disk: BTreeMap<Arc<str>, Directory>,
-    hands: Vec<Option<Hand>>,
+    hands: Vec<Option<Activity>>,
+    /// Each program's last observation of the files, until it has asked for the environment.
+    seen: Vec<Option<Sighting>>,
     budget: Budget,
     violation: Option<Violation>,
 }
 
-/// What becomes of a report.
+/// The delivery of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// It arrives, and so does its answer.
-    Well,
-    /// It never arrives.
-    LostThere,
-    /// Its answer does not arrive.
-    LostBack,
+pub enum Delivery {
+    /// The report and its answer arrive.
+    Arrives,
+    /// The report is lost.
+    RequestLost,
+    /// The answer is lost.
+    AnswerLost,
 }
 
-/// One thing that happens.
+/// An action in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// A program wants to work in it.
+pub enum EnvironmentAction {
+    /// A program that needs the environment checks whether its files exist.
+    Look(usize),
+    /// A program asks for the environment, with its observation.
     Provide(usize),
-    /// What it was at is over, well or badly.
-    Done(usize, bool, Way),
-    /// A program clears away what no run needs.
+    /// The current activity of a program ends, with success or failure.
+    Done(usize, bool, Delivery),
+    /// A program removes environments that no run needs.
     Remove(usize),
-    /// A program is killed, and its death is seen.
+    /// A program is killed, and its death is detected.
     Dies(usize),
-    /// It comes back.
+    /// A killed program starts again.
     Comes(usize),
-    /// Somebody speaks for a maker that is gone.
+    /// A program reports a failure on behalf of a dead one.
     Speak,
     /// The files vanish.
     Vanish,
     /// The run ends.
     Ends,
-    /// It is resumed.
+    /// The run is resumed.
     Resumed,
 }
 
@@ -111,7 +115,7 @@ fn worker(keeper: usize) -> Id {
     keeper as Id + 1
 }
 
-impl World {
+impl EnvironmentState {
     fn transact<T>(&mut self, operation: impl FnOnce(&mut Session<'_>) -> Result<T>) -> Option<T> {
         let before = self.tables.clone();
         let now = Now { wall_ms: 0, steady_ms: 1 };
@@ -160,12 +164,26 @@ impl World {
             there.iter().map(|row| row.id).collect::<Vec<Id>>()
         };
         let rest = (self.disk.clone(), self.hands.clone(), self.budget, self.violation.clone());
-        (row, workers, self.is_over(), rest)
+        // Of an observation only matters whether the row has changed since.
+        let version = self.row().map(Row::version);
+        let seen =
+            self.seen.iter().map(|seen| seen.map(|seen| (Some(seen.version) == version, seen.is_present)));
+        (row, workers, self.is_over(), seen.collect::<Vec<_>>(), rest)
+    }
+
+    fn look(&mut self, keeper: usize) {
+        let seen = self.row().map(|row| Sighting {
+            version: row.version(),
+            is_present: self.disk.get(&row.path) == Some(&Directory::Complete),
+        });
+        self.seen[keeper] = seen;
     }
 
     fn provide(&mut self, keeper: usize) {
-        let path = self.row().map(|row| Arc::clone(&row.path));
-        let there = path.is_some_and(|path| self.disk.get(&path) == Some(&Directory::Whole));
+        let seen = self.seen[keeper].take();
+        let is_ready = |row: &&EnvironmentRow| row.status() == EnvironmentStatus::Ready;
+        let whole = self.row().filter(is_ready).map(|row| Arc::clone(&row.path));
+        let whole = whole.filter(|path| self.disk.get(path) == Some(&Directory::Complete));
         let wanted = Wanted {
             id: ENVIRONMENT,
             run: run(),
@@ -176,46 +194,53 @@ impl World {
             path: "/w".into(),
             details: "{}".into(),
         };
-        match self.transact(|session| ops::provide_environment(session, &wanted, there)) {
+        match self.transact(|session| ops::provide_environment(session, &wanted, seen)) {
             Some(Provide::Make(row)) => {
-                if self.disk.insert(Arc::clone(&row.path), Directory::Half).is_some() {
+                if let Some(path) = whole {
+                    self.violate("what is ready and whole is not made again", path.to_string());
+                }
+                if self.disk.insert(Arc::clone(&row.path), Directory::Incomplete).is_some() {
                     self.violate("I24 a leftover is not used again", format!("{row:?}"));
                 }
-                self.hands[keeper] = Some(Hand::Making(row.path, row.provision_attempt));
+                self.hands[keeper] = Some(Activity::Making(row.path, row.provision_attempt));
             }
-            Some(Provide::Ready(row)) if self.disk.get(&row.path) != Some(&Directory::Whole) => {
+            // Files may vanish after the check: the program notices that, and checks again.
+            Some(Provide::Ready(row))
+                if self.disk.get(&row.path).is_some_and(|at| *at != Directory::Complete) =>
+            {
                 self.violate("I24 what is ready is whole", format!("{row:?}"));
             }
             _ => {}
         }
     }
 
-    fn done(&mut self, keeper: usize, well: bool, way: Way) {
+    fn done(&mut self, keeper: usize, well: bool, way: Delivery) {
         let Some(hand) = self.hands[keeper].take() else { return };
         if !well {
             spend(&mut self.budget.failures);
         }
-        if way != Way::Well {
+        if way != Delivery::Arrives {
             spend(&mut self.budget.lost_replies);
         }
         let (event, attempt) = match hand {
-            Hand::Making(path, attempt) => {
-                if well && self.disk.get(&path) == Some(&Directory::Half) {
-                    self.disk.insert(path, Directory::Whole);
+            Activity::Making(path, attempt) => {
+                if well && self.disk.get(&path) == Some(&Directory::Incomplete) {
+                    self.disk.insert(path, Directory::Complete);
                 }
-                let event = match well {
-                    true => EnvironmentEvent::ProvisionSucceeded,
-                    false => EnvironmentEvent::ProvisionFailed,
+                let event = if well {
+                    EnvironmentEvent::ProvisionSucceeded
+                } else {
+                    EnvironmentEvent::ProvisionFailed
                 };
                 (event, attempt)
             }
-            Hand::Removing(path, attempt) if well => {
+            Activity::Removing(path, attempt) if well => {
                 self.disk.remove(&path);
                 (EnvironmentEvent::DestroySucceeded, attempt)
             }
-            Hand::Removing(_, attempt) => (EnvironmentEvent::DestroyFailed, attempt),
+            Activity::Removing(_, attempt) => (EnvironmentEvent::DestroyFailed, attempt),
         };
-        if way == Way::LostThere {
+        if way == Delivery::RequestLost {
             return;
         }
         let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
@@ -246,36 +271,38 @@ impl World {
             self.violate("L14 nothing is removed under a live run", format!("{row:?}"));
         }
         if let Some(directory) = self.disk.get_mut(&row.path) {
-            *directory = Directory::Going;
+            *directory = Directory::Removing;
         }
-        self.hands[keeper] = Some(Hand::Removing(row.path, attempt));
+        self.hands[keeper] = Some(Activity::Removing(row.path, attempt));
     }
 
-    fn act(&mut self, act: Act) {
+    fn act(&mut self, act: EnvironmentAction) {
         match act {
-            Act::Provide(keeper) => self.provide(keeper),
-            Act::Done(keeper, well, way) => self.done(keeper, well, way),
-            Act::Remove(keeper) => self.remove(keeper),
-            Act::Dies(keeper) => {
+            EnvironmentAction::Look(keeper) => self.look(keeper),
+            EnvironmentAction::Provide(keeper) => self.provide(keeper),
+            EnvironmentAction::Done(keeper, well, way) => self.done(keeper, well, way),
+            EnvironmentAction::Remove(keeper) => self.remove(keeper),
+            EnvironmentAction::Dies(keeper) => {
                 spend(&mut self.budget.deaths);
                 self.hands[keeper] = None;
+                self.seen[keeper] = None;
                 self.transact(|session| ops::worker_lost(session, worker(keeper), Lost::ProcessGone));
             }
-            Act::Comes(keeper) => self.register(keeper),
-            Act::Speak => {
+            EnvironmentAction::Comes(keeper) => self.register(keeper),
+            EnvironmentAction::Speak => {
                 let attempt = self.row().map_or(0, |row| row.provision_attempt);
                 let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
                 let event = EnvironmentEvent::ProvisionFailed;
                 self.transact(|s| ops::environment_event(s, ENVIRONMENT, event, Actor::Reaper, &given));
             }
-            Act::Vanish => {
+            EnvironmentAction::Vanish => {
                 spend(&mut self.budget.losses);
                 self.disk.clear();
             }
-            Act::Ends => {
+            EnvironmentAction::Ends => {
                 self.transact(|session| ops::cancel_run(session, run()));
             }
-            Act::Resumed => {
+            EnvironmentAction::Resumed => {
                 spend(&mut self.budget.resumes);
                 self.transact(|session| ops::resume_run(session, run(), None));
             }
@@ -295,17 +322,17 @@ impl World {
         self.transact(|session| ops::register_worker(session, &new));
     }
 
-    /// Its maker is not there any more.
+    /// Returns whether the program that creates it is dead.
     fn is_orphaned(&mut self) -> bool {
         let Some((status, owner)) = self.row().map(|row| (row.status(), row.owner)) else { return false };
         let there = owner.is_some_and(|owner| self.is_known(owner as usize - 1));
         status == EnvironmentStatus::Provisioning && !there
     }
 
-    /// The run is over, and everybody does their part: nothing is left of the environment.
-    fn comes_to_nothing(mut self) -> bool {
+    /// Checks that nothing of the environment is left after the end of the run, if every program acts.
+    fn cleans_up(mut self) -> bool {
         if !self.is_over() {
-            self.act(Act::Ends);
+            self.act(EnvironmentAction::Ends);
         }
         for _ in 0..8 {
             if self.row().is_none_or(|row| row.status() == EnvironmentStatus::Destroyed) {
@@ -315,113 +342,118 @@ impl World {
                 if !self.is_known(keeper) {
                     self.register(keeper);
                 }
-                self.act(Act::Done(keeper, true, Way::Well));
-                self.act(Act::Remove(keeper));
+                self.act(EnvironmentAction::Done(keeper, true, Delivery::Arrives));
+                self.act(EnvironmentAction::Remove(keeper));
             }
         }
         false
     }
 }
 
-impl Hash for World {
+impl Hash for EnvironmentState {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.key().hash(state);
     }
 }
 
-impl PartialEq for World {
+impl PartialEq for EnvironmentState {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
     }
 }
 
-impl Model for Environments {
-    type State = World;
-    type Action = Act;
+impl Model for EnvironmentModel {
+    type State = EnvironmentState;
+    type Action = EnvironmentAction;
 
-    fn init_states(&self) -> Vec<World> {
-        let mut world = World {
+    fn init_states(&self) -> Vec<EnvironmentState> {
+        let mut state = EnvironmentState {
             tables: Tables::default(),
             disk: BTreeMap::new(),
             hands: vec![None; self.keepers],
+            seen: vec![None; self.keepers],
             budget: self.budget,
             violation: None,
         };
         let steps = vec![PlanStep::new("a", Vec::new())];
         let mut plan = sprag_lifecycle::Plan::new("model", steps).expect("one step that needs nothing");
-        plan.environment = Some(Surroundings { spec: "{}".into() });
+        plan.environment = Some(PlanEnvironment { spec: "{}".into() });
         let new = NewRun::new(run(), Arc::new(plan));
-        world.transact(|session| ops::create_run(session, &new, 1));
+        state.transact(|session| ops::create_run(session, &new, 1));
         for keeper in 0..self.keepers {
-            world.register(keeper);
+            state.register(keeper);
         }
-        vec![world]
+        vec![state]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Act>) {
-        if world.violation.is_some() {
+    fn actions(&self, state: &EnvironmentState, actions: &mut Vec<EnvironmentAction>) {
+        if state.violation.is_some() {
             return;
         }
-        let mut looked = world.clone();
+        let mut looked = state.clone();
         for keeper in 0..self.keepers {
             if !looked.is_known(keeper) {
-                actions.push(Act::Comes(keeper));
+                actions.push(EnvironmentAction::Comes(keeper));
                 continue;
             }
-            if world.hands[keeper].is_some() {
+            if state.hands[keeper].is_some() {
                 for well in [true, false] {
-                    if well || world.budget.failures > 0 {
-                        actions.push(Act::Done(keeper, well, Way::Well));
-                        if world.budget.lost_replies > 0 {
-                            actions.push(Act::Done(keeper, well, Way::LostThere));
-                            actions.push(Act::Done(keeper, well, Way::LostBack));
+                    if well || state.budget.failures > 0 {
+                        actions.push(EnvironmentAction::Done(keeper, well, Delivery::Arrives));
+                        if state.budget.lost_replies > 0 {
+                            actions.push(EnvironmentAction::Done(keeper, well, Delivery::RequestLost));
+                            actions.push(EnvironmentAction::Done(keeper, well, Delivery::AnswerLost));
                         }
                     }
                 }
             } else {
-                match world.is_over() {
-                    true => actions.push(Act::Remove(keeper)),
-                    false => actions.extend([Act::Provide(keeper), Act::Remove(keeper)]),
+                actions.push(EnvironmentAction::Remove(keeper));
+                if !state.is_over() {
+                    // Without a row there are no files to check.
+                    match (state.seen[keeper], state.row()) {
+                        (None, Some(_)) => actions.push(EnvironmentAction::Look(keeper)),
+                        _ => actions.push(EnvironmentAction::Provide(keeper)),
+                    }
                 }
             }
-            if world.budget.deaths > 0 {
-                actions.push(Act::Dies(keeper));
+            if state.budget.deaths > 0 {
+                actions.push(EnvironmentAction::Dies(keeper));
             }
         }
         if looked.is_orphaned() {
-            actions.push(Act::Speak);
+            actions.push(EnvironmentAction::Speak);
         }
-        if world.budget.losses > 0 && !world.disk.is_empty() {
-            actions.push(Act::Vanish);
+        if state.budget.losses > 0 && !state.disk.is_empty() {
+            actions.push(EnvironmentAction::Vanish);
         }
-        match world.is_over() {
-            true if world.budget.resumes > 0 => actions.push(Act::Resumed),
-            true => {}
-            false => actions.push(Act::Ends),
+        if !state.is_over() {
+            actions.push(EnvironmentAction::Ends);
+        } else if state.budget.resumes > 0 {
+            actions.push(EnvironmentAction::Resumed);
         }
     }
 
-    fn next_state(&self, world: &World, act: Act) -> Option<World> {
-        let mut world = world.clone();
-        world.act(act);
-        Some(world)
+    fn next_state(&self, state: &EnvironmentState, act: EnvironmentAction) -> Option<EnvironmentState> {
+        let mut state = state.clone();
+        state.act(act);
+        Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("the invariants hold", |_, world: &World| world.violation.is_none()),
-            Property::always("what is ready is not being removed", |_, world: &World| {
-                let Some(row) = world.row().filter(|row| row.status() == EnvironmentStatus::Ready) else {
+            Property::always("the invariants hold", |_, state: &EnvironmentState| state.violation.is_none()),
+            Property::always("what is ready is not being removed", |_, state: &EnvironmentState| {
+                let Some(row) = state.row().filter(|row| row.status() == EnvironmentStatus::Ready) else {
                     return true;
                 };
-                let removing = Hand::Removing(Arc::clone(&row.path), row.destroy_attempt);
-                !world.hands.contains(&Some(removing))
+                let removing = Activity::Removing(Arc::clone(&row.path), row.destroy_attempt);
+                !state.hands.contains(&Some(removing))
             }),
-            Property::always("what no run needs is cleared away", |_, world: &World| {
-                world.clone().comes_to_nothing()
+            Property::always("what no run needs is cleared away", |_, state: &EnvironmentState| {
+                state.clone().cleans_up()
             }),
-            Property::sometimes("it is made again after it was removed", |_, world: &World| {
-                world.row().is_some_and(|row| row.provision_attempt > 1 && row.destroy_attempt > 0)
+            Property::sometimes("it is made again after it was removed", |_, state: &EnvironmentState| {
+                state.row().is_some_and(|row| row.provision_attempt > 1 && row.destroy_attempt > 0)
             }),
         ]
     }

@@ -1,14 +1,14 @@
 //! Every interleaving on a small run: workers, callers, crashes, lost, doubled and reordered messages.
 //!
-//! The model adds nothing to the engine: each action is one of the store's own operations on the store's
-//! own tables. What it explores is the order in which they happen and which answers arrive.
+//! The model adds nothing to the engine: each action is one of the store's own operations on the store's own tables. It
+//! explores the order of operations and the arrival of answers.
 //!
 //! ```text
 //!   messages: every hand-off ever published; delivered to any worker, any number of times, or never
-//!   workers:  the leases they believe to hold; a paused one keeps believing
+//!   workers:  the leases they consider their own; a paused one does not notice a loss
 //!   tables:   the store
-//!   tidings:  ends of child runs that their parents have not heard of
-//!   budget:   how many faults and wishes are still to come
+//!   child_ends: ends of child runs of which their parents are not notified yet
+//!   budget:   the number of remaining faults and requests
 //! ```
 
 mod acts;
@@ -34,26 +34,26 @@ use crate::graphs::Scripts;
 use acts::{finishes, gate_of, step};
 use quiet::{idle, quiet};
 
-/// An ordinary moment: every lease is live, every backoff still waits.
+/// A moment at which every lease is live and no backoff is over.
 const EARLY: i64 = 1;
-/// A moment past every lease and backoff.
+/// A moment after every lease and backoff.
 const LATE: i64 = 1_000;
 const LEASE_MS: i64 = 10;
 
-/// How many faults and wishes an exploration allows.
+/// The number of remaining faults and requests of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Work that ends badly.
+    /// Failures of work.
     pub failures: u8,
-    /// Workers that forget everything.
+    /// Workers that lose all state.
     pub crashes: u8,
-    /// Leases that lapse while their worker still believes in them.
+    /// Leases that expire while their worker still considers itself the holder.
     pub expiries: u8,
-    /// Answers that do not arrive: the worker reports again.
+    /// Answers that are lost, so that the worker reports again.
     pub lost_replies: u8,
-    /// Executions given back.
+    /// Releases of executions.
     pub releases: u8,
-    /// Hand-offs taken back because nobody came.
+    /// Hand-offs that are revoked because no worker received them.
     pub redispatches: u8,
     /// Cancels by a person.
     pub cancels: u8,
@@ -63,100 +63,100 @@ pub struct Budget {
     pub rewinds: u8,
 }
 
-/// What is explored: a run, its workers, and the faults to come.
+/// The model of a run and its workers.
 #[derive(Debug, Clone)]
-pub struct Pipelines {
+pub struct PipelineModel {
     /// The run's plan.
     pub plan: Arc<Plan>,
-    /// What its specs mean.
+    /// The behaviour of its steps.
     pub scripts: Scripts,
-    /// How many workers there are.
+    /// The number of workers.
     pub workers: usize,
-    /// What may go wrong.
+    /// The events that may happen.
     pub budget: Budget,
-    /// One state in so many is driven to its end without further faults.
+    /// The fraction of states, one in this many, that are driven to the end without further faults.
     pub quiet_every: u64,
 }
 
-/// A state of the explored world.
+/// A state of the model.
 #[derive(Debug, Clone)]
-pub struct World {
+pub struct PipelineState {
     tables: Tables,
-    /// The leases that each worker believes to hold.
+    /// The leases that each worker considers its own.
     workers: Vec<Vec<Lease>>,
     /// Every hand-off that was ever published.
     messages: BTreeSet<Lease>,
-    /// Every lease that was ever held: what a reaper that looked long ago believes in.
+    /// Every lease that was ever held, for reapers with outdated views.
     held: BTreeSet<Lease>,
-    /// Steps whose child run has ended, which nobody has told their run.
-    tidings: BTreeSet<(RunId, StepNo)>,
+    /// Steps whose child run has ended and whose run has not been notified.
+    child_ends: BTreeSet<(RunId, StepNo)>,
     budget: Budget,
     violation: Option<Violation>,
 }
 
-/// How a worker's work ends.
+/// The end of a worker's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
-    /// Well.
-    Well,
-    /// Badly.
-    Badly,
-    /// Because somebody wanted so.
+pub enum WorkEnd {
+    /// It succeeded.
+    Succeeded,
+    /// It failed.
+    Failed,
+    /// It was cancelled.
     Cancelled,
 }
 
-/// One thing that happens.
+/// An action in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// A worker asks for work.
+pub enum PipelineAction {
+    /// A worker claims work.
     Claim(usize),
-    /// A message reaches a worker: perhaps late, perhaps again.
+    /// A message reaches a worker, possibly late or again.
     Deliver(usize, Lease),
     /// A worker reports an end.
     Finish {
-        /// The worker.
+        /// The index of the worker.
         worker: usize,
-        /// What it believes to hold.
+        /// The lease that it considers its own.
         lease: Lease,
-        /// How it ended.
-        how: How,
-        /// It would take what comes next.
+        /// The end of the work.
+        how: WorkEnd,
+        /// Whether it would take the next step.
         next: bool,
-        /// The answer does not reach it.
+        /// Whether the answer is lost.
         reply_lost: bool,
     },
-    /// A worker gives back what it has.
+    /// A worker releases an execution.
     Release {
-        /// The worker.
+        /// The index of the worker.
         worker: usize,
-        /// What it believes to hold.
+        /// The lease that it considers its own.
         lease: Lease,
-        /// The answer does not reach it: it goes on believing.
+        /// Whether the answer is lost, so that it still considers itself the holder.
         reply_lost: bool,
     },
-    /// A worker forgets everything.
+    /// A worker loses all state.
     Crash(usize),
-    /// The reaper takes an execution whose lease has lapsed.
+    /// The reaper takes an execution whose lease has expired.
     Expire(Lease),
-    /// The reaper finds an execution's owner dead.
+    /// The reaper finds the owner of an execution dead.
     Died(Lease),
-    /// A reaper with a wrong idea of time.
+    /// A reaper with a wrong clock tries to take an execution.
     ReapEarly(Lease),
-    /// An executor takes back what nobody came for.
+    /// An executor revokes a hand-off that no worker received.
     Redispatch(ExecutionId),
-    /// A backoff is over, or nobody answers in time.
+    /// A backoff or the time limit of a gate is over.
     Fire(ExecutionId),
     /// A person answers a gate: yes or no.
     Answer(Id, bool),
-    /// A run hears that the child which was a step's work has ended.
-    Tell(RunId, StepNo),
+    /// A run is notified that the child run of a step has ended.
+    NotifyParent(RunId, StepNo),
     /// A person cancels.
     Cancel,
     /// A person resumes.
     Resume,
     /// A person rewinds.
     Rewind(StepNo),
-    /// Somebody calls the walk, for no reason.
+    /// The walk runs without a reason.
     Heal,
 }
 
@@ -174,8 +174,8 @@ fn claimer(worker: usize) -> Claimer {
     }
 }
 
-impl World {
-    /// Runs one of the store's operations and checks what it did; says whether anything changed.
+impl PipelineState {
+    /// Runs one of the store's operations and checks its effect. Returns its result, and whether anything changed.
     fn transact<T>(
         &mut self,
         at: i64,
@@ -183,7 +183,7 @@ impl World {
     ) -> Option<(T, bool)> {
         let before = self.tables.clone();
         let now = Now { wall_ms: 0, steady_ms: at };
-        // Ids of gates and children: distinct, and the same whenever the state is.
+        // Ids of gates and children are distinct, and equal in equal states.
         let mut drawn = 10 + (self.tables.all_runs().count() + self.tables.all_gates().count()) as u64;
         let mut random = || {
             drawn += 1;
@@ -198,7 +198,7 @@ impl World {
                 if let Err(violation) = check::change(&before, &self.tables, self.tables.all_entries()) {
                     self.violation = Some(violation);
                 }
-                self.note_tidings();
+                self.note_child_ends();
                 self.tables.forget_history();
                 self.note_messages();
                 Some((answer, true))
@@ -211,10 +211,10 @@ impl World {
         }
     }
 
-    fn note_tidings(&mut self) {
+    fn note_child_ends(&mut self) {
         for row in self.tables.all_outbox().filter(|row| &*row.kind == "child.ended") {
             let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap_or_default();
-            self.tidings.extend(payload["step"].as_u64().map(|step| (row.run, step as StepNo)));
+            self.child_ends.extend(payload["step"].as_u64().map(|step| (row.run, step as StepNo)));
         }
     }
 
@@ -235,7 +235,7 @@ impl World {
         running.map(|row| Lease { execution: row.id, fence: row.fence }).collect()
     }
 
-    /// Whether a message still tells of something that can be received; all others must change nothing.
+    /// Returns whether a message refers to an execution that can be received. All other messages must change nothing.
     fn is_current(&self, message: &Lease) -> bool {
         self.tables.all_executions().any(|row| {
             row.id == message.execution
@@ -249,7 +249,7 @@ impl World {
     }
 }
 
-/// What tells two states of the tables apart: not when things happened, nor how often rows were written.
+/// Returns the parts of the tables that distinguish two states: neither times nor row versions.
 fn key(tables: &Tables) -> Vec<u64> {
     let mut key = Vec::with_capacity(64);
     for run in tables.all_runs() {
@@ -267,7 +267,7 @@ fn key(tables: &Tables) -> Vec<u64> {
         key.push(step.work.unwrap_or(0) as u64);
         key.extend(step.items.iter().flat_map(|list| {
             let items = list.items;
-            [items.created, items.settled, items.failed, items.cancelled, items.again, items.ending.into()]
+            [items.created, items.settled, items.failed, items.cancelled, items.requeued, items.ending.into()]
                 .map(u64::from)
         }));
         key.extend([
@@ -295,8 +295,8 @@ fn key(tables: &Tables) -> Vec<u64> {
     key
 }
 
-impl World {
-    /// Workers are alike: what one of them believes, any of them might.
+impl PipelineState {
+    /// Returns the leases of all workers in a canonical order, because workers are interchangeable.
     fn beliefs(&self) -> Vec<Vec<Lease>> {
         let mut workers = self.workers.clone();
         workers.sort_unstable();
@@ -304,147 +304,152 @@ impl World {
     }
 }
 
-impl Hash for World {
+impl Hash for PipelineState {
     fn hash<H: Hasher>(&self, state: &mut H) {
         key(&self.tables).hash(state);
         self.beliefs().hash(state);
         self.messages.hash(state);
-        self.tidings.hash(state);
+        self.child_ends.hash(state);
         self.budget.hash(state);
         self.violation.hash(state);
     }
 }
 
-impl PartialEq for World {
+impl PartialEq for PipelineState {
     fn eq(&self, other: &Self) -> bool {
         key(&self.tables) == key(&other.tables)
             && self.beliefs() == other.beliefs()
-            && (&self.messages, &self.tidings, &self.budget, &self.violation)
-                == (&other.messages, &other.tidings, &other.budget, &other.violation)
+            && (&self.messages, &self.child_ends, &self.budget, &self.violation)
+                == (&other.messages, &other.child_ends, &other.budget, &other.violation)
     }
 }
 
-/// Spends one of what is left.
+/// Decrements a budget.
 fn spend(left: &mut u8) {
     *left = left.saturating_sub(1);
 }
 
-impl Model for Pipelines {
-    type State = World;
-    type Action = Act;
+impl Model for PipelineModel {
+    type State = PipelineState;
+    type Action = PipelineAction;
 
-    fn init_states(&self) -> Vec<World> {
-        let mut world = World {
+    fn init_states(&self) -> Vec<PipelineState> {
+        let mut state = PipelineState {
             tables: Tables::default().speaking(Arc::new(self.scripts.clone())),
             workers: vec![Vec::new(); self.workers],
             messages: BTreeSet::new(),
             held: BTreeSet::new(),
-            tidings: BTreeSet::new(),
+            child_ends: BTreeSet::new(),
             budget: self.budget,
             violation: None,
         };
         let new = NewRun::new(run_id(), Arc::clone(&self.plan));
-        world.transact(EARLY, |session| ops::create_run(session, &new, 1));
-        vec![world]
+        state.transact(EARLY, |session| ops::create_run(session, &new, 1));
+        vec![state]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Act>) {
-        if world.violation.is_some() {
+    fn actions(&self, state: &PipelineState, actions: &mut Vec<PipelineAction>) {
+        if state.violation.is_some() {
             return;
         }
-        let budget = &world.budget;
-        // Idle workers are alike: the first of them stands for all.
-        let idle = world.workers.iter().position(Vec::is_empty);
-        for (worker, held) in world.workers.iter().enumerate() {
+        let budget = &state.budget;
+        // Idle workers are interchangeable, so the first one represents all.
+        let idle = state.workers.iter().position(Vec::is_empty);
+        for (worker, held) in state.workers.iter().enumerate() {
             if Some(worker) == idle {
-                actions.push(Act::Claim(worker));
-                let current = world.messages.iter().filter(|message| world.is_current(message));
-                actions.extend(current.map(|message| Act::Deliver(worker, *message)));
+                actions.push(PipelineAction::Claim(worker));
+                let current = state.messages.iter().filter(|message| state.is_current(message));
+                actions.extend(current.map(|message| PipelineAction::Deliver(worker, *message)));
             }
             for lease in held {
-                finishes(world, worker, *lease, actions);
+                finishes(state, worker, *lease, actions);
                 if budget.releases > 0 {
-                    actions.push(Act::Release { worker, lease: *lease, reply_lost: false });
+                    actions.push(PipelineAction::Release { worker, lease: *lease, reply_lost: false });
                     if budget.lost_replies > 0 {
-                        actions.push(Act::Release { worker, lease: *lease, reply_lost: true });
+                        actions.push(PipelineAction::Release { worker, lease: *lease, reply_lost: true });
                     }
                 }
             }
             if budget.crashes > 0 && !held.is_empty() {
-                actions.push(Act::Crash(worker));
+                actions.push(PipelineAction::Crash(worker));
             }
         }
-        for lease in world.running() {
+        for lease in state.running() {
             if budget.expiries > 0 {
-                actions.push(Act::Expire(lease));
+                actions.push(PipelineAction::Expire(lease));
             }
-            if !world.believed(&lease) {
-                actions.push(Act::Died(lease));
+            if !state.believed(&lease) {
+                actions.push(PipelineAction::Died(lease));
             }
         }
-        for row in world.tables.all_executions() {
+        for row in state.tables.all_executions() {
             match row.status() {
                 ExecutionStatus::Scheduled if budget.redispatches > 0 => {
-                    actions.push(Act::Redispatch(row.id))
+                    actions.push(PipelineAction::Redispatch(row.id))
                 }
-                ExecutionStatus::Requested if row.not_before_ms > 0 => actions.push(Act::Fire(row.id)),
+                ExecutionStatus::Requested if row.not_before_ms > 0 => {
+                    actions.push(PipelineAction::Fire(row.id))
+                }
                 _ => {}
             }
         }
-        for gate in world.tables.all_gates().filter(|gate| gate.status() == GateStatus::Open) {
-            actions.push(Act::Answer(gate.id, true));
+        for gate in state.tables.all_gates().filter(|gate| gate.status() == GateStatus::Open) {
+            actions.push(PipelineAction::Answer(gate.id, true));
             if budget.failures > 0 {
-                actions.push(Act::Answer(gate.id, false));
-                actions.push(Act::Fire(gate_of(gate)));
+                actions.push(PipelineAction::Answer(gate.id, false));
+                actions.push(PipelineAction::Fire(gate_of(gate)));
             }
         }
-        actions.extend(world.tidings.iter().map(|(run, step)| Act::Tell(*run, *step)));
-        if budget.cancels > 0 && !world.run_status().is_terminal() {
-            actions.push(Act::Cancel);
+        actions.extend(state.child_ends.iter().map(|(run, step)| PipelineAction::NotifyParent(*run, *step)));
+        if budget.cancels > 0 && !state.run_status().is_terminal() {
+            actions.push(PipelineAction::Cancel);
         }
-        if budget.resumes > 0 && world.run_status().is_terminal() {
-            actions.push(Act::Resume);
+        if budget.resumes > 0 && state.run_status().is_terminal() {
+            actions.push(PipelineAction::Resume);
         }
-        if budget.rewinds > 0 && world.run_status().is_terminal() {
-            actions.extend((0..self.plan.steps.len() as StepNo).map(Act::Rewind));
+        if budget.rewinds > 0 && state.run_status().is_terminal() {
+            actions.extend((0..self.plan.steps.len() as StepNo).map(PipelineAction::Rewind));
         }
     }
 
-    fn next_state(&self, world: &World, act: Act) -> Option<World> {
-        let mut world = world.clone();
-        let changed = step(&mut world, act);
-        (changed || world.violation.is_some()).then_some(world)
+    fn next_state(&self, state: &PipelineState, act: PipelineAction) -> Option<PipelineState> {
+        let mut state = state.clone();
+        let changed = step(&mut state, act);
+        (changed || state.violation.is_some()).then_some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("the invariants hold", |_, world: &World| {
-                world.violation.is_none()
-                    && check::state(&world.tables).is_ok()
-                    && check::bounded(&world.tables).is_ok()
+            Property::always("the invariants hold", |_, state: &PipelineState| {
+                state.violation.is_none()
+                    && check::state(&state.tables).is_ok()
+                    && check::bounded(&state.tables).is_ok()
             }),
-            Property::always("looking changes nothing", |model: &Pipelines, world: &World| {
-                !model.is_sampled(world) || idle(world)
+            Property::always("looking changes nothing", |model: &PipelineModel, state: &PipelineState| {
+                !model.is_sampled(state) || idle(state)
             }),
-            Property::always("without further faults the run ends", |model: &Pipelines, world: &World| {
-                !model.is_sampled(world) || quiet(world.clone()).is_ok()
-            }),
-            Property::sometimes("a run completes", |_, world: &World| {
-                world.run_status() == RunStatus::Completed
+            Property::always(
+                "without further faults the run ends",
+                |model: &PipelineModel, state: &PipelineState| {
+                    !model.is_sampled(state) || quiet(state.clone()).is_ok()
+                },
+            ),
+            Property::sometimes("a run completes", |_, state: &PipelineState| {
+                state.run_status() == RunStatus::Completed
             }),
         ]
     }
 }
 
-impl Pipelines {
-    fn is_sampled(&self, world: &World) -> bool {
+impl PipelineModel {
+    fn is_sampled(&self, state: &PipelineState) -> bool {
         let mut hasher = std::collections::hash_map::DefaultHasher::new();
-        world.hash(&mut hasher);
+        state.hash(&mut hasher);
         hasher.finish().is_multiple_of(self.quiet_every)
     }
 }
 
-/// A plan of steps `a`, `b`, `c`, … with these needs.
+/// Returns a plan of steps `a`, `b`, `c`, … with these needs.
 pub fn plan(needs: &[&[StepNo]], policies: impl Fn(StepNo) -> Policy) -> Arc<Plan> {
     let steps = needs.iter().enumerate().map(|(no, needs)| PlanStep {
         policy: policies(no as StepNo),
@@ -453,12 +458,12 @@ pub fn plan(needs: &[&[StepNo]], policies: impl Fn(StepNo) -> Policy) -> Arc<Pla
     Arc::new(Plan::new("model", steps.collect()).expect("the models' graphs are sound"))
 }
 
-/// A policy with this many attempts, after a wait.
+/// Returns a policy with this many attempts, with a delay before each retry.
 pub fn retrying(attempts: u32) -> Policy {
     Policy { attempts, backoff: Backoff { delay_ms: 5, ..Backoff::default() }, ..Policy::default() }
 }
 
-/// A policy that sends a step back.
+/// Returns a policy with a rework to this step.
 pub fn reworking(step: StepNo, max: u32) -> Policy {
     Policy { on_fail: OnFail::Rework { step, max }, ..Policy::default() }
 }

@@ -1,4 +1,4 @@
-//! A thread with everything that can be reported of it, by everybody, of this turn and of former ones, while people
+//! The model of a thread with every possible report, by every actor, about this turn and earlier ones, while people
 //! stop, archive and delete it.
 
 use sprag_lifecycle::{Actor, Lifecycle, Thread, ThreadEvent, ThreadStatus, Word};
@@ -10,30 +10,30 @@ use crate::check::Violation;
 
 const THREAD: Id = 1;
 
-/// A thread over so many turns.
+/// The model of a thread.
 #[derive(Debug, Clone, Copy)]
-pub struct Threads {
-    /// No turn after this one is opened.
+pub struct ThreadModel {
+    /// The number of the last turn that is opened.
     pub turns: u32,
 }
 
-/// A thread's state, and the first thing that was wrong.
+/// A thread's state, and the first violation.
 #[derive(Debug, Clone)]
-pub struct World {
+pub struct ThreadState {
     tables: Tables,
     violation: Option<Violation>,
 }
 
-/// One thing that happens.
+/// An action in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Act {
-    /// Something is reported, of this turn and this runtime.
+pub enum ThreadAction {
+    /// A report about this turn and this runtime.
     Report(ThreadEvent, Actor, u32, u32),
-    /// A person wants something.
-    Wish(ThreadIntent),
+    /// A request of a person.
+    Request(ThreadIntent),
 }
 
-impl World {
+impl ThreadState {
     fn row(&self) -> &ThreadRow {
         self.tables.all_threads().next().expect("the thread is there")
     }
@@ -61,17 +61,17 @@ impl World {
             .transact(|session| ops::thread_event(session, THREAD, event, actor, &given))
             .expect("it answers");
         let after = self.row().clone();
-        let told = || format!("{event:?} of {given:?} by {actor:?}: {before:?} became {after:?}");
+        let seen = || format!("{event:?} of {given:?} by {actor:?}: {before:?} became {after:?}");
         if !outcome.is_applied() {
             if after != before {
-                self.violate("L05 a refusal leaves the row as it was", told());
+                self.violate("L05 a refusal leaves the row as it was", seen());
             }
             return false;
         }
         let starts =
             [ThreadEvent::StartSucceeded, ThreadEvent::TurnStarted, ThreadEvent::RuntimeObservedActive];
         if starts.contains(&event) && before.stop_requested {
-            self.violate("L09 a start does not overtake a stop", told());
+            self.violate("L09 a start does not overtake a stop", seen());
         }
         let of_turn = starts.contains(&event)
             || matches!(
@@ -79,127 +79,127 @@ impl World {
                 ThreadEvent::TurnCompleted | ThreadEvent::TurnFailed | ThreadEvent::CommandFailed
             );
         if of_turn && (given.turn != before.turn || !before.turn_open) {
-            self.violate("L11 a former turn's report is none of this one", told());
+            self.violate("L11 a former turn's report is none of this one", seen());
         }
         let revives =
             [ThreadEvent::ReprovisionStarted, ThreadEvent::TurnDispatched, ThreadEvent::StartSucceeded];
         if revives.contains(&event) && (before.deleted || before.archived) {
-            self.violate("L10 what was deleted is not revived", told());
+            self.violate("L10 what was deleted is not revived", seen());
         }
         if event.ends_turn() && (after.turn_open || after.stop_requested) {
-            self.violate("L12 what ends a turn ends the wish to stop it", told());
+            self.violate("L12 what ends a turn ends the wish to stop it", seen());
         }
         if after.turn < before.turn {
-            self.violate("turns only grow", told());
+            self.violate("turns only grow", seen());
         }
         true
     }
 }
 
-impl std::hash::Hash for World {
+impl std::hash::Hash for ThreadState {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         (self.key(), &self.violation).hash(state);
     }
 }
 
-impl PartialEq for World {
+impl PartialEq for ThreadState {
     fn eq(&self, other: &Self) -> bool {
         (self.key(), &self.violation) == (other.key(), &other.violation)
     }
 }
 
-/// With nobody wishing anything, whoever has the thread brings it to rest, and it can take the next turn unless it
-/// was put away.
-fn comes_to_rest(mut world: World) -> bool {
-    let now = |world: &World| ThreadGiven { turn: world.row().turn, runtime: world.row().runtime };
+/// Checks that the thread's owner can bring it to rest without further requests, and that it can then take the next
+/// turn unless it was archived or deleted.
+fn reaches_rest(mut state: ThreadState) -> bool {
+    let now = |state: &ThreadState| ThreadGiven { turn: state.row().turn, runtime: state.row().runtime };
     for _ in 0..6 {
-        let row = world.row().clone();
+        let row = state.row().clone();
         match row.status() {
             ThreadStatus::Created | ThreadStatus::Provisioning | ThreadStatus::Active
                 if row.stop_requested =>
             {
-                world.report(ThreadEvent::StopCompleted, Actor::Worker, now(&world));
+                state.report(ThreadEvent::StopCompleted, Actor::Worker, now(&state));
             }
             ThreadStatus::Created | ThreadStatus::Provisioning => {
-                let given = now(&world);
-                if !world.report(ThreadEvent::StartSucceeded, Actor::Worker, given) {
-                    world.report(ThreadEvent::TurnInterrupted, Actor::Reaper, given);
+                let given = now(&state);
+                if !state.report(ThreadEvent::StartSucceeded, Actor::Worker, given) {
+                    state.report(ThreadEvent::TurnInterrupted, Actor::Reaper, given);
                 }
             }
             ThreadStatus::Active => {
-                world.report(ThreadEvent::TurnCompleted, Actor::Worker, now(&world));
+                state.report(ThreadEvent::TurnCompleted, Actor::Worker, now(&state));
             }
             ThreadStatus::Error if row.archived || row.deleted => return true,
             ThreadStatus::Error => {
-                world.report(ThreadEvent::ReprovisionStarted, Actor::Executor, now(&world));
+                state.report(ThreadEvent::ReprovisionStarted, Actor::Executor, now(&state));
             }
             ThreadStatus::Idle if row.archived || row.deleted => return true,
             ThreadStatus::Idle => {
-                return world.report(ThreadEvent::TurnDispatched, Actor::Executor, now(&world));
+                return state.report(ThreadEvent::TurnDispatched, Actor::Executor, now(&state));
             }
         }
     }
     false
 }
 
-impl Model for Threads {
-    type State = World;
-    type Action = Act;
+impl Model for ThreadModel {
+    type State = ThreadState;
+    type Action = ThreadAction;
 
-    fn init_states(&self) -> Vec<World> {
-        let mut world = World { tables: Tables::default(), violation: None };
-        world.transact(|session| ops::create_thread(session, THREAD, None));
-        vec![world]
+    fn init_states(&self) -> Vec<ThreadState> {
+        let mut state = ThreadState { tables: Tables::default(), violation: None };
+        state.transact(|session| ops::create_thread(session, THREAD, None));
+        vec![state]
     }
 
-    fn actions(&self, world: &World, actions: &mut Vec<Act>) {
-        if world.violation.is_some() {
+    fn actions(&self, state: &ThreadState, actions: &mut Vec<ThreadAction>) {
+        if state.violation.is_some() {
             return;
         }
-        let row = world.row();
+        let row = state.row();
         for rule in Thread::RULES {
             for actor in rule.who {
                 if rule.event.opens_turn() && row.turn >= self.turns {
                     continue;
                 }
-                // Of this turn, of the one before, and of one that is yet to come.
+                // The report concerns this turn, the previous one, or a future one.
                 for turn in row.turn.saturating_sub(1)..=row.turn + 1 {
                     for runtime in [row.runtime, row.runtime + 1] {
-                        actions.push(Act::Report(rule.event, *actor, turn, runtime));
+                        actions.push(ThreadAction::Report(rule.event, *actor, turn, runtime));
                     }
                 }
             }
         }
         let wishes = [ThreadIntent::Stop, ThreadIntent::Archive, ThreadIntent::Delete];
-        actions.extend(wishes.map(Act::Wish));
+        actions.extend(wishes.map(ThreadAction::Request));
     }
 
-    fn next_state(&self, world: &World, act: Act) -> Option<World> {
-        let mut world = world.clone();
+    fn next_state(&self, state: &ThreadState, act: ThreadAction) -> Option<ThreadState> {
+        let mut state = state.clone();
         match act {
-            Act::Report(event, actor, turn, runtime) => {
-                world.report(event, actor, ThreadGiven { turn, runtime });
+            ThreadAction::Report(event, actor, turn, runtime) => {
+                state.report(event, actor, ThreadGiven { turn, runtime });
             }
-            Act::Wish(wish) => {
-                world.transact(|session| ops::thread_intent(session, THREAD, wish));
+            ThreadAction::Request(wish) => {
+                state.transact(|session| ops::thread_intent(session, THREAD, wish));
             }
         }
-        Some(world)
+        Some(state)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("the invariants hold", |_, world: &World| world.violation.is_none()),
-            Property::always("what goes on has an open turn", |_, world: &World| {
-                let row = world.row();
+            Property::always("the invariants hold", |_, state: &ThreadState| state.violation.is_none()),
+            Property::always("what goes on has an open turn", |_, state: &ThreadState| {
+                let row = state.row();
                 let busy = matches!(row.status(), ThreadStatus::Active | ThreadStatus::Provisioning);
                 !busy || row.turn_open
             }),
-            Property::always("a thread comes to rest, and takes the next turn", |_, world: &World| {
-                comes_to_rest(world.clone())
+            Property::always("a thread comes to rest, and takes the next turn", |_, state: &ThreadState| {
+                reaches_rest(state.clone())
             }),
-            Property::sometimes("a thread is deleted in mid-turn", |_, world: &World| {
-                world.row().deleted && world.row().status().as_str() == "active"
+            Property::sometimes("a thread is deleted in mid-turn", |_, state: &ThreadState| {
+                state.row().deleted && state.row().status().as_str() == "active"
             }),
         ]
     }

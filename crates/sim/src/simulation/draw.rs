@@ -1,4 +1,4 @@
-//! Draws a world: who is in it, what is to be run, how long things take, how often they fail.
+//! Draws a world: its nodes, the pipelines to run, durations, and failure rates.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,45 +7,45 @@ use std::time::Duration;
 use serde_json::Value;
 use sprag_executor::Config;
 use sprag_lifecycle::{
-    Backoff, Concurrency, OnConflict, Plan, PlanStep, Policy, Spread, Surroundings, WorkKind,
+    Backoff, Concurrency, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, Spread, WorkKind,
 };
 use sprag_store::ops::Lease;
 use sprag_store::{Language, Prepared, mix};
 
 use super::Options;
-use super::programs::Wishes;
-use super::record::Course;
-use super::world::{BEGINNING_MS, Role, World};
-use crate::graphs::{Chance, Outside, Script, Scripts, Size, add_graph};
+use super::programs::PersonPlan;
+use super::record::NaturalEnd;
+use super::world::{Role, START_MS, World};
+use crate::graphs::{Chance, Script, Scripts, Size, WaitsFor, add_graph};
 
-/// Where tasks wait that agents come for.
+/// The queue of tasks for agents.
 pub const TASK_QUEUE: &str = "tasks";
 
-/// What was drawn.
-pub struct Cast {
+/// The drawn scenario.
+pub struct Scenario {
     pub executor: Config,
     pub length_ms: i64,
-    /// What a board is a run of.
+    /// The plan of a board.
     pub board: Arc<Plan>,
-    /// What an attached process works off.
+    /// The plan that an attached process executes.
     pub attached: Arc<Plan>,
-    wishes: BTreeMap<usize, Wishes>,
+    person_plan: BTreeMap<usize, PersonPlan>,
     fails_percent: usize,
     hangs_percent: usize,
     longest_ms: usize,
 }
 
-impl Cast {
-    pub fn wishes(&self, person: usize) -> Wishes {
-        self.wishes.get(&person).cloned().unwrap_or_default()
+impl Scenario {
+    pub fn person_plan(&self, person: usize) -> PersonPlan {
+        self.person_plan.get(&person).cloned().unwrap_or_default()
     }
 
-    /// How a process will go.
-    pub fn course(&self, chance: &mut Chance) -> Course {
+    /// Draws the behaviour of a process.
+    pub fn natural_end(&self, chance: &mut Chance) -> NaturalEnd {
         match chance.below(100) {
-            n if n < self.hangs_percent => Course::Hangs,
-            n if n < self.hangs_percent + self.fails_percent => Course::Badly,
-            _ => Course::Well,
+            n if n < self.hangs_percent => NaturalEnd::Hangs,
+            n if n < self.hangs_percent + self.fails_percent => NaturalEnd::Badly,
+            _ => NaturalEnd::Well,
         }
     }
 
@@ -54,56 +54,72 @@ impl Cast {
         1 + chance.below(longest.max(1)) as i64
     }
 
-    /// What a step hands on: told apart from every other, so that a lost one is missed.
+    /// Returns the result of a step. Every result is distinct, so that a lost one is detected.
     pub fn result(&self, lease: Lease) -> Arc<str> {
         format!("{{\"by\":\"{}-{}\"}}", lease.execution, lease.fence).into()
     }
 }
 
-/// Draws the nodes and what they want; the language in which plans are written comes with it.
-pub fn cast(world: &World, chance: &mut Chance, options: &Options) -> (Cast, Words) {
+/// Draws the nodes and their requests. Returns them with the evaluator of the plans.
+pub fn scenario(world: &World, chance: &mut Chance, options: &Options) -> (Scenario, ScriptEvaluator) {
     let mut scripts = Scripts::default();
     let hosts = 1 + chance.below(2);
     let restless = *chance.pick(&[0, 5, 20, 50]);
-    let mut wishes = BTreeMap::new();
+    let mut person_plan = BTreeMap::new();
     {
         let mut state = world.state();
         let mut add = |name: &str, role: Role, least: usize, most: usize, cap: usize, chance: &mut Chance| {
             let many = (least + chance.below(most - least + 1)).min(cap.max(least));
             let named = |at: usize| format!("{name}-{}", at + 1);
-            // On the first host there is always somebody who works, and clears away.
+            // The first host always has a worker, which also removes environments.
             let mut host = |at: usize| if at == 0 { 0 } else { chance.below(hosts) };
             (0..many).map(|at| state.add_node(named(at), role, host(at))).collect::<Vec<usize>>()
         };
-        add("executor", Role::Executor, 1, 3, options.executors, chance);
-        add("worker", Role::Worker, 1, 3, options.workers, chance);
+        if !options.serverless {
+            add("executor", Role::Executor, 1, 3, options.executors, chance);
+            add("worker", Role::Worker, 1, 3, options.workers, chance);
+        }
         add("agent", Role::Agent, 1, 2, options.agents, chance);
-        add("courier", Role::Courier, 0, 1, options.agents.min(1), chance);
-        add("leader", Role::Leader, 0, 1, options.boards, chance);
-        add("attached", Role::Attached, 0, 1, options.attached, chance);
+        if options.serverless {
+            add("attached", Role::Attached, 2, 5, options.attached, chance);
+        } else {
+            add("courier", Role::Courier, 0, 1, options.agents.min(1), chance);
+            add("leader", Role::Leader, 0, 1, options.boards, chance);
+            add("attached", Role::Attached, 0, 1, options.attached, chance);
+            add("forgetter", Role::Collector, 0, 1, options.collectors, chance);
+        }
         for person in add("person", Role::Person, 1, 2, options.persons, chance) {
-            wishes.insert(person, Wishes { plans: Vec::new(), restless });
+            person_plan.insert(person, PersonPlan { plans: Vec::new(), restless });
         }
         if state.nodes.iter().any(|node| node.role == Role::Courier) {
-            state.record.letters = Some(Vec::new());
+            state.record.handoffs = Some(Vec::new());
         }
     }
-    for (person, wishes) in &mut wishes {
+    for (person, person_plan) in &mut person_plan {
         for _ in 0..(1 + chance.below(3)).min(options.runs) {
             let mut own = Chance(mix(chance.below(1 << 30) as u64 ^ *person as u64));
-            wishes.plans.push(plan(&mut own, options, &mut scripts));
+            person_plan.plans.push(plan(&mut own, options, &mut scripts));
         }
     }
-    let attached = plan(chance, options, &mut scripts);
+    let mut attached = plan(chance, options, &mut scripts);
+    if options.serverless {
+        // The runs of the group wait for each other.
+        let on_conflict = *chance.pick(&[OnConflict::Queue, OnConflict::Queue, OnConflict::CancelOlder]);
+        let limit = 1 + chance.below(2) as u32;
+        let mut plan = (*attached).clone();
+        plan.concurrency = Some(Concurrency { group: "group-0".into(), limit, on_conflict });
+        attached = Arc::new(plan);
+    }
     let board = board(chance, &mut scripts);
     for script in &mut scripts.0 {
-        if let Outside::Child(child) = &mut script.outside {
+        if let WaitsFor::Child(child) = &mut script.waits_for {
             *child = with_task_queue(child);
         }
     }
-    let cast = Cast {
+    let scenario = Scenario {
         executor: Config {
             only: None,
+            worker: None,
             sweep_interval: Duration::from_secs(5),
             dispatch_deadline: Duration::from_secs(*chance.pick(&[20, 60, 300])),
             unserved_bound: Duration::from_secs(*chance.pick(&[300, 3600])),
@@ -111,12 +127,12 @@ pub fn cast(world: &World, chance: &mut Chance, options: &Options) -> (Cast, Wor
         length_ms: *chance.pick(&[20_000, 60_000, 120_000, 300_000]),
         board,
         attached,
-        wishes,
+        person_plan,
         fails_percent: *chance.pick(&[0, 5, 20]),
         hangs_percent: *chance.pick(&[0, 0, 2, 10]),
         longest_ms: *chance.pick(&[2_000, 10_000, 60_000]),
     };
-    (cast, Words { scripts, seed: world.seed })
+    (scenario, ScriptEvaluator { scripts, seed: world.seed })
 }
 
 fn plan(chance: &mut Chance, options: &Options, scripts: &mut Scripts) -> Arc<Plan> {
@@ -124,7 +140,7 @@ fn plan(chance: &mut Chance, options: &Options, scripts: &mut Scripts) -> Arc<Pl
     let drawn = add_graph(chance, size, scripts);
     let mut plan = (*with_task_queue(&drawn)).clone();
     for step in &mut plan.steps {
-        // The graphs' own waits are those of a world without clocks.
+        // The delays of the graphs are those of a world without clocks.
         if step.policy.backoff.delay_ms > 0 {
             let delay_ms = 1 + chance.below(8_000) as u64;
             step.policy.backoff = Backoff { delay_ms, jitter_percent: 20, ..Backoff::default() };
@@ -141,12 +157,12 @@ fn plan(chance: &mut Chance, options: &Options, scripts: &mut Scripts) -> Arc<Pl
         plan.concurrency = Some(Concurrency { group, limit: 1 + chance.below(2) as u32, on_conflict });
     }
     if chance.one_in(3) {
-        plan.environment = Some(Surroundings { spec: "{}".into() });
+        plan.environment = Some(PlanEnvironment { spec: "{}".into() });
     }
     Arc::new(plan)
 }
 
-/// Tasks wait where agents come by.
+/// Puts tasks into the queue of the agents.
 fn with_task_queue(plan: &Plan) -> Arc<Plan> {
     let mut plan = plan.clone();
     for step in plan.steps.iter_mut().filter(|step| step.work == WorkKind::Task) {
@@ -168,14 +184,14 @@ fn board(chance: &mut Chance, scripts: &mut Scripts) -> Arc<Plan> {
     Arc::new(Plan::new("board", vec![step]).expect("one step that needs nothing"))
 }
 
-/// The scripts' language, with waits as long as those of people.
+/// The evaluator of the scripts, with delays as long as those of people.
 #[derive(Debug, Clone)]
-pub struct Words {
+pub struct ScriptEvaluator {
     scripts: Scripts,
     seed: u64,
 }
 
-impl Language for Words {
+impl Language for ScriptEvaluator {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
         self.scripts.wanted(step, names)
     }
@@ -193,7 +209,7 @@ impl Language for Words {
             Prepared::Gate { timeout_ms, .. } => *timeout_ms = (!chance.one_in(3)).then_some(patience_ms),
             Prepared::Signal { timeout_ms, .. } => *timeout_ms = Some(patience_ms),
             Prepared::Pause { .. } if chance.one_in(3) => {
-                let wall_ms = BEGINNING_MS + chance.below(600_000) as i64;
+                let wall_ms = START_MS + chance.below(600_000) as i64;
                 prepared = Prepared::Until { wall_ms };
             }
             Prepared::Pause { ms } => *ms = 1 + chance.below(60_000) as u64,

@@ -1,39 +1,38 @@
-//! What goes wrong: drawn from the seed before anything begins, one list of faults, so that each of them can be
-//! left out when a failure is made small.
+//! The faults: drawn from the seed as one list before the start, so that shrinking a failure can leave out each of
+//! them.
 
 use sprag_store::{Error, Fate};
 
 use super::world::{Node, Role};
 use crate::graphs::Chance;
 
-/// One thing that goes wrong, or a while in which things do.
+/// A fault, or a period of faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// A program is killed, and starts again after a while; its processes die with it, or are ended by their
-    /// supervisors soon.
+    /// A program is killed and restarts later. Its processes die with it, or their supervisors end them soon.
     Crash { node: usize, down_ms: i64, at_once: bool },
-    /// A program is stopped, and goes on as if nothing had been.
+    /// A program is stopped, and continues later without noticing.
     Pause { node: usize, ms: i64 },
-    /// A program is asked to end in good order.
+    /// A program is asked to stop in an orderly way.
     Stop { node: usize },
-    /// A node's wall clock is set.
+    /// The wall clock of a node is changed.
     Jump { node: usize, ms: i64 },
-    /// The store's disk is full for a while.
+    /// The store's disk is full for a period.
     Full { ms: i64 },
-    /// For a while, so many in a hundred answers of the store are lost, on the way there or back.
+    /// For a period, this percentage of writes or answers of the store is lost.
     Ambiguous { ms: i64, percent: usize },
-    /// For a while, wake-ups and hand-offs are lost, doubled, late.
+    /// For a period, wake-ups and hand-offs are lost, duplicated or delayed.
     Bus { ms: i64, lost: usize, doubled: usize, late: usize },
-    /// For a while, what a node asks of the store takes long.
+    /// For a period, store operations of a node are slow.
     Slow { node: usize, ms: i64, by_ms: usize },
-    /// Somebody kills a process.
+    /// A process is killed from outside.
     Kill { chosen: usize },
-    /// The files of an environment are gone.
+    /// The files of an environment vanish.
     Lose { chosen: usize },
 }
 
 impl Fault {
-    /// The kind's name.
+    /// Returns the name of the kind.
     pub fn kind(&self) -> &'static str {
         match self {
             Fault::Crash { .. } => "crash",
@@ -50,15 +49,15 @@ impl Fault {
     }
 }
 
-/// A fault and when it begins, in milliseconds from the beginning.
+/// A fault with its start, in milliseconds from the start of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     pub at_ms: i64,
     pub fault: Fault,
 }
 
-/// Draws what goes wrong in the first `length_ms`: how much of each kind is drawn too, so that there are calm
-/// worlds and wild ones, and some in which one thing alone goes wrong.
+/// Draws the faults of the first `length_ms`. The rate of each kind is drawn too, so that some worlds are calm, some
+/// are not, and some have a single kind of fault.
 pub fn draw(chance: &mut Chance, nodes: &[Node], length_ms: i64) -> Vec<Planned> {
     let mut planned = Vec::new();
     for kind in 0..10 {
@@ -95,23 +94,23 @@ fn one(chance: &mut Chance, kind: usize, nodes: &[Node]) -> Option<Fault> {
     })
 }
 
-/// Mostly short, sometimes up to `longest_ms`.
+/// Draws a duration: mostly short, sometimes up to `longest_ms`.
 fn span(chance: &mut Chance, longest_ms: usize) -> i64 {
     let longest = *chance.pick(&[longest_ms / 50, longest_ms / 5, longest_ms]);
     1 + chance.below(longest.max(1)) as i64
 }
 
-/// What goes wrong just now.
+/// The faults that are active now.
 #[derive(Debug, Clone, Default)]
-pub struct Weather {
+pub struct ActiveFaults {
     full_until_ms: i64,
     ambiguous: (i64, usize),
     bus: (i64, usize, usize, usize),
     slow: Vec<(usize, i64, usize)>,
 }
 
-impl Weather {
-    /// A while begins.
+impl ActiveFaults {
+    /// Starts a period of faults.
     pub fn set(&mut self, now_ms: i64, fault: &Fault) {
         match fault {
             Fault::Full { ms } => self.full_until_ms = self.full_until_ms.max(now_ms + ms),
@@ -122,12 +121,12 @@ impl Weather {
         }
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn clear(&mut self) {
-        *self = Weather::default();
+        *self = ActiveFaults::default();
     }
 
-    /// How long a write or its answer is under way.
+    /// Returns the delay of a write or of its answer.
     pub fn delay_ms(&self, chance: &mut Chance, now_ms: i64, node: usize) -> i64 {
         let slow = self.slow.iter().find(|(of, until_ms, _)| *of == node && *until_ms > now_ms);
         match slow {
@@ -137,24 +136,21 @@ impl Weather {
         }
     }
 
-    /// What becomes of a write that arrives now.
+    /// Returns the fate of a write that arrives now.
     pub fn fate(&self, chance: &mut Chance, now_ms: i64) -> Fate {
         if self.full_until_ms > now_ms {
             return Fate::Fails(Error::Full { path: "the simulated disk".into() });
         }
-        match self.loses(chance, now_ms) {
-            true => Fate::Lost(unknown()),
-            false => Fate::Arrives,
-        }
+        if self.loses(chance, now_ms) { Fate::Lost(unknown()) } else { Fate::Arrives }
     }
 
-    /// Whether an answer is lost now.
+    /// Returns whether an answer is lost now.
     pub fn loses(&self, chance: &mut Chance, now_ms: i64) -> bool {
         let (until_ms, percent) = self.ambiguous;
         until_ms > now_ms && chance.below(200) < percent
     }
 
-    /// When copies of a message arrive: none, one, several.
+    /// Returns the arrival times of a message's copies; empty if the message is lost.
     pub fn deliveries(&self, chance: &mut Chance, now_ms: i64) -> Vec<i64> {
         let (until_ms, lost, doubled, late) = self.bus;
         if until_ms <= now_ms {
@@ -176,7 +172,7 @@ impl Weather {
     }
 }
 
-/// What a caller is told whose answer was lost.
+/// Returns the error for a caller whose answer was lost.
 pub fn unknown() -> Error {
     Error::Unknown { path: "the simulated disk".into(), reason: "the answer was lost".into() }
 }

@@ -1,4 +1,4 @@
-//! What a program meets on its way to the store and back, and how it hears of changes.
+//! The way of a program's operations to the store and back, and the delivery of wake-ups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use sprag_store::{Error, Fate, Machine, Row, Task, Topic, Written};
 use tokio::sync::Notify;
 
 use super::faults::unknown;
-use super::world::{Event, Place, State, World};
+use super::world::{Event, ProgramHandle, State, World};
 use crate::check::{self, Violation};
 
-impl Machine for Place {
+impl Machine for ProgramHandle {
     fn boot_ms(&self) -> i64 {
         self.world.now_ms()
     }
@@ -36,14 +36,14 @@ impl Machine for Place {
             let now_ms = world.now_ms();
             let mut state = world.state();
             let state = &mut *state;
-            let fate = state.weather.fate(&mut state.chance, now_ms);
+            let fate = state.active_faults.fate(&mut state.chance, now_ms);
             match &fate {
                 Fate::Lost(_) => state.summary.count("write lost"),
                 Fate::Fails(_) => state.summary.count("write on a full disk"),
                 Fate::Arrives => {}
             }
             state.writes += 1;
-            world.dice.begin(state.writes);
+            world.entropy.begin(state.writes);
             fate
         })
     }
@@ -51,6 +51,13 @@ impl Machine for Place {
     fn answer(&self, what: &'static str, written: Written) -> Task<Option<Error>> {
         let committed = written.error.is_none();
         self.world.written(self.node, what, written);
+        // Draws between two writes restart as well, because SQLite may have run the last one twice.
+        let answers = {
+            let mut state = self.world.state();
+            state.answers += 1;
+            state.answers
+        };
+        self.world.entropy.begin(!answers);
         let (world, node) = (Arc::clone(&self.world), self.node);
         Box::pin(async move {
             let on_the_way_ms = world.delay_ms(node);
@@ -58,12 +65,12 @@ impl Machine for Place {
                 let now_ms = world.now_ms();
                 let mut state = world.state();
                 let state = &mut *state;
-                state.weather.loses(&mut state.chance, now_ms)
+                state.active_faults.loses(&mut state.chance, now_ms)
             };
             world.pause(Duration::from_millis(on_the_way_ms)).await;
             if lost && committed {
                 world.state().summary.count("answer lost");
-                world.tell(node, format_args!("does not hear the answer"));
+                world.record(node, format_args!("does not hear the answer"));
             }
             lost.then(unknown)
         })
@@ -75,21 +82,30 @@ impl World {
         let now_ms = self.now_ms();
         let mut state = self.state();
         let state = &mut *state;
-        state.weather.delay_ms(&mut state.chance, now_ms, node) as u64
+        state.active_faults.delay_ms(&mut state.chance, now_ms, node) as u64
     }
 
-    /// A write has come to its end in the store: it is told, checked, and those who may want to know are rung.
+    /// Handles a write that the store has finished: records it, checks it, and wakes the listeners.
     fn written(&self, node: usize, what: &'static str, written: Written) {
         let now_ms = self.now_ms();
         let mut state = self.state();
         let state = &mut *state;
         state.summary.operations += 1;
-        state.story.tell_write(now_ms, &state.nodes[node].name, what, &written);
+        state.event_log.record_write(now_ms, &state.nodes[node].name, what, &written);
         if let Some(error) = &written.error {
             if let Some(violation) = misbehaves(error) {
                 state.violation.get_or_insert(violation);
             }
             return;
+        }
+        if what.contains("forget_runs") {
+            let known: Vec<_> = state.record.runs.keys().copied().collect();
+            let there = self.store.read(|db| db.runs_there(&known)).unwrap_or_default();
+            if let Err(violation) = state.record.forgets(&there) {
+                state.violation.get_or_insert(violation);
+            }
+            let count = state.record.forgotten.len() as u64;
+            state.summary.forgotten = count;
         }
         if !written.entries.is_empty() {
             let checked = self.check(state, &written).and_then(|()| state.record.follow(&written.entries));
@@ -103,9 +119,9 @@ impl World {
         }
     }
 
-    /// The invariants of a change; of the whole state now and then, for that costs more.
+    /// Checks the invariants of a change. Checks the whole state only now and then, because that costs more.
     fn check(&self, state: &mut State, written: &Written) -> Result<(), Violation> {
-        /// How often everything is looked at.
+        /// The number of writes between two checks of the whole state.
         const WHOLE: u64 = 16;
         let Some(rows) = self.store.with_tables(|tables| tables.rows()) else { return Ok(()) };
         check::change(&state.last, &rows, &written.entries)?;
@@ -119,21 +135,21 @@ impl World {
     }
 
     fn ring(&self, state: &mut State, now_ms: i64, topic: &Topic) {
-        for ear in state.ears(topic) {
-            let copies = state.weather.deliveries(&mut state.chance, now_ms);
+        for ear in state.listeners(topic) {
+            let copies = state.active_faults.deliveries(&mut state.chance, now_ms);
             state.summary.count_messages(copies.len());
             for after_ms in copies {
                 state.at(now_ms + after_ms, Event::Ring(ear.clone()));
             }
         }
-        if let Topic::Queue(queue, _) = topic {
+        if let Topic::Queue(queue) = topic {
             self.post(state, now_ms, queue);
         }
     }
 
-    /// Every hand-off is also a message, to whoever takes them: with the fence of the moment it was sent.
+    /// Sends a message for every hand-off to programs that receive messages, with the fence at the time of sending.
     fn post(&self, state: &mut State, now_ms: i64, queue: &str) {
-        if state.record.letters.is_none() {
+        if state.record.handoffs.is_none() {
             return;
         }
         let waiting = self.store.read(|db| db.claimable(queue, 0, 4)).unwrap_or_default();
@@ -144,14 +160,14 @@ impl World {
             let Ok(Some(row)) = row else { continue };
             debug_assert!(!row.status().is_terminal());
             let told = Lease { execution: row.id, fence: row.fence };
-            let copies = state.weather.deliveries(&mut state.chance, now_ms);
-            let letters = state.record.letters.get_or_insert_default();
-            letters.extend(copies.into_iter().map(|after_ms| (now_ms + after_ms, told)));
+            let copies = state.active_faults.deliveries(&mut state.chance, now_ms);
+            let handoffs = state.record.handoffs.get_or_insert_default();
+            handoffs.extend(copies.into_iter().map(|after_ms| (now_ms + after_ms, told)));
         }
     }
 }
 
-/// What no operation may answer, whatever was asked: it says that the engine contradicts itself.
+/// Returns the violation, if an error shows that the engine contradicts itself.
 fn misbehaves(error: &Error) -> Option<Violation> {
     let wrong = match error {
         Error::Refused(why) => ["the walk and the tables", "is incomplete", "unexpected way"]

@@ -1,4 +1,4 @@
-//! Many seeds at once, on as many threads as there are; each seed alone is single-threaded.
+//! Runs many seeds on all threads; each seed is single-threaded.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{Failure, Options, Summary, run};
 use crate::check::Violation;
 
-/// Plays `count` seeds from `first` on; the first failure ends it. The order in which threads take seeds has no
-/// part in what comes of them.
+/// Runs `count` seeds from `first` on and stops at the first failure. The order in which threads take seeds does not
+/// affect the results.
 pub fn run_many(first: u64, count: u64, threads: usize, options: &Options) -> Result<Summary, Box<Failure>> {
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count);
@@ -39,13 +39,13 @@ pub fn run_many(first: u64, count: u64, threads: usize, options: &Options) -> Re
     all.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Plays one seed; a panic in the engine is a failure like any other.
+/// Runs one seed. A panic in the engine is a failure like any other.
 pub fn run_caught(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
     catch_unwind(AssertUnwindSafe(|| run(seed, options))).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().cloned();
         let words = words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()));
         let violation = Violation { invariant: "nothing panics", seen: words.unwrap_or_default() };
         let options = options.clone();
-        Err(Box::new(Failure { seed, options, violation, story: Vec::new(), faults: Vec::new() }))
+        Err(Box::new(Failure { seed, options, violation, event_log: Vec::new(), faults: Vec::new() }))
     })
 }

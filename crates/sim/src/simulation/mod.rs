@@ -1,5 +1,5 @@
-//! The whole engine in a simulated world: the executor, the worker and the store that ship, several of each, on
-//! a clock, a bus, disks and processes that are drawn from a seed, and with faults.
+//! The whole engine in a simulated world: several instances of the shipped executor, worker and store, with a clock, a
+//! bus, disks and processes that are drawn from a seed, and with faults.
 //!
 //! ```text
 //!   seed ──▶ draw: nodes, pipelines, faults
@@ -8,20 +8,20 @@
 //!    one clock │  agents, persons, leaders ──────┼─▶ machine ─▶ store │  (simulated: the world's own record)
 //!    one thread└─ faults: crash, pause, jump, …  └── lost, late, full ┘
 //!                        │
-//!   quiet: nothing goes wrong any more ──▶ everything must come to its end
+//!   quiet: the faults end ──▶ everything must come to an end
 //! ```
 //!
-//! [`run`] plays one seed. Every write is checked, what really ran is checked against the promises, and in the
-//! end everything that somebody was told must be there. [`shrink()`] makes a failure small.
+//! [`run`] runs one seed. It checks every write against the invariants, checks the real processes against the
+//! guarantees, and checks at the end that every acknowledged result is stored. [`shrink()`] reduces a failure.
 
 mod draw;
+mod event_log;
 mod faults;
 mod machine;
 mod many;
 mod programs;
 mod record;
 mod shrink;
-mod story;
 mod verdict;
 mod workspace;
 mod world;
@@ -29,96 +29,106 @@ mod world;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sprag_lifecycle::RunId;
 use sprag_store::{JournalEntry, SqliteOptions, Store};
 
 use crate::check::Violation;
 use crate::graphs::Chance;
-use draw::Cast;
+use draw::Scenario;
 use faults::{Fault, Planned};
 use record::End;
-use world::{BEGINNING_MS, Event, Place, Role, Scheduler, World};
+use world::{Event, ProgramHandle, Role, START_MS, Scheduler, World};
 
 pub use many::{run_caught, run_many};
 pub use shrink::shrink;
 
 /// The store of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Kind {
-    /// In memory: every write is checked.
+pub enum StoreKind {
+    /// In memory; every write is checked.
     #[default]
     Memory,
-    /// A SQLite file: what happens must be what happens in memory.
+    /// A SQLite file; the events must be the same as in memory.
     Sqlite,
 }
 
-/// How a seed is played. Less of anything is how a failure is made small.
+/// The options of a run of one seed. Shrinking reduces them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The store.
-    pub store: Kind,
-    /// Keeps the story.
-    pub tell: bool,
-    /// Faults that are left out, by their place in the list.
+    /// The kind of store.
+    pub store: StoreKind,
+    /// Whether to keep the event log.
+    pub keep_log: bool,
+    /// The indices of faults that are left out.
     pub without: Vec<usize>,
-    /// Executors, at most.
+    /// The most executors.
     pub executors: usize,
-    /// Workers, at most.
+    /// The most workers.
     pub workers: usize,
-    /// Agents that come by for tasks, at most.
+    /// The most agents that claim tasks.
     pub agents: usize,
-    /// Boards, at most.
+    /// The most boards.
     pub boards: usize,
-    /// Processes that work off their own run, at most.
+    /// The most processes that execute their own run.
     pub attached: usize,
-    /// Persons, at most.
+    /// The most programs that delete finished runs.
+    pub collectors: usize,
+    /// The most persons.
     pub persons: usize,
-    /// Runs that each person wants, at most.
+    /// The most runs that each person starts.
     pub runs: usize,
-    /// Steps of a run, at most.
+    /// The most steps of a run.
     pub steps: usize,
+    /// Whether there are no executors and workers for all runs, but only processes that execute their own run, in one
+    /// group.
+    pub serverless: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
-            store: Kind::Memory,
-            tell: false,
+            store: StoreKind::Memory,
+            keep_log: false,
             without: Vec::new(),
             executors: 3,
             workers: 3,
             agents: 2,
             boards: 1,
             attached: 1,
+            collectors: 1,
             persons: 2,
             runs: 3,
             steps: 5,
+            serverless: false,
         }
     }
 }
 
-/// What came of one seed, or of many.
+/// The results of one or many seeds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Seeds played.
+    /// The number of seeds.
     pub seeds: u64,
-    /// Simulated time.
+    /// The simulated time in milliseconds.
     pub simulated_ms: u64,
-    /// Writes that reached the store.
+    /// The number of writes that reached the store.
     pub operations: u64,
-    /// Runs that were made.
+    /// The number of created runs.
     pub runs: u64,
-    /// Steps that were finished.
+    /// The number of finished steps.
     pub steps: u64,
-    /// Processes that were begun.
+    /// The number of deleted runs.
+    pub forgotten: u64,
+    /// The number of started processes.
     pub starts: u64,
-    /// Of these, how many were lost with their worker or lease, so that their step was begun again.
+    /// The number of processes that were lost with their worker or lease, so that their step was started again.
     pub again: u64,
-    /// What went wrong, by kind.
+    /// The number of faults, by kind.
     pub faults: BTreeMap<&'static str, u64>,
-    /// The hash of the story; of many seeds, of all their hashes.
+    /// The hash of the event log; of many seeds, the hash of all their hashes.
     pub hash: u64,
-    /// The story, if it was to be told.
-    pub story: Vec<String>,
+    /// The event log, if the options ask for it.
+    pub event_log: Vec<String>,
 }
 
 impl Summary {
@@ -139,13 +149,14 @@ impl Summary {
         self.steps += entries.iter().filter(|entry| entry.event == "step.succeeded").count() as u64;
     }
 
-    /// Adds another seed's.
+    /// Adds the results of another seed.
     pub fn add(&mut self, other: &Summary) {
         self.seeds += other.seeds;
         self.simulated_ms += other.simulated_ms;
         self.operations += other.operations;
         self.runs += other.runs;
         self.steps += other.steps;
+        self.forgotten += other.forgotten;
         self.starts += other.starts;
         self.again += other.again;
         for (kind, count) in &other.faults {
@@ -162,8 +173,8 @@ impl std::fmt::Display for Summary {
         write!(
             f,
             "{} seeds, {hours:.0} simulated hours, {} operations, {} runs, {} steps done; \
-             {} processes begun, {} of them lost and begun again ({percent:.1} %); faults:",
-            self.seeds, self.operations, self.runs, self.steps, self.starts, self.again
+             {} runs forgotten; {} processes begun, {} of them lost and begun again ({percent:.1} %); faults:",
+            self.seeds, self.operations, self.runs, self.steps, self.forgotten, self.starts, self.again
         )?;
         for (kind, count) in &self.faults {
             write!(f, " {kind} {count},")?;
@@ -172,25 +183,25 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// A seed that failed.
+/// A failed seed.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// The seed.
+    /// The number of the seed.
     pub seed: u64,
-    /// How it was played.
+    /// The options of the run.
     pub options: Options,
-    /// What does not hold.
+    /// The violated invariant.
     pub violation: Violation,
-    /// What happened, if it was to be told.
-    pub story: Vec<String>,
-    /// What went wrong, in order, without what was left out.
+    /// The event log, if the options ask for it.
+    pub event_log: Vec<String>,
+    /// The faults in order, by index, without those that were left out.
     pub faults: Vec<(usize, String)>,
 }
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Violation { invariant, seen } = &self.violation;
-        for line in &self.story {
+        for line in &self.event_log {
             writeln!(f, "{line}")?;
         }
         writeln!(f, "seed {} breaks \"{invariant}\": {seen}", self.seed)?;
@@ -201,45 +212,48 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// How long everything has to come to its end once nothing goes wrong any more.
-const PATIENCE_MS: i64 = 4 * 3_600_000;
-/// How often it is looked whether everything is over.
+/// The time within which everything must end after the last fault. A step that no worker of its host serves fails after
+/// an hour; a run may have several of them, one after another, and again after a rework.
+const MAX_DRAIN_MS: i64 = 24 * 3_600_000;
+/// The longest time that a run may stay reserved for a dead worker after the last fault.
+const LOOKED_AT_WITHIN_MS: i64 = 15_000;
+/// The interval of the check whether everything has ended.
 const LOOK_MS: i64 = 2_000;
 
-/// Plays one seed.
+/// Runs one seed.
 pub fn run(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
     let clocks = world::clocks(seed);
     let folder = Folder::new(options.store);
     let store = match &folder.0 {
         None => Ok(Store::in_memory(clocks.0.clone(), clocks.1.clone())),
-        Some(path) => Store::open_with(path, SqliteOptions::default(), clocks.0.clone(), clocks.1.clone()),
+        Some(path) => Store::open_with(path, SqliteOptions::simulated(), clocks.0.clone(), clocks.1.clone()),
     };
     let store = store.expect("a store can be made");
     let world = World::new(store.clone(), clocks, seed, options.clone());
     let mut chance = world.chance(0xd2);
-    let (cast, words) = draw::cast(&world, &mut chance, options);
+    let (scenario, words) = draw::scenario(&world, &mut chance, options);
     let _ = store.speaking(Arc::new(words));
-    let cast = Arc::new(cast);
+    let scenario = Arc::new(scenario);
     let planned =
-        faults::draw(&mut Chance(chance.below(1 << 40) as u64), &world.state().nodes, cast.length_ms);
-    let mut director = Director { world: Arc::clone(&world), cast, planned };
-    director.set_the_stage();
+        faults::draw(&mut Chance(chance.below(1 << 40) as u64), &world.state().nodes, scenario.length_ms);
+    let mut director = Director { world: Arc::clone(&world), scenario, planned, orphans: BTreeMap::new() };
+    director.schedule();
     let mut scheduler = Scheduler::new(Arc::clone(&world));
     scheduler.run(|scheduler, event| director.fire(scheduler, event));
     drop(scheduler);
     director.close()
 }
 
-/// A folder of its own for a store on disk, gone with the simulation.
+/// A temporary folder for a store on disk, removed after the simulation.
 struct Folder(Option<std::path::PathBuf>);
 
 impl Folder {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: StoreKind) -> Self {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
-        if kind == Kind::Memory {
+        if kind == StoreKind::Memory {
             return Folder(None);
         }
-        // Where there is memory for files, nothing waits for a disk.
+        // A file system in memory avoids waiting for a disk.
         let shared = std::path::Path::new("/dev/shm");
         let root = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
         let nth = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -255,35 +269,37 @@ impl Drop for Folder {
     }
 }
 
-/// Brings about what was planned.
+/// Starts programs and faults according to the plan.
 struct Director {
     world: Arc<World>,
-    cast: Arc<Cast>,
+    scenario: Arc<Scenario>,
     planned: Vec<Planned>,
+    /// Runs that are reserved for a dead worker, with the time of the first observation.
+    orphans: BTreeMap<RunId, i64>,
 }
 
 impl Director {
-    fn set_the_stage(&mut self) {
+    fn schedule(&mut self) {
         let mut state = self.world.state();
         for node in 0..state.nodes.len() {
             let after_ms = state.chance.below(500) as i64;
-            state.at(BEGINNING_MS + after_ms, Event::Up(node));
+            state.at(START_MS + after_ms, Event::Up(node));
         }
         for (at, planned) in self.planned.iter().enumerate() {
             if !self.world.options.without.contains(&at) {
-                state.at(BEGINNING_MS + planned.at_ms, Event::Fault(at));
+                state.at(START_MS + planned.at_ms, Event::Fault(at));
             }
         }
-        state.at(BEGINNING_MS + self.cast.length_ms, Event::Quiet);
+        state.at(START_MS + self.scenario.length_ms, Event::Quiet);
     }
 
-    /// Does what an event says; whether to go on.
+    /// Handles an event. Returns whether to continue.
     fn fire(&mut self, scheduler: &mut Scheduler, event: Event) -> bool {
         let world = Arc::clone(&self.world);
         match event {
             Event::Wake(_) | Event::Ring(_) => {}
             Event::Fault(at) => self.fault(scheduler, at),
-            Event::GoOn(node) => scheduler.go_on(node),
+            Event::PauseEnds(node) => scheduler.end_pause(node),
             Event::Up(node) => self.start(node),
             Event::Ended(node, life) => self.ended(scheduler, node, life),
             Event::ProcessEnds(process) | Event::ProcessGone(process) => world.process_gone(process),
@@ -292,6 +308,20 @@ impl Director {
             Event::Look => return self.look(),
         }
         true
+    }
+
+    /// Checks that a run that is reserved for a dead worker is freed by the next sweep.
+    fn look_at_reservations(&mut self) {
+        let now_ms = self.world.now_ms();
+        let orphans = self.world.store.read(|db| db.orphaned_runs(usize::MAX)).unwrap_or_default();
+        self.orphans.retain(|run, _| orphans.contains(run));
+        for run in orphans {
+            let since_ms = *self.orphans.entry(run).or_insert(now_ms);
+            if now_ms - since_ms > LOOKED_AT_WITHIN_MS {
+                let seen = format!("{run} is reserved to a worker that is gone since {since_ms}");
+                self.world.violate(Violation { invariant: "I20 every reservation is looked at", seen });
+            }
+        }
     }
 
     fn start(&self, node: usize) {
@@ -305,9 +335,9 @@ impl Director {
             kept.life += 1;
             kept.life
         };
-        self.world.tell(node, format_args!("starts"));
-        let place = Arc::new(Place { world: Arc::clone(&self.world), node, life });
-        let program = programs::begin(Arc::clone(&place), &self.cast);
+        self.world.record(node, format_args!("starts"));
+        let handle = Arc::new(ProgramHandle { world: Arc::clone(&self.world), node, life });
+        let program = programs::begin(Arc::clone(&handle), &self.scenario);
         let world = Arc::clone(&self.world);
         let task = Box::pin(async move {
             program.await;
@@ -321,7 +351,7 @@ impl Director {
             return;
         }
         scheduler.drop_tasks(node);
-        self.world.tell(node, format_args!("has ended"));
+        self.world.record(node, format_args!("has ended"));
         let mut state = self.world.state();
         state.nodes[node].up = false;
         if matches!(state.nodes[node].role, Role::Executor | Role::Worker) {
@@ -337,7 +367,7 @@ impl Director {
             return;
         }
         world.state().summary.count(fault.kind());
-        world.tell(usize::MAX, format_args!("fault {at}: {fault:?}"));
+        world.record(usize::MAX, format_args!("fault {at}: {fault:?}"));
         match *fault {
             Fault::Crash { node, down_ms, at_once } => {
                 if world.state().nodes[node].up {
@@ -347,7 +377,7 @@ impl Director {
             }
             Fault::Pause { node, ms } => {
                 world.state().nodes[node].paused = true;
-                world.after(ms, Event::GoOn(node));
+                world.after(ms, Event::PauseEnds(node));
             }
             Fault::Stop { node } => {
                 if let Some(stop) = &world.state().nodes[node].stop {
@@ -374,7 +404,7 @@ impl Director {
             }
             Fault::Full { .. } | Fault::Ambiguous { .. } | Fault::Bus { .. } | Fault::Slow { .. } => {
                 let now_ms = world.now_ms();
-                world.state().weather.set(now_ms, fault);
+                world.state().active_faults.set(now_ms, fault);
             }
         }
     }
@@ -391,22 +421,22 @@ impl Director {
         scheduler.drop_tasks(node);
         for process in theirs {
             self.world.state().record.processes[process].orphan = true;
-            // A supervisor sees that its worker is gone, and ends the tree; or both were killed at once.
+            // The supervisor notices the death of its worker and ends the tree, or both were killed at once.
             let grace_ms = if at_once { 0 } else { record::LEASE_GRACE_MS };
             self.world.end_process(process, End::LeaseLost, grace_ms);
         }
     }
 
     fn quiet(&mut self, scheduler: &mut Scheduler) {
-        self.world.tell(usize::MAX, format_args!("from here on nothing goes wrong any more"));
+        self.world.record(usize::MAX, format_args!("from here on nothing goes wrong any more"));
         let nodes = {
             let mut state = self.world.state();
             state.quiet = true;
-            state.weather.clear();
+            state.active_faults.clear();
             state.nodes.len()
         };
         for node in 0..nodes {
-            scheduler.go_on(node);
+            scheduler.end_pause(node);
             let role = self.world.state().nodes[node].role;
             if !matches!(role, Role::Leader) {
                 self.start(node);
@@ -415,11 +445,14 @@ impl Director {
         self.world.after(LOOK_MS, Event::Look);
     }
 
-    fn look(&self) -> bool {
+    fn look(&mut self) -> bool {
         let now_ms = self.world.now_ms();
+        if !self.world.options.serverless {
+            self.look_at_reservations();
+        }
         match verdict::is_over(&self.world) {
             Ok(()) => false,
-            Err(left) if now_ms > BEGINNING_MS + self.cast.length_ms + PATIENCE_MS => {
+            Err(left) if now_ms > START_MS + self.scenario.length_ms + MAX_DRAIN_MS => {
                 self.world.violate(Violation { invariant: "I10 everything comes to its end", seen: left });
                 false
             }
@@ -436,12 +469,12 @@ impl Director {
         let violation = state.violation.take().or(judged.err());
         let mut summary = std::mem::take(&mut state.summary);
         summary.seeds = 1;
-        summary.simulated_ms = (self.world.now_ms() - BEGINNING_MS) as u64;
+        summary.simulated_ms = (self.world.now_ms() - START_MS) as u64;
         summary.starts = state.record.starts;
         summary.again = state.record.again;
-        summary.hash = state.story.hash();
+        summary.hash = state.event_log.hash();
         let Some(violation) = violation else {
-            summary.story = state.story.take_lines();
+            summary.event_log = state.event_log.take_lines();
             return Ok(summary);
         };
         let without = &self.world.options.without;
@@ -450,7 +483,7 @@ impl Director {
             seed: self.world.seed,
             options: self.world.options.clone(),
             violation,
-            story: state.story.take_lines(),
+            event_log: state.event_log.take_lines(),
             faults: kept
                 .map(|(at, planned)| (at, format!("at {} ms: {:?}", planned.at_ms, planned.fault)))
                 .collect(),

@@ -1,11 +1,11 @@
-//! The world's own record: which processes really ran, when, and how they ended. It is what the promises are
-//! about, so it is not the database's word that decides here.
+//! The world's own record of processes: which ones really ran, when, and how they ended. The guarantees are about
+//! processes, so this record decides, not the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    ExecutionId, Following, OnFail, Plan, RunId, RunStatus, StepEvent, StepNo, StepStatus, Word, WorkKind,
+    ExecutionId, OnFail, Plan, RunId, RunStatus, StepEvent, StepNo, StepStatus, TaskNeed, Word, WorkKind,
 };
 use sprag_store::ops::Lease;
 use sprag_store::{Id, JournalEntry};
@@ -15,89 +15,109 @@ use super::workspace::Directory;
 use super::world::{Event, World};
 use crate::check::Violation;
 
-/// How a process is to end, if nobody ends it.
+/// The natural end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Course {
+pub enum NaturalEnd {
     Well,
     Badly,
-    /// It would never end.
+    /// It never ends by itself.
     Hangs,
 }
 
-/// Why a process has ended.
+/// The reason why a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself.
+    /// It exited by itself.
     Exited,
-    /// Its lease was not renewed, or its worker is gone.
+    /// Its lease was not renewed, or its worker died.
     LeaseLost,
-    /// Its worker told it so.
+    /// Its worker stopped it.
     Cancelled,
-    /// It took too long.
+    /// It exceeded its time limit.
     Timeout,
-    /// Somebody else killed it.
+    /// It was killed from outside.
     Killed,
 }
 
-/// One command's tree.
+/// The process tree of one command.
 pub struct Process {
     pub lease: Lease,
     pub node: usize,
     pub host: usize,
-    pub course: Course,
+    pub natural_end: NaturalEnd,
     pub alive: bool,
-    /// Its worker was killed, and its supervisor is ending it: for that moment, the next attempt may begin on another
-    /// host, where nobody sees it. (On its own host, the next one waits for its lock.)
+    /// Whether its worker was killed and its supervisor is ending it. During that moment the next attempt may start on
+    /// another host, which cannot see it. (On its own host, the next attempt waits for its lock.)
     pub orphan: bool,
-    /// Being ended, for this reason.
+    /// The reason for which it is being ended, if it is.
     pub ending: Option<End>,
-    /// Its supervisor ends it then, unless it is renewed.
+    /// The time at which its supervisor ends it unless it is renewed.
     pub guard_ms: i64,
-    /// Where it works, if its run has an environment.
+    /// Its directory, if its run has an environment.
     pub directory: Option<Arc<str>>,
     pub over: Arc<Notify>,
 }
 
-/// What somebody was told, and may rely on.
+/// An acknowledged result that its caller may rely on.
 #[derive(Debug, Clone)]
 pub enum Acknowledged {
     Run(RunId),
-    Answer(Id, Arc<str>),
+    Answer(RunId, Id, Arc<str>),
     Task(RunId, StepNo),
     Completed(ExecutionId, Option<Arc<str>>),
 }
 
-/// See the module's documentation.
+/// The record of one world. See the module's documentation.
 #[derive(Default)]
 pub struct Record {
     pub processes: Vec<Process>,
     started: BTreeSet<ExecutionId>,
-    /// Steps whose completion was committed, and that nobody sent back since.
+    /// Steps whose completion was committed, and which were not sent back since.
     finished: BTreeSet<(RunId, StepNo)>,
-    /// When a step was last readied, and when it was last sent back: a task that was ready before one of its needs was
-    /// tried again is not called back.
+    /// The times at which each step became ready and was last sent back: a task that was ready before one of its needs
+    /// was retried is not revoked.
     ready: BTreeMap<(RunId, StepNo), u64>,
     back: BTreeMap<(RunId, StepNo), u64>,
-    /// Runs whose effects were carried out since they last ended.
-    pub tended: BTreeSet<RunId>,
+    /// Runs whose effects were executed since they last ended.
+    pub effects_done: BTreeSet<RunId>,
     pub acknowledged: Vec<Acknowledged>,
-    /// Hand-off messages under way, if anybody takes them: when they arrive, and of what they tell.
-    pub letters: Option<Vec<(i64, Lease)>>,
-    /// Persons whose runs are all made, or refused.
-    pub satisfied: BTreeSet<usize>,
+    /// All created runs, and whether the journal says that they have ended.
+    pub runs: BTreeMap<RunId, bool>,
+    /// Runs that retention has deleted.
+    pub forgotten: BTreeSet<RunId>,
+    /// The runs of requests with an idempotency key.
+    keys: BTreeMap<Arc<str>, RunId>,
+    /// Hand-off messages in transit, if a program receives them: arrival time and lease.
+    pub handoffs: Option<Vec<(i64, Lease)>>,
+    /// Persons whose runs are all created or refused.
+    pub done_persons: BTreeSet<usize>,
     pub starts: u64,
     pub again: u64,
 }
 
 impl Record {
-    /// Takes note of what the journal says: what was sent back may be run again.
+    /// I25: a request that is repeated with its key finds the run that it has made.
+    pub fn answers_key(&mut self, key: &Arc<str>, run: RunId) -> Result<(), Violation> {
+        let first = *self.keys.entry(Arc::clone(key)).or_insert(run);
+        ensure(first == run, "I25 a key makes one run", || {
+            format!("key {key} has made {first}, and is answered with {run}")
+        })
+    }
+
+    /// Follows the journal: a step that was sent back may run again.
     pub fn follow(&mut self, entries: &[JournalEntry]) -> Result<(), Violation> {
         for entry in entries {
+            if entry.entity == "run"
+                && let Some(run) = entry.place.run
+            {
+                let ended = RunStatus::parse(entry.to).is_some_and(RunStatus::is_terminal);
+                self.runs.insert(run, ended);
+            }
             if entry.entity == "run"
                 && entry.to == RunStatus::Running.as_str()
                 && let Some(run) = entry.place.run
             {
-                self.tended.remove(&run);
+                self.effects_done.remove(&run);
             }
             let (Some(run), Some(step)) = (entry.place.run, entry.place.step) else { continue };
             match (entry.entity, entry.event) {
@@ -129,7 +149,7 @@ impl Record {
                 if let Some(process) = process {
                     let well = !process.alive
                         && process.ending == Some(End::Exited)
-                        && process.course == Course::Well;
+                        && process.natural_end == NaturalEnd::Well;
                     let seen = || format!("{id} is reported as done, and its process is not");
                     ensure(well, "I4 what is reported has happened", seen)?;
                 }
@@ -141,7 +161,18 @@ impl Record {
         Ok(())
     }
 
-    /// The live process of a step, if it has one.
+    /// Compares the stored runs with the record after a deletion.
+    pub fn forgets(&mut self, there: &BTreeSet<RunId>) -> Result<(), Violation> {
+        for (run, ended) in &self.runs {
+            if there.contains(run) || !self.forgotten.insert(*run) {
+                continue;
+            }
+            ensure(*ended, "only what has ended is forgotten", || format!("{run} is gone, and it goes on"))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the live process of a step, if it has one.
     pub fn alive(&self, run: RunId, step: StepNo) -> Option<usize> {
         self.processes.iter().position(|process| {
             process.alive && (process.lease.execution.run, process.lease.execution.step) == (run, step)
@@ -152,13 +183,13 @@ impl Record {
         self.alive(run, step).is_some_and(|process| !self.processes[process].orphan)
     }
 
-    /// A process begins: what must hold by the record alone.
+    /// Checks by the record alone that a process may start.
     fn begins(&mut self, id: ExecutionId) -> Result<(), Violation> {
         ensure(self.started.insert(id), "I6 one start per attempt", || format!("{id} begins again"))?;
         self.is_free(id)
     }
 
-    /// Nobody else is at the step, and it is not finished.
+    /// Checks that no other process works on the step, and that it is not finished.
     fn is_free(&self, id: ExecutionId) -> Result<(), Violation> {
         let ExecutionId { run, step, .. } = id;
         ensure(!self.goes_on(run, step), "O13 attempts do not overlap", || {
@@ -167,11 +198,11 @@ impl Record {
         ensure(!self.finished.contains(&(run, step)), "O14 no finished step runs again", || format!("{id}"))
     }
 
-    /// The tasks of a board that a task needs.
+    /// Checks that the tasks which a task needs have finished.
     fn tasks_are_over(
         &self,
         id: ExecutionId,
-        needs: &[Following],
+        needs: &[TaskNeed],
         status: impl Fn(StepNo) -> Option<StepStatus>,
     ) -> Result<(), Violation> {
         let ready = self.ready.get(&(id.run, id.step)).copied().unwrap_or(0);
@@ -186,7 +217,8 @@ impl Record {
         Ok(())
     }
 
-    /// The needs of a step that begins, by the record: each was finished or may be passed over, and none goes on.
+    /// Checks by the record that a step may start: each of its needs has finished or may be skipped, and none is
+    /// running.
     fn needs_are_over(
         &self,
         plan: &Plan,
@@ -204,14 +236,14 @@ impl Record {
             if !simple || self.finished.contains(&(id.run, *need)) {
                 continue;
             }
-            // It was never finished: there must be a reason to go on all the same.
+            // The need never finished, so there must be a reason to continue nevertheless.
             let fine = match status(*need) {
                 Some(StepStatus::Skipped) => true,
                 Some(StepStatus::Failed) => {
                     planned.policy.always || needed.policy.on_fail == OnFail::Continue
                 }
                 Some(StepStatus::Cancelled) => planned.policy.always,
-                // A fork begins where another run had finished it.
+                // A fork starts with steps that another run has finished.
                 Some(StepStatus::Done) => true,
                 _ => false,
             };
@@ -225,20 +257,20 @@ fn ensure(holds: bool, invariant: &'static str, seen: impl FnOnce() -> String) -
     if holds { Ok(()) } else { Err(Violation { invariant, seen: seen() }) }
 }
 
-/// What a process is started with.
+/// The parameters of a new process.
 pub struct Start {
     pub lease: Lease,
     pub step: StepNo,
     pub plan: Arc<Plan>,
     pub node: usize,
-    pub course: Course,
+    pub natural_end: NaturalEnd,
     pub takes_ms: i64,
     pub guard_ms: i64,
     pub directory: Option<Arc<str>>,
 }
 
 impl World {
-    /// A process begins; its number.
+    /// Starts a process and returns its index.
     pub fn start_process(&self, start: Start) -> usize {
         let now_ms = self.now_ms();
         let id = start.lease.execution;
@@ -256,20 +288,20 @@ impl World {
         let host = state.nodes[start.node].host;
         if let Some(path) = &start.directory {
             let directory = state.workspace.directories.get(&(host, Arc::clone(path)));
-            if directory == Some(&Directory::Going) || directory == Some(&Directory::Half) {
+            if directory == Some(&Directory::Removing) || directory == Some(&Directory::Incomplete) {
                 let seen = format!("{id} begins in {path}, which is {directory:?}");
                 state.violation.get_or_insert(Violation { invariant: "I23 I24 a whole worktree", seen });
             }
         }
-        let (run, name) = (state.story.name_of(id.run), &state.nodes[start.node].name);
-        state.story.tell(now_ms, name, format_args!("begins r{run}/{}#{}", id.step, id.attempt));
+        let (run, name) = (state.event_log.name_of(id.run), &state.nodes[start.node].name);
+        state.event_log.record(now_ms, name, format_args!("begins r{run}/{}#{}", id.step, id.attempt));
         state.record.starts += 1;
         let process = state.record.processes.len();
         state.record.processes.push(Process {
             lease: start.lease,
             node: start.node,
             host,
-            course: start.course,
+            natural_end: start.natural_end,
             alive: true,
             orphan: false,
             ending: None,
@@ -277,14 +309,14 @@ impl World {
             directory: start.directory,
             over: Arc::new(Notify::new()),
         });
-        if start.course != Course::Hangs {
+        if start.natural_end != NaturalEnd::Hangs {
             state.at(now_ms + start.takes_ms, Event::ProcessEnds(process));
         }
         state.at(start.guard_ms, Event::Guard(process));
         process
     }
 
-    /// Somebody begins by hand: the same must hold, but what was given back may be begun again.
+    /// Records a start by an agent. The same checks apply, but released work may be started again.
     pub fn begin_by_hand(&self, lease: Lease, step: StepNo, plan: &Plan) {
         let id = lease.execution;
         let rows = self.store.read(|db| Ok((db.steps(id.run)?, db.task_needs(id.run, id.step)?)));
@@ -302,7 +334,7 @@ impl World {
         }
     }
 
-    /// A process is renewed: its supervisor lets it go on until then.
+    /// Renews a process: its supervisor lets it run until then.
     pub fn renew_process(&self, process: usize, guard_ms: i64) {
         let mut state = self.state();
         let kept = &mut state.record.processes[process];
@@ -310,7 +342,7 @@ impl World {
         state.at(guard_ms, Event::Guard(process));
     }
 
-    /// A process's guard looks at the clock.
+    /// Ends a process whose guard time has passed.
     pub fn guard(&self, process: usize) {
         let overdue = self.state().record.processes[process].guard_ms <= self.now_ms();
         if overdue {
@@ -318,7 +350,7 @@ impl World {
         }
     }
 
-    /// Begins to end a process, which takes at most `grace_ms`. The first reason counts.
+    /// Starts to end a process, which takes at most `grace_ms`. The first reason counts.
     pub fn end_process(&self, process: usize, why: End, grace_ms: i64) {
         let now_ms = self.now_ms();
         let mut state = self.state();
@@ -332,7 +364,7 @@ impl World {
         state.at(now_ms + takes_ms, Event::ProcessGone(process));
     }
 
-    /// A process is gone; whoever waits for that hears of it.
+    /// Removes a process that has ended, and wakes its waiters.
     pub fn process_gone(&self, process: usize) {
         let now_ms = self.now_ms();
         let mut state = self.state();
@@ -345,18 +377,18 @@ impl World {
         let why = *kept.ending.get_or_insert(End::Exited);
         kept.over.notify_one();
         let id = kept.lease.execution;
-        let how = match (why, kept.course) {
-            (End::Exited, Course::Well) => "is done",
+        let how = match (why, kept.natural_end) {
+            (End::Exited, NaturalEnd::Well) => "is done",
             (End::Exited, _) => "fails",
             (End::LeaseLost, _) => "is ended: its lease is over",
             (End::Cancelled, _) => "is ended: somebody wanted so",
             (End::Timeout, _) => "is ended: it took too long",
             (End::Killed, _) => "is killed from outside",
         };
-        let run = state.story.name_of(id.run);
-        state.story.tell(now_ms, "process", format_args!("r{run}/{}#{} {how}", id.step, id.attempt));
+        let run = state.event_log.name_of(id.run);
+        state.event_log.record(now_ms, "process", format_args!("r{run}/{}#{} {how}", id.step, id.attempt));
     }
 }
 
-/// What a supervisor gives a tree between asking it to end and killing it, when its lease is over.
+/// The time between asking a tree to end and killing it, after its lease has expired.
 pub const LEASE_GRACE_MS: i64 = sprag_process::LEASE_GRACE_MS as i64;

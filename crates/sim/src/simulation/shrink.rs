@@ -1,9 +1,8 @@
-//! Makes a failure small: leaves out faults, then those who take part and what they want, for as long as the same
-//! invariant breaks.
+//! Shrinks a failure: leaves out faults, then programs and their requests, as long as the same invariant is violated.
 
 use super::{Failure, Options, run_caught};
 
-/// The smallest way to play the seed that still fails like this, with its story.
+/// Returns the smallest options with which the seed still fails like this, with its event log.
 pub fn shrink(failure: Box<Failure>) -> Box<Failure> {
     let mut smallest = failure;
     loop {
@@ -14,7 +13,7 @@ pub fn shrink(failure: Box<Failure>) -> Box<Failure> {
             None => break,
         }
     }
-    let told = Options { tell: true, ..smallest.options.clone() };
+    let told = Options { keep_log: true, ..smallest.options.clone() };
     run_caught(smallest.seed, &told).err().unwrap_or(smallest)
 }
 
@@ -24,11 +23,11 @@ fn fails(failure: &Failure, options: &Options) -> Option<Box<Failure>> {
         .filter(|found| found.violation.invariant == failure.violation.invariant)
 }
 
-/// Ways to play it with one thing less.
+/// Returns variants of the options with one thing less.
 fn smaller(failure: &Failure) -> Vec<Options> {
-    let options = Options { tell: false, ..failure.options.clone() };
+    let options = Options { keep_log: false, ..failure.options.clone() };
     let mut tries = Vec::new();
-    // Half of the faults at once, while there are many.
+    // Leaves out half of the faults at once, while there are many.
     let kept: Vec<usize> = failure.faults.iter().map(|(at, _)| *at).collect();
     if kept.len() > 4 {
         for half in [&kept[..kept.len() / 2], &kept[kept.len() / 2..]] {
@@ -54,6 +53,7 @@ fn smaller(failure: &Failure) -> Vec<Options> {
     less(&|options| down(&mut options.runs, 0));
     less(&|options| down(&mut options.boards, 0));
     less(&|options| down(&mut options.attached, 0));
+    less(&|options| down(&mut options.collectors, 0));
     less(&|options| down(&mut options.persons, 1));
     less(&|options| down(&mut options.executors, 1));
     less(&|options| down(&mut options.workers, 1));

@@ -1,7 +1,7 @@
-//! The end of a simulation: is everything over, and is everything there that somebody was told.
+//! The end of a simulation: whether everything has ended, and whether every acknowledged result is stored.
 
-use sprag_lifecycle::{EnvironmentStatus, ExecutionStatus};
-use sprag_store::{Backend, ExecutionRow, GateRow, Result, Row, RunRow, StepRow, Table};
+use sprag_lifecycle::{EnvironmentStatus, ExecutionStatus, RunId};
+use sprag_store::{Backend, ExecutionRow, GateRow, Result, Row, RunRow, StepRow, Table, WorkerRow};
 
 use super::record::Acknowledged;
 use super::world::{Role, World};
@@ -10,17 +10,20 @@ use crate::check::{self, Violation};
 /// More than any simulation has of anything.
 const MANY: usize = 10_000;
 
-/// Whether nothing is left to be done; if not, in words what is.
+/// Checks that nothing is left to do. The error describes what is.
 pub fn is_over(world: &World) -> std::result::Result<(), String> {
     {
         let state = world.state();
         if let Some(process) = state.record.processes.iter().find(|process| process.alive) {
-            return Err(format!("a process of {} goes on", process.lease.execution));
+            return Err(format!("a process of {} is still running", process.lease.execution));
         }
         let mut persons = state.nodes.iter().enumerate().filter(|(_, node)| node.role == Role::Person);
-        if world.options.runs > 0 && !persons.all(|(at, _)| state.record.satisfied.contains(&at)) {
-            return Err("somebody still wants runs".into());
+        if world.options.runs > 0 && !persons.all(|(at, _)| state.record.done_persons.contains(&at)) {
+            return Err("a person still has runs to start".into());
         }
+    }
+    if world.options.serverless {
+        return is_over_without_a_server(world);
     }
     let left = world.store.read(|db| {
         if let Some(run) = db.live_runs(None, 1)?.first() {
@@ -41,6 +44,37 @@ pub fn is_over(world: &World) -> std::result::Result<(), String> {
     }
 }
 
+/// Returns whether a live process works on a run or waits to.
+pub fn has_process(world: &World, run: RunId) -> bool {
+    let process = world.store.read(|db| {
+        let pin = Table::<RunRow>::load(db, run)?.and_then(|row| row.pin);
+        Ok(pin.map(|pin| Table::<WorkerRow>::load(db, pin)).transpose()?.flatten().map(|row| row.process))
+    });
+    process.ok().flatten().is_some_and(|process| !world.state().is_gone(&process))
+}
+
+/// Checks the end without a server: unfinished runs without a process may stay, but must not block a live process.
+fn is_over_without_a_server(world: &World) -> std::result::Result<(), String> {
+    let live = world.store.read(|db| db.live_runs(None, MANY)).map_err(|error| error.to_string())?;
+    match live.iter().find(|run| has_process(world, **run)) {
+        Some(run) => {
+            let left = world.store.read(|db| {
+                let row = Table::<RunRow>::load(db, *run)?;
+                let holders = db.places("group-0")?;
+                Ok(format!("{row:?} is not over, {holders:?} hold places; {:#?}", open_steps(db, *run)?))
+            });
+            Err(left.unwrap_or_else(|error| error.to_string()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns whether a run has ended, or has no process where no server runs.
+fn is_left(db: &mut dyn Backend, world: &World, run: RunId) -> Result<bool> {
+    let live = Table::<RunRow>::load(db, run)?.is_some_and(|row| !row.status().is_terminal());
+    Ok(live && world.options.serverless)
+}
+
 fn open_steps(db: &mut dyn Backend, run: sprag_lifecycle::RunId) -> Result<Vec<String>> {
     let mut open: Vec<String> = Vec::new();
     for step in db.steps(run)?.into_iter().filter(|step| !step.status().is_settled()) {
@@ -52,42 +86,48 @@ fn open_steps(db: &mut dyn Backend, run: sprag_lifecycle::RunId) -> Result<Vec<S
     Ok(open)
 }
 
-/// What must hold in the end.
+/// Checks the invariants of the final state.
 pub fn judge(world: &World) -> std::result::Result<(), Violation> {
     if let Some(checked) = world.store.with_tables(|tables| {
-        check::state(tables)?;
-        check::bounded(tables)?;
-        check::limits(tables)
+        let tables = tables.rows();
+        check::state(&tables)?;
+        check::bounded(&tables)?;
+        check::limits(&tables)
     }) {
         checked?;
     }
     if world.state().violation.is_some() {
         return Ok(());
     }
-    let (acknowledged, tended) = {
-        let state = world.state();
-        (state.record.acknowledged.clone(), state.record.tended.clone())
+    let (acknowledged, effects_done, forgotten) = {
+        let record = &world.state().record;
+        (record.acknowledged.clone(), record.effects_done.clone(), record.forgotten.clone())
     };
     let read = world.store.read(|db| {
-        for told in &acknowledged {
+        for told in acknowledged.iter().filter(|told| !forgotten.contains(&told.run())) {
             if let Some(wrong) = is_missing(db, told)? {
                 return Ok(Some(("what was acknowledged is there", wrong)));
             }
         }
         for run in db.runs(None, &[], MANY)? {
-            if run.status().is_terminal() && !tended.contains(&run.id) {
+            // A process that was killed at its run's end has executed no effects, and without a server no other does.
+            if run.status().is_terminal() && !effects_done.contains(&run.id) && !world.options.serverless {
                 return Ok(Some((
                     "P09 I11 effects are carried out",
                     format!("nothing was done after {run:?}"),
                 )));
             }
         }
-        if let Some(timer) = db.timers_due(i64::MAX, 1)?.pop() {
-            return Ok(Some(("I16 everything released", format!("{timer:?} is left"))));
+        for timer in db.timers_due(i64::MAX, MANY)? {
+            if !is_left(db, world, timer.execution.run)? {
+                return Ok(Some(("I16 everything released", format!("{timer:?} is left"))));
+            }
         }
         for group in ["group-0", "group-1"] {
-            if let Some(run) = db.places(group)?.first() {
-                return Ok(Some(("I16 everything released", format!("{run} has its place in {group}"))));
+            for run in db.places(group)? {
+                if !is_left(db, world, run)? {
+                    return Ok(Some(("I16 everything released", format!("{run} has its place in {group}"))));
+                }
             }
         }
         Ok(None)
@@ -99,11 +139,21 @@ pub fn judge(world: &World) -> std::result::Result<(), Violation> {
     }
 }
 
+impl Acknowledged {
+    /// Returns the run that it concerns.
+    fn run(&self) -> RunId {
+        match self {
+            Acknowledged::Run(run) | Acknowledged::Answer(run, ..) | Acknowledged::Task(run, _) => *run,
+            Acknowledged::Completed(id, _) => id.run,
+        }
+    }
+}
+
 fn is_missing(db: &mut dyn Backend, told: &Acknowledged) -> Result<Option<String>> {
     let there = match told {
         Acknowledged::Run(run) => Table::<RunRow>::load(db, *run)?.is_some(),
         Acknowledged::Task(board, no) => Table::<StepRow>::load(db, (*board, *no))?.is_some(),
-        Acknowledged::Answer(gate, text) => {
+        Acknowledged::Answer(_, gate, text) => {
             Table::<GateRow>::load(db, *gate)?.is_some_and(|row| row.answer.as_ref() == Some(text))
         }
         Acknowledged::Completed(id, result) => Table::<ExecutionRow>::load(db, *id)?

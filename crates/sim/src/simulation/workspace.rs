@@ -1,12 +1,12 @@
-//! Simulated directories: made, half made, lost, removed. What the store says of an environment is compared with
-//! what is really there.
+//! Simulated directories: created, incomplete, lost, removed. The store's rows of environments are compared with the
+//! real state.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId};
-use sprag_store::ops::{Provide, Wanted};
+use sprag_store::ops::{Provide, Sighting, Wanted};
 use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
 
 use super::world::World;
@@ -16,32 +16,32 @@ use crate::graphs::Chance;
 /// A directory on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Directory {
-    /// Somebody is making it, or died doing so.
-    Half,
-    /// It can be worked in.
-    Whole,
-    /// Somebody is removing it, or died doing so.
-    Going,
+    /// A program is creating it, or died while doing so.
+    Incomplete,
+    /// It is complete.
+    Complete,
+    /// A program is removing it, or died while doing so.
+    Removing,
 }
 
-/// Every directory, by host and path.
+/// All directories by host and path.
 #[derive(Debug, Default)]
 pub struct Workspace {
     pub directories: BTreeMap<(usize, Arc<str>), Directory>,
 }
 
-/// Who looks after environments, and where.
+/// A program that manages environments on its host.
 #[derive(Clone)]
 pub struct Keeper {
     pub world: Arc<World>,
     pub store: Store,
     pub worker: Id,
     pub host: usize,
-    /// The runs whose directory somebody of this program is at: one at a time.
+    /// Runs whose directory this program is working on, one operation at a time.
     pub at: Arc<Mutex<BTreeMap<RunId, Arc<tokio::sync::Mutex<()>>>>>,
 }
 
-/// How long is waited for an environment that somebody else is at.
+/// The longest wait for an environment that another program works on.
 const LONGEST_WAIT_MS: i64 = 120_000;
 
 impl Keeper {
@@ -67,7 +67,7 @@ impl Keeper {
         Ok(rows.into_iter().find(|row| row.scope.is_none()))
     }
 
-    /// The directory that a run works in, made if need be; in words why there is none.
+    /// Returns the directory of a run, and creates it if necessary. The error says why there is none.
     pub async fn enter(&self, run: RunId, chance: &mut Chance) -> Result<Arc<str>, String> {
         let told = |error: sprag_store::Error| error.to_string();
         let give_up_ms = self.world.now_ms() + LONGEST_WAIT_MS;
@@ -78,7 +78,10 @@ impl Keeper {
         let _alone = alone.lock().await;
         loop {
             let known = self.find(run).map_err(told)?;
-            let there = known.is_some_and(|row| self.directory(&row.path) == Some(Directory::Whole));
+            let seen = known.map(|row| Sighting {
+                version: row.version(),
+                is_present: self.directory(&row.path) == Some(Directory::Complete),
+            });
             let wanted = Wanted {
                 id: self.store.new_id(),
                 run,
@@ -89,11 +92,11 @@ impl Keeper {
                 path: format!("/work/{run}").into(),
                 details: "{}".into(),
             };
-            match self.store.claims().provide_environment(wanted, there).await.map_err(told)? {
+            match self.store.claims().provide_environment(wanted, seen).await.map_err(told)? {
                 Provide::Ready(row) => return Ok(row.path),
                 Provide::Make(row) => return self.make(row, chance).await,
                 Provide::Busy(_) if self.world.now_ms() >= give_up_ms => {
-                    return Err("its environment is not to be had".into());
+                    return Err("its environment is not available".into());
                 }
                 Provide::Busy(_) => self.pause(1_000).await,
             }
@@ -105,26 +108,27 @@ impl Keeper {
             let seen = format!("{} is there already", row.path);
             self.world.violate(Violation { invariant: "I24 a leftover is not used again", seen });
         }
-        self.set(&row.path, Some(Directory::Half));
+        self.set(&row.path, Some(Directory::Incomplete));
         self.pause(10 + chance.below(3_000) as u64).await;
         let fails = chance.one_in(12);
-        if !fails && self.directory(&row.path) == Some(Directory::Half) {
-            self.set(&row.path, Some(Directory::Whole));
+        if !fails && self.directory(&row.path) == Some(Directory::Incomplete) {
+            self.set(&row.path, Some(Directory::Complete));
         }
-        let event = match fails {
-            true => EnvironmentEvent::ProvisionFailed,
-            false => EnvironmentEvent::ProvisionSucceeded,
-        };
+        let event =
+            if fails { EnvironmentEvent::ProvisionFailed } else { EnvironmentEvent::ProvisionSucceeded };
         let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
         let outcome = self.store.claims().environment(row.id, event, given, None).await;
-        match outcome.map_err(|error| error.to_string())?.is_applied() {
-            _ if fails => Err("it could not be made".into()),
-            true => Ok(row.path),
-            false => Err("somebody else has made it meanwhile".into()),
+        let is_applied = outcome.map_err(|error| error.to_string())?.is_applied();
+        if fails {
+            Err("it could not be created".into())
+        } else if is_applied {
+            Ok(row.path)
+        } else {
+            Err("another program has created it meanwhile".into())
         }
     }
 
-    /// Removes what no run on this host needs any more, and speaks for makers that are gone.
+    /// Removes environments that no run on this host needs, and reports failures on behalf of dead programs.
     pub async fn sweep(&self, chance: &mut Chance) -> sprag_store::Result<()> {
         for row in self.store.read(|db| db.environments(false))? {
             if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner)? {
@@ -147,7 +151,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Removes what a run that has ended worked in.
+    /// Removes the environment of a finished run.
     pub async fn run_ended(&self, run: RunId, chance: &mut Chance) -> sprag_store::Result<()> {
         let here: Arc<str> = format!("host-{}", self.host).into();
         for row in self.store.read(|db| db.environments_of(run))? {
@@ -170,7 +174,7 @@ impl Keeper {
         let Some(attempt) = attempt else { return Ok(()) };
         let busy = self.is_worked_in(&row.path);
         if !busy {
-            self.set(&row.path, Some(Directory::Going));
+            self.set(&row.path, Some(Directory::Removing));
             self.pause(5 + chance.below(2_000) as u64).await;
         }
         if self.is_worked_in(&row.path) && !busy {
@@ -178,12 +182,11 @@ impl Keeper {
             self.world.violate(Violation { invariant: "I23 a worktree goes after its execution", seen });
         }
         let fails = busy || chance.one_in(10);
-        let event = match fails {
-            true => EnvironmentEvent::DestroyFailed,
-            false => {
-                self.set(&row.path, None);
-                EnvironmentEvent::DestroySucceeded
-            }
+        let event = if fails {
+            EnvironmentEvent::DestroyFailed
+        } else {
+            self.set(&row.path, None);
+            EnvironmentEvent::DestroySucceeded
         };
         let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
         let _ = self.store.claims().environment(row.id, event, given, None).await?;

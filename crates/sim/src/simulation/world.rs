@@ -1,12 +1,12 @@
-//! The simulated world: one clock, one thread, and whatever is to happen next.
+//! The simulated world: one clock, one thread, and a queue of events.
 //!
 //! ```text
-//!   due: (moment, number) ──▶ wake a task, ring a bell, end a process, begin a fault
-//!   ready: tasks that can go on; which of them does is drawn
+//!   due: (moment, number) ──▶ wake a task or a listener, end a process, start a fault
+//!   ready: tasks that can continue; the next one is drawn
 //!   nodes: programs on hosts; a crash drops a node's tasks, a pause holds them
 //! ```
 //!
-//! Everything that could differ between two runs of a seed is drawn from the seed, so that nothing does.
+//! Everything that could differ between two runs of a seed is drawn from the seed, so both are equal.
 
 use std::cmp::Ordering as Order;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -15,25 +15,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use sprag_lifecycle::RunId;
 use sprag_store::{Clock, Entropy, Machine, Store, Tables, Task, Topic, mix};
 use tokio::sync::{Notify, watch};
 
-use super::faults::Weather;
+use super::event_log::EventLog;
+use super::faults::ActiveFaults;
 use super::record::Record;
-use super::story::Story;
 use super::workspace::Workspace;
 use super::{Options, Summary};
 use crate::check::Violation;
 use crate::graphs::Chance;
 
-/// The moment at which every simulation begins, on both clocks.
-pub const BEGINNING_MS: i64 = 1_800_000_000_000;
+/// The time at which every simulation starts, on both clocks.
+pub const START_MS: i64 = 1_800_000_000_000;
 
-/// The world's clocks: one that never jumps, and each node's idea of the time of day.
+/// The world's clocks: a monotonic one, and each node's wall clock.
 #[derive(Debug)]
 pub struct WorldClock {
     steady_ms: AtomicI64,
-    /// How far the wall clock of the node that acts just now is off.
+    /// The error of the wall clock of the active node.
     off_ms: AtomicI64,
 }
 
@@ -53,49 +54,50 @@ impl Clock for WorldClock {
     }
 }
 
-/// The store's chance: each write begins anew, so that one which is run twice changes nothing for the next.
+/// The store's source of randomness. It restarts with each write, so that repeating a write does not affect the next
+/// one.
 #[derive(Debug)]
-pub struct Dice {
+pub struct SimEntropy {
     seed: u64,
     at: AtomicU64,
 }
 
-impl Dice {
-    /// Begins the draws of write number `write`.
+impl SimEntropy {
+    /// Starts the draws of write number `write`.
     pub fn begin(&self, write: u64) {
         self.at.store(mix(self.seed ^ mix(write)), Ordering::Relaxed);
     }
 }
 
-impl Entropy for Dice {
+impl Entropy for SimEntropy {
     fn next_u64(&self) -> u64 {
         mix(self.at.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed))
     }
 }
 
-/// Something that is to happen.
+/// A scheduled event.
 pub enum Event {
-    /// A task has waited long enough.
+    /// A task's wait is over.
     Wake(Waker),
-    /// A wake-up reaches whoever listens, if it is still there.
+    /// A wake-up reaches its listener, if it still exists.
     Ring(Weak<Notify>),
-    /// A fault begins.
+    /// A fault starts.
     Fault(usize),
-    /// A pause is over.
-    GoOn(usize),
-    /// A node that was down comes up.
+    /// A pause ends.
+    PauseEnds(usize),
+    /// A node starts again.
     Up(usize),
-    /// A program has come to its end by itself.
+    /// A program has finished by itself.
     Ended(usize, u32),
-    /// A process comes to its end by itself.
+    /// A process ends by itself.
     ProcessEnds(usize),
     /// A process's guard ends it, unless it was renewed meanwhile.
     Guard(usize),
-    /// A process that was told to end is gone.
+    /// A process that was asked to end is gone.
     ProcessGone(usize),
-    /// From here on nothing goes wrong any more.
+    /// The faults end.
     Quiet,
-    /// Is everything over?
+    /// A check whether everything has ended.
     Look,
 }
 
@@ -107,7 +109,7 @@ struct Due {
 
 impl Ord for Due {
     fn cmp(&self, other: &Self) -> Order {
-        // The heap gives the greatest first.
+        // The heap returns the greatest element first.
         (other.at_ms, other.number).cmp(&(self.at_ms, self.number))
     }
 }
@@ -126,23 +128,25 @@ impl PartialEq for Due {
 
 impl Eq for Due {}
 
-/// What a node does.
+/// The role of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// The shipped executor: timers, reaping, effects.
     Executor,
     /// The shipped worker, with simulated processes.
     Worker,
-    /// Started one run, and works it off: executor and worker for that run alone.
+    /// A process that starts one run and executes it: executor and worker for that run alone.
     Attached,
-    /// Comes by for tasks, as agents and people do.
+    /// An agent or person that claims tasks.
     Agent,
-    /// Takes what messages tell of, early, late or again.
+    /// A program that receives hand-off messages early, late or again.
     Courier,
-    /// Wants things.
+    /// A person who starts runs, answers and changes their mind.
     Person,
-    /// Leads a board.
+    /// The leader of a board.
     Leader,
+    /// A program that deletes runs which ended a while ago.
+    Collector,
 }
 
 /// A program on a host.
@@ -150,27 +154,27 @@ pub struct Node {
     pub name: String,
     pub role: Role,
     pub host: usize,
-    /// How often it was started.
+    /// The number of its starts.
     pub life: u32,
     pub up: bool,
     pub paused: bool,
-    /// How far its wall clock is off.
+    /// The error of its wall clock.
     pub off_ms: i64,
-    /// Asks it to end in good order.
+    /// Asks the program to stop in an orderly way.
     pub stop: Option<watch::Sender<bool>>,
     held: Vec<usize>,
 }
 
-/// Everything that changes.
+/// The mutable state of the world.
 pub struct State {
     due: BinaryHeap<Due>,
     numbers: u64,
     spawned: Vec<(usize, u32, Task)>,
-    ears: BTreeMap<Topic, Vec<(usize, Weak<Notify>)>>,
+    listeners: BTreeMap<Topic, Vec<(usize, Weak<Notify>)>>,
     pub nodes: Vec<Node>,
     pub chance: Chance,
-    pub weather: Weather,
-    pub story: Story,
+    pub active_faults: ActiveFaults,
+    pub event_log: EventLog,
     pub record: Record,
     pub workspace: Workspace,
     pub summary: Summary,
@@ -178,14 +182,16 @@ pub struct State {
     /// The rows after the last write that changed any.
     pub last: Tables,
     pub writes: u64,
+    /// The number of answers to writes.
+    pub answers: u64,
     pub quiet: bool,
 }
 
-/// See the module's documentation.
+/// A simulated world. See the module's documentation.
 pub struct World {
     pub store: Store,
     pub clock: Arc<WorldClock>,
-    pub dice: Arc<Dice>,
+    pub entropy: Arc<SimEntropy>,
     pub options: Options,
     pub seed: u64,
     ready: Arc<Ready>,
@@ -208,15 +214,24 @@ impl Wake for Awake {
     }
 }
 
-pub fn clocks(seed: u64) -> (Arc<WorldClock>, Arc<Dice>) {
-    let clock = WorldClock { steady_ms: AtomicI64::new(BEGINNING_MS), off_ms: AtomicI64::new(0) };
-    (Arc::new(clock), Arc::new(Dice { seed: mix(seed), at: AtomicU64::new(seed) }))
+pub fn clocks(seed: u64) -> (Arc<WorldClock>, Arc<SimEntropy>) {
+    let clock = WorldClock { steady_ms: AtomicI64::new(START_MS), off_ms: AtomicI64::new(0) };
+    (Arc::new(clock), Arc::new(SimEntropy { seed: mix(seed), at: AtomicU64::new(seed) }))
+}
+
+impl State {
+    /// Takes note of the run that a request with an idempotency key was answered with.
+    pub fn answers_key(&mut self, key: &Arc<str>, run: RunId) {
+        if let Err(violation) = self.record.answers_key(key, run) {
+            self.violation.get_or_insert(violation);
+        }
+    }
 }
 
 impl World {
     pub fn new(
         store: Store,
-        (clock, dice): (Arc<WorldClock>, Arc<Dice>),
+        (clock, entropy): (Arc<WorldClock>, Arc<SimEntropy>),
         seed: u64,
         options: Options,
     ) -> Arc<World> {
@@ -224,21 +239,22 @@ impl World {
             due: BinaryHeap::new(),
             numbers: 0,
             spawned: Vec::new(),
-            ears: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             nodes: Vec::new(),
             chance: Chance(mix(seed ^ 0x77)),
-            weather: Weather::default(),
-            story: Story::new(options.tell),
+            active_faults: ActiveFaults::default(),
+            event_log: EventLog::new(options.keep_log),
             record: Record::default(),
             workspace: Workspace::default(),
             summary: Summary::default(),
             violation: None,
             last: Tables::default(),
             writes: 0,
+            answers: 0,
             quiet: false,
         };
         let (ready, state) = (Arc::default(), Mutex::new(state));
-        Arc::new(World { store, clock, dice, options, seed, ready, state })
+        Arc::new(World { store, clock, entropy, options, seed, ready, state })
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -249,31 +265,31 @@ impl World {
         self.clock.now_ms()
     }
 
-    /// Chance for one purpose: what others draw does not change it.
+    /// Returns a generator for one purpose, independent of all other draws.
     pub fn chance(&self, purpose: u64) -> Chance {
         Chance(mix(self.seed ^ mix(purpose)))
     }
 
-    /// Has something happen after a while.
+    /// Schedules an event.
     pub fn after(&self, ms: i64, event: Event) {
         self.state().at(self.now_ms() + ms, event);
     }
 
-    /// Tells what happened.
-    pub fn tell(&self, who: usize, what: std::fmt::Arguments<'_>) {
+    /// Records an event in the log.
+    pub fn record(&self, who: usize, what: std::fmt::Arguments<'_>) {
         let now_ms = self.now_ms();
         let mut state = self.state();
         let state = &mut *state;
         let name = state.nodes.get(who).map_or("the world", |node| node.name.as_str());
-        state.story.tell(now_ms, name, what);
+        state.event_log.record(now_ms, name, what);
     }
 
-    /// Something is wrong, and the first such thing is what is reported.
+    /// Records a violation. The first one is reported.
     pub fn violate(&self, violation: Violation) {
         self.state().violation.get_or_insert(violation);
     }
 
-    /// Lets a while pass for whoever waits for it.
+    /// Waits for a duration of simulated time.
     pub fn pause(self: &Arc<Self>, for_a_while: Duration) -> Task {
         let (world, mut at_ms) = (Arc::clone(self), None);
         let ms = for_a_while.as_millis().min(1 << 40) as i64;
@@ -307,19 +323,27 @@ impl State {
     pub fn listen(&mut self, node: usize, topics: &[Topic]) -> Arc<Notify> {
         let notify = Arc::new(Notify::new());
         for topic in topics {
-            self.ears.entry(topic.clone()).or_default().push((node, Arc::downgrade(&notify)));
+            self.listeners.entry(topic.clone()).or_default().push((node, Arc::downgrade(&notify)));
         }
         notify
     }
 
-    /// Who listens to a topic.
-    pub fn ears(&mut self, topic: &Topic) -> Vec<Weak<Notify>> {
-        let Some(ears) = self.ears.get_mut(topic) else { return Vec::new() };
-        ears.retain(|(_, ear)| ear.strong_count() > 0);
-        ears.iter().map(|(_, ear)| ear.clone()).collect()
+    /// Returns the listeners of a topic.
+    pub fn listeners(&mut self, topic: &Topic) -> Vec<Weak<Notify>> {
+        let Some(listeners) = self.listeners.get_mut(topic) else { return Vec::new() };
+        listeners.retain(|(_, ear)| ear.strong_count() > 0);
+        listeners.iter().map(|(_, ear)| ear.clone()).collect()
     }
 
-    /// The text by which a node's process is known to the store.
+    /// Returns whether the process with this identity in the store has ended.
+    pub fn is_gone(&self, process: &str) -> bool {
+        let handle = process.split_once('/').and_then(|(_, rest)| rest.split_once('.'));
+        let Some((node, life)) = handle else { return false };
+        let (Ok(node), Ok(life)) = (node.parse::<usize>(), life.parse::<u32>()) else { return false };
+        self.nodes.get(node).is_none_or(|node| !node.up || node.life != life)
+    }
+
+    /// Returns the identity of a node's process in the store.
     pub fn process_of(&self, node: usize) -> String {
         let Node { host, life, .. } = &self.nodes[node];
         format!("host-{host}/{node}.{life}")
@@ -341,15 +365,15 @@ impl State {
     }
 }
 
-/// A program's place in the world: what its store handle and its waits go through.
-pub struct Place {
+/// A program's access to the world: its store operations and waits go through it.
+pub struct ProgramHandle {
     pub world: Arc<World>,
     pub node: usize,
     pub life: u32,
 }
 
-impl Place {
-    /// The store, as this program sees it.
+impl ProgramHandle {
+    /// Returns this program's store handle.
     pub fn store(self: &Arc<Self>) -> Store {
         self.world.store.seen_from(Arc::clone(self) as Arc<dyn Machine>)
     }
@@ -362,8 +386,7 @@ struct Slot {
     waker: Waker,
 }
 
-/// Runs the world until it says that it is over. `fire` does what an event says; it is given what cannot
-/// happen by itself.
+/// Runs the world until it has ended. `fire` handles the events that need more than waking a task.
 pub struct Scheduler {
     pub world: Arc<World>,
     slots: Vec<Option<Slot>>,
@@ -376,7 +399,7 @@ impl Scheduler {
         Scheduler { world, slots: Vec::new(), chance }
     }
 
-    /// Goes on until `fire` says that it is enough, or nothing is left to happen.
+    /// Runs until `fire` returns false or no event is left.
     pub fn run(&mut self, mut fire: impl FnMut(&mut Scheduler, Event) -> bool) {
         loop {
             self.adopt();
@@ -414,7 +437,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes in what was spawned meanwhile.
+    /// Adopts newly spawned tasks.
     fn adopt(&mut self) {
         for (node, life, task) in std::mem::take(&mut self.world.state().spawned) {
             let id = self.slots.len();
@@ -441,9 +464,9 @@ impl Scheduler {
         }
     }
 
-    /// Forgets everything that a node was about to do.
+    /// Drops all tasks of a node.
     pub fn drop_tasks(&mut self, node: usize) {
-        // Dropped one by one: what they hold may tell others.
+        // Tasks are dropped one by one, because dropping one may wake others.
         for id in 0..self.slots.len() {
             if self.slots[id].as_ref().is_some_and(|slot| slot.node == node) {
                 drop(self.slots[id].take());
@@ -454,8 +477,8 @@ impl Scheduler {
         state.spawned.retain(|(of, _, _)| *of != node);
     }
 
-    /// A pause is over: what became ready meanwhile goes on.
-    pub fn go_on(&mut self, node: usize) {
+    /// Ends a pause: tasks that became ready meanwhile continue.
+    pub fn end_pause(&mut self, node: usize) {
         let held = {
             let mut state = self.world.state();
             let node = &mut state.nodes[node];

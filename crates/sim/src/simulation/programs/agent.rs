@@ -1,5 +1,5 @@
-//! Those who come by for tasks, and those who take what messages tell of. They use the claim protocol by hand:
-//! claim or receive, keep, finish, give back, or forget.
+//! Agents that claim tasks, and programs that receive hand-off messages. They use the claim protocol directly: claim or
+//! receive, renew, finish, release, or abandon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,37 +7,37 @@ use std::time::Duration;
 use sprag_store::ops::{Assignment, Claimer, Ending, NewWorker, Renewal};
 use sprag_store::{DEFAULT_QUEUE, Id, Store};
 
-use super::super::draw::{Cast, TASK_QUEUE};
+use super::super::draw::{Scenario, TASK_QUEUE};
 use super::super::record::Acknowledged;
-use super::super::world::Place;
+use super::super::world::ProgramHandle;
 use crate::graphs::Chance;
 
 const LEASE_MS: i64 = 20_000;
 
 struct Agent {
-    place: Arc<Place>,
+    handle: Arc<ProgramHandle>,
     store: Store,
-    cast: Arc<Cast>,
+    scenario: Arc<Scenario>,
     chance: Chance,
     id: Id,
     nonce: i64,
 }
 
 impl Agent {
-    fn new(place: Arc<Place>, cast: Arc<Cast>) -> Self {
-        let chance = place.world.chance(0xa9 ^ place.node as u64 ^ (u64::from(place.life) << 8));
-        // Known by its name: it has the same number whenever it comes back.
-        Agent { store: place.store(), id: 1_000 + place.node as Id, nonce: 0, cast, chance, place }
+    fn new(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>) -> Self {
+        let chance = handle.world.chance(0xa9 ^ handle.node as u64 ^ (u64::from(handle.life) << 8));
+        // The worker id derives from the node, so it stays the same after a restart.
+        Agent { store: handle.store(), id: 1_000 + handle.node as Id, nonce: 0, scenario, chance, handle }
     }
 
     async fn pause(&mut self, ms: usize) {
         let ms = 1 + self.chance.below(ms) as u64;
-        self.place.world.pause(Duration::from_millis(ms)).await;
+        self.handle.world.pause(Duration::from_millis(ms)).await;
     }
 
     fn claimer(&mut self, queue: &str) -> Claimer {
         self.nonce += 1;
-        let nonce = (i64::from(self.place.life) << 32) + self.nonce;
+        let nonce = (i64::from(self.handle.life) << 32) + self.nonce;
         Claimer {
             worker: self.id,
             queues: vec![queue.into()],
@@ -47,10 +47,10 @@ impl Agent {
         }
     }
 
-    /// Works on something: keeps it, and ends it in one of the ways that there are.
+    /// Works on an assignment: renews its lease, and ends it in one of the possible ways.
     async fn work(&mut self, assignment: Assignment) {
         let lease = assignment.lease;
-        self.place.world.begin_by_hand(lease, assignment.node, &assignment.plan);
+        self.handle.world.begin_by_hand(lease, assignment.node, &assignment.plan);
         let takes = 1 + self.chance.below(6);
         for _ in 0..takes {
             self.pause(8_000).await;
@@ -59,7 +59,7 @@ impl Agent {
             match kept {
                 Ok(Renewal::Lost) => return,
                 Ok(Renewal::Held { cancel_requested: true, .. }) => {
-                    let _ = insist!(self.place, store.worker(lease).finish(Ending::Cancelled, None));
+                    let _ = until_known!(self.handle, store.worker(lease).finish(Ending::Cancelled, None));
                     return;
                 }
                 _ => {}
@@ -73,24 +73,25 @@ impl Agent {
                 _ => {}
             }
         }
-        let result = Some(self.cast.result(lease));
-        let ending = match self.chance.one_in(6) {
-            true => Ending::Failed { result: None, retriable: self.chance.one_in(2) },
-            false => Ending::Completed { result: result.clone() },
+        let result = Some(self.scenario.result(lease));
+        let ending = if self.chance.one_in(6) {
+            Ending::Failed { result: None, retriable: self.chance.one_in(2) }
+        } else {
+            Ending::Completed { result: result.clone() }
         };
         let store = self.store.clone();
-        let told = insist!(self.place, store.worker(lease).finish(ending.clone(), None));
+        let told = until_known!(self.handle, store.worker(lease).finish(ending.clone(), None));
         let completed = matches!(ending, Ending::Completed { .. });
         if completed && told.is_some_and(|finished| finished.outcome.is_applied()) {
             let done = Acknowledged::Completed(lease.execution, result);
-            self.place.world.state().record.acknowledged.push(done);
+            self.handle.world.state().record.acknowledged.push(done);
         }
     }
 }
 
-/// Comes by from time to time and takes a task.
-pub async fn come_by(place: Arc<Place>, cast: Arc<Cast>) {
-    let mut agent = Agent::new(place, cast);
+/// Claims a task from time to time.
+pub async fn claim_tasks(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>) {
+    let mut agent = Agent::new(handle, scenario);
     loop {
         agent.pause(6_000).await;
         let worker = NewWorker {
@@ -105,23 +106,23 @@ pub async fn come_by(place: Arc<Place>, cast: Arc<Cast>) {
         let claimer = agent.claimer(TASK_QUEUE);
         let store = agent.store.clone();
         if let Some(Some(assignment)) =
-            insist!(agent.place, store.claims().claim_as(worker.clone(), claimer.clone()))
+            until_known!(agent.handle, store.claims().claim_as(worker.clone(), claimer.clone()))
         {
             agent.work(assignment).await;
         }
     }
 }
 
-/// Receives what messages tell of, in whatever order they come.
-pub async fn take_letters(place: Arc<Place>, cast: Arc<Cast>) {
-    let mut agent = Agent::new(place, cast);
+/// Receives the executions of hand-off messages in any order.
+pub async fn receive_handoffs(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>) {
+    let mut agent = Agent::new(handle, scenario);
     loop {
         agent.pause(4_000).await;
         let told = {
-            let now_ms = agent.place.world.now_ms();
-            let mut state = agent.place.world.state();
-            let letters = state.record.letters.get_or_insert_default();
-            let arrived: Vec<usize> = letters
+            let now_ms = agent.handle.world.now_ms();
+            let mut state = agent.handle.world.state();
+            let handoffs = state.record.handoffs.get_or_insert_default();
+            let arrived: Vec<usize> = handoffs
                 .iter()
                 .enumerate()
                 .filter(|(_, (at_ms, _))| *at_ms <= now_ms)
@@ -131,11 +132,13 @@ pub async fn take_letters(place: Arc<Place>, cast: Arc<Cast>) {
                 continue;
             }
             let at = arrived[agent.chance.below(arrived.len())];
-            letters.swap_remove(at).1
+            handoffs.swap_remove(at).1
         };
         let claimer = agent.claimer(DEFAULT_QUEUE);
         let store = agent.store.clone();
-        if let Some(Ok(assignment)) = insist!(agent.place, store.claims().receive(claimer.clone(), told)) {
+        if let Some(Ok(assignment)) =
+            until_known!(agent.handle, store.claims().receive(claimer.clone(), told))
+        {
             agent.work(assignment).await;
         }
     }

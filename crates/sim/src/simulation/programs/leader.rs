@@ -1,4 +1,4 @@
-//! Who leads a board: adds tasks that need each other, takes some back, has some tried again, closes it.
+//! The leader of a board: adds tasks with needs, cancels some, retries some, and closes the board.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,39 +7,39 @@ use sprag_lifecycle::{RunId, StepNo};
 use sprag_store::Store;
 use sprag_store::ops::{Created, NewBoard, NewTask};
 
-use super::super::draw::{Cast, TASK_QUEUE};
+use super::super::draw::{Scenario, TASK_QUEUE};
 use super::super::record::Acknowledged;
-use super::super::world::Place;
+use super::super::world::ProgramHandle;
 use crate::graphs::Chance;
 
-/// Leads one board to its end.
-pub async fn lead(place: Arc<Place>, cast: Arc<Cast>) {
-    let mut chance = place.world.chance(0x1e ^ place.node as u64 ^ (u64::from(place.life) << 8));
-    let store = place.store();
-    let Some(board) = make(&place, &store, &cast).await else { return };
+/// Leads one board until it is closed.
+pub async fn lead(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>) {
+    let mut chance = handle.world.chance(0x1e ^ handle.node as u64 ^ (u64::from(handle.life) << 8));
+    let store = handle.store();
+    let Some(board) = make(&handle, &store, &scenario).await else { return };
     let mut tasks: Vec<StepNo> = Vec::new();
     let wanted = 2 + chance.below(6);
     loop {
         let ms = 1 + chance.below(8_000) as u64;
-        place.world.pause(Duration::from_millis(ms)).await;
-        let quiet = place.world.state().quiet;
+        handle.world.pause(Duration::from_millis(ms)).await;
+        let quiet = handle.world.state().quiet;
         if tasks.len() < wanted && !quiet {
-            add(&place, &store, board, &mut tasks, &mut chance).await;
+            add(&handle, &store, board, &mut tasks, &mut chance).await;
             continue;
         }
         match chance.below(8) {
             0 if !quiet && !tasks.is_empty() => {
                 let no = *chance.pick(&tasks);
-                let _ = insist!(place, store.person().cancel_task(board, no));
+                let _ = until_known!(handle, store.person().cancel_task(board, no));
             }
             1 | 2 if !quiet && !tasks.is_empty() => {
                 let no = *chance.pick(&tasks);
-                let _ = insist!(place, store.person().retry_task(board, no));
+                let _ = until_known!(handle, store.person().retry_task(board, no));
             }
             3 if !quiet => {}
             _ if quiet || chance.one_in(4) => {
                 let cancel = chance.one_in(3);
-                let _ = insist!(place, store.person().close_board(board, cancel));
+                let _ = until_known!(handle, store.person().close_board(board, cancel));
                 return;
             }
             _ => {}
@@ -47,16 +47,16 @@ pub async fn lead(place: Arc<Place>, cast: Arc<Cast>) {
     }
 }
 
-async fn make(place: &Place, store: &Store, cast: &Cast) -> Option<RunId> {
-    let mut run = store.person().new_run(Arc::clone(&cast.board));
+async fn make(handle: &ProgramHandle, store: &Store, scenario: &Scenario) -> Option<RunId> {
+    let mut run = store.person().new_run(Arc::clone(&scenario.board));
     run.open = true;
-    // One that starts again after a crash goes on with its board.
-    run.idempotency_key = Some(format!("board-{}", place.node).into());
-    let name: Arc<str> = format!("board-{}", place.node).into();
+    // A leader that restarts after a crash continues with its board.
+    run.idempotency_key = Some(format!("board-{}", handle.node).into());
+    let name: Arc<str> = format!("board-{}", handle.node).into();
     let new = NewBoard { run, name, goal: "".into(), plan: "".into(), queue: TASK_QUEUE.into() };
-    match insist!(place, find_or_make(store, &new))? {
+    match until_known!(handle, find_or_make(store, &new))? {
         Created::New(run) | Created::Existing(run) => {
-            place.world.state().record.acknowledged.push(Acknowledged::Run(run));
+            handle.world.state().record.acknowledged.push(Acknowledged::Run(run));
             Some(run)
         }
         Created::NameTaken => None,
@@ -70,20 +70,27 @@ async fn find_or_make(store: &Store, new: &NewBoard) -> sprag_store::Result<Crea
     }
 }
 
-async fn add(place: &Place, store: &Store, board: RunId, tasks: &mut Vec<StepNo>, chance: &mut Chance) {
+async fn add(
+    handle: &ProgramHandle,
+    store: &Store,
+    board: RunId,
+    tasks: &mut Vec<StepNo>,
+    chance: &mut Chance,
+) {
     let many = 1 + chance.below(3);
     let new: Vec<NewTask> = (0..many)
         .map(|at| {
-            let needs = match tasks.is_empty() || chance.one_in(2) {
-                true => Vec::new(),
-                false => vec![chance.pick(tasks).to_string().into()],
+            let needs = if tasks.is_empty() || chance.one_in(2) {
+                Vec::new()
+            } else {
+                vec![chance.pick(tasks).to_string().into()]
             };
-            let key = format!("{}-{}-{at}", place.life, tasks.len());
+            let key = format!("{}-{}-{at}", handle.life, tasks.len());
             NewTask { key: Some(key.into()), needs, tolerant: chance.one_in(4), value: "{}".into() }
         })
         .collect();
-    for added in insist!(place, store.person().add_tasks(board, new.clone())).unwrap_or_default() {
+    for added in until_known!(handle, store.person().add_tasks(board, new.clone())).unwrap_or_default() {
         tasks.push(added.no);
-        place.world.state().record.acknowledged.push(Acknowledged::Task(board, added.no));
+        handle.world.state().record.acknowledged.push(Acknowledged::Task(board, added.no));
     }
 }

@@ -1,17 +1,17 @@
-//! The programs of the simulated world: the shipped executor and worker, and those who ask things of the store.
+//! The programs of the simulated world: the shipped executor and worker, and clients of the store.
 
-/// Asks until there is an answer: what may have happened is asked for again, what was refused is not.
-macro_rules! insist {
-    ($place:expr, $ask:expr) => {{
-        /// More often than any spell of bad weather lasts.
+/// Repeats an operation until its outcome is known. Does not repeat a refused operation.
+macro_rules! until_known {
+    ($handle:expr, $ask:expr) => {{
+        /// More attempts than any period of faults lasts.
         const TRIES: usize = 500;
         let mut tries = 0;
         loop {
             match $ask.await {
                 Ok(answer) => break Some(answer),
-                Err(error) if tries < TRIES && super::is_worth_another_try(&error) => {
+                Err(error) if tries < TRIES && super::is_retriable(&error) => {
                     tries += 1;
-                    $place.world.pause(Duration::from_millis(700)).await;
+                    $handle.world.pause(Duration::from_millis(700)).await;
                 }
                 Err(_) => break None,
             }
@@ -20,6 +20,7 @@ macro_rules! insist {
 }
 
 mod agent;
+mod collector;
 mod leader;
 mod person;
 mod worker;
@@ -32,39 +33,41 @@ use sprag_lifecycle::RunId;
 use sprag_store::{Error, Id, Task};
 use tokio::sync::watch;
 
-use super::draw::Cast;
+use super::draw::Scenario;
 use super::workspace::Keeper;
-use super::world::{Place, Role, World};
+use super::world::{ProgramHandle, Role, World};
 
-pub use person::Wishes;
+pub use person::PersonPlan;
 
-/// Begins what a node does.
-pub fn begin(place: Arc<Place>, cast: &Arc<Cast>) -> Task {
-    let role = place.world.state().nodes[place.node].role;
+/// Starts the program of a node.
+pub fn begin(handle: Arc<ProgramHandle>, scenario: &Arc<Scenario>) -> Task {
+    let role = handle.world.state().nodes[handle.node].role;
     let (stop, stops) = watch::channel(false);
-    place.world.state().nodes[place.node].stop = Some(stop);
-    let cast = Arc::clone(cast);
+    handle.world.state().nodes[handle.node].stop = Some(stop);
+    let scenario = Arc::clone(scenario);
     match role {
-        Role::Executor => Box::pin(executor(place, cast, None).run(stops)),
-        Role::Worker => Box::pin(worker::work(place, cast, None, stops)),
-        Role::Attached => Box::pin(worker::attached(place, cast, stops)),
-        Role::Agent => Box::pin(agent::come_by(place, cast)),
-        Role::Courier => Box::pin(agent::take_letters(place, cast)),
-        Role::Person => Box::pin(person::wish(place, cast)),
-        Role::Leader => Box::pin(leader::lead(place, cast)),
+        Role::Executor => Box::pin(executor(handle, scenario, None).run(stops)),
+        Role::Worker => Box::pin(worker::work(handle, scenario, None, stops)),
+        Role::Attached => Box::pin(worker::attached(handle, scenario, stops)),
+        Role::Agent => Box::pin(agent::claim_tasks(handle, scenario)),
+        Role::Courier => Box::pin(agent::receive_handoffs(handle, scenario)),
+        Role::Person => Box::pin(person::act(handle, scenario)),
+        Role::Leader => Box::pin(leader::lead(handle, scenario)),
+        Role::Collector => Box::pin(collector::collect(handle)),
     }
 }
 
-/// The shipped executor; it sees which processes of its own host are gone.
-fn executor(place: Arc<Place>, cast: Arc<Cast>, only: Option<(RunId, Id)>) -> Executor {
-    let config = Config { only: only.map(|(run, _)| run), ..cast.executor.clone() };
-    let host = place.world.state().nodes[place.node].host;
-    let hosts = Arc::new(OnHost { world: Arc::clone(&place.world), host });
-    let world = Arc::clone(&place.world);
+/// Returns the shipped executor, which can check whether processes of its own host are gone.
+fn executor(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>, only: Option<(RunId, Id)>) -> Executor {
+    let worker = only.map(|(_, worker)| worker);
+    let config = Config { only: only.map(|(run, _)| run), worker, ..scenario.executor.clone() };
+    let host = handle.world.state().nodes[handle.node].host;
+    let hosts = Arc::new(OnHost { world: Arc::clone(&handle.world), host });
+    let world = Arc::clone(&handle.world);
     let keeper =
-        only.map(|(_, worker)| Keeper { world, store: place.store(), worker, host, at: Arc::default() });
-    let effect = Arc::new(Tend { place: Arc::clone(&place), keeper });
-    Executor::new(place.store(), config, hosts).with_effect(effect)
+        only.map(|(_, worker)| Keeper { world, store: handle.store(), worker, host, at: Arc::default() });
+    let effect = Arc::new(EndEffect { handle: Arc::clone(&handle), keeper });
+    Executor::new(handle.store(), config, hosts).with_effect(effect)
 }
 
 struct OnHost {
@@ -74,32 +77,25 @@ struct OnHost {
 
 impl Hosts for OnHost {
     fn is_gone(&self, process: &str) -> bool {
-        let Some((host, rest)) = process.split_once('/') else { return false };
-        if host != format!("host-{}", self.host) {
-            return false;
-        }
-        let Some((node, life)) = rest.split_once('.') else { return false };
-        let (Ok(node), Ok(life)) = (node.parse::<usize>(), life.parse::<u32>()) else { return false };
-        let state = self.world.state();
-        state.nodes.get(node).is_none_or(|node| !node.up || node.life != life)
+        process.starts_with(&format!("host-{}/", self.host)) && self.world.state().is_gone(process)
     }
 }
 
-/// What is done after a run's end; now and then it fails.
-struct Tend {
-    place: Arc<Place>,
-    /// Removes what the run worked in, if this process is there for that run alone.
+/// The effect after a run's end. It fails now and then.
+struct EndEffect {
+    handle: Arc<ProgramHandle>,
+    /// Removes the run's environment, if this process serves only that run.
     keeper: Option<Keeper>,
 }
 
-impl Effect for Tend {
+impl Effect for EndEffect {
     fn name(&self) -> &'static str {
         "tend"
     }
 
     fn run_ended(&self, run: RunId) -> EffectFuture<'_> {
         Box::pin(async move {
-            let world = &self.place.world;
+            let world = &self.handle.world;
             world.pause(Duration::from_millis(5)).await;
             if let Some(keeper) = &self.keeper {
                 let mut chance = world.chance(run.to_i64() as u64);
@@ -109,13 +105,13 @@ impl Effect for Tend {
             if !state.quiet && state.chance.one_in(10) {
                 return Err("not this time".into());
             }
-            state.record.tended.insert(run);
+            state.record.effects_done.insert(run);
             Ok(())
         })
     }
 }
 
-/// Whether it may have happened, or may happen if it is asked for again.
-fn is_worth_another_try(error: &Error) -> bool {
+/// Returns whether the operation may have happened, or may succeed if it is repeated.
+fn is_retriable(error: &Error) -> bool {
     matches!(error, Error::Unknown { .. } | Error::Full { .. } | Error::Locked { .. })
 }

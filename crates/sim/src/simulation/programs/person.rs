@@ -1,49 +1,53 @@
-//! A person: starts runs, answers questions, sends signals, changes its mind.
+//! A person: starts runs, answers gates, sends signals, cancels and resumes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_lifecycle::{Plan, RunId, StepNo};
+use sprag_lifecycle::{Plan, RunId, RunStatus, StepNo};
 use sprag_store::ops::{self, Created};
 use sprag_store::{GateKind, Id, Row, RunRow, Store, Table};
 
-use super::super::draw::Cast;
+use super::super::draw::Scenario;
 use super::super::record::Acknowledged;
-use super::super::world::Place;
+use super::super::verdict::has_process;
+use super::super::world::ProgramHandle;
 use crate::graphs::Chance;
 
-/// What one person wants: runs of these plans, and how restless it is.
+/// The requests of one person: the plans to run, and the rate of changes of mind.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes {
+pub struct PersonPlan {
     pub plans: Vec<Arc<Plan>>,
     pub restless: usize,
 }
 
 struct Person {
-    place: Arc<Place>,
+    handle: Arc<ProgramHandle>,
     store: Store,
     chance: Chance,
     runs: Vec<RunId>,
 }
 
-/// Wants things until nothing goes wrong any more; from then on it only answers.
-pub async fn wish(place: Arc<Place>, cast: Arc<Cast>) {
-    let chance = place.world.chance(0x9e ^ place.node as u64 ^ (u64::from(place.life) << 8));
-    let mut person = Person { store: place.store(), place, chance, runs: Vec::new() };
-    let Wishes { mut plans, restless } = cast.wishes(person.place.node);
+/// Acts until the faults end; from then on it only answers.
+pub async fn act(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>) {
+    let chance = handle.world.chance(0x9e ^ handle.node as u64 ^ (u64::from(handle.life) << 8));
+    let mut person = Person { store: handle.store(), handle, chance, runs: Vec::new() };
+    let PersonPlan { mut plans, restless } = scenario.person_plan(person.handle.node);
     let mut made = 0;
     loop {
         person.pause(5_000).await;
-        let quiet = person.place.world.state().quiet;
+        let quiet = person.handle.world.state().quiet;
         if let Some(plan) = plans.pop() {
-            // Whoever starts again after a crash asks for the same: the key says so.
+            // After a crash the same idempotency key makes the repeated request safe.
             made += 1;
             person.create(plan, made).await;
             if plans.is_empty() {
-                person.place.world.state().record.satisfied.insert(person.place.node);
+                person.handle.world.state().record.done_persons.insert(person.handle.node);
             }
         } else if !quiet && restless > 0 && person.chance.below(100) < restless {
             person.change_mind().await;
+        }
+        if person.handle.world.options.serverless {
+            person.cancel_some(quiet, restless).await;
         }
         person.answer(quiet).await;
     }
@@ -52,19 +56,29 @@ pub async fn wish(place: Arc<Place>, cast: Arc<Cast>) {
 impl Person {
     async fn pause(&mut self, ms: usize) {
         let ms = 1 + self.chance.below(ms) as u64;
-        self.place.world.pause(Duration::from_millis(ms)).await;
+        self.handle.world.pause(Duration::from_millis(ms)).await;
     }
 
     async fn create(&mut self, plan: Arc<Plan>, number: usize) {
         let mut new = self.store.person().new_run(plan);
-        new.idempotency_key = Some(format!("{}-{number}", self.place.node).into());
         new.priority = self.chance.below(3) as i32;
         let store = self.store.clone();
-        if let Some(Created::New(run) | Created::Existing(run)) =
-            insist!(self.place, store.person().create_run(new.clone()))
-        {
+        // A run with a key is kept for longer than any of this lasts. One without is asked for once only: it may have ended
+        // and be forgotten before the request is repeated.
+        let asked = if self.chance.one_in(2) {
+            let key: Arc<str> = format!("{}-{number}", self.handle.node).into();
+            new.idempotency_key = Some(Arc::clone(&key));
+            let asked = until_known!(self.handle, store.person().create_run(new.clone()));
+            if let Some(Created::New(run) | Created::Existing(run)) = asked {
+                self.handle.world.state().answers_key(&key, run);
+            }
+            asked
+        } else {
+            store.person().create_run(new).await.ok()
+        };
+        if let Some(Created::New(run) | Created::Existing(run)) = asked {
             self.runs.push(run);
-            self.place.world.state().record.acknowledged.push(Acknowledged::Run(run));
+            self.handle.world.state().record.acknowledged.push(Acknowledged::Run(run));
         }
     }
 
@@ -77,35 +91,54 @@ impl Person {
         let Ok(Some(row)) = store.read(|db| Table::<RunRow>::load(db, run)) else { return };
         let steps = store.read(|db| db.plan(row.plan)).ok().flatten().map_or(1, |plan| plan.steps.len());
         let to = self.chance.below(steps) as StepNo;
-        let place = Arc::clone(&self.place);
+        let handle = Arc::clone(&self.handle);
         match (row.status().is_terminal(), self.chance.below(4)) {
             (false, 0 | 1) => {
-                let _ = insist!(place, store.person().cancel_run(run));
+                let _ = until_known!(handle, store.person().cancel_run(run));
             }
             (true, 0) => {
-                let _ = insist!(place, store.person().rewind_run(run, to, None));
+                let _ = until_known!(handle, store.person().rewind_run(run, to, None));
             }
             (true, 1) => {
-                let new = store
-                    .person()
-                    .new_run(store.read(|db| db.plan(row.plan)).ok().flatten().expect("it has a plan"));
-                if let Some(Created::New(run)) = insist!(place, store.person().fork_run(run, to, new.clone()))
+                // Retention may have deleted the run since the query.
+                let Some(plan) = store.read(|db| db.plan(row.plan)).ok().flatten() else { return };
+                let new = store.person().new_run(plan);
+                if let Some(Created::New(run)) =
+                    until_known!(handle, store.person().fork_run(run, to, new.clone()))
                 {
                     self.runs.push(run);
-                    place.world.state().record.acknowledged.push(Acknowledged::Run(run));
+                    handle.world.state().record.acknowledged.push(Acknowledged::Run(run));
                 }
             }
             (true, _) => {
-                let _ = insist!(place, store.person().resume_run(run, None));
+                let _ = until_known!(handle, store.person().resume_run(run, None));
             }
             _ => {
                 let name: Arc<str> = "early/-1".into();
-                let _ = insist!(place, store.person().signal(run, name.clone(), "{}".into()));
+                let _ = until_known!(handle, store.person().signal(run, name.clone(), "{}".into()));
             }
         }
     }
 
-    /// Answers what is asked, and sends the signals that are waited for: at leisure, but always in the end.
+    /// Cancels a run now and then. At the end, cancels every run without a process.
+    async fn cancel_some(&mut self, quiet: bool, restless: usize) {
+        const MANY: usize = 1_000;
+        let live = self.store.read(|db| db.live_runs(None, MANY)).unwrap_or_default();
+        for run in live {
+            let wanted = if quiet {
+                !has_process(&self.handle.world, run)
+            } else {
+                self.chance.below(1_000) < restless
+            };
+            let row = self.store.read(|db| Table::<RunRow>::load(db, run)).ok().flatten();
+            if wanted && row.is_some_and(|row| row.status() != RunStatus::Cancelling) {
+                let store = self.store.clone();
+                let _ = until_known!(self.handle, store.person().cancel_run(run));
+            }
+        }
+    }
+
+    /// Answers gates and sends the expected signals: with delays, but always at the end.
     async fn answer(&mut self, quiet: bool) {
         const MANY: usize = 1_000;
         let open = self.store.read(|db| {
@@ -120,25 +153,25 @@ impl Person {
                 continue;
             }
             match gate.kind {
-                GateKind::Question => self.answer_one(gate.id).await,
+                GateKind::Question => self.answer_one(gate.run, gate.id).await,
                 GateKind::Signal => {
                     let (run, name) = (gate.run, Arc::clone(&gate.question));
                     let store = self.store.clone();
-                    let _ = insist!(self.place, store.person().signal(run, name.clone(), "{}".into()));
+                    let _ = until_known!(self.handle, store.person().signal(run, name.clone(), "{}".into()));
                 }
                 GateKind::Time => {}
             }
         }
     }
 
-    async fn answer_one(&mut self, gate: Id) {
+    async fn answer_one(&mut self, run: RunId, gate: Id) {
         let yes = !self.chance.one_in(5);
         let text = ops::answer_text(if yes { "yes" } else { "no" }, None, yes);
         let store = self.store.clone();
-        if let Some(outcome) = insist!(self.place, store.person().answer_gate(gate, text.clone()))
+        if let Some(outcome) = until_known!(self.handle, store.person().answer_gate(gate, text.clone()))
             && outcome.is_applied()
         {
-            self.place.world.state().record.acknowledged.push(Acknowledged::Answer(gate, text));
+            self.handle.world.state().record.acknowledged.push(Acknowledged::Answer(run, gate, text));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The shipped worker; what it runs is simulated, as a supervisor and its tree would behave.
+//! The shipped worker. Its processes are simulated with the behaviour of a supervisor and its tree.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,34 +9,23 @@ use sprag_store::{DEFAULT_QUEUE, Id, Row, RunRow, Table, mix};
 use sprag_worker::{Config, Control, Ended, Runner, RunnerFuture, Signal, Worker};
 use tokio::sync::watch;
 
-use super::super::draw::Cast;
-use super::super::record::{Course, End, LEASE_GRACE_MS, Start};
+use super::super::draw::Scenario;
+use super::super::record::{End, LEASE_GRACE_MS, NaturalEnd, Start};
 use super::super::workspace::Keeper;
-use super::super::world::Place;
+use super::super::world::ProgramHandle;
 use super::executor;
 use crate::graphs::Chance;
 
-/// Registers and works until told to stop, and looks after the directories of its host.
-pub async fn work(
-    place: Arc<Place>,
-    cast: Arc<Cast>,
-    only: Option<(RunId, Id)>,
-    stop: watch::Receiver<bool>,
-) {
-    let store = place.store();
-    let id = only.map_or_else(|| store.new_id(), |(_, id)| id);
-    let (process, host, name) = {
-        let state = place.world.state();
-        let node = &state.nodes[place.node];
-        (state.process_of(place.node), node.host, node.name.clone())
-    };
-    let mut chance = place.world.chance(place.node as u64 ^ (u64::from(place.life) << 8));
+/// Returns the configuration of a worker, with drawn queues, slots and lease.
+fn config(handle: &ProgramHandle, only: Option<(RunId, Id)>, id: Id) -> Config {
+    let name = handle.world.state().nodes[handle.node].name.clone();
+    let mut chance = handle.world.chance(handle.node as u64 ^ (u64::from(handle.life) << 8));
     let queues = match chance.below(3) {
         0 => vec![DEFAULT_QUEUE.into()],
         1 => vec!["other".into(), DEFAULT_QUEUE.into()],
         _ => vec![DEFAULT_QUEUE.into(), "other".into()],
     };
-    // The first of them serves every queue, so that nothing waits for one that nobody serves.
+    // The first worker serves every queue, so that no queue is without a worker.
     let queues = if only.is_none() && name == "worker-1" {
         vec![DEFAULT_QUEUE.into(), "other".into()]
     } else {
@@ -44,17 +33,35 @@ pub async fn work(
     };
     let slots = 1 + chance.below(3);
     let lease = Duration::from_millis(*chance.pick(&[6_000, 10_000, 30_000]));
+    Config { id, name, queues, labels: Vec::new(), only: only.map(|(run, _)| run), slots, lease }
+}
+
+/// Registers a worker, works until it is asked to stop, and manages the environments of its host.
+pub async fn work(
+    handle: Arc<ProgramHandle>,
+    scenario: Arc<Scenario>,
+    only: Option<(RunId, Id)>,
+    stop: watch::Receiver<bool>,
+) {
+    let store = handle.store();
+    let id = only.map_or_else(|| store.new_id(), |(_, id)| id);
+    let config = config(&handle, only, id);
+    let (process, host) = {
+        let state = handle.world.state();
+        (state.process_of(handle.node), state.nodes[handle.node].host)
+    };
     let keeper = Keeper {
-        world: Arc::clone(&place.world),
+        world: Arc::clone(&handle.world),
         store: store.clone(),
         worker: id,
         host,
         at: Arc::default(),
     };
-    let runner =
-        Arc::new(Supervised { place: Arc::clone(&place), cast: Arc::clone(&cast), keeper: keeper.clone() });
-    let config =
-        Config { id, name, queues, labels: Vec::new(), only: only.map(|(run, _)| run), slots, lease };
+    let runner = Arc::new(SupervisedRunner {
+        handle: Arc::clone(&handle),
+        scenario: Arc::clone(&scenario),
+        keeper: keeper.clone(),
+    });
     let worker = loop {
         match Worker::register(
             store.clone(),
@@ -65,10 +72,11 @@ pub async fn work(
         .await
         {
             Ok(worker) => break worker,
-            Err(_) => place.world.pause(Duration::from_secs(1)).await,
+            Err(_) => handle.world.pause(Duration::from_secs(1)).await,
         }
     };
     if only.is_none() {
+        let chance = handle.world.chance(handle.node as u64 ^ (u64::from(handle.life) << 8) ^ 0x1c);
         drop(store.surroundings().spawn(look_after(keeper, chance)));
     }
     let _ = worker.run(stop).await;
@@ -81,27 +89,29 @@ async fn look_after(keeper: Keeper, mut chance: Chance) {
     }
 }
 
-/// Starts a run that is reserved to this very process, and works it off.
-pub async fn attached(place: Arc<Place>, cast: Arc<Cast>, stop: watch::Receiver<bool>) {
-    let store = place.store();
+/// Starts a run that is reserved for this process, and executes it.
+pub async fn attached(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>, stop: watch::Receiver<bool>) {
+    let store = handle.store();
     let id = store.new_id();
-    let mut new = store.person().new_run(Arc::clone(&cast.attached));
-    new.idempotency_key = Some(format!("attached-{}-{}", place.node, place.life).into());
-    new.pin = Some(id);
-    let asked = insist!(place, store.person().create_run(new.clone()));
+    let mut new = store.person().new_run(Arc::clone(&scenario.attached));
+    new.idempotency_key = Some(format!("attached-{}-{}", handle.node, handle.life).into());
+    // As in `sprag run`, the transaction that creates the run also registers its worker.
+    let process = handle.world.state().process_of(handle.node);
+    new.worker = Some(config(&handle, Some((new.id, id)), id).new_worker(&process));
+    let asked = until_known!(handle, store.person().create_run(new.clone()));
     let Some(Created::New(run) | Created::Existing(run)) = asked else { return };
-    let executor = executor(Arc::clone(&place), Arc::clone(&cast), Some((run, id)));
+    let executor = executor(Arc::clone(&handle), Arc::clone(&scenario), Some((run, id)));
     let (stop_executor, stops) = watch::channel(false);
     let executing = store.surroundings().spawn(executor.run(stops));
     let (stop_worker, stops) = watch::channel(false);
-    let working = store.surroundings().spawn(work(Arc::clone(&place), cast, Some((run, id)), stops));
-    // Its own run is all that it is there for.
+    let working = store.surroundings().spawn(work(Arc::clone(&handle), scenario, Some((run, id)), stops));
+    // The process serves only its own run.
     while !*stop.borrow() {
         let row = store.read(|db| Table::<RunRow>::load(db, run));
         if row.is_ok_and(|row| row.is_none_or(|row| row.status().is_terminal())) {
             break;
         }
-        place.world.pause(Duration::from_secs(1)).await;
+        handle.world.pause(Duration::from_secs(1)).await;
     }
     let _ = stop_worker.send(true);
     let _ = working.await;
@@ -109,16 +119,16 @@ pub async fn attached(place: Arc<Place>, cast: Arc<Cast>, stop: watch::Receiver<
     let _ = executing.await;
 }
 
-/// Runs what a worker was given, as a process of the world under a supervisor.
-struct Supervised {
-    place: Arc<Place>,
-    cast: Arc<Cast>,
+/// Executes assignments as simulated processes under a supervisor.
+struct SupervisedRunner {
+    handle: Arc<ProgramHandle>,
+    scenario: Arc<Scenario>,
     keeper: Keeper,
 }
 
-impl Runner for Supervised {
+impl Runner for SupervisedRunner {
     fn run<'a>(&'a self, assignment: &'a Assignment, control: Control) -> RunnerFuture<'a> {
-        Box::pin(self.see_to_end(assignment, control))
+        Box::pin(self.execute(assignment, control))
     }
 }
 
@@ -129,9 +139,9 @@ fn failed(why: &str) -> Ended {
     })
 }
 
-impl Supervised {
-    async fn see_to_end(&self, assignment: &Assignment, control: Control) -> Ended {
-        let world = &self.place.world;
+impl SupervisedRunner {
+    async fn execute(&self, assignment: &Assignment, control: Control) -> Ended {
+        let world = &self.handle.world;
         let id = assignment.lease.execution;
         let run = mix(id.run.to_i64() as u64 ^ world.seed);
         let mut chance = Chance(mix(run ^ u64::from(id.step) << 32 ^ u64::from(id.attempt)));
@@ -142,7 +152,7 @@ impl Supervised {
                 Err(why) => return failed(&why),
             }
         }
-        // Whatever is left of a former attempt on this host is ended first, and seen to be gone.
+        // Processes of an earlier attempt on this host are ended first, and their end is awaited.
         for _ in 0..600 {
             let former = {
                 let state = world.state();
@@ -163,19 +173,20 @@ impl Supervised {
         if guard_ms <= world.now_ms() {
             return Ended::Lost;
         }
-        let course = self.cast.course(&mut chance);
-        let takes_ms = self.cast.takes_ms(&mut chance);
-        let node = self.place.node;
+        let natural_end = self.scenario.natural_end(&mut chance);
+        let takes_ms = self.scenario.takes_ms(&mut chance);
+        let node = self.handle.node;
         let (plan, lease) = (Arc::clone(&assignment.plan), assignment.lease);
-        let start = Start { lease, step: assignment.node, plan, node, course, takes_ms, guard_ms, directory };
+        let start =
+            Start { lease, step: assignment.node, plan, node, natural_end, takes_ms, guard_ms, directory };
         let process = world.start_process(start);
         self.watch(process, control, assignment).await
     }
 
     async fn watch(&self, process: usize, mut control: Control, assignment: &Assignment) -> Ended {
-        /// What hangs is ended then, unless its step says otherwise.
+        /// The time after which a hanging process is ended, unless its step has its own limit.
         const LONGEST_MS: u64 = 180_000;
-        let world = &self.place.world;
+        let world = &self.handle.world;
         let over = Arc::clone(&world.state().record.processes[process].over);
         let limit_ms = assignment.step().policy.timeout_ms.unwrap_or(LONGEST_MS);
         let mut timeout = world.pause(Duration::from_millis(limit_ms));
@@ -198,15 +209,15 @@ impl Supervised {
                 }
             }
         }
-        let (ending, course) = {
+        let (ending, natural_end) = {
             let state = world.state();
             let process = &state.record.processes[process];
-            (process.ending, process.course)
+            (process.ending, process.natural_end)
         };
-        let result = || Some(self.cast.result(assignment.lease));
+        let result = || Some(self.scenario.result(assignment.lease));
         match ending {
             _ if control.now() == Signal::Lost => Ended::Lost,
-            Some(End::Exited) if course == Course::Well => {
+            Some(End::Exited) if natural_end == NaturalEnd::Well => {
                 Ended::Report(Ending::Completed { result: result() })
             }
             Some(End::Exited) => failed("exit code 1"),

@@ -1,4 +1,4 @@
-//! The story of a simulation: one line for each thing that happened, and a hash by which two are compared.
+//! The event log of a simulation: one line per event, and a hash for comparisons.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -6,31 +6,31 @@ use std::fmt::{self, Write};
 use sprag_lifecycle::RunId;
 use sprag_store::{JournalEntry, Written};
 
-use super::world::BEGINNING_MS;
+use super::world::START_MS;
 
-/// See the module's documentation.
-pub struct Story {
+/// The event log of one world. See the module's documentation.
+pub struct EventLog {
     lines: Option<Vec<String>>,
     line: String,
     hash: u64,
-    /// Runs in the order in which they were first told of: their ids are hard to read.
+    /// Numbers of runs in the order of their first event, because run ids are hard to read.
     runs: BTreeMap<RunId, usize>,
 }
 
-impl Story {
+impl EventLog {
     pub fn new(kept: bool) -> Self {
         let lines = kept.then(Vec::new);
-        Story { lines, line: String::new(), hash: 0xcbf2_9ce4_8422_2325, runs: BTreeMap::new() }
+        EventLog { lines, line: String::new(), hash: 0xcbf2_9ce4_8422_2325, runs: BTreeMap::new() }
     }
 
-    /// A run's name in the story.
+    /// Returns a run's number in the log.
     pub fn name_of(&mut self, run: RunId) -> usize {
         let next = self.runs.len() + 1;
         *self.runs.entry(run).or_insert(next)
     }
 
-    pub fn tell(&mut self, now_ms: i64, who: &str, what: fmt::Arguments<'_>) {
-        let ms = now_ms - BEGINNING_MS;
+    pub fn record(&mut self, now_ms: i64, who: &str, what: fmt::Arguments<'_>) {
+        let ms = now_ms - START_MS;
         self.line.clear();
         let _ = write!(self.line, "{:>6}.{:03} {who:<12} {what}", ms / 1000, ms % 1000);
         for byte in self.line.bytes() {
@@ -41,14 +41,14 @@ impl Story {
         }
     }
 
-    /// Tells of a write that reached the store.
-    pub fn tell_write(&mut self, now_ms: i64, who: &str, what: &'static str, written: &Written) {
+    /// Records a write that reached the store.
+    pub fn record_write(&mut self, now_ms: i64, who: &str, what: &'static str, written: &Written) {
         let mut text = operation(what);
         match &written.error {
             Some(error) => {
                 let _ = write!(text, ": {error}");
             }
-            // Whoever looks in vain, or only shows that it is there, is not worth a line.
+            // A claim without result or a heartbeat gets no line.
             None if written.entries.is_empty() && is_routine(&text) => return self.mark(now_ms, &text),
             None if written.entries.is_empty() => {}
             None => {
@@ -58,10 +58,10 @@ impl Story {
                 }
             }
         }
-        self.tell(now_ms, who, format_args!("{text}"));
+        self.record(now_ms, who, format_args!("{text}"));
     }
 
-    /// Counts in the hash, and is not told.
+    /// Adds an event to the hash without a line.
     fn mark(&mut self, now_ms: i64, what: &str) {
         let what = what.bytes().fold(now_ms as u64, |hash, byte| hash.rotate_left(8) ^ u64::from(byte));
         self.hash = (self.hash ^ what).wrapping_mul(0x0000_0100_0000_01b3);
@@ -94,7 +94,7 @@ fn is_routine(operation: &str) -> bool {
     ["Claims.claim", "Claims.claim_as", "Claims.heartbeat", "Holder.renew"].contains(&operation)
 }
 
-/// The operation's name, out of the path of the closure that does it.
+/// Returns the operation's name, taken from the path of its closure.
 fn operation(path: &str) -> String {
     let path = path.split("::{{closure}}").next().unwrap_or(path);
     let mut parts = path.rsplit("::");

@@ -1,5 +1,5 @@
-//! Plays a random pipeline: several workers, timers, answers, lost workers, late and doubled reports, in any
-//! order, through the store's own operations; every one of them is checked.
+//! Plays a random pipeline with several workers, timers, answers, lost workers, and late and duplicate reports, in any
+//! order, through the store's own operations. Checks each operation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use sprag_store::{
 
 use super::generate::Graph;
 use super::reference::{self, Prior};
-use super::script::{Chance, Fault, Outside, Script, signal_name};
+use super::script::{Chance, Fault, Script, WaitsFor, signal_name};
 use crate::check::{self, Violation};
 
-/// What a person and the machines do beside the work.
+/// Disturbances by people and machines during a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Trouble {
-    /// The run may be cancelled at any moment.
+pub struct Disturbances {
+    /// Whether the run may be cancelled at any moment.
     pub cancel: bool,
-    /// How often it is resumed or rewound after its end.
-    pub again: u32,
-    /// Workers are lost, reports come late and twice.
+    /// The number of times that it is resumed or rewound after its end.
+    pub restarts: u32,
+    /// Whether workers are lost, and reports come late and twice.
     pub faults: bool,
 }
 
 const WORKERS: usize = 3;
-/// No lease lapses by itself here: workers are lost by the reaper's word.
+/// The lease in milliseconds. No lease expires here by itself: only the reaper's decision loses a worker.
 const LEASE_MS: i64 = 1_000_000_000;
-/// A timer that is due later than this from now belongs to a bound that no run comes to.
+/// A timer that is due after this many milliseconds belongs to a limit that no run reaches.
 const SOON_MS: i64 = 10_000;
 
-struct World<'g> {
+struct GraphPlayer<'g> {
     graph: &'g Graph,
     tables: Tables,
     chance: Chance,
@@ -44,18 +44,17 @@ struct World<'g> {
     root: RunId,
     held: Vec<Lease>,
     past: Vec<Lease>,
-    trouble: Trouble,
-    /// Statuses of steps as the journal tells them.
-    told: BTreeMap<(RunId, StepNo), StepStatus>,
+    disturbances: Disturbances,
+    /// The statuses of steps according to the journal.
+    journal_statuses: BTreeMap<(RunId, StepNo), StepStatus>,
     read: usize,
     operations: usize,
 }
 
-/// Plays the graph; what came of it is checked on the way and compared in the end. Says how many
-/// operations it took.
-pub fn play(graph: &Graph, seed: u64, trouble: Trouble) -> std::result::Result<usize, String> {
+/// Plays the graph, checks every operation, and compares the outcome at the end. Returns the number of operations.
+pub fn play(graph: &Graph, seed: u64, disturbances: Disturbances) -> std::result::Result<usize, String> {
     let tables = Tables::default().speaking(Arc::new(graph.scripts.clone()));
-    let mut world = World {
+    let mut player = GraphPlayer {
         graph,
         tables,
         chance: Chance(seed ^ 0x5eed),
@@ -64,42 +63,42 @@ pub fn play(graph: &Graph, seed: u64, trouble: Trouble) -> std::result::Result<u
         root: RunId::from_i64(1),
         held: Vec::new(),
         past: Vec::new(),
-        trouble,
-        told: BTreeMap::new(),
+        disturbances,
+        journal_statuses: BTreeMap::new(),
         read: 0,
         operations: 0,
     };
-    let new = NewRun::new(world.root, Arc::clone(&graph.plan));
-    world.transact(|session| ops::create_run(session, &new, ops::plan_hash(&new.plan)))?;
+    let new = NewRun::new(player.root, Arc::clone(&graph.plan));
+    player.transact(|session| ops::create_run(session, &new, ops::plan_hash(&new.plan)))?;
     let mut prior = None;
-    for round in 0..=trouble.again {
-        let cancelled = world.epoch()?;
-        let run = world.root_row();
+    for round in 0..=disturbances.restarts {
+        let cancelled = player.epoch()?;
+        let run = player.root_row();
         let expected = reference::expect(&graph.plan, &graph.scripts, run.epoch, prior.as_ref());
-        reference::compare(&world.tables, &run, &graph.plan, &graph.scripts, &expected, cancelled)
+        reference::compare(&player.tables, &run, &graph.plan, &graph.scripts, &expected, cancelled)
             .map_err(|seen| format!("in epoch {}: {seen}", run.epoch))?;
-        world.nothing_is_left()?;
-        if round < trouble.again {
-            let to = world.chance.one_in(2).then(|| world.chance.below(graph.plan.steps.len()) as StepNo);
+        player.check_released()?;
+        if round < disturbances.restarts {
+            let to = player.chance.one_in(2).then(|| player.chance.below(graph.plan.steps.len()) as StepNo);
             if to.is_none() && run.status() == RunStatus::Completed {
                 break;
             }
-            let before = reference::prior(&world.tables, world.root, to).expect("the run is there");
-            world.go_on(to, &before)?;
+            let before = reference::prior(&player.tables, player.root, to).expect("the run is there");
+            player.send_back(to, &before)?;
             prior = Some(before);
         }
     }
-    Ok(world.operations)
+    Ok(player.operations)
 }
 
-impl World<'_> {
-    /// Runs one of the store's operations and checks what it did.
+impl GraphPlayer<'_> {
+    /// Runs one of the store's operations and checks its effect.
     fn transact<T>(
         &mut self,
         operation: impl FnOnce(&mut Session<'_>) -> Result<T>,
     ) -> std::result::Result<T, String> {
         self.operations += 1;
-        // Large runs are looked at less often: a look costs as much as the run is large.
+        // The cost of a check grows with the size of the run, so large runs are checked less often.
         let rows = self.tables.all_steps().count();
         let looks = rows < 60 || self.operations.is_multiple_of(rows / 30);
         let before = looks.then(|| self.tables.clone());
@@ -113,9 +112,9 @@ impl World<'_> {
         self.follow_journal()?;
         if let Some(before) = before {
             let entries = &self.tables.all_entries()[before.all_entries().len()..];
-            check::change(&before, &self.tables, entries).map_err(in_words)?;
-            check::state(&self.tables).map_err(in_words)?;
-            check::bounded(&self.tables).map_err(in_words)?;
+            check::change(&before, &self.tables, entries).map_err(message_of)?;
+            check::state(&self.tables).map_err(message_of)?;
+            check::bounded(&self.tables).map_err(message_of)?;
         }
         Ok(answer)
     }
@@ -130,13 +129,13 @@ impl World<'_> {
             let row = self.tables.all_runs().find(|row| row.id == run).expect("a step has a run");
             let plan = self.tables.plan_of(row).expect("a run has a plan");
             let to = StepStatus::parse(entry.to).expect("the journal knows its words");
-            self.told.insert((run, no), to);
+            self.journal_statuses.insert((run, no), to);
             if to != StepStatus::Pending || (no as usize) >= plan.steps.len() {
                 continue;
             }
             let planned = plan.step(no);
             for need in &planned.needs {
-                let stands = self.told.get(&(run, *need)).copied().unwrap_or(StepStatus::Waiting);
+                let stands = self.journal_statuses.get(&(run, *need)).copied().unwrap_or(StepStatus::Waiting);
                 let fine = match stands {
                     StepStatus::Done | StepStatus::Skipped => true,
                     StepStatus::Failed => {
@@ -166,7 +165,7 @@ impl World<'_> {
         self.load::<RunRow>(self.root).expect("the run is there")
     }
 
-    /// The script of a step, and whether it goes wrong now.
+    /// Returns the script of a step, and whether it fails now.
     fn scripted(&mut self, run: RunId, step: &StepRow) -> (Script, bool) {
         let epoch = self.root_row().epoch;
         let row = self.load::<RunRow>(run).expect("a step has a run");
@@ -176,7 +175,7 @@ impl World<'_> {
             Some(parent) => self.load::<StepRow>((run, parent)).map_or(0, |parent| parent.round),
             None => step.round,
         };
-        let wrong = script.goes_wrong(epoch, round, step.item);
+        let wrong = script.fails(epoch, round, step.item);
         (script, wrong)
     }
 
@@ -184,10 +183,10 @@ impl World<'_> {
         self.root_row().status().is_terminal()
     }
 
-    /// Plays until the run ends; says whether somebody cancelled it.
+    /// Plays until the run ends. Returns whether it was cancelled.
     fn epoch(&mut self) -> std::result::Result<bool, String> {
         let size = self.graph.plan.steps.len() * 4;
-        let cancel_at = self.trouble.cancel.then(|| self.chance.below(size * 3));
+        let cancel_at = self.disturbances.cancel.then(|| self.chance.below(size * 3));
         let mut cancelled = false;
         for act in 0..size * 6 {
             if self.is_over() {
@@ -199,13 +198,13 @@ impl World<'_> {
             }
             self.act()?;
         }
-        // Everybody does their part, and nothing else happens: the run must end.
+        // Every participant acts and there are no more disturbances, so the run must end.
         let bound = 200 + 40 * self.graph.plan.steps.len();
         for _ in 0..bound {
             if self.is_over() {
                 return Ok(cancelled);
             }
-            self.quiet_round()?;
+            self.undisturbed_round()?;
         }
         Err(format!("every run ends: not after {bound} rounds\n{}", self.unsettled()))
     }
@@ -233,7 +232,7 @@ impl World<'_> {
         }
     }
 
-    fn quiet_round(&mut self) -> std::result::Result<(), String> {
+    fn undisturbed_round(&mut self) -> std::result::Result<(), String> {
         for _ in 0..8 {
             self.relay()?;
             self.fire()?;
@@ -268,7 +267,7 @@ impl World<'_> {
         Some(self.held.swap_remove(at))
     }
 
-    /// A worker reports what its script says.
+    /// Reports the scripted result of one execution.
     fn finish_one(&mut self) -> std::result::Result<(), String> {
         let Some(lease) = self.take_held() else { return Ok(()) };
         let id = lease.execution;
@@ -278,17 +277,20 @@ impl World<'_> {
         let badly = match script.fault {
             _ if !wrong => false,
             Fault::Tries(tries) => step.tries < tries,
-            Fault::None | Fault::ForGood | Fault::Deadly => true,
+            Fault::None | Fault::Permanent | Fault::Blocked | Fault::LosesWorker => true,
         };
         self.past.push(lease);
         let ending = if execution.cancel_requested && !self.chance.one_in(3) {
             Ending::Cancelled
-        } else if badly && script.fault == Fault::Deadly {
+        } else if badly && script.fault == Fault::LosesWorker {
             return self.transact(|session| ops::abandon(session, lease, Lost::ProcessGone)).map(drop);
+        } else if badly && script.fault == Fault::Blocked {
+            Ending::Blocked { result: None }
         } else if badly {
-            match self.chance.one_in(4) && script.fault != Fault::ForGood {
-                true => Ending::TimedOut { result: None },
-                false => Ending::Failed { result: None, retriable: script.fault != Fault::ForGood },
+            if self.chance.one_in(4) && script.fault != Fault::Permanent {
+                Ending::TimedOut { result: None }
+            } else {
+                Ending::Failed { result: None, retriable: script.fault != Fault::Permanent }
             }
         } else {
             Ending::Completed { result: None }
@@ -302,9 +304,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// C07, I4: who has lost an execution, or has already reported, changes nothing.
+    /// C07, I4: a report by a worker that has lost its execution, or has already reported, changes nothing.
     fn late_report(&mut self) -> std::result::Result<(), String> {
-        if self.past.is_empty() || !self.trouble.faults {
+        if self.past.is_empty() || !self.disturbances.faults {
             return Ok(());
         }
         let lease = self.past[self.chance.below(self.past.len())];
@@ -314,13 +316,14 @@ impl World<'_> {
             _ => Ending::Cancelled,
         };
         let finished = self.transact(|session| ops::finish(session, lease, &ending, None))?;
-        match finished.outcome.is_applied() {
-            true => Err(format!("I4 a stale fence commits nothing: {lease:?}")),
-            false => Ok(()),
+        if finished.outcome.is_applied() {
+            Err(format!("I4 a stale fence commits nothing: {lease:?}"))
+        } else {
+            Ok(())
         }
     }
 
-    /// A worker is lost where the run makes that good.
+    /// Loses a worker, where the run can recover from that.
     fn lose(&mut self) -> std::result::Result<(), String> {
         let Some(lease) = self.take_held() else { return Ok(()) };
         let id = lease.execution;
@@ -329,7 +332,7 @@ impl World<'_> {
         let plan = self.tables.plan_of(&run).expect("a run has a plan");
         let policy = &plan.step(step.node()).policy;
         let made_good = run.status().starts(policy.always) && !policy.at_most_once && step.losses == 0;
-        if !self.trouble.faults || !made_good {
+        if !self.disturbances.faults || !made_good {
             self.held.push(lease);
             return Ok(());
         }
@@ -339,7 +342,7 @@ impl World<'_> {
 
     fn give_back(&mut self) -> std::result::Result<(), String> {
         let Some(lease) = self.take_held() else { return Ok(()) };
-        if !self.trouble.faults {
+        if !self.disturbances.faults {
             self.held.push(lease);
             return Ok(());
         }
@@ -347,7 +350,7 @@ impl World<'_> {
         self.transact(|session| ops::release(session, lease)).map(drop)
     }
 
-    /// A timer fires, in any order among those that may.
+    /// Fires one of the timers that may fire, in any order.
     fn fire(&mut self) -> std::result::Result<(), String> {
         let timers: Vec<TimerRow> = self.tables.all_timers().copied().collect();
         let mut may = Vec::new();
@@ -364,7 +367,7 @@ impl World<'_> {
         self.transact(|session| ops::timer_fired(session, timer.execution)).map(drop)
     }
 
-    /// Whether the script has this question or signal answered: then its time is not over yet.
+    /// Returns whether the script answers this gate or signal, so that its time is not over yet.
     fn will_be_answered(&mut self, id: ExecutionId) -> bool {
         let Some(step) = self.load::<StepRow>((id.run, id.step)) else { return false };
         let Some(gate) = step.work.and_then(|work| self.load::<GateRow>(work)) else { return false };
@@ -388,9 +391,10 @@ impl World<'_> {
                 let text = ops::answer_text(if wrong { "no" } else { "yes" }, None, !wrong);
                 let first = self.transact(|session| ops::answer_gate(session, gate.id, &text))?;
                 let second = self.transact(|session| ops::answer_gate(session, gate.id, &text))?;
-                match first.is_applied() && !second.is_applied() {
-                    true => Ok(()),
-                    false => Err(format!("one answer counts: {first:?}, then {second:?} to {gate:?}")),
+                if first.is_applied() && !second.is_applied() {
+                    Ok(())
+                } else {
+                    Err(format!("one answer counts: {first:?}, then {second:?} to {gate:?}"))
                 }
             }
             GateKind::Signal if !wrong => self
@@ -400,23 +404,24 @@ impl World<'_> {
         }
     }
 
-    /// A signal before anybody waits for it.
+    /// Sends a signal before any step waits for it.
     fn signal_early(&mut self) -> std::result::Result<(), String> {
         let plan = &self.graph.plan;
         let planned = plan.step(self.chance.below(plan.steps.len()) as StepNo);
         let script = self.graph.scripts.of(planned);
-        if script.fault != Fault::None || !matches!(script.outside, Outside::Signal) {
+        if script.fault != Fault::None || !matches!(script.waits_for, WaitsFor::Signal) {
             return Ok(());
         }
         let name = signal_name(&planned.spec, None);
         let root = self.root;
-        match self.is_over() {
-            true => Ok(()),
-            false => self.transact(|session| ops::signal(session, root, &name, &"{}".into())).map(drop),
+        if self.is_over() {
+            Ok(())
+        } else {
+            self.transact(|session| ops::signal(session, root, &name, &"{}".into())).map(drop)
         }
     }
 
-    /// Carries out something of the outbox: perhaps twice, in any order.
+    /// Executes an entry of the outbox, possibly twice, in any order.
     fn relay(&mut self) -> std::result::Result<(), String> {
         let due: Vec<OutboxRow> = self.tables.all_outbox().cloned().collect();
         if due.is_empty() {
@@ -428,13 +433,10 @@ impl World<'_> {
             let step: StepNo = number.parse().expect("the payload names the step");
             self.transact(|session| ops::look_at_step(session, row.run, step))?;
         }
-        match self.chance.one_in(5) {
-            true => Ok(()),
-            false => self.transact(|session| session.db().drop_outbox(row.id)),
-        }
+        if self.chance.one_in(5) { Ok(()) } else { self.transact(|session| session.db().drop_outbox(row.id)) }
     }
 
-    /// The full walk finds nothing that the incremental one has left.
+    /// Checks that the full walk finds nothing that the incremental one has left.
     fn heal(&mut self) -> std::result::Result<(), String> {
         let live: Vec<RunId> =
             self.tables.all_runs().filter(|run| !run.status().is_terminal()).map(|run| run.id).collect();
@@ -442,13 +444,13 @@ impl World<'_> {
             return Ok(());
         }
         let run = *self.chance.pick(&live);
-        // What a child's end means is still on its way.
-        let untold = self.tables.all_outbox().any(|row| row.run == run && &*row.kind == "child.ended");
+        // The notification about a child's end is still in the outbox.
+        let pending = self.tables.all_outbox().any(|row| row.run == run && &*row.kind == "child.ended");
         let before = self.tables.all_entries().len();
         self.transact(|session| ops::heal_run(session, run))?;
         let found = self.tables.all_entries()[before..].iter().find(|entry| entry.entity != "execution");
         match found {
-            Some(entry) if !untold => Err(format!("the full walk decided otherwise: {entry:?}")),
+            Some(entry) if !pending => Err(format!("the full walk decided otherwise: {entry:?}")),
             _ => Ok(()),
         }
     }
@@ -460,17 +462,17 @@ impl World<'_> {
             .filter(|row| row.status() == ExecutionStatus::Scheduled)
             .map(|row| row.id)
             .collect();
-        if out.is_empty() || !self.trouble.faults {
+        if out.is_empty() || !self.disturbances.faults {
             return Ok(());
         }
         let id = *self.chance.pick(&out);
         self.transact(|session| ops::redispatch(session, id)).map(drop)
     }
 
-    /// I16: with the outermost run everything has ended, and whoever still believes in a lease is wrong.
-    fn nothing_is_left(&mut self) -> std::result::Result<(), String> {
-        check::state(&self.tables).map_err(in_words)?;
-        check::bounded(&self.tables).map_err(in_words)?;
+    /// I16: after the end of the outermost run everything has ended, and no remaining lease is valid.
+    fn check_released(&mut self) -> std::result::Result<(), String> {
+        check::state(&self.tables).map_err(message_of)?;
+        check::bounded(&self.tables).map_err(message_of)?;
         if let Some(run) = self.tables.all_runs().find(|run| !run.status().is_terminal()) {
             return Err(format!("I16 everything released: {run:?} goes on"));
         }
@@ -481,14 +483,14 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The steps of the outermost run that have a list.
+    /// Returns the steps of the outermost run that have a list.
     fn lists(&self) -> Vec<StepRow> {
         let of_run = self.tables.all_steps().filter(|step| step.run == self.root);
         of_run.filter(|step| step.items.is_some()).cloned().collect()
     }
 
-    /// P16: a person sends the run back; lists are kept or made anew as the rules say.
-    fn go_on(&mut self, to: Option<StepNo>, prior: &Prior) -> std::result::Result<(), String> {
+    /// P16: resumes or rewinds the run as a person; lists are kept or recreated according to the rules.
+    fn send_back(&mut self, to: Option<StepNo>, prior: &Prior) -> std::result::Result<(), String> {
         let root = self.root;
         let lists = self.lists();
         let outcome = self.transact(|session| match to {
@@ -500,7 +502,7 @@ impl World<'_> {
         }
         for old in lists {
             let now = self.load::<StepRow>(old.key()).filter(|step| step.round == old.round);
-            // A step that failed at once has sent this one back already.
+            // A step that failed at once has already sent the run back to this one.
             let Some(now) = now.map(|step| step.items) else { continue };
             let same = now.map(|list| list.made_by) == old.items.map(|list| list.made_by);
             if same != (!prior.resets(old.no) || prior.keeps(&self.graph.plan, old.no)) {
@@ -511,11 +513,11 @@ impl World<'_> {
     }
 }
 
-fn in_words(violation: Violation) -> String {
+fn message_of(violation: Violation) -> String {
     format!("{}: {}", violation.invariant, violation.seen)
 }
 
-/// The graph in a few lines, for a failure's message.
+/// Describes the graph in a few lines, for the message of a failure.
 pub fn describe(graph: &Graph) -> String {
     let steps = graph.plan.steps.iter().enumerate().map(|(no, step)| {
         let PlanStep { needs, policy, work, condition, spread, .. } = step;
