@@ -1,8 +1,8 @@
 """Drives a whole board with the official MCP client: a leader, two workers, every tool and resource they need.
 
     python board.py stdio PROTOCOL SPRAG DATA     each agent has its own `sprag mcp` on one data directory
-    python board.py http PROTOCOL URL             all of them at one server
-    python board.py relay PROTOCOL SPRAG URL      each agent has its own `sprag mcp --server URL`
+    python board.py http PROTOCOL URL             all of them at one server, with the token in SPRAG_TOKEN
+    python board.py relay PROTOCOL SPRAG URL DATA each agent has its own `sprag mcp --server URL`
     python board.py race PROTOCOL SPRAG DATA N M  N servers on one data directory claim M tasks, each once
 
 PROTOCOL is `auto`, or `legacy` for agents that do not know its newest version.
@@ -10,20 +10,28 @@ PROTOCOL is `auto`, or `legacy` for agents that do not know its newest version.
 
 import asyncio
 import json
+import os
 import sys
 from contextlib import AsyncExitStack
 
 from mcp import Client, StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 
 
 def connector(argv):
     """Makes a client of the kind that the arguments name."""
     kind, mode = argv[:2]
     if kind == "http":
-        return lambda: Client(argv[2] + "/mcp", mode=mode)
+        headers = {"authorization": "Bearer " + os.environ["SPRAG_TOKEN"]}
+        transport = lambda: streamable_http_client(
+            argv[2] + "/mcp", http_client=create_mcp_http_client(headers=headers)
+        )
+        return lambda: Client(transport(), mode=mode)
     args, env = ["mcp"], {}
     if kind == "relay":
         args += ["--server", argv[3]]
+        env["SPRAG_DATA"] = argv[4]
     else:
         env["SPRAG_DATA"] = argv[3]
     server = StdioServerParameters(command=argv[2], args=args, env=env)
@@ -94,8 +102,12 @@ async def whole_board(connect, cancels):
         assert await refused(bob, "task_complete", token=".".join(forged)) == "no_token"
         await call(ada, "task_heartbeat", token=first["token"], lease_s=60)
         await call(ada, "note_add", board="ship", note={"author": "ada", "tag": "links", "text": "two are dead"})
-        await call(ada, "task_complete", token=first["token"], result={"summary": "checked", "outputs": {"dead": 2}})
-        assert await refused(ada, "task_complete", token=first["token"]) == "lost"
+        report = {"summary": "checked", "outputs": {"dead": 2}}
+        told = await call(ada, "task_complete", token=first["token"], result=report)
+        # The answer may have been lost: the same report gets the same answer, another one does not take its place.
+        assert await call(ada, "task_complete", token=first["token"], result=report) == told
+        assert await refused(ada, "task_complete", token=first["token"]) == "reported"
+        assert await refused(ada, "task_fail", token=first["token"], reason="no") == "reported"
 
         # Released, claimed by the other one, failed, tried again by the leader.
         await call(bob, "task_release", token=second["token"])

@@ -45,7 +45,7 @@ impl Host {
 }
 
 /// The same command, started by another.
-pub(crate) fn through(words: &[&str], command: &Command) -> Command {
+pub fn through(words: &[&str], command: &Command) -> Command {
     let mut through = Command::new(words[0]);
     through.args(&words[1..]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {

@@ -15,6 +15,8 @@ pub struct Server {
     process: Started,
     /// Where it listens.
     pub addr: SocketAddr,
+    /// The token of its data directory.
+    pub token: String,
 }
 
 impl Server {
@@ -27,13 +29,18 @@ impl Server {
     pub fn start_at(sandbox: &Sandbox, listen: &str, args: &[&str]) -> Server {
         let mut all = vec!["serve", "--listen", listen];
         all.extend(args);
-        let process = sandbox.start(all);
+        Server::from_process(sandbox, sandbox.start(all))
+    }
+
+    /// A server that was started in another way; waits until it listens.
+    pub fn from_process(sandbox: &Sandbox, process: Started) -> Server {
         let addr = until_some("the server listens", || {
             let told = process.stdout();
             let url = told.lines().find_map(|line| line.split_once("http://"))?.1.to_owned();
             url.trim_end_matches(['"', '}']).parse().ok()
         });
-        Server { process, addr }
+        let token = sandbox.local_token();
+        Server { process, addr, token }
     }
 
     /// Its process.
@@ -46,8 +53,13 @@ impl Server {
         self.process
     }
 
-    /// A request that can be written on.
+    /// A request that shows the token of the server's data directory, and can be written on.
     pub fn request(&self, method: &str, path: &str) -> Request {
+        self.anonymous(method, path).token(&self.token)
+    }
+
+    /// A request that shows no token.
+    pub fn anonymous(&self, method: &str, path: &str) -> Request {
         Request::to(self.addr, method, path)
     }
 
@@ -61,6 +73,31 @@ impl Server {
     #[track_caller]
     pub fn post(&self, path: &str, body: &Value) -> Reply {
         self.request("POST", path).json(body).send()
+    }
+
+    /// Calls a tool over `/mcp` as the server's own user; what it answers.
+    #[track_caller]
+    pub fn call(&self, tool: &str, arguments: &Value) -> Value {
+        self.call_as(&self.token, tool, arguments)
+    }
+
+    /// Calls a tool over `/mcp` with this token; what it answers.
+    #[track_caller]
+    pub fn call_as(&self, token: &str, tool: &str, arguments: &Value) -> Value {
+        let params = serde_json::json!({ "name": tool, "arguments": arguments });
+        let message =
+            serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
+        let reply = self
+            .request("POST", "/mcp")
+            .token(token)
+            .json(&message)
+            .header("accept", "application/json, text/event-stream")
+            .header("mcp-protocol-version", "2025-06-18")
+            .send()
+            .expect(200);
+        let told = reply.json();
+        assert!(told["result"].is_object(), "{told}");
+        told["result"]["structuredContent"].clone()
     }
 
     /// Starts a run of this pipeline; its id.
@@ -106,8 +143,9 @@ impl Request {
         self
     }
 
-    /// Shows a token.
-    pub fn token(self, token: &str) -> Self {
+    /// Shows this token, and no other.
+    pub fn token(mut self, token: &str) -> Self {
+        self.headers.retain(|(name, _)| name != "authorization");
         self.header("authorization", &format!("Bearer {token}"))
     }
 
@@ -148,7 +186,9 @@ impl Request {
         let mut stream = connect(self.addr)?;
         // The server may answer before it has read everything, and close.
         let _ = stream.write_all(&request.bytes());
-        Answering::new(stream)?.whole()
+        let reply = Answering::new(stream)?.whole()?;
+        crate::conformance::check(&self.method, &self.path, &reply);
+        Ok(reply)
     }
 
     /// Sends it and reads the answer as it comes.

@@ -6,6 +6,10 @@
 //! ```
 
 mod cable;
+pub mod chaos;
+mod conformance;
+mod disk;
+mod hand_worker;
 mod host;
 mod http;
 mod journal;
@@ -19,10 +23,12 @@ mod sandbox;
 mod wait;
 
 pub use cable::Cable;
-pub use host::Host;
+pub use disk::Disk;
+pub use hand_worker::HandWorker;
+pub use host::{Host, through};
 pub use http::{Answering, Event, Reply, Request, Server, connect};
 pub use journal::{Entry, Journal};
-pub use machine::{carrying, children, command_line, is_running, signal};
+pub use machine::{carrying, children, command_line, is_running, peak_mib, signal};
 pub use nats::Nats;
 pub use project::{Project, git, nightly, try_git};
 pub use proxy::Proxy;

@@ -27,6 +27,13 @@ pub fn command_line(pid: i32) -> Vec<String> {
     words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
+/// The most memory that a process has had so far, in MiB.
+pub fn peak_mib(pid: i32) -> u64 {
+    let told = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+    let peak = told.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its largest size");
+    peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+}
+
 /// Whether a process exists and has not ended.
 pub fn is_running(pid: i32) -> bool {
     stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))

@@ -24,7 +24,16 @@ impl Default for Project {
 impl Project {
     /// A new one.
     pub fn new() -> Self {
-        let project = Project { sandbox: Sandbox::new() };
+        Project::of(Sandbox::new())
+    }
+
+    /// A new one whose processes keep runs in this database.
+    pub fn on(store: &str) -> Self {
+        Project::of(Sandbox::on(store))
+    }
+
+    fn of(sandbox: Sandbox) -> Self {
+        let project = Project { sandbox };
         project.repository("repo");
         project
     }
@@ -55,7 +64,9 @@ impl Project {
 
     /// Writes a file and commits it on the branch of the main checkout.
     pub fn commit(&self, name: &str, text: &str) {
-        fs::write(self.repo().join(name), text).expect("a file");
+        let path = self.repo().join(name);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(path, text).expect("a file");
         self.git(["add", "--", name]);
         self.git(["commit", "--quiet", "--message", &format!("{name} by a person")]);
     }
@@ -75,11 +86,16 @@ impl Project {
         self.start_in(&self.repo(), args)
     }
 
-    /// Starts `sprag` in a folder; its steps find the sandbox in $OUT and the repository in $REPO.
+    /// Starts `sprag` in a folder.
     pub fn start_in<A: AsRef<OsStr>>(&self, dir: &Path, args: impl IntoIterator<Item = A>) -> Started {
+        self.sandbox.start_command(self.command_in(dir, args))
+    }
+
+    /// `sprag` in a folder; its steps find the sandbox in $OUT and the repository in $REPO.
+    pub fn command_in<A: AsRef<OsStr>>(&self, dir: &Path, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = self.sandbox.command(args);
         command.current_dir(dir).env("OUT", self.sandbox.path("")).env("REPO", self.repo());
-        self.sandbox.start_command(command)
+        command
     }
 
     /// Runs `sprag` in the repository to its end.

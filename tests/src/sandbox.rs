@@ -23,7 +23,9 @@ pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
         let test = std::env::current_exe().expect("this test is a file");
-        let profile = test.ancestors().nth(2).expect("tests lie in PROFILE/deps");
+        let folder = test.parent().expect("a program lies in a folder");
+        // Tests lie in PROFILE/deps, other programs in PROFILE.
+        let profile = folder.parent().filter(|_| folder.ends_with("deps")).unwrap_or(folder);
         let program = profile.join("sprag");
         if !program.exists() {
             let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -78,6 +80,13 @@ impl Sandbox {
         self.path("data")
     }
 
+    /// The token that a server of this sandbox has written to its data directory.
+    #[track_caller]
+    pub fn local_token(&self) -> String {
+        let token = fs::read_to_string(self.data().join("token")).expect("the server's token");
+        token.trim().to_owned()
+    }
+
     /// Writes a file.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
@@ -123,7 +132,28 @@ impl Sandbox {
             }
         }
         command.env("SPRAG_DATA", self.data()).stdin(Stdio::null());
+        // Where tests find what steps did, and by what a sandbox finds its processes.
+        command.env("SPRAG_INHERIT", "OUT,REPO,SPRAG_DATA");
         command.envs(self.store.iter().map(|url| ("SPRAG_STORE", url)));
+        command
+    }
+
+    /// `sprag` as a shell script starts it, with the same environment; the script ends with `exec "$@"`.
+    pub fn command_through<A: AsRef<OsStr>>(
+        &self,
+        script: &str,
+        args: impl IntoIterator<Item = A>,
+    ) -> Command {
+        let plain = self.command(args);
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(plain.get_program()).args(plain.get_args());
+        command.current_dir(self.folder.path()).stdin(Stdio::null());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command
     }
 
@@ -229,7 +259,17 @@ impl Sandbox {
             _ => 130,
         };
         let told = self.sprag(["wait", run, "--json", "--timeout", "60s"]);
-        assert_eq!((told.code, told.json()["status"].as_str()), (code, Some(status)), "{told:?}");
+        if (told.code, told.json()["status"].as_str()) != (code, Some(status)) {
+            let (steps, why) = (self.sprag(["status", run]), self.sprag(["explain", run]));
+            panic!("run {run} is not {status}: {told:?}\n{steps:?}\n{why:?}\n{}", self.step_logs(run));
+        }
+    }
+
+    /// The logs of all steps of a run, for the message of a test that fails.
+    fn step_logs(&self, run: &str) -> String {
+        let ids = self.status(run)["steps"].as_array().cloned().unwrap_or_default();
+        let ids = ids.iter().filter_map(|step| step["id"].as_str());
+        ids.map(|id| format!("{id}: {:?}\n", self.sprag(["logs", run, id]))).collect()
     }
 
     /// Replays a run's journal and compares its end with the run's rows.
@@ -237,6 +277,12 @@ impl Sandbox {
         let journal = self.journal(Some(run));
         journal.agrees_with(&self.status(run));
         journal
+    }
+
+    /// Keeps the folder when this is dropped, for people to look at; where it is.
+    pub fn keep(&mut self) -> PathBuf {
+        self.folder.disable_cleanup(true);
+        self.folder.path().to_owned()
     }
 
     /// Processes that belong to a run.
@@ -305,6 +351,26 @@ impl Started {
         });
     }
 
+    /// Stops it in the middle of a write: until it goes on, nobody else can write to its SQLite file.
+    pub fn stop_in_a_write(&mut self) {
+        until("it stops in a write", || {
+            assert!(self.is_running(), "it ended first: {}", self.stderr());
+            self.signal(Signal::STOP);
+            until("it stands", || self.is_stopped());
+            let stands = self.has_write_lock();
+            if !stands {
+                self.signal(Signal::CONT);
+            }
+            stands
+        });
+    }
+
+    /// Whether all its threads stand still.
+    fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it is there");
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    }
+
     /// Whether it holds the lock that whoever writes to a SQLite file has: one byte of its shared memory.
     fn has_write_lock(&self) -> bool {
         const WRITER: &str = "120";
@@ -331,6 +397,21 @@ impl Started {
         let _ = self.child.wait();
     }
 
+    /// The words it was started with.
+    pub fn told(&self) -> &str {
+        &self.told
+    }
+
+    /// Waits for its end; tells whether it came within this time.
+    pub fn ends_within(&mut self, limit: Duration) -> bool {
+        if let Some(pid) = Pid::from_raw(self.pid())
+            && let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
+        {
+            ready(&mut [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)], limit);
+        }
+        !self.is_running()
+    }
+
     /// Waits for its end.
     pub fn finish(self) -> Answer {
         self.finish_within(SOON * 2)
@@ -338,11 +419,7 @@ impl Started {
 
     /// Waits for its end, which must come within this time.
     pub fn finish_within(mut self, limit: Duration) -> Answer {
-        if let Some(pid) = Pid::from_raw(self.pid())
-            && let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
-        {
-            ready(&mut [PollFd::from_borrowed_fd(handle.as_fd(), PollFlags::IN)], limit);
-        }
+        self.ends_within(limit);
         match self.child.try_wait().expect("a child") {
             Some(status) => Answer {
                 code: code(status),

@@ -271,6 +271,56 @@ fn c06_l07_a_lost_token_is_refused_over_http_with_its_outcome() {
 }
 
 #[test]
+fn e17_f2_a_report_that_stands_is_answered_again_and_no_other_takes_its_place() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    server.post("/v1/boards", &json!({ "name": "b", "attempts": 2 })).expect(201);
+    server.post("/v1/boards/b/tasks", &json!({ "tasks": [{ "text": "x" }, { "text": "y" }] })).expect(200);
+    let claim = || {
+        let claimed =
+            server.post("/v1/tasks/claim", &json!({ "name": "ada", "board": "b" })).expect(200).json();
+        claimed["task"]["token"].as_str().expect("a token").to_owned()
+    };
+    let (first, second) = (claim(), claim());
+    let done = |token: &str, report: &Value| server.post(&format!("/v1/tasks/{token}/done"), report);
+    let report = json!({ "summary": "well", "outputs": { "n": 1, "list": ["a"] }, "files_changed": ["f"] });
+    let told = done(&first, &report).expect(200).json();
+    assert_eq!(done(&first, &report).expect(200).json(), told);
+    // By the command line it is the same report.
+    let same = ["--summary", "well", "--result", r#"{"list": ["a"], "n": 1}"#, "--changed", "f"];
+    sandbox.sprag(["task", "done", &first].iter().chain(&same)).expect(0);
+    // And by an agent's tool.
+    let by_tool = |summary: &str| {
+        let report =
+            json!({ "summary": summary, "outputs": { "n": 1, "list": ["a"] }, "files_changed": ["f"] });
+        server.call("task_complete", &json!({ "token": first, "result": report }))
+    };
+    let answered = by_tool("well");
+    assert!(answered["error"].is_null(), "{answered}");
+    assert_eq!(by_tool("well"), answered);
+    assert_eq!(by_tool("better")["error"], "reported");
+    let problem = done(&first, &json!({ "summary": "better" })).problem(409, "reported");
+    assert!(problem["next"].as_str().is_some_and(|next| next.contains("keep the work")), "{problem}");
+    for verb in ["heartbeat", "release", "start"] {
+        server.post(&format!("/v1/tasks/{first}/{verb}"), &json!({})).problem(409, "reported");
+    }
+    let other = sandbox.sprag(["task", "done", &first]).expect(1);
+    assert!(other.stderr.contains("was reported as completed before"), "{other:?}");
+    // A failure too, also after the next try has begun.
+    let failed =
+        |reason: &str| server.post(&format!("/v1/tasks/{second}/fail"), &json!({ "reason": reason }));
+    failed("no pen").expect(200);
+    failed("no pen").expect(200);
+    let third = claim();
+    failed("no pen").expect(200);
+    failed("no ink").problem(409, "reported");
+    done(&third, &report).expect(200);
+    let tasks = server.get("/v1/boards/b/tasks")["tasks"].clone();
+    assert_eq!((&tasks[0]["status"], &tasks[1]["status"]), (&json!("done"), &json!("done")));
+    assert_eq!(tasks[0]["result"]["summary"], "well", "{tasks}");
+}
+
+#[test]
 fn a_client_that_disappears_while_waiting_takes_no_task_with_it() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);

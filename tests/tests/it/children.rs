@@ -1,7 +1,7 @@
 //! Runs that are the work of other runs' steps.
 
 use serde_json::json;
-use sprag_tests::{Sandbox, until, until_some};
+use sprag_tests::{Sandbox, Signal, until, until_some};
 
 /// The run that is the work of a step.
 fn child_of(sandbox: &Sandbox, run: &str, step: &str) -> String {
@@ -81,10 +81,10 @@ fn inputs_that_do_not_fit_fail_the_step() {
     let waits = "steps: [{ id: a, pipeline: { file: child.yaml, inputs: { n: 1 } }, retry: { attempts: 2, delay: 1s } }]\n";
     sandbox.yaml("waits", waits);
     let told = sandbox.sprag(["run", "waits.yaml"]).expect(2);
-    assert!(told.stderr.contains("`delay` means nothing to the `retry` of a `pipeline`"), "{told:?}");
+    assert!(told.stderr.contains("`delay` has no effect in the `retry` of a `pipeline`"), "{told:?}");
     sandbox.yaml("itself", "steps: [{ id: a, pipeline: itself.yaml }]\n");
     let told = sandbox.sprag(["run", "itself.yaml"]).expect(2);
-    assert!(told.stderr.contains("run itself"), "{told:?}");
+    assert!(told.stderr.contains("it contains itself"), "{told:?}");
 }
 
 #[test]
@@ -220,7 +220,7 @@ steps:
 "#,
     );
     let run = sandbox.detach(&sandbox.path("all.yaml"));
-    let worker = sandbox.start(["worker", "--until-idle"]);
+    let worker = sandbox.start(["worker"]);
     sandbox.until_step(&run, "signalled", "running");
     sandbox.sprag(["signal", &run, "go"]).expect(0);
     sandbox.until_step(&run, "ask", "running");
@@ -235,6 +235,7 @@ steps:
         .sprag(["task", "done", task["token"].as_str().expect("a token"), "--output", "done=well"])
         .expect(0);
     sandbox.ends_as(&run, "completed");
+    worker.signal(Signal::TERM);
     worker.finish().expect(0);
     assert_eq!(sandbox.lines("ran"), ["child 1", "child 2", "well"]);
     sandbox.check(&run);

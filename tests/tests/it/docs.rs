@@ -165,7 +165,10 @@ fn the_api_page_does_what_it_says() {
         assert!(out.contains(wanted), "{wanted}: {out}");
     }
     // Every code that a problem can have is on the page.
-    let code = include_str!("../../../crates/server/src/problem.rs");
+    let code = concat!(
+        include_str!("../../../crates/server/src/problem.rs"),
+        include_str!("../../../crates/app/src/error.rs")
+    );
     for word in [
         "malformed",
         "invalid",

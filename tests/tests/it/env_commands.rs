@@ -94,6 +94,38 @@ fn environment_that_was_set_up_for_the_same_files_is_preferred() {
 }
 
 #[test]
+fn caches_of_one_pipeline_or_base_are_not_read_by_another() {
+    let project = Project::new();
+    project.commit("setup.sh", "echo set >> $OUT/setups; mkdir -p ignored.cache\n");
+    project.git(["branch", "other"]);
+    let of = |name: &str, base: &str| {
+        let environment = format!(
+            "{{worktree: {{base: {base}}}, setup: {{run: sh setup.sh, files: [setup.sh], caches: [ignored.cache]}}}}"
+        );
+        let run = format!(
+            "cat ignored.cache/* >> $OUT/seen-{name}-{base} || true; echo {name}-{base} >> ignored.cache/x"
+        );
+        project.pipeline(
+            name,
+            &format!("environment: {environment}"),
+            &format!("  - id: a\n    run: |\n      {run}"),
+        )
+    };
+    let runs = [("one", "main"), ("one", "main"), ("two", "main"), ("two", "other"), ("one", "main")];
+    for (name, base) in runs {
+        project.run(&of(name, base), 0);
+    }
+    let seen = |name: &str| project.sandbox.lines(&format!("seen-{name}"));
+    assert_eq!(
+        seen("one-main"),
+        ["one-main"],
+        "its own, once: those of the last run were removed for another"
+    );
+    assert_eq!((seen("two-main").len(), seen("two-other").len()), (0, 0));
+    assert_eq!(project.sandbox.lines("setups").len(), 4, "what it needs is made again");
+}
+
+#[test]
 fn environment_setup_that_fails_or_hangs() {
     let project = Project::new();
     let file = one(&project, "{worktree: {}, setup: {run: 'echo no luck; exit 5'}}", "touch $OUT/ran");

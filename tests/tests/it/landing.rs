@@ -5,18 +5,18 @@ use std::path::PathBuf;
 
 use sprag_tests::{Project, Signal, Started, git, until};
 
-const TREE: &str = "environment: {worktree: {}}";
+pub(crate) const TREE: &str = "environment: {worktree: {}}";
 
 /// Waits for a file, without a process of its own.
-const UNTIL_GO: &str = "until [ -e $OUT/go ]; do read -t 0.02 x < /dev/null || :; done";
+pub(crate) const UNTIL_GO: &str = "until [ -e $OUT/go ]; do read -t 0.02 x < /dev/null || :; done";
 
 /// A pipeline that commits a file of its own, and lands.
-fn lands(project: &Project, name: &str, land: &str) -> PathBuf {
+pub(crate) fn lands(project: &Project, name: &str, land: &str) -> PathBuf {
     lands_and(project, name, land, "")
 }
 
 /// The same, with steps after it.
-fn lands_and(project: &Project, name: &str, land: &str, after: &str) -> PathBuf {
+pub(crate) fn lands_and(project: &Project, name: &str, land: &str, after: &str) -> PathBuf {
     let work = "echo $SPRAG_RUN_ID > $SPRAG_RUN_ID.txt; git add .; git commit -qm \"work of $SPRAG_RUN_ID\"";
     let steps = format!(
         "  - {{id: work, run: '{work}'}}\n  - id: land\n    needs: [work]\n    land: {land}\n{after}"
@@ -24,7 +24,7 @@ fn lands_and(project: &Project, name: &str, land: &str, after: &str) -> PathBuf 
     project.pipeline(name, TREE, &steps)
 }
 
-fn start(project: &Project, file: &std::path::Path) -> Started {
+pub(crate) fn start(project: &Project, file: &std::path::Path) -> Started {
     project.start([OsStr::new("run"), file.as_os_str()])
 }
 
@@ -148,67 +148,6 @@ fn land_again_when_the_branch_moved_meanwhile() {
     lander.finish().expect(0);
     assert_eq!(project.sandbox.lines("verified").len(), 2);
     assert_eq!(project.git(["log", "--format=%s", "main"]).lines().nth(1), Some("theirs.txt by a person"));
-}
-
-#[test]
-fn land_leaves_a_dirty_checkout_alone_and_names_it() {
-    let project = Project::new();
-    std::fs::write(project.repo().join("shared.txt"), "being edited\n").expect("a file");
-    let run = project.run(&lands(&project, "lands", "main"), 0);
-    assert_eq!(project.read("shared.txt"), "being edited\n");
-    assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
-    let told = project.sprag(["logs", &run]).expect(0).stdout;
-    let repo = project.repo().display().to_string();
-    assert!(told.contains(&repo), "not said: {told}");
-}
-
-#[test]
-fn land_and_push_with_lease() {
-    let project = Project::new();
-    project.git(["clone", "--quiet", "--bare", ".", "../remote.git"]);
-    project.git(["remote", "add", "origin", "../remote.git"]);
-    project.git(["fetch", "--quiet", "origin"]);
-    let file = lands(&project, "lands", "{into: main, push: origin}");
-    project.run(&file, 0);
-    let remote = project.sandbox.path("remote.git");
-    assert_eq!(git(&remote, ["rev-parse", "main"]), project.git(["rev-parse", "main"]));
-    // Somebody else has pushed since we looked: theirs is not overwritten.
-    git(&project.sandbox.path(""), ["clone", "--quiet", "remote.git", "other"]);
-    let other = project.sandbox.path("other");
-    git(
-        &other,
-        [
-            "-c",
-            "user.name=o",
-            "-c",
-            "user.email=o@example.org",
-            "commit",
-            "--quiet",
-            "--allow-empty",
-            "--message",
-            "theirs",
-        ],
-    );
-    git(&other, ["push", "--quiet"]);
-    let theirs = git(&other, ["rev-parse", "main"]);
-    let run = project.run(&file, 0);
-    assert_eq!(git(&remote, ["rev-parse", "main"]), theirs);
-    assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
-    // It is landed here, and everybody can see that it is not there.
-    let shown = project.sprag(["status", &run]).expect(0).stdout;
-    assert!(shown.contains("warning: not pushed"), "{shown}");
-    let after = "  - {id: tell, needs: [land], run: 'echo {{ steps.land.outputs.pushed }} \"{{ steps.land.outputs.push_error }}\" > $OUT/told'}";
-    let told = lands_and(&project, "tells", "{into: main, push: origin}", after);
-    project.run(&told, 0);
-    let told = project.sandbox.read("told");
-    assert!(told.starts_with("false ") && told.contains("rejected"), "{told}");
-    // Where it must be pushed, the step fails, and what is landed stays.
-    let must = lands(&project, "must", "{into: main, push: {remote: origin, required: true}}");
-    let told = project.start([OsStr::new("run"), must.as_os_str()]).finish().expect(100);
-    assert!(told.stderr.contains("it is landed here, and was not pushed"), "{}", told.stderr);
-    let run = project.sandbox.newest().expect("a run");
-    assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
-    assert_eq!(git(&remote, ["rev-parse", "main"]), theirs);
 }
 
 #[test]

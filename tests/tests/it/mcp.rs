@@ -7,9 +7,14 @@ use sprag_tests::{Sandbox, Server, python};
 
 /// Runs the client script to its end, which must be a good one.
 fn drive(sandbox: &Sandbox, arguments: &[&str]) {
+    drive_with(sandbox, arguments, "")
+}
+
+/// Runs the client script with this token in its environment.
+fn drive_with(sandbox: &Sandbox, arguments: &[&str], token: &str) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/clients/board.py");
     let mut command = Command::new(python());
-    command.arg(script).args(arguments).current_dir(sandbox.path(""));
+    command.arg(script).args(arguments).current_dir(sandbox.path("")).env("SPRAG_TOKEN", token);
     sandbox.start_command(command).finish_within(Duration::from_secs(300)).expect(0);
 }
 
@@ -30,7 +35,7 @@ fn c09_a_whole_board_over_http() {
     for protocol in ["auto", "legacy"] {
         let sandbox = Sandbox::new();
         let server = Server::start(&sandbox, &[]);
-        drive(&sandbox, &["http", protocol, &format!("http://{}", server.addr)]);
+        drive_with(&sandbox, &["http", protocol, &format!("http://{}", server.addr)], &server.token);
     }
 }
 
@@ -39,7 +44,9 @@ fn c09_a_whole_board_over_stdio_to_a_server() {
     for protocol in ["auto", "legacy"] {
         let sandbox = Sandbox::new();
         let server = Server::start(&sandbox, &[]);
-        drive(&sandbox, &["relay", protocol, program(), &format!("http://{}", server.addr)]);
+        let (url, data) = (format!("http://{}", server.addr), sandbox.data());
+        // The relay finds the token of its user's own server by itself.
+        drive(&sandbox, &["relay", protocol, program(), &url, data.to_str().expect("a plain path")]);
     }
 }
 

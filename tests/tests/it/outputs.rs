@@ -46,7 +46,7 @@ fn an_output_that_is_not_to_be_had_fails_the_step() {
         ("run: echo oops\noutputs: { x: { stdout: json } }", "not JSON"),
         ("run: 'true'\noutputs: { x: { stdout: json } }", "not JSON"),
         ("run: 'true'\noutputs: { x: nowhere.md }", "No such file"),
-        ("run: mkdir -p folder\noutputs: { x: folder }", "is not a file"),
+        ("run: mkdir -p folder\noutputs: { x: folder }", "is not a regular file"),
         ("run: echo '{' > f\noutputs: { x: { file: f, as: json } }", "not JSON"),
         ("run: printf '\\377' > f\noutputs: { x: { file: f, as: text } }", "not UTF-8"),
         (
@@ -85,6 +85,49 @@ steps:
     assert_eq!(sandbox.read("counted"), "1048576\n");
     let told = sandbox.sprag(["status", &run]).expect(0).stdout;
     assert!(told.contains("pass it in a file"), "{told}");
+}
+
+/// A step with this many outputs of a million bytes each.
+fn handing_on_millions(id: &str, outputs: usize) -> String {
+    let outputs: Vec<String> = (0..outputs).map(|n| format!("o{n}: {{ file: f, as: text }}")).collect();
+    format!(
+        "  - id: {id}\n    run: head -c 1000000 /dev/zero | tr '\\0' x > f\n    outputs: {{ {} }}\n",
+        outputs.join(", ")
+    )
+}
+
+#[test]
+fn e03_the_outputs_of_a_step_have_a_bound_together() {
+    let sandbox = Sandbox::new();
+    let use_it = "  - id: use\n    run: echo {{ steps.fits.outputs.o3 | length }} > used\n";
+    sandbox.yaml("many", &format!("steps:\n{}{use_it}", handing_on_millions("fits", 4)));
+    sandbox.run(&["many.yaml"], 0);
+    assert_eq!(sandbox.read("used"), "1000000\n");
+    sandbox.yaml("more", &format!("steps:\n{}", handing_on_millions("more", 5)));
+    let run = sandbox.run(&["more.yaml"], 100);
+    let told = sandbox.sprag(["status", &run]).expect(0).stdout;
+    assert!(
+        told.contains("the outputs up to `o4` have more than 4194304 bytes: hand on files instead"),
+        "{told}"
+    );
+}
+
+#[test]
+fn e03_what_the_texts_of_a_step_name_has_a_bound_together() {
+    let sandbox = Sandbox::new();
+    let ids = ["a", "b", "c", "d", "e"];
+    let make: String = ids.iter().map(|id| handing_on_millions(id, 4)).collect();
+    let naming = |ids: &[&str]| {
+        let lengths: String =
+            ids.iter().map(|id| format!(" {{{{ steps.{id}.outputs.o0 | length }}}}")).collect();
+        format!("    run: echo{lengths} >> used\n")
+    };
+    let steps = format!("steps:\n{make}  - id: four\n{}  - id: five\n{}", naming(&ids[..4]), naming(&ids));
+    sandbox.yaml("all", &steps);
+    let run = sandbox.run(&["all.yaml"], 100);
+    assert_eq!(sandbox.read("used"), "1000000 1000000 1000000 1000000\n");
+    let told = sandbox.sprag(["status", &run]).expect(0).stdout;
+    assert!(told.contains("the values that its texts name have more than 16 MiB in all"), "{told}");
 }
 
 #[test]

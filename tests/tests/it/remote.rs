@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_tests::{
-    Proxy, Random, Reply, Sandbox, Server, Signal, Started, is_running, now_ms, until, within,
+    HandWorker, Proxy, Random, Sandbox, Server, Signal, Started, is_running, now_ms, until, within,
 };
 
 const ENDLESS: &str =
@@ -13,32 +13,37 @@ const ENDLESS: &str =
 const SECOND_TIME: &str = "run: |\n  [ ! -e pid ] || ! kill -0 $(cat pid) || echo overlap >> ran\n  echo $$ > pid\n  echo $SPRAG_ATTEMPT >> ran\n  [ $SPRAG_ATTEMPT != 1 ] || exec sleep 300";
 
 /// A server without a worker of its own, and a sandbox whose runs it knows.
-struct Scene {
-    server: Server,
-    sandbox: Sandbox,
+pub(crate) struct Scene {
+    pub(crate) server: Server,
+    pub(crate) sandbox: Sandbox,
 }
 
 impl Scene {
-    fn new() -> Scene {
+    pub(crate) fn new() -> Scene {
         let sandbox = Sandbox::new();
         let server = Server::start(&sandbox, &["--no-worker"]);
         Scene { server, sandbox }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.server.addr)
     }
 
-    /// A worker that knows nothing but an address.
-    fn worker(&self, url: &str, more: &[&str]) -> Started {
+    /// A worker that knows nothing but an address and a token.
+    pub(crate) fn worker(&self, url: &str, more: &[&str]) -> Started {
+        self.worker_of(&self.server, url, more)
+    }
+
+    /// A worker in this scene's folder that shows the token of this server.
+    pub(crate) fn worker_of(&self, server: &Server, url: &str, more: &[&str]) -> Started {
         let mut command = self.sandbox.command(["worker", "--server", url].iter().chain(more));
-        command.env("SPRAG_DATA", self.sandbox.path("elsewhere"));
+        command.env("SPRAG_DATA", self.sandbox.path("elsewhere")).env("SPRAG_TOKEN", &server.token);
         let worker = self.sandbox.start_command(command);
         until("the worker is there", || worker.stderr().contains("serves"));
         worker
     }
 
-    fn detach(&self, name: &str) -> String {
+    pub(crate) fn detach(&self, name: &str) -> String {
         self.sandbox.detach(&self.sandbox.path(&format!("{name}.yaml")))
     }
 }
@@ -53,38 +58,9 @@ impl Drop for Scene {
     }
 }
 
-/// A worker in this test: what it says, word for word.
-struct ByHand<'s> {
-    scene: &'s Scene,
-    key: String,
-}
-
-impl ByHand<'_> {
-    fn new(scene: &Scene, key: char) -> ByHand<'_> {
-        let by_hand = ByHand { scene, key: key.to_string().repeat(32) };
-        let new = json!({ "id": 1, "name": "by hand", "process": "", "queues": "default", "slots": 1, "lease_ms": 60_000 });
-        by_hand.post("register", &new).expect(200);
-        by_hand
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Reply {
-        let request = self.scene.server.request("POST", &format!("/v1/work/{path}"));
-        request.header("x-sprag-worker", &self.key).json(body).send()
-    }
-
-    fn claimer(nonce: i64) -> Value {
-        json!({ "worker": 0, "queues": ["default"], "reserved_only": false, "lease_ms": 60_000, "nonce": nonce })
-    }
-
-    fn claim(&self, nonce: i64) -> Option<Value> {
-        let wanted = json!({ "claimer": Self::claimer(nonce), "limit": 1, "wait_ms": 0 });
-        let got = self.post("claim", &wanted).expect(200).json();
-        got["given"].get(0).map(|given| given["assignment"]["lease"].clone())
-    }
-
-    fn finish(&self, lease: &Value, ending: Value) -> Reply {
-        self.post("finish", &json!({ "lease": lease, "ending": ending, "next": null }))
-    }
+/// A worker in this test.
+fn by_hand(scene: &Scene, key: char) -> HandWorker<'_> {
+    HandWorker::new(&scene.server, key)
 }
 
 fn completed() -> Value {
@@ -96,7 +72,7 @@ fn o01_what_a_worker_did_not_receive_is_refused() {
     let scene = Scene::new();
     scene.sandbox.pipeline("one", &[("a", "run: 'true'")]);
     let run = scene.detach("one");
-    let (first, second) = (ByHand::new(&scene, 'a'), ByHand::new(&scene, 'b'));
+    let (first, second) = (by_hand(&scene, 'a'), by_hand(&scene, 'b'));
     let lease = first.claim(1).expect("work");
     let stranger = second.finish(&lease, completed()).problem(409, "refused");
     assert_eq!(stranger["outcome"]["kind"], "superseded", "{stranger}");
@@ -118,9 +94,9 @@ fn o02_o07_a_report_that_comes_twice_counts_once_and_another_is_refused() {
     let scene = Scene::new();
     scene.sandbox.pipeline("two", &[("a", "run: 'true'"), ("b", "run: 'true'")]);
     let run = scene.detach("two");
-    let worker = ByHand::new(&scene, 'a');
+    let worker = by_hand(&scene, 'a');
     let lease = worker.claim(1).expect("work");
-    let told = json!({ "lease": lease, "ending": completed(), "next": ByHand::claimer(2) });
+    let told = json!({ "lease": lease, "ending": completed(), "next": worker.claimer(2) });
     let first = worker.post("finish", &told).expect(200).json();
     let before = scene.sandbox.check(&run).entries;
     let again = worker.post("finish", &told).expect(200).json();
@@ -142,8 +118,8 @@ fn o02_o07_a_report_that_comes_twice_counts_once_and_another_is_refused() {
 fn o06_the_same_claim_gets_the_same_and_a_claimer_that_goes_away_loses_nothing() {
     let scene = Scene::new();
     scene.sandbox.pipeline("one", &[("a", "run: 'true'")]);
-    let worker = ByHand::new(&scene, 'a');
-    let wanted = json!({ "claimer": ByHand::claimer(7), "limit": 1, "wait_ms": 30_000 });
+    let worker = by_hand(&scene, 'a');
+    let wanted = json!({ "claimer": worker.claimer(7), "limit": 1, "wait_ms": 30_000 });
     let waiting =
         scene.server.request("POST", "/v1/work/claim").header("x-sprag-worker", &worker.key).json(&wanted);
     use std::io::Write;
@@ -159,7 +135,7 @@ fn o06_the_same_claim_gets_the_same_and_a_claimer_that_goes_away_loses_nothing()
         let run = scene.detach("one");
         leaves.join().expect("it leaves");
         // It went back at once; or the answer was on its way, and whoever comes again with the same nonce gets it.
-        let other = ByHand::new(&scene, 'b');
+        let other = by_hand(&scene, 'b');
         let (who, lease) =
             within(Duration::from_secs(2), || other.claim(now_ms() as i64).map(|lease| (&other, lease)))
                 .or_else(|| worker.claim(7).map(|lease| (&worker, lease)))
@@ -246,7 +222,7 @@ fn o08_o09_a_worker_that_is_killed_is_replaced_and_what_it_says_late_is_refused(
     assert!(!is_running(step));
     assert_eq!(scene.sandbox.lines("ran"), ["1", "2"]);
     let before = scene.sandbox.check(&run).entries;
-    let late = ByHand::new(&scene, 'z');
+    let late = by_hand(&scene, 'z');
     let lease = json!({ "execution": { "run": run, "step": 0, "attempt": 1 }, "fence": 2 });
     late.finish(&lease, completed()).problem(409, "refused");
     assert_eq!(scene.sandbox.check(&run).entries, before);
@@ -420,7 +396,7 @@ fn a_log_is_whole_and_in_order_after_cuts() {
 #[test]
 fn a_wrong_token_a_wrong_scope_and_a_strange_server_are_told() {
     let sandbox = Sandbox::new();
-    let server = Server::start(&sandbox, &["--no-worker", "--auth", "always"]);
+    let server = Server::start(&sandbox, &["--no-worker"]);
     let url = format!("http://{}", server.addr);
     let token = |scope: &str| {
         let made = sandbox.sprag(["token", "new", scope, "--scope", scope]).expect(0).stdout;
@@ -431,6 +407,8 @@ fn a_wrong_token_a_wrong_scope_and_a_strange_server_are_told() {
         [(None, "wants a token"), (Some("sprag_no"), "not known"), (Some(read.as_str()), "scope")]
     {
         let mut command = sandbox.command(["worker", "--server", &url]);
+        // Not the data directory of the server: its token would be found there.
+        command.env("SPRAG_DATA", sandbox.path("elsewhere"));
         if let Some(shown) = shown {
             command.env("SPRAG_TOKEN", shown);
         }
@@ -466,6 +444,7 @@ fn secrets_are_the_workers_own_its_token_is_nobodys_and_a_missing_repository_is_
         .yaml("missing", "name: missing\nsteps:\n  - id: a\n    secrets: [NOT_SET]\n    run: 'true'\n");
     let mut command = scene.sandbox.command(["worker", "--server", &scene.url()]);
     command.env("SPRAG_DATA", scene.sandbox.path("elsewhere")).env("PASSWORD", "hunter2hunter2");
+    command.env("SPRAG_TOKEN", &scene.server.token);
     let worker = scene.sandbox.start_command(command);
     let (run, missing) = (scene.detach("secret"), scene.detach("missing"));
     scene.sandbox.ends_as(&run, "completed");

@@ -28,14 +28,14 @@ impl Message {
 }
 
 /// Somebody who listens, and answers as it was told.
-struct Listener {
+pub(crate) struct Listener {
     addr: SocketAddr,
     got: Arc<Mutex<Vec<Message>>>,
     status: Arc<Mutex<u16>>,
 }
 
 impl Listener {
-    fn start(status: u16) -> Listener {
+    pub(crate) fn start(status: u16) -> Listener {
         let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
         let addr = socket.local_addr().expect("an address");
         let listener = Listener { addr, got: Arc::default(), status: Arc::new(Mutex::new(status)) };
@@ -69,15 +69,15 @@ impl Listener {
         listener
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/hook", self.addr)
     }
 
-    fn events(&self) -> Vec<Value> {
+    pub(crate) fn events(&self) -> Vec<Value> {
         self.got.lock().expect("messages").iter().flat_map(Message::events).collect()
     }
 
-    fn has_ended(&self, runs: usize) -> bool {
+    pub(crate) fn has_ended(&self, runs: usize) -> bool {
         self.events().iter().filter(|event| event["event"] == "run.succeeded").count() == runs
     }
 }

@@ -1,10 +1,11 @@
 //! Clients that mean no good, or do not know better.
 
 use std::io::{Read, Write};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
-use sprag_tests::{Answering, Sandbox, Server, connect, now_ms};
+use sprag_tests::{Answering, Sandbox, Server, connect, now_ms, peak_mib, through};
 
 const HELLO: &str = "steps:\n  - id: say\n    run: echo hello\n";
 
@@ -39,16 +40,16 @@ fn bodies_that_make_no_sense_are_refused() {
     // A length that nobody sends: refused by what it says.
     let mut stream = connect(server.addr).expect("a connection");
     let head = format!(
-        "POST /v1/runs HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: 99999999999\r\n\r\n",
-        server.addr
+        "POST /v1/runs HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 99999999999\r\n\r\n",
+        server.addr, server.token
     );
     stream.write_all(head.as_bytes()).expect("written");
     assert_eq!(Answering::new(stream).expect("an answer").status, 413);
     // No length at all, and no end.
     let mut stream = connect(server.addr).expect("a connection");
     let head = format!(
-        "POST /v1/runs HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
-        server.addr
+        "POST /v1/runs HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n",
+        server.addr, server.token
     );
     stream.write_all(head.as_bytes()).expect("written");
     for _ in 0..20 {
@@ -128,18 +129,133 @@ fn more_connections_than_there_are_places_are_turned_away() {
     let server = Server::start(&sandbox, &["--no-worker", "--connections", "4"]);
     let held: Vec<_> =
         (0..4).map(|_| server.request("GET", "/v1/events").open().expect("a stream")).collect();
-    // It is answered before anything was read, so that the system may reset the connection with the answer on its way:
-    // now and then all that is seen is that.
-    let turned = sprag_tests::until_some("somebody is told why", || {
-        let turned = server.request("GET", "/healthz").try_send().ok()?;
-        assert_eq!(turned.status, 503, "there is no place");
-        Some(turned)
-    });
-    assert_eq!(turned.headers["retry-after"], "1");
+    for _ in 0..3 {
+        let turned = server.request("GET", "/v1/runs").send().problem(503, "unavailable");
+        assert!(turned["message"].as_str().is_some_and(|told| told.contains("in use")), "{turned}");
+        // Places are reserved for those who ask after its health.
+        server.anonymous("GET", "/healthz").send().expect(200);
+        server.anonymous("GET", "/readyz").send().expect(200);
+    }
     held.into_iter().for_each(Answering::cut);
     sprag_tests::until("there is a place again", || {
-        server.request("GET", "/healthz").try_send().is_ok_and(|reply| reply.status == 200)
+        server.request("GET", "/v1/runs").try_send().is_ok_and(|reply| reply.status == 200)
     });
+}
+
+#[test]
+fn e04_one_token_does_not_take_all_connections() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--no-worker", "--connections", "200"]);
+    let token =
+        |name: &str| sandbox.json(["token", "new", name, "--scope", "read", "--json"])["token"].clone();
+    let (greedy, modest) = (token("greedy"), token("modest"));
+    let open = |token: &serde_json::Value| {
+        server.request("GET", "/v1/events").token(token.as_str().expect("a token")).open()
+    };
+    let held: Vec<_> = (0..100).map(|_| open(&greedy).expect("a stream")).collect();
+    let request = |token: &serde_json::Value| {
+        server.request("GET", "/v1/runs").token(token.as_str().expect("a token")).send()
+    };
+    let told = request(&greedy).problem(429, "rate_limited");
+    assert!(told["message"].as_str().is_some_and(|told| told.contains("100 requests and streams")), "{told}");
+    request(&modest).expect(200);
+    server.get("/v1/runs");
+    held.into_iter().for_each(Answering::cut);
+    sprag_tests::until("it may ask again", || request(&greedy).status == 200);
+}
+
+/// A token may have many requests open, each with a body that never ends. The server holds what a token may send at once,
+/// and turns the rest away.
+#[test]
+fn e04_bodies_that_do_not_end_fill_no_memory() {
+    let sandbox = Sandbox::new();
+    let mut server = Server::start(&sandbox, &["--no-worker"]);
+    let made = sandbox.json(["token", "new", "greedy", "--scope", "work", "--json"]);
+    let token = made["token"].as_str().expect("a token");
+    let pid = server.process().pid();
+    let before_mib = peak_mib(pid);
+    let head = format!(
+        "POST /v1/work/finish HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {token}\r\nx-sprag-worker: {}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        server.addr,
+        "k".repeat(32),
+        31 << 20,
+    );
+    let body = vec![b' '; 30 << 20];
+    let mut open = Vec::new();
+    for _ in 0..24 {
+        let mut stream = connect(server.addr).expect("a connection");
+        stream.write_all(head.as_bytes()).expect("written");
+        // Refused before its end, it may be cut off.
+        let _ = stream.write_all(&body);
+        open.push(stream);
+    }
+    let grown_mib = peak_mib(pid) - before_mib;
+    assert!(grown_mib < 400, "720 MiB were sent, and it has grown by {grown_mib} MiB");
+    // The others are served meanwhile, with bodies of their own.
+    server.run(HELLO);
+    let turned_away = open.pop().map(Answering::new).expect("a stream").map(|answer| answer.status);
+    assert!(matches!(turned_away, Ok(429 | 503) | Err(_)), "{turned_away:?}");
+}
+
+/// Takes a network of its own with addresses of three other machines, and becomes the command.
+const OWN_NETWORK: &str = "ip link set lo up && for ip in 10.7.7.1 10.7.7.2 10.7.7.3 fd00:7::2 fd00:7::3 fd00:8::2; do ip address add $ip dev lo; done && exec \"$@\"";
+
+/// Asks from many addresses, and tells the status of each answer.
+const ASK: &str = r#"
+import socket, sys, time
+port, token = int(sys.argv[1]), sys.argv[2]
+def ask(source, path='/v1/runs'):
+    to = 'fd00:7::3' if ':' in source else '127.0.0.1' if source.startswith('127') else '10.7.7.1'
+    stream = socket.create_connection((to, port), timeout=20, source_address=(source, 0))
+    stream.sendall(f'GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n'.encode())
+    return stream, stream.recv(64).split(b' ')[1].decode()
+def status(*args):
+    stream, told = ask(*args)
+    stream.close()
+    return told
+held = [ask('10.7.7.2', '/v1/events') for _ in range(4)]
+print('streams', *[told for _, told in held])
+print('more', status('10.7.7.2'), status('10.7.7.2', '/healthz'))
+print('others', status('10.7.7.3'), status('127.0.0.1'), status('fd00:7::2'))
+held.pop()[0].close()
+for _ in range(400):
+    if status('10.7.7.2') == '200': break
+    time.sleep(0.02)
+else: sys.exit('it never had a place again')
+for stream, _ in held: stream.close()
+for _ in range(400):
+    held = [ask(source, '/v1/events') for source in ('fd00:7::2', 'fd00:7::3') * 2]
+    if [told for _, told in held] == ['200'] * 4: break
+    for stream, _ in held: stream.close()
+    time.sleep(0.02)
+print('one network', *[told for _, told in held], status('fd00:7::2'), status('fd00:7::3'), status('fd00:8::2'))
+"#;
+
+#[test]
+fn e04_one_address_does_not_take_all_connections() {
+    let tried = Command::new("unshare").args(["--net", "ip", "link", "set", "lo", "up"]).output();
+    if !tried.is_ok_and(|tried| tried.status.success()) {
+        return println!("PASSED OVER: no network of its own can be made here");
+    }
+    let sandbox = Sandbox::new();
+    let serve = sandbox.command(["serve", "--listen", "[::]:0", "--no-worker", "--connections", "8"]);
+    let command = through(&["unshare", "--net", "sh", "-c", OWN_NETWORK, "sh"], &serve);
+    let mut server = Server::from_process(&sandbox, sandbox.start_command(command));
+    let (pid, port) = (server.process().pid().to_string(), server.addr.port().to_string());
+    let mut ask = Command::new("nsenter");
+    ask.args(["--target", &pid, "--net", "python3", "-c", ASK, &port, &server.token]);
+    let told = sandbox.start_command(ask).finish().expect(0);
+    assert_eq!(
+        told.stdout.lines().collect::<Vec<_>>(),
+        [
+            "streams 200 200 200 200",
+            "more 503 200",
+            "others 200 200 200",
+            "one network 200 200 200 200 503 503 200"
+        ],
+        "{told:?}"
+    );
 }
 
 #[test]

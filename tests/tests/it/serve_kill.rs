@@ -30,7 +30,9 @@ fn o14_killed_servers_lose_no_run_and_readers_resume_exactly() {
     let mut ids: Vec<Option<String>> = vec![None; runs];
     let (seen, server) = std::thread::scope(|scope| {
         let mut server = first;
-        let reader = scope.spawn(|| follow(&addr, &done));
+        let token = server.token.clone();
+        let (addr, done) = (&addr, &done);
+        let reader = scope.spawn(move || follow(addr, &token, done));
         for kill in 0..=kills {
             // Those whose answer was lost are asked for again, with the same key.
             let upto = runs * (kill + 1) / (kills + 1);
@@ -100,13 +102,13 @@ fn o14_killed_servers_lose_no_run_and_readers_resume_exactly() {
 }
 
 /// Follows all events through every restart; their numbers.
-fn follow(addr: &std::sync::Mutex<std::net::SocketAddr>, done: &AtomicBool) -> Vec<u64> {
+fn follow(addr: &std::sync::Mutex<std::net::SocketAddr>, token: &str, done: &AtomicBool) -> Vec<u64> {
     let mut seen: Vec<u64> = Vec::new();
     for _ in 0..100_000 {
         let at = *addr.lock().expect("an address");
         let after = seen.last().copied().unwrap_or(0);
-        let request =
-            sprag_tests::Request::to(at, "GET", "/v1/events").header("last-event-id", &after.to_string());
+        let request = sprag_tests::Request::to(at, "GET", "/v1/events").token(token);
+        let request = request.header("last-event-id", &after.to_string());
         let Ok(mut stream) = request.open() else {
             std::thread::yield_now();
             continue;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use sprag_tests::{Project, Random, Started, is_running, nightly, until, within};
+use sprag_tests::{Disk, Project, Random, Started, is_running, nightly, until, within};
 
 /// Waits for a file, without a process of its own.
 const UNTIL_GO: &str = "until [ -e $OUT/go ]; do read -t 0.02 x < /dev/null || :; done";
@@ -94,28 +94,6 @@ fn w14_i24_kill_in_the_middle_of_provisioning() {
     project.assert_clean();
 }
 
-/// A small disk that goes when it is dropped; none where this user may not mount.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn mount(path: &Path, size: &str) -> Option<Disk> {
-        std::fs::create_dir_all(path).expect("a folder");
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "sprag-test"]).arg(path);
-        let mounted = mount.output().is_ok_and(|output| output.status.success());
-        if !mounted {
-            println!("skipped: this user may not mount a tmpfs");
-        }
-        mounted.then(|| Disk(path.to_owned()))
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn w14_a_full_disk_fails_cleanly_and_the_next_run_repairs() {
     let project = Project::new();
@@ -129,8 +107,7 @@ fn w14_a_full_disk_fails_cleanly_and_the_next_run_repairs() {
     let told = start(&project, &file).finish().expect(100);
     assert!(told.stderr.contains("full") || told.stderr.contains("No space"), "{}", told.stderr);
     project.assert_clean();
-    let remount = Command::new("mount").args(["-o", "remount,size=64m"]).arg(&disk.0).status();
-    assert!(remount.is_ok_and(|status| status.success()));
+    disk.resize("64m");
     start(&project, &file).finish().expect(0);
     assert_eq!(project.sandbox.read("files"), "big\nshared.txt\n");
     project.assert_clean();

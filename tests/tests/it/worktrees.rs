@@ -276,7 +276,7 @@ fn w13_log_lines_and_events_tell_run_and_place() {
     let told = project.sandbox.start_command(command).finish().expect(100);
     let run = project.sandbox.newest().expect("a run");
     let path = project.worktree(&run).display().to_string();
-    for what in ["worktree made", "environment removed"] {
+    for what in ["worktree created", "environment removed"] {
         let line = told
             .stderr
             .lines()

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use serde_json::json;
 use sprag::{Engine, RunStatus};
-use sprag_store::Store;
 use sprag_testkit::Postgres;
 use sprag_tests::{Nats, SOON, Sandbox, now_ms, until, until_some};
 
@@ -54,7 +53,7 @@ fn child_role() {
             builder = builder.bus(bus.parse().expect("an address"));
         }
         if let Ok(url) = std::env::var(STORE) {
-            builder = builder.store(Store::open_postgres(&url).expect("a database"));
+            builder = builder.postgres(url);
         }
         let engine = builder.start().await.expect("an engine");
         std::fs::write(folder.join(format!("ready-{queue}")), "").expect("a file");
@@ -94,7 +93,7 @@ fn gaps(store: Option<&str>, bus: Option<&str>) -> Vec<u64> {
     runtime.block_on(async {
         let mut builder = Engine::builder(sandbox.data()).without_worker();
         if let Some(url) = store {
-            builder = builder.store(Store::open_postgres(url).expect("a database"));
+            builder = builder.postgres(url);
         }
         let engine = builder.start().await.expect("an engine");
         // Once for everything that happens once, then for the figures.

@@ -1,0 +1,106 @@
+//! Chaos: many `sprag` processes in one repository that are killed and stopped while people use Sprag and git beside them,
+//! and checks from outside.
+//!
+//! ```text
+//!   actors (threads) ──▶ sprag, git ──▶ steps write marks          ┐
+//!   sprag events --follow ──▶ journal.jsonl                        ├──▶ checks ──▶ findings
+//!   the remote's update hook writes down every move of its branch  ┘
+//! ```
+//!
+//! A seed decides what the actors want, not how the machine interleaves them: the same seed makes a similar storm, not the same.
+
+mod actors;
+mod checks;
+mod marks;
+mod pipelines;
+mod scene;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sprag_testkit::Postgres;
+
+use crate::{Random, now_ms};
+use scene::Scene;
+
+/// How long and with which seed.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How long the actors act; the checks come after that.
+    pub lasts: Duration,
+    /// Decides what the actors want.
+    pub seed: u64,
+    /// Where runs are kept.
+    pub store: Kept,
+}
+
+/// Where runs are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// In a file of SQLite's.
+    Sqlite,
+    /// In a PostgreSQL server of its own, started for this.
+    Postgres,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What must not be, with the run and what was expected; empty if all is well.
+    pub findings: Vec<String>,
+    /// How much happened, in a line.
+    pub figures: String,
+    /// Where everything was, if it was kept because of findings.
+    pub folder: Option<PathBuf>,
+}
+
+/// Makes chaos, lets it calm down, and checks what is left.
+pub fn run(options: Options) -> Outcome {
+    let server = (options.store == Kept::Postgres).then(|| Postgres::start(&[]));
+    let database = server.as_ref().map(|server| server.database().url);
+    let scene = Scene::new(options.lasts, database.as_deref());
+    let began_ms = now_ms();
+    let follower = scene.start(&["events", "--follow", "--json"]);
+    std::thread::scope(|threads| {
+        let mut nth = 0;
+        for (name, how_many, act) in actors::ACTORS {
+            for _ in 0..*how_many {
+                nth += 1;
+                let (scene, mut random) =
+                    (&scene, Random::new(options.seed.wrapping_mul(1_000).wrapping_add(nth)));
+                let thread = std::thread::Builder::new().name(format!("{name} {nth}"));
+                let body = move || {
+                    while scene.goes_on() {
+                        act(scene, &mut random);
+                    }
+                };
+                thread.spawn_scoped(threads, body).expect("a thread");
+            }
+        }
+    });
+    scene.stop();
+    checks::calm_down(&scene);
+    checks::check(&scene, follower);
+    let findings = scene.findings();
+    let figures = figures(&scene, options, now_ms() - began_ms, findings.len());
+    let mut scene = scene;
+    let folder = (!findings.is_empty()).then(|| scene.project.sandbox.keep());
+    Outcome { findings, figures, folder }
+}
+
+/// How much happened.
+fn figures(scene: &Scene, options: Options, took_ms: u64, findings: usize) -> String {
+    let counted = scene.counted();
+    let counted: Vec<String> = counted.iter().map(|(what, times)| format!("{what} {times}")).collect();
+    format!(
+        "{} minutes on {} and {} s to calm down and check, seed {}: {}; findings {findings}",
+        options.lasts.as_secs() / 60,
+        match options.store {
+            Kept::Sqlite => "SQLite",
+            Kept::Postgres => "PostgreSQL",
+        },
+        took_ms.saturating_sub(options.lasts.as_millis() as u64) / 1_000,
+        options.seed,
+        counted.join(", "),
+    )
+}
