@@ -1,4 +1,4 @@
-//! The figures: one value per round and system, medians and ratios in the end.
+//! The figures: one value per round and system, with medians and ratios at the end.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -9,25 +9,25 @@ use serde::Serialize;
 use crate::Result;
 use crate::plot;
 
-/// What was measured, of whom.
+/// The identity of a figure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// The workload.
+    /// The workload, such as `W1`.
     pub(crate) workload: &'static str,
-    /// Whose figure it is.
+    /// The measured system, such as `sprag` or a peer.
     pub(crate) system: &'static str,
-    /// How many were at it at once.
+    /// The number of concurrent callers or runs.
     pub(crate) in_flight: usize,
-    /// What is counted.
+    /// The unit of the values.
     pub(crate) unit: &'static str,
 }
 
-/// A key, in one line of code.
+/// Returns the key of a figure.
 pub(crate) fn key(workload: &'static str, system: &'static str, in_flight: usize, unit: &'static str) -> Key {
     Key { workload, system, in_flight, unit }
 }
 
-/// What a ratio should be.
+/// The required range of a ratio.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Target {
     AtLeast(f64),
@@ -56,20 +56,20 @@ struct Series {
     key: Key,
     /// One value per round.
     values: Vec<f64>,
-    /// What it is set against.
+    /// The series that it is compared with.
     against: Option<Key>,
-    /// What it should be, if it is a ratio.
+    /// The required range, if it is a ratio.
     target: Option<Target>,
 }
 
-/// All figures of a benchmark, in the order in which they were first seen.
+/// All figures of a benchmark, in the order in which they were first added.
 #[derive(Default)]
 pub(crate) struct Board {
     series: Vec<Series>,
     notes: Vec<String>,
 }
 
-/// A finished figure; also a line of the NDJSON file.
+/// A finished figure, which is also a line of the NDJSON file.
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
     pub(crate) workload: &'static str,
@@ -79,7 +79,7 @@ pub(crate) struct Line {
     pub(crate) unit: &'static str,
     pub(crate) ratio_to: Option<String>,
     pub(crate) ratio: Option<f64>,
-    /// What it should be, and whether it is.
+    /// The required range, and whether it is met.
     target: Option<String>,
     met: Option<bool>,
     #[serde(skip)]
@@ -87,7 +87,7 @@ pub(crate) struct Line {
 }
 
 impl Board {
-    /// Adds a round's value.
+    /// Adds the value of one round.
     pub(crate) fn add(&mut self, key: Key, value: f64) {
         match self.series.iter_mut().find(|series| series.key == key) {
             Some(series) => series.values.push(value),
@@ -95,14 +95,14 @@ impl Board {
         }
     }
 
-    /// Sets one series against another, round by round.
+    /// Compares one series with another, round by round.
     pub(crate) fn compare(&mut self, key: &Key, against: Key) {
         if let Some(series) = self.series.iter_mut().find(|series| series.key == *key) {
             series.against = Some(against);
         }
     }
 
-    /// Adds a series that is one divided by another, round by round; nothing if either was not measured.
+    /// Adds the ratio of two series, round by round. Does nothing if either was not measured.
     pub(crate) fn ratio(&mut self, system: &'static str, of: &Key, to: &Key, target: Option<Target>) {
         let values = |key: &Key| self.series.iter().find(|series| series.key == *key).map(|s| &s.values);
         if let (Some(ours), Some(theirs)) = (values(of), values(to)) {
@@ -112,12 +112,12 @@ impl Board {
         }
     }
 
-    /// Says something below the table.
+    /// Adds a note below the table.
     pub(crate) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
 
-    /// The ratios of two series, round by round.
+    /// Returns the ratios of two series, round by round.
     fn ratios(&self, series: &Series) -> Option<Vec<f64>> {
         let against = self.series.iter().find(|other| Some(&other.key) == series.against.as_ref())?;
         Some(series.values.iter().zip(&against.values).map(|(value, base)| value / base).collect())
@@ -173,7 +173,7 @@ impl Board {
     }
 }
 
-/// Eighty columns.
+/// Formats the table in eighty columns.
 fn table(lines: &[Line]) -> String {
     let mut text =
         format!("{:<10}{:<17}{:>3} {:>9} {:<14} {}", "workload", "system", "at", "median", "unit", "ratio");
@@ -205,7 +205,7 @@ fn table(lines: &[Line]) -> String {
     text
 }
 
-/// A figure with as many digits as mean something.
+/// Formats a figure with its significant digits.
 pub(crate) fn figure(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
@@ -214,7 +214,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// The middle value.
+/// Returns the median.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -226,7 +226,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The value that this many percent do not exceed; zero if there is none.
+/// Returns the value that this percentage of values does not exceed; zero if there are none.
 pub(crate) fn percentile(values: &mut [Duration], percent: usize) -> Duration {
     values.sort_unstable();
     let at = (values.len() * percent).div_ceil(100).saturating_sub(1);
@@ -269,7 +269,7 @@ mod tests {
         }
         let lines = board.lines().len();
         board.ratio("ours/nobody", &ours, &key("w", "nobody", 8, "x/s"), None);
-        assert_eq!(board.lines().len(), lines, "who was not measured has no ratio");
+        assert_eq!(board.lines().len(), lines, "a system that was not measured has no ratio");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! W2's work: tasks that wait in a queue, and workers that drain it.
+//! W2: tasks that wait in a queue, and workers that drain it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use sprag_store::ops::{self, Lease};
 
 use crate::Result;
 use crate::clock::Stopwatch;
-use crate::load::{claimer, sequence, well};
+use crate::load::{claimer, sequence, success};
 
-/// Whoever drains the queue.
+/// The number of workers that drain the queue.
 pub(crate) const WORKERS: usize = 8;
-/// How many tasks a batched claim asks for.
+/// The number of tasks in a batched claim.
 pub(crate) const BATCH: usize = 100;
-/// How many enqueue at once before a drain is timed.
+/// The number of tasks that are enqueued at once before a drain is timed.
 const ENQUEUERS: usize = 64;
 
-/// Enqueues tasks, then has them drained by the workers, so many in a claim; how long the drain took. It fails if a task
-/// was received twice, or never.
+/// Enqueues tasks, then drains them with `batch` tasks per claim, and returns the duration of the drain. Fails if a
+/// task was received twice or never.
 pub(crate) async fn drain(store: &Store, tasks: usize, batch: usize) -> Result<Duration> {
     enqueue(store, tasks).await?;
     let watch = Stopwatch::start();
@@ -48,7 +48,7 @@ pub(crate) async fn drain(store: &Store, tasks: usize, batch: usize) -> Result<D
     Ok(elapsed)
 }
 
-/// Makes runs of one step, for anybody to take.
+/// Creates runs of one step that any worker can claim.
 async fn enqueue(store: &Store, tasks: usize) -> Result<()> {
     let plan = sequence(1)?;
     let makers: Vec<_> = (0..ENQUEUERS)
@@ -68,17 +68,17 @@ async fn enqueue(store: &Store, tasks: usize) -> Result<()> {
     Ok(())
 }
 
-/// Each claim and each end is on disk before the next is asked for.
+/// Drains the queue. Each claim and each report is on disk before the next one is sent.
 async fn drain_one_by_one(store: &Store, worker: i64) -> Result<Vec<ExecutionId>> {
     let mut received = Vec::new();
     while let Some(task) = store.claims().claim(claimer(worker), 1).await?.pop() {
         received.push(task.lease.execution);
-        store.worker(task.lease).finish(well(), None).await?.outcome.require_applied()?;
+        store.worker(task.lease).finish(success(), None).await?.outcome.require_applied()?;
     }
     Ok(received)
 }
 
-/// A batch is claimed at once, and its ends are reported at once.
+/// Drains the queue in batches: one claim, then one report for the whole batch.
 pub(crate) async fn drain_in_batches(store: &Store, worker: i64, batch: usize) -> Result<Vec<ExecutionId>> {
     let mut received = Vec::new();
     loop {
@@ -93,7 +93,7 @@ pub(crate) async fn drain_in_batches(store: &Store, worker: i64, batch: usize) -
             .write_on(runs, move |session| {
                 leases
                     .iter()
-                    .map(|lease| ops::finish(session, *lease, &well(), None))
+                    .map(|lease| ops::finish(session, *lease, &success(), None))
                     .collect::<sprag_store::Result<Vec<_>>>()
             })
             .await?;

@@ -1,19 +1,19 @@
-//! Where the benchmarks take the time from.
+//! The clock of the benchmarks.
 
 use std::time::{Duration, Instant};
 
-/// A moment from which time is measured.
+/// The start of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts to measure.
+    /// Starts a measurement.
     #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
     pub(crate) fn start() -> Self {
         Stopwatch(Instant::now())
     }
 
-    /// The time since then.
+    /// Returns the time since the start.
     pub(crate) fn elapsed(self) -> Duration {
         self.0.elapsed()
     }

@@ -1,8 +1,8 @@
-//! A file system of its own, new and empty: what was deleted elsewhere does not slow down what is made in it.
+//! A new and empty file system, so that files deleted elsewhere do not slow down the benchmark.
 //!
-//! ext4 does not give a deleted file's inode away for the next minutes, and looks at each of them again and again until it
-//! finds another. A build folder that was cleaned a moment ago makes all who create files nearby several times as slow,
-//! and whom it hits is chance.
+//! For some minutes ext4 does not reuse the inode of a deleted file, and each search for a free one inspects all of
+//! them again. After the cleaning of a build folder, every program that creates files nearby is several times slower,
+//! in an unpredictable way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,14 +11,14 @@ use tempfile::TempDir;
 
 use crate::{Result, files};
 
-/// A folder on a file system that nobody else uses, or on the machine's own where it may not be mounted.
+/// A folder on a private file system, or on the machine's own if mounting is not allowed.
 pub(crate) struct Disk {
     folder: TempDir,
     mounted: Option<PathBuf>,
 }
 
 impl Disk {
-    /// Makes one that holds this many bytes. It takes as much as is written to it.
+    /// Creates a file system of this size. It takes only as much space as is written to it.
     pub(crate) fn make(bytes: u64) -> Result<Disk> {
         let folder = files::scratch()?;
         let image = folder.path().join("image");
@@ -26,7 +26,7 @@ impl Disk {
         let place = folder.path().join("disk");
         std::fs::create_dir(&place)?;
         let mut disk = Disk { folder, mounted: None };
-        // Nothing of it is left to be made while somebody is measured.
+        // Initializes everything now, so that no background work runs during a measurement.
         let whole = ["-E", "lazy_itable_init=0,lazy_journal_init=0"];
         let made = run(Command::new("mkfs.ext4").args(["-q", "-F", "-i", "4096"]).args(whole).arg(&image))
             && run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&place));
@@ -42,15 +42,12 @@ impl Disk {
         self.mounted.as_deref().unwrap_or_else(|| self.folder.path())
     }
 
-    /// Waits until everything that was written is on the disk: who comes next does not pay for it.
+    /// Waits until everything written is on the disk, so that the next measurement does not pay for it.
     pub(crate) fn settle(&self) -> Result<()> {
-        match run(&mut Command::new("sync")) {
-            true => Ok(()),
-            false => Err("`sync` failed".into()),
-        }
+        if run(&mut Command::new("sync")) { Ok(()) } else { Err("`sync` failed".into()) }
     }
 
-    /// Whether it is a file system of its own.
+    /// Returns whether it is a private file system.
     pub(crate) fn is_own(&self) -> bool {
         self.mounted.is_some()
     }

@@ -1,29 +1,29 @@
-//! The same workloads through the library's own engine and handlers, and cold through the program.
+//! The same workloads through the library's engine and handlers, and cold through the program.
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag::{Engine, Plan, RunStatus, Store};
+use sprag_app::{App, Engine, Plan, RunStatus};
 
 use crate::Result;
 use crate::board::{Board, key, percentile};
 use crate::clock::Stopwatch;
 use crate::load::{STEPS, Written};
 
-/// Five steps that call a handler which does nothing.
+/// Returns a plan of five steps that call an empty handler.
 fn plan() -> Result<Arc<Plan>> {
     let steps: String = (0..STEPS).map(|no| format!("  - {{ id: s{no}, call: noop }}\n")).collect();
-    let pipeline = sprag::parse("bench.yaml", &format!("steps:\n{steps}"))?;
+    let pipeline = sprag_app::parse("bench.yaml", &format!("steps:\n{steps}"))?;
     Ok(Arc::new(pipeline.plan(&Default::default())?))
 }
 
-/// On the store, or on a file in the folder.
-async fn engine(folder: &Path, store: Option<Store>, slots: usize) -> Result<Engine> {
+/// Starts an engine on the store, or on a file in the folder.
+async fn engine(folder: &Path, app: Option<App>, slots: usize) -> Result<Engine> {
     let mut engine = Engine::builder(folder).handler("noop", |_| async { Ok(serde_json::Value::Null) });
-    if let Some(store) = store {
-        engine = engine.store(store);
+    if let Some(app) = app {
+        engine = engine.app(app);
     }
     Ok(engine.slots(slots).start().await?)
 }
@@ -37,14 +37,14 @@ async fn whole_run(engine: &Engine, plan: &Arc<Plan>) -> Result<Duration> {
     }
 }
 
-/// Whole runs, so many in flight: how many there were, and how long all of them took.
+/// Executes whole runs, `in_flight` at a time. Returns their number and the total duration.
 pub(crate) async fn drive(
     folder: &Path,
-    store: Option<Store>,
+    app: Option<App>,
     in_flight: usize,
     runs: usize,
 ) -> Result<(usize, Duration)> {
-    let engine = Arc::new(engine(folder, store, in_flight).await?);
+    let engine = Arc::new(engine(folder, app, in_flight).await?);
     let plan = plan()?;
     let watch = Stopwatch::start();
     let mut callers = tokio::task::JoinSet::new();
@@ -69,7 +69,7 @@ pub(crate) async fn drive(
     Ok((runs, elapsed))
 }
 
-/// W1 with so many runs in flight.
+/// Measures W1 with `in_flight` runs at a time.
 pub(crate) async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs: usize) -> Result<()> {
     let data = tempfile::tempdir_in(folder)?;
     let (runs, elapsed) = drive(data.path(), None, in_flight, runs).await?;
@@ -81,7 +81,7 @@ pub(crate) async fn w1(board: &mut Board, folder: &Path, in_flight: usize, runs:
     Ok(())
 }
 
-/// W3: one run at a time, hot through the library, cold through the program.
+/// Measures W3: one run at a time, hot through the library, cold through the program.
 pub(crate) async fn w3(board: &mut Board, folder: &Path, runs: usize) -> Result<()> {
     let data = tempfile::tempdir_in(folder)?;
     let engine = engine(data.path(), None, 1).await?;
@@ -95,7 +95,7 @@ pub(crate) async fn w3(board: &mut Board, folder: &Path, runs: usize) -> Result<
     cold(board, folder, runs.min(20))
 }
 
-/// The program from its start to its end: one step, and five, that do nothing, beyond the commands' own time.
+/// Measures the program from start to exit with one and with five empty steps, minus the commands' own time.
 fn cold(board: &mut Board, folder: &Path, runs: usize) -> Result<()> {
     let program = std::env::current_exe()?.with_file_name("sprag");
     if !program.exists() {

@@ -1,14 +1,14 @@
-//! What a settled step costs in a fan-out of 100, 1,000 and 10,000 items, and in layered graphs of 100 and
-//! 1,000 steps.
+//! The cost of a settled step in a fan-out of 100, 1,000 and 10,000 items, and in layered graphs of 100 and 1,000
+//! steps.
 //!
-//! One worker claims in batches and reports in batches, each a commit, so that the figure is the store's own
-//! work and not the disk's. Small fan-outs are repeated until they have as many items as a large one.
+//! One worker claims and reports in batches, each in one commit, so that the figure is the store's work and not the
+//! disk's. Small fan-outs are repeated until they have as many items as a large one.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sprag::{Engine, RunStatus};
+use sprag_app::{Engine, RunStatus};
 use sprag_lifecycle::{Plan, PlanStep, Spread, StepNo};
 use sprag_store::{Language, Prepared, Store};
 
@@ -19,9 +19,9 @@ use crate::load::Written;
 use crate::{Effort, Result, files};
 
 const WORKLOAD: &str = "fanout";
-/// What one commit claims or reports.
+/// The number of steps that one commit claims or reports.
 const BATCH: usize = 64;
-/// Handlers at work at once, through the library.
+/// The number of concurrent handlers, through the library.
 const SLOTS: usize = 64;
 const SIZES: [(usize, &str, &str); 3] = [
     (100, "100 items", "library, 100"),
@@ -29,11 +29,11 @@ const SIZES: [(usize, &str, &str); 3] = [
     (10_000, "10,000 items", "library, 10,000"),
 ];
 const GRAPHS: [(usize, &str); 2] = [(100, "100 steps"), (1_000, "1,000 steps")];
-/// Steps of a graph's layer, and how many of the layer before each of them needs.
+/// The steps of a graph's layer, and the number of needs of each in the layer before.
 const LAYERS: usize = 10;
 const NEEDS: usize = 3;
 
-/// A spec is the length of the list.
+/// An evaluator whose specs are the length of the list.
 #[derive(Debug)]
 struct Lengths;
 
@@ -52,7 +52,7 @@ impl Language for Lengths {
     }
 }
 
-/// Measures all sizes by turns.
+/// Measures all sizes alternately.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     let scratch = files::scratch()?;
     let steps = effort.pick(10_000, 2_000);
@@ -78,7 +78,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     Ok(board)
 }
 
-/// One fan-out over so many items.
+/// Returns a plan with one fan-out over this many items.
 fn spread(items: usize) -> Result<Arc<Plan>> {
     let step = PlanStep {
         spec: items.to_string(),
@@ -88,7 +88,7 @@ fn spread(items: usize) -> Result<Arc<Plan>> {
     Ok(Arc::new(Plan::new("fanout", vec![step])?))
 }
 
-/// So many steps in ten layers.
+/// Returns a plan of this many steps in ten layers.
 fn layered(count: usize) -> Result<Arc<Plan>> {
     let width = count / LAYERS;
     let step = |no: usize| {
@@ -100,7 +100,7 @@ fn layered(count: usize) -> Result<Arc<Plan>> {
     Ok(Arc::new(Plan::new("layered", (0..count).map(step).collect())?))
 }
 
-/// Works off `runs` runs of a plan whose work is `steps` executions; microseconds per settled step.
+/// Executes `runs` runs of a plan with `steps` executions. Returns microseconds per settled step.
 async fn drain(folder: &Path, plan: &Arc<Plan>, steps: usize, runs: usize) -> Result<f64> {
     let data = tempfile::tempdir_in(folder)?;
     let store = Store::open(data.path())?.speaking(Arc::new(Lengths));
@@ -116,12 +116,12 @@ async fn drain(folder: &Path, plan: &Arc<Plan>, steps: usize, runs: usize) -> Re
     Ok(elapsed.as_secs_f64() * 1e6 / (runs * steps) as f64)
 }
 
-/// The same through the library: a pipeline file, and a handler that does nothing.
+/// Measures the same through the library: a pipeline file, and an empty handler.
 async fn through_library(folder: &Path, items: usize, runs: usize) -> Result<f64> {
     let data = tempfile::tempdir_in(folder)?;
     let list = json!((0..items).collect::<Vec<_>>());
     let text = format!("steps:\n  - {{ id: each, foreach: {list}, call: noop }}\n");
-    let plan = Arc::new(sprag::parse("fanout.yaml", &text)?.plan(&Default::default())?);
+    let plan = Arc::new(sprag_app::parse("fanout.yaml", &text)?.plan(&Default::default())?);
     let engine = Engine::builder(data.path()).handler("noop", |_| async { Ok(Value::Null) });
     let engine = engine.slots(SLOTS).start().await?;
     let watch = Stopwatch::start();

@@ -1,4 +1,4 @@
-//! Where the benchmarks write: a folder on a real disk, removed afterwards.
+//! The folder of the benchmarks: on a real disk, removed afterwards.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,14 @@ use tempfile::TempDir;
 
 use crate::Result;
 
-/// What the kernel calls file systems that keep nothing: a sync costs nothing there.
+/// The kernel's magic number of tmpfs, on which a sync costs nothing.
 const TMPFS: i64 = 0x0102_1994;
 
-/// A new folder in `$TMPDIR` or, without one, next to the program.
+/// Returns a new folder in `$TMPDIR` or, without one, next to the program.
 pub(crate) fn scratch() -> Result<TempDir> {
     let parent = match std::env::var_os("TMPDIR") {
         Some(folder) => PathBuf::from(folder),
-        None => std::env::current_exe()?.parent().ok_or("the program lies in no folder")?.to_owned(),
+        None => std::env::current_exe()?.parent().ok_or("the program is in no folder")?.to_owned(),
     };
     let kind = rustix::fs::statfs(&parent)?.f_type as i64;
     if kind == TMPFS {

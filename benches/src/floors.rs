@@ -1,4 +1,4 @@
-//! What this machine can do at best: a sync, a commit, and a commit shared by all who wait.
+//! The limits of this machine: a sync, a commit, and a commit that all waiting callers share.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -12,20 +12,20 @@ use crate::Result;
 use crate::board::percentile;
 use crate::clock::Stopwatch;
 
-/// What SQLite writes at least: one page.
+/// The smallest write of SQLite in bytes: one page.
 const PAGE: usize = 4096;
-/// As many pages as the store lets its log grow to before it starts over.
+/// The number of pages to which the store lets its log grow before it starts over.
 const PAGES: u64 = 4000;
 
 /// Syncs of one written page.
 pub(crate) struct Syncs {
-    /// How many in a second.
+    /// The number of syncs per second.
     pub(crate) per_second: f64,
-    /// What half of them need at most.
+    /// The median duration.
     pub(crate) p50: Duration,
 }
 
-/// Writes a page and syncs it, over and over, in a file that does not grow: like a log after its first lap.
+/// Writes and syncs a page repeatedly in a file that does not grow, like a log after its first cycle.
 pub(crate) fn fdatasync(folder: &Path, time: Duration) -> Result<Syncs> {
     let path = folder.join("fdatasync");
     let file = OpenOptions::new().create(true).truncate(true).write(true).open(&path)?;
@@ -47,7 +47,7 @@ pub(crate) fn fdatasync(folder: &Path, time: Duration) -> Result<Syncs> {
     Ok(Syncs { per_second, p50: percentile(&mut took, 50) })
 }
 
-/// A file with one row per caller, as durable as the store's.
+/// Returns a file with one row per caller, as durable as the store's.
 fn counters(folder: &Path, callers: usize) -> Result<Connection> {
     let conn = Connection::open(folder.join(format!("floor-{callers}.db")))?;
     conn.execute_batch(
@@ -63,7 +63,7 @@ fn counters(folder: &Path, callers: usize) -> Result<Connection> {
 
 const COUNT: &str = "UPDATE counters SET n = n + 1 WHERE id = ?1";
 
-/// The rows must say what the callers believe.
+/// Checks that the rows contain all updates of the callers.
 fn check(conn: &Connection, updates: u64) -> Result<()> {
     let found: i64 = conn.query_row("SELECT sum(n) FROM counters", [], |columns| columns.get(0))?;
     if found as u64 != updates {
@@ -72,7 +72,7 @@ fn check(conn: &Connection, updates: u64) -> Result<()> {
     Ok(())
 }
 
-/// Updates per second of one caller, each with its own commit.
+/// Measures updates per second of one caller, each with its own commit.
 pub(crate) fn one_row(folder: &Path, time: Duration) -> Result<f64> {
     let conn = counters(folder, 1)?;
     let mut count = conn.prepare(COUNT)?;
@@ -87,10 +87,10 @@ pub(crate) fn one_row(folder: &Path, time: Duration) -> Result<f64> {
     Ok(per_second)
 }
 
-/// A caller's row, and the caller that waits for it to be on disk.
+/// A caller's row, and the channel that reports its commit.
 type Update = (i64, oneshot::Sender<()>);
 
-/// Updates per second of many callers that share commits: whatever waits goes into the next one.
+/// Measures updates per second of many callers that share commits: all waiting updates go into the next one.
 pub(crate) async fn group_commit(folder: &Path, callers: usize, time: Duration) -> Result<f64> {
     let conn = counters(folder, callers)?;
     let (jobs, queue) = mpsc::channel::<Update>(1024);

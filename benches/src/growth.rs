@@ -1,7 +1,7 @@
-//! What a transition costs when a million finished runs lie in the file, against a thousand.
+//! The cost of a transition with a million finished runs in the file, compared to a thousand.
 //!
-//! The finished runs are copies of one that the store itself made, multiplied in SQL: every row that a
-//! real run leaves behind is there, in the real tables with their real indexes.
+//! The finished runs are copies of one that the store made, multiplied in SQL. Every row of a real run is there, in the
+//! real tables with their real indexes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,29 +17,38 @@ use crate::{Effort, Result, files};
 const WORKLOAD: &str = "growth";
 const FEW: i64 = 1_000;
 const CALLERS: usize = 8;
-/// How many copies one transaction makes.
+/// The number of copies in one transaction.
 const CHUNK: i64 = 50_000;
-/// Between the names of two copies: like real ones, they do not follow each other closely.
+/// The distance between the ids of two copies: like real ones, they are not consecutive.
 const NAME_GAP: i64 = 997;
-/// Looks at the newest page of runs per round, and how long that page is.
+/// The number of queries of the newest page of runs per round, and the length of that page.
 const LOOKS: usize = 50;
 const PAGE: usize = 50;
 
-/// A file, what it is called in the table, and what is in it.
-struct Filled {
-    folder: tempfile::TempDir,
-    system: &'static str,
+/// A filled file, with its name in the table.
+pub(crate) struct Filled {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) system: &'static str,
 }
 
-/// Fills two files and measures them by turns.
+/// The order of the copies' entries in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JournalOrder {
+    /// One run after the other.
+    OneByOne,
+    /// Interleaved: the first entry of each run, then the second of each, as if all had been submitted together.
+    Interleaved,
+}
+
+/// Fills two files and measures them alternately.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     let time = effort.pick(Duration::from_millis(2000), Duration::from_millis(1000));
     let (many, called) = effort.pick((1_000_000, "1 M finished"), (100_000, "100 k finished"));
-    let small = fill(FEW, "1 k finished").await?;
-    let large = fill(many, called).await?;
+    let small = fill(FEW, "1 k finished", JournalOrder::OneByOne).await?;
+    let large = fill(many, called, JournalOrder::OneByOne).await?;
     let mut board = Board::default();
     for round in 0..effort.rounds {
-        // Whoever comes second finds a warmer machine: they take turns.
+        // The second measurement finds a warmer machine, so the order alternates.
         let order = if round % 2 == 0 { [&small, &large] } else { [&large, &small] };
         for file in order {
             measure_one(file, time, &mut board).await?;
@@ -59,7 +68,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
 
 async fn measure_one(file: &Filled, time: Duration, board: &mut Board) -> Result<()> {
     let store = Store::open(file.folder.path())?;
-    // The first run of a process learns the plan and the journal's sentences.
+    // The first run of a process loads the plan and prepares the statements.
     whole_runs(&store, 1, Until::Runs(1)).await?;
     let before = last_seq(file.folder.path())?;
     let done = whole_runs(&store, CALLERS, Until::Time(time)).await?;
@@ -80,20 +89,20 @@ async fn measure_one(file: &Filled, time: Duration, board: &mut Board) -> Result
     Ok(())
 }
 
-/// The number of the last journal entry: entries have no gaps.
+/// Returns the number of the last journal entry. Entries have no gaps.
 fn last_seq(folder: &Path) -> Result<i64> {
     let conn = Connection::open(folder.join(FILE_NAME))?;
     Ok(conn.query_row("SELECT max(seq) FROM journal", [], |columns| columns.get(0))?)
 }
 
-/// A file with so many finished runs.
-async fn fill(runs: i64, system: &'static str) -> Result<Filled> {
+/// Returns a file with this many finished runs.
+pub(crate) async fn fill(runs: i64, system: &'static str, order: JournalOrder) -> Result<Filled> {
     let folder = files::scratch()?;
     let store = Store::open(folder.path())?;
     whole_runs(&store, 1, Until::Runs(1)).await?;
     drop(store);
     let one = Written::read(folder.path())?.check(1, STEPS)?;
-    multiply(&folder.path().join(FILE_NAME), runs - 1, one.journal)?;
+    multiply(&folder.path().join(FILE_NAME), runs - 1, one.journal, order)?;
     let all = Written::read(folder.path())?.check(runs as usize, STEPS)?;
     if all.journal != runs * one.journal || all.row_writes != runs * one.row_writes {
         return Err(format!("{runs} copies of {one:?} came out as {all:?}").into());
@@ -101,40 +110,70 @@ async fn fill(runs: i64, system: &'static str) -> Result<Filled> {
     Ok(Filled { folder, system })
 }
 
-/// Copies the file's only run `copies` times; its journal has `entries` entries.
-fn multiply(path: &Path, copies: i64, entries: i64) -> Result<()> {
+/// Copies the file's only run `copies` times. Its journal has `entries` entries.
+fn multiply(path: &Path, copies: i64, entries: i64, order: JournalOrder) -> Result<()> {
     let conn = Connection::open(path)?;
-    // Nobody else looks, and a crash only costs the benchmark.
+    // No other process reads the file, and a crash only costs the benchmark.
     conn.execute_batch("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -400000")?;
-    // Copies lie before the original, which keeps the journal's first entries.
+    // The ids of copies are smaller than the original's, which keeps the journal's first entries.
     let name = format!("run - ({copies} + 1 - n.i) * {NAME_GAP}");
     let id = format!("id - ({copies} + 1 - n.i) * {NAME_GAP}");
-    let seq = |column: &str| format!("{column} + n.i * {entries}");
+    let seq = |column: &str| match order {
+        JournalOrder::OneByOne => format!("{column} + n.i * {entries}"),
+        JournalOrder::Interleaved => format!("({column} - 1) * ({copies} + 1) + n.i + 1"),
+    };
     let (first, last, seq) = (seq("first_seq"), seq("last_seq"), seq("seq"));
-    let inserts = [
-        copy_of(&conn, "runs", &[("id", &id), ("first_seq", &first), ("last_seq", &last)])?,
-        copy_of(&conn, "steps", &[("run", &name)])?,
-        copy_of(&conn, "executions", &[("run", &name)])?,
-        copy_of(&conn, "journal", &[("seq", &seq), ("run", &name)])?,
-    ];
     // The original, to copy from while its own table grows.
     for table in ["runs", "steps", "executions", "journal"] {
         conn.execute_batch(&format!("CREATE TEMP TABLE one_{table} AS SELECT * FROM main.{table}"))?;
     }
-    for from in (1..=copies).step_by(CHUNK as usize) {
-        let to = copies.min(from + CHUNK - 1);
-        conn.execute_batch("BEGIN")?;
-        for insert in &inserts {
-            conn.execute(insert, [from, to])?;
-        }
-        conn.execute_batch("COMMIT")?;
+    let inserts = [
+        copy_of(&conn, "runs", &[("id", &id), ("first_seq", &first), ("last_seq", &last)])?,
+        copy_of(&conn, "steps", &[("run", &name)])?,
+        copy_of(&conn, "executions", &[("run", &name)])?,
+    ];
+    let chunks =
+        |from: i64| (from..=copies).step_by(CHUNK as usize).map(|at| (at, copies.min(at + CHUNK - 1)));
+    for (from, to) in chunks(1) {
+        let rows = conn.unchecked_transaction()?;
+        inserts.iter().try_for_each(|insert| rows.execute(insert, [from, to]).map(drop))?;
+        rows.commit()?;
     }
-    // The copies' effects are done: a finished run leaves nothing in the outbox.
+    // Written in the order of its numbers, each at the end of what is there.
+    match order {
+        JournalOrder::OneByOne => {
+            let insert = copy_of(&conn, "journal", &[("seq", &seq), ("run", &name)])?;
+            for (from, to) in chunks(1) {
+                let rows = conn.unchecked_transaction()?;
+                rows.execute(&insert, [from, to])?;
+                rows.commit()?;
+            }
+        }
+        JournalOrder::Interleaved => {
+            // The original is the first of each.
+            conn.execute_batch(&format!(
+                "DELETE FROM main.journal; UPDATE main.runs SET \
+                 first_seq = (first_seq - 1) * ({copies} + 1) + 1, last_seq = (last_seq - 1) * ({copies} + 1) + 1 \
+                 WHERE id = (SELECT id FROM temp.one_runs)"
+            ))?;
+            let name = format!("CASE n.i WHEN 0 THEN run ELSE {name} END");
+            let insert = copy_of(&conn, "journal", &[("seq", &seq), ("run", &name)])?;
+            let insert = format!("{insert} WHERE one_journal.seq = ?3");
+            for entry in 1..=entries {
+                for (from, to) in chunks(0) {
+                    let rows = conn.unchecked_transaction()?;
+                    rows.execute(&insert, [from, to, entry])?;
+                    rows.commit()?;
+                }
+            }
+        }
+    }
+    // The copies' effects are done: a finished run has no rows in the outbox.
     conn.execute_batch("DELETE FROM outbox")?;
     Ok(())
 }
 
-/// The statement that copies the original's rows of a table, with these columns computed.
+/// Returns the statement that copies the original's rows of a table, with these computed columns.
 fn copy_of(conn: &Connection, table: &str, computed: &[(&str, &str)]) -> Result<String> {
     let mut statement = conn.prepare("SELECT name FROM pragma_table_info(?1)")?;
     let columns: Vec<String> =

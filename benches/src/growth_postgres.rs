@@ -1,7 +1,7 @@
-//! W5 on PostgreSQL: what a step costs when many finished runs lie in the database, against a thousand.
+//! W5 on PostgreSQL: the cost of a step with many finished runs in the database, compared to a thousand.
 //!
-//! As with the file (see [`crate::growth`]), the finished runs are copies of one that the store itself made, multiplied
-//! in SQL, with every row that a real run leaves behind.
+//! As with the file (see [`crate::growth`]), the finished runs are copies of one that the store made, multiplied in
+//! SQL, with every row of a real run.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::{Effort, Result, postgres};
 const WORKLOAD: &str = "W5 postgres";
 const UNIT: &str = "us/step";
 const CALLERS: usize = 8;
-/// Between the names of two copies: like real ones, they do not follow each other closely.
+/// The distance between the ids of two copies: like real ones, they are not consecutive.
 const NAME_GAP: i64 = 997;
 
-/// A database, what it is called in the table, and how many finished runs it has.
+/// A filled database, with its name in the table and its number of finished runs.
 struct Filled {
     database: Database,
     system: &'static str,
     store: Store,
 }
 
-/// Fills the databases and measures them by turns.
+/// Fills the databases and measures them alternately.
 pub(crate) async fn measure(effort: Effort, board: &mut Board) -> Result<()> {
     let time = effort.pick(Duration::from_millis(2000), Duration::from_millis(1000));
     let server = Postgres::start(postgres::SETTINGS);
     let mut sizes = vec![(1_000, "1 k finished"), (100_000, "100 k finished")];
-    // Fifty-five million rows: for a night.
+    // Fifty-five million rows are for the nightly run.
     if std::env::var_os("SPRAG_NIGHTLY").is_some() {
         sizes.push((1_000_000, "1 M finished"));
     }
@@ -40,7 +40,7 @@ pub(crate) async fn measure(effort: Effort, board: &mut Board) -> Result<()> {
         all.push(fill(&server, runs, system).await?);
     }
     for round in 0..effort.rounds as usize {
-        // Whoever comes second finds a warmer machine: they take turns.
+        // The second measurement finds a warmer machine, so the order alternates.
         for nth in 0..all.len() {
             let Filled { store, system, .. } = &all[(round + nth) % all.len()];
             let done = whole_runs(store, CALLERS, Until::Time(time)).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn measure(effort: Effort, board: &mut Board) -> Result<()> {
     Ok(())
 }
 
-/// A database with so many finished runs.
+/// Returns a database with this many finished runs.
 async fn fill(server: &Postgres, runs: i64, system: &'static str) -> Result<Filled> {
     let database = server.database();
     let store = Store::open_postgres(&database.url)?;
@@ -72,7 +72,7 @@ async fn fill(server: &Postgres, runs: i64, system: &'static str) -> Result<Fill
     drop(store);
     let schema = &database.schema;
     let (copies, entries) = (runs - 1, server.sql(&format!("SELECT max(seq) FROM {schema}.journal")));
-    // Copies lie before the original, and their entries after its own.
+    // The ids of copies are smaller than the original's, and their journal entries come after its own.
     let name = |column: &str| (column.to_owned(), format!("o.{column} - ({copies} + 1 - i) * {NAME_GAP}"));
     let seq = |column: &str| (column.to_owned(), format!("o.{column} + i * {entries}"));
     let mut script = format!("SET search_path = {schema}; SET synchronous_commit = off; ");
@@ -108,7 +108,7 @@ async fn fill(server: &Postgres, runs: i64, system: &'static str) -> Result<Fill
         return Err(format!("{runs} finished runs came out as {found}").into());
     }
     let store = Store::open_postgres(&database.url)?;
-    // The first run of a process learns the plan and the journal's sentences.
+    // The first run of a process loads the plan and prepares the statements.
     whole_runs(&store, 1, Until::Runs(1)).await?;
     Ok(Filled { database, system, store })
 }

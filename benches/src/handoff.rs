@@ -1,7 +1,8 @@
-//! From a step's end to the next one's begin in another process: two workers with a queue each, and a run that goes to
-//! and fro between them. On a file and on PostgreSQL, each woken by the store itself and through JetStream.
+//! The time from a step's end to the next one's start in another process: two workers with one queue each, and a run
+//! that alternates between them. Measured on a file and on PostgreSQL, each with wake-ups by the store itself and
+//! through JetStream.
 //!
-//! In between lie two commits that are on the disk, the news of the first, and whatever looks happen on the way.
+//! In between are two commits on disk, the notification about the first, and any polling on the way.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use serde_json::json;
-use sprag::{Engine, Pipeline, RunStatus, Store};
+use sprag_app::{Engine, Pipeline, RunStatus};
 use sprag_testkit::Postgres;
 use sprag_tests::Nats;
 
@@ -24,10 +25,10 @@ const STORE: &str = "SPRAG_BENCH_STORE";
 const BUS: &str = "SPRAG_BENCH_BUS";
 const UNIT: &str = "us";
 
-/// Measures all ways by turns.
+/// Measures all variants alternately.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     if let Ok(queue) = std::env::var(QUEUE) {
-        return be_a_worker(&queue).await;
+        return run_worker(&queue).await;
     }
     let mut board = Board::default();
     let (server, nats) = (Postgres::start(postgres::SETTINGS), Nats::start());
@@ -59,17 +60,17 @@ fn pipeline(steps: usize) -> Result<Pipeline> {
             format!("  - id: s{n}\n    queue: {queue}\n    call: {{ handler: mark, with: {{ n: {n} }} }}\n")
         })
         .collect();
-    Ok(sprag::parse("handoff.yaml", &format!("steps:\n{steps}"))?)
+    Ok(sprag_app::parse("handoff.yaml", &format!("steps:\n{steps}"))?)
 }
 
-/// One of the two processes, until its input ends.
+/// Runs as one of the two workers until its input ends.
 #[expect(clippy::disallowed_methods, reason = "it has no figures of its own to show")]
-async fn be_a_worker(queue: &str) -> Result<Board> {
+async fn run_worker(queue: &str) -> Result<Board> {
     let folder = std::env::var(FOLDER)?;
     let file =
         std::fs::OpenOptions::new().create(true).append(true).open(Path::new(&folder).join("times"))?;
     let file = std::sync::Arc::new(Mutex::new(file));
-    let mark = move |call: sprag::Call| {
+    let mark = move |call: sprag_app::Call| {
         let (begun_us, file) = (now_us(), std::sync::Arc::clone(&file));
         async move {
             let line = format!("{} {begun_us} {}\n", call.with["n"], now_us());
@@ -83,7 +84,7 @@ async fn be_a_worker(queue: &str) -> Result<Board> {
         builder = builder.bus(bus.parse()?);
     }
     if let Ok(url) = std::env::var(STORE) {
-        builder = builder.store(Store::open_postgres(&url)?);
+        builder = builder.postgres(url);
     }
     let engine = builder.start().await?;
     println!("ready");
@@ -93,7 +94,7 @@ async fn be_a_worker(queue: &str) -> Result<Board> {
     std::process::exit(0);
 }
 
-/// Microseconds on a clock that all processes share.
+/// Returns microseconds of a clock that all processes share.
 fn now_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
@@ -114,16 +115,16 @@ fn worker(folder: &Path, queue: &str, store: Option<&str>, bus: Option<&str>) ->
     if said.trim() == "ready" { Ok(child) } else { Err(format!("a worker said {said:?}").into()) }
 }
 
-/// The times between a step's end and the next one's begin, in order of size.
+/// Returns the sorted times between a step's end and the next one's start.
 async fn gaps(pipeline: &Pipeline, steps: usize, store: Option<&str>, bus: Option<&str>) -> Result<Vec<u64>> {
     let folder = files::scratch()?;
     let workers = [worker(folder.path(), "a", store, bus)?, worker(folder.path(), "b", store, bus)?];
     let mut builder = Engine::builder(folder.path().join("data")).without_worker();
     if let Some(url) = store {
-        builder = builder.store(Store::open_postgres(url)?);
+        builder = builder.postgres(url);
     }
     let engine = builder.start().await?;
-    // Once for everything that happens once, then for the figures.
+    // The first pass warms up; the second one is measured.
     for _ in 0..2 {
         let run = engine.submit(pipeline, &BTreeMap::new()).await?;
         match engine.wait(run).await? {
@@ -144,7 +145,7 @@ async fn gaps(pipeline: &Pipeline, steps: usize, store: Option<&str>, bus: Optio
         .collect::<std::result::Result<_, _>>()?;
     let in_order = times.iter().enumerate().all(|(nth, step)| step.first() == Some(&(nth as u64)));
     if times.len() != steps || !in_order {
-        return Err(format!("of {steps} steps, {} were told of, or not in order", times.len()).into());
+        return Err(format!("of {steps} steps, {} were reported, or not in order", times.len()).into());
     }
     let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1][1].saturating_sub(pair[0][2])).collect();
     gaps.sort_unstable();

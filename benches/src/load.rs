@@ -1,4 +1,4 @@
-//! What the callers do to the store: whole runs, from creation to their end, each answer waited for.
+//! The callers' load on the store: whole runs from creation to the end, waiting for each answer.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use sprag_store::{DEFAULT_QUEUE, FILE_NAME, Store};
 use crate::Result;
 use crate::clock::Stopwatch;
 
-/// Steps of a run, one after the other.
+/// The number of steps of a run, one after the other.
 pub(crate) const STEPS: usize = 5;
-/// Longer than any benchmark: nobody is taken for dead.
+/// A lease in milliseconds that is longer than any benchmark, so that no worker counts as dead.
 const LEASE_MS: i64 = 600_000;
 
-/// A pipeline of `steps` steps, each needing the one before it.
+/// Returns a pipeline of `steps` steps, each of which needs the one before it.
 pub(crate) fn sequence(steps: usize) -> Result<Arc<Plan>> {
     let step = |no: usize| PlanStep {
         spec: "{}".to_owned(),
@@ -30,17 +30,17 @@ pub(crate) fn sequence(steps: usize) -> Result<Arc<Plan>> {
     Ok(Arc::new(Plan::new("bench", (0..steps).map(step).collect())?))
 }
 
-/// A worker that serves the default queue.
+/// Returns a worker that serves the default queue.
 pub(crate) fn claimer(worker: i64) -> Claimer {
     Claimer { worker, queues: vec![DEFAULT_QUEUE.into()], reserved_only: false, lease_ms: LEASE_MS, nonce: 0 }
 }
 
-/// Work that went well.
-pub(crate) fn well() -> Ending {
+/// Returns a successful ending.
+pub(crate) fn success() -> Ending {
     Ending::Completed { result: None }
 }
 
-/// Takes one run from its creation to its end as `worker`, and says how long it took.
+/// Executes one run from its creation to its end as `worker`, and returns the duration.
 pub(crate) async fn whole_run(store: &Store, plan: &Arc<Plan>, worker: i64) -> Result<Duration> {
     let watch = Stopwatch::start();
     let mut new = store.person().new_run(Arc::clone(plan));
@@ -49,7 +49,7 @@ pub(crate) async fn whole_run(store: &Store, plan: &Arc<Plan>, worker: i64) -> R
     let mut next = store.claims().claim(claimer(worker), 1).await?.pop();
     let mut finished = 0;
     while let Some(assignment) = next {
-        let answer = store.worker(assignment.lease).finish(well(), Some(claimer(worker))).await?;
+        let answer = store.worker(assignment.lease).finish(success(), Some(claimer(worker))).await?;
         answer.outcome.require_applied()?;
         finished += 1;
         next = answer.next;
@@ -60,25 +60,25 @@ pub(crate) async fn whole_run(store: &Store, plan: &Arc<Plan>, worker: i64) -> R
     Ok(watch.elapsed())
 }
 
-/// How much the callers do.
+/// The amount of work of the callers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Until {
-    /// Runs are begun for this long.
+    /// Callers start runs for this long.
     Time(Duration),
-    /// So many runs in all.
+    /// This many runs in total.
     Runs(i64),
 }
 
-/// What came of it.
-pub(crate) struct Done {
-    /// From the first creation to the last end.
+/// The measured durations.
+pub(crate) struct LoadTimes {
+    /// The time from the first creation to the last end.
     pub(crate) elapsed: Duration,
-    /// How long each run took.
+    /// The duration of each run.
     pub(crate) runs: Vec<Duration>,
 }
 
-/// `callers` tasks work off runs of five steps, each one run at a time.
-pub(crate) async fn whole_runs(store: &Store, callers: usize, until: Until) -> Result<Done> {
+/// Executes runs of five steps with `callers` tasks, each one run at a time.
+pub(crate) async fn whole_runs(store: &Store, callers: usize, until: Until) -> Result<LoadTimes> {
     let plan = sequence(STEPS)?;
     let begun = Arc::new(AtomicI64::new(0));
     let watch = Stopwatch::start();
@@ -102,10 +102,10 @@ pub(crate) async fn whole_runs(store: &Store, callers: usize, until: Until) -> R
     for task in tasks {
         runs.extend(task.await??);
     }
-    Ok(Done { elapsed: watch.elapsed(), runs })
+    Ok(LoadTimes { elapsed: watch.elapsed(), runs })
 }
 
-/// What the file says was written: the benchmark's word is not taken for it.
+/// The contents of the file, which verify the benchmark's own counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Runs that succeeded.
@@ -118,7 +118,7 @@ pub(crate) struct Written {
     pub(crate) journal: i64,
     /// Inserts and updates of runs, steps and executions: each write of a row raises its version by one.
     pub(crate) row_writes: i64,
-    /// Rows left for after the commit.
+    /// Rows in the outbox, for work after the commit.
     pub(crate) outbox: i64,
 }
 
@@ -149,7 +149,7 @@ impl Written {
         Ok(written)
     }
 
-    /// Refuses a file that does not hold `runs` finished runs of `steps` steps and nothing else.
+    /// Refuses a file that does not contain exactly `runs` finished runs of `steps` steps.
     pub(crate) fn check(self, runs: usize, steps: usize) -> Result<Self> {
         let (runs, steps) = (runs as i64, steps as i64);
         if self.succeeded != runs || self.runs != runs || self.completed != runs * steps {

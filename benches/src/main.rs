@@ -1,5 +1,5 @@
-//! `store`, `growth`, `pipelines`, `postgres`, `worktrees`, `fanout`, `serve` and `handoff`: how fast Sprag is, in ratios
-//! taken within one round.
+//! `store`, `growth`, `pipelines`, `postgres`, `worktrees`, `fanout`, `serve`, `handoff` and `retention`: the speed of
+//! Sprag, as ratios within one round.
 //!
 //! ```text
 //!   floors ─┐
@@ -7,7 +7,7 @@
 //!   peers ──┘
 //! ```
 //!
-//! Disks change their minds from one minute to the next, so only figures of the same round are compared.
+//! The speed of a disk changes from minute to minute, so only figures of the same round are compared.
 
 mod board;
 mod claims;
@@ -22,10 +22,11 @@ mod growth_postgres;
 mod handoff;
 mod load;
 mod peer;
+mod peers;
 mod pipelines;
 mod plot;
 mod postgres;
-mod rivals;
+mod retention;
 mod serve;
 mod store;
 mod worktrees;
@@ -35,7 +36,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What any part of a benchmark may fail with; the message at the edge says what to do.
+/// The error of any part of a benchmark. The message says what to do.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Result<T> = std::result::Result<T, Failure>;
 
@@ -43,39 +44,41 @@ type Result<T> = std::result::Result<T, Failure>;
 #[command(about = "Measures the store against the machine's floors and its peers")]
 struct Arguments {
     #[command(subcommand)]
-    what: What,
-    /// Rounds; every figure is the median over them.
+    what: Benchmark,
+    /// Rounds; every figure is their median
     #[arg(long, global = true, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Less of everything: for a first look, not for figures.
+    /// Measure less, for a first impression rather than for figures
     #[arg(long, global = true)]
     quick: bool,
-    /// Where the NDJSON lines and the plot go.
+    /// Folder for the NDJSON lines and the plot
     #[arg(long, global = true, default_value = "bench-results")]
     out: PathBuf,
 }
 
 #[derive(Subcommand, Clone, Copy)]
-enum What {
-    /// Transitions per second of the store alone, at 1, 8 and 64 callers.
+enum Benchmark {
+    /// Transitions per second of the store alone, at 1, 8 and 64 callers
     Store,
-    /// What a transition costs with a million finished runs in the file.
+    /// Cost of a transition with a million finished runs in the file
     Growth,
-    /// W1 to W3: pipelines, claims, latency; with apalis, DBOS, graphile-worker and Restate as peers.
+    /// W1 to W3: pipelines, claims, latency; with apalis, DBOS, graphile-worker and Restate as peers
     Pipelines,
-    /// W1 to W3 on PostgreSQL with its peers, and W6: the same with several processes.
+    /// W1 to W3 on PostgreSQL with its peers, and W6: the same with several processes
     Postgres,
-    /// W4: worktrees made at once, against `git worktree add`.
+    /// W4: worktrees created at once, against `git worktree add`
     Worktrees,
-    /// What a step costs in fan-outs of 100 to 10,000 items, and in graphs of 100 and 1,000 steps.
+    /// Cost of a step in fan-outs of 100 to 10,000 items, and in graphs of 100 and 1,000 steps
     Fanout,
-    /// W2 through HTTP, and the server's memory.
+    /// W2 through HTTP, and the server's memory
     Serve,
-    /// From a step's end to the next one's begin in another process.
+    /// Time from a step's end to the next one's start in another process
     Handoff,
+    /// Latency of live steps while another process deletes a million runs
+    Retention,
 }
 
-/// How much is measured.
+/// The amount of work of a benchmark.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     rounds: u32,
@@ -83,7 +86,7 @@ struct Effort {
 }
 
 impl Effort {
-    /// The full amount, or the quick one.
+    /// Returns the full amount, or the quick one.
     fn pick<T>(self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -97,14 +100,15 @@ fn main() -> ExitCode {
         Err(error) => return failed(&error.into()),
     };
     let (name, measured) = match arguments.what {
-        What::Store => ("store", runtime.block_on(store::measure(effort))),
-        What::Growth => ("growth", runtime.block_on(growth::measure(effort))),
-        What::Pipelines => ("pipelines", runtime.block_on(pipelines::measure(effort))),
-        What::Postgres => ("postgres", runtime.block_on(postgres::measure(effort))),
-        What::Worktrees => ("worktrees", worktrees::measure(effort)),
-        What::Fanout => ("fanout", runtime.block_on(fanout::measure(effort))),
-        What::Serve => ("serve", runtime.block_on(serve::measure(effort))),
-        What::Handoff => ("handoff", runtime.block_on(handoff::measure(effort))),
+        Benchmark::Store => ("store", runtime.block_on(store::measure(effort))),
+        Benchmark::Growth => ("growth", runtime.block_on(growth::measure(effort))),
+        Benchmark::Pipelines => ("pipelines", runtime.block_on(pipelines::measure(effort))),
+        Benchmark::Postgres => ("postgres", runtime.block_on(postgres::measure(effort))),
+        Benchmark::Worktrees => ("worktrees", worktrees::measure(effort)),
+        Benchmark::Fanout => ("fanout", runtime.block_on(fanout::measure(effort))),
+        Benchmark::Serve => ("serve", runtime.block_on(serve::measure(effort))),
+        Benchmark::Handoff => ("handoff", runtime.block_on(handoff::measure(effort))),
+        Benchmark::Retention => ("retention", runtime.block_on(retention::measure(effort))),
     };
     match measured.and_then(|board| board.publish(name, &arguments.out)) {
         Ok(()) => ExitCode::SUCCESS,

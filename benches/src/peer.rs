@@ -1,7 +1,7 @@
-//! A peer as a process of its own: built or installed beside this program, asked and answered in lines of JSON.
+//! A peer as a separate process: built or installed beside this program, with requests and answers in lines of JSON.
 //!
-//! Each lives in its own workspace or package (`benches/peers/`): their drivers and ours cannot be linked into one
-//! program, and Sprag should not be built with what only they need.
+//! Each is in its own workspace or package (`benches/peers/`): their drivers and ours cannot be linked into one
+//! program, and Sprag should not be built with dependencies that only they need.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -13,51 +13,51 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::clock::Stopwatch;
 
-/// What a peer is asked to do.
+/// A request to a peer.
 #[derive(Serialize)]
 pub(crate) struct Request<'a> {
     pub(crate) workload: Workload,
-    /// Where its data go: a folder, or the URL of a database that is its own.
+    /// The location of its data: a folder, or the URL of a private database.
     pub(crate) place: &'a str,
-    /// How many pipelines, or tasks.
+    /// The number of pipelines or tasks.
     pub(crate) tasks: usize,
-    /// How many steps a pipeline has.
+    /// The number of steps of a pipeline.
     pub(crate) steps: usize,
-    /// How many are worked on at once.
+    /// The number of concurrent pipelines or tasks.
     pub(crate) in_flight: usize,
-    /// In its batched setting, if it has one.
+    /// Whether to use its batched setting, if it has one.
     pub(crate) batched: bool,
 }
 
 #[derive(Serialize, Clone, Copy)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Workload {
-    /// Steps one after the other, so many pipelines at once.
+    /// Steps one after the other, in `in_flight` concurrent pipelines.
     Pipelines,
-    /// Everything is enqueued, then worked off.
+    /// All tasks are enqueued, then executed.
     Claims,
     /// Pipelines one after the other, each timed.
     Latency,
 }
 
-/// What came of it.
+/// The answer of a peer.
 #[derive(Deserialize)]
 pub(crate) struct Answer {
     elapsed_s: f64,
-    /// What half of the pipelines need at most.
+    /// The median duration of a pipeline in milliseconds.
     #[serde(default)]
     pub(crate) p50_ms: f64,
-    /// Rows of its tables that are done.
+    /// The number of finished rows in its tables.
     done: usize,
-    /// How many of them the time is of, where it is not all.
+    /// The number of tasks in the measured time, if not all.
     timed: Option<usize>,
-    /// Tasks that were handed to a worker twice.
+    /// The number of tasks that were given to a worker twice.
     pub(crate) duplicates: usize,
     error: Option<String>,
 }
 
 impl Answer {
-    /// Refuses an answer that its rows do not bear out.
+    /// Refuses an answer that contradicts its rows.
     fn check(self, request: &Request<'_>) -> Result<Self> {
         let expected = request.tasks * request.steps;
         match &self.error {
@@ -69,20 +69,20 @@ impl Answer {
         }
     }
 
-    /// Tasks per second.
+    /// Returns tasks per second.
     pub(crate) fn per_second(&self) -> f64 {
         self.timed.unwrap_or(self.done) as f64 / self.elapsed_s
     }
 }
 
-/// How a peer is started.
+/// The command that starts a peer.
 struct Program {
     file: PathBuf,
-    /// What an interpreter is given to run.
+    /// The script for an interpreter.
     script: Option<PathBuf>,
 }
 
-/// A peer's process; it ends when its input does.
+/// A running peer. It exits when its input ends.
 pub(crate) struct Peer {
     program: Program,
     process: Process,
@@ -95,23 +95,24 @@ struct Process {
 }
 
 impl Peer {
-    /// Builds or installs the one in this folder of `benches/peers`, and starts it.
+    /// Builds or installs the peer in this folder of `benches/peers`, and starts it.
     pub(crate) fn start(folder: &str) -> Result<Self> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(folder);
-        let program = match source.join("Cargo.toml").exists() {
-            true => build(&source, folder)?,
-            false => install(&source, folder)?,
+        let program = if source.join("Cargo.toml").exists() {
+            build(&source, folder)?
+        } else {
+            install(&source, folder)?
         };
         let process = Process::start(&program)?;
         Ok(Peer { program, process })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(crate) fn ask(&mut self, request: &Request<'_>) -> Result<Answer> {
         self.process.ask(request)?.check(request)
     }
 
-    /// How long one pipeline takes, from the start of a process for it alone to its answer.
+    /// Measures one pipeline from the start of a separate process to its answer.
     pub(crate) fn cold(&self, request: &Request<'_>) -> Result<Duration> {
         let watch = Stopwatch::start();
         let answer = Process::start(&self.program)?.ask(request)?;
@@ -138,7 +139,7 @@ impl Process {
         writeln!(input, "{}", serde_json::to_string(request)?)?;
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
-            return Err("it ended before it answered".into());
+            return Err("it exited before it answered".into());
         }
         Ok(serde_json::from_str(&line)?)
     }
@@ -151,7 +152,7 @@ impl Drop for Process {
     }
 }
 
-/// A peer in Rust.
+/// Builds a peer in Rust.
 fn build(source: &Path, name: &str) -> Result<Program> {
     let target = target_folder()?;
     let built = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
@@ -165,7 +166,7 @@ fn build(source: &Path, name: &str) -> Result<Program> {
     Ok(Program { file: target.join(format!("release/{name}-peer")), script: None })
 }
 
-/// A peer for Node: copied to the target folder and installed there, so that nothing comes into the source tree.
+/// Installs a peer for Node in a copy in the target folder, so that the source tree stays clean.
 fn install(source: &Path, name: &str) -> Result<Program> {
     const LOCK: &str = "package-lock.json";
     let folder = target_folder()?.join(name);
@@ -174,7 +175,7 @@ fn install(source: &Path, name: &str) -> Result<Program> {
         let file = file?;
         std::fs::copy(file.path(), folder.join(file.file_name()))?;
     }
-    // Written last: half an installation is done again.
+    // This file is written last, so that an incomplete installation is repeated.
     let installed = folder.join("node_modules/installed");
     let wanted = std::fs::read(folder.join(LOCK))?;
     if std::fs::read(&installed).ok().as_deref() != Some(&wanted) {
@@ -192,9 +193,9 @@ fn install(source: &Path, name: &str) -> Result<Program> {
     Ok(Program { file: "node".into(), script: Some(folder.join("peer.js")) })
 }
 
-/// Beside this program's own: `TARGET/release/sprag-benches` and `TARGET/peers`.
+/// Returns the folder of the peers, `TARGET/peers`, next to this program's `TARGET/release`.
 fn target_folder() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
-    let target = program.ancestors().nth(2).ok_or("the program lies in no target folder")?;
+    let target = program.ancestors().nth(2).ok_or("the program is in no target folder")?;
     Ok(target.join("peers"))
 }

@@ -10,26 +10,26 @@ use crate::board::Target::{AtLeast, AtMost};
 use crate::board::{Board, key, median, percentile};
 use crate::claims::{BATCH, WORKERS, drain};
 use crate::load::{STEPS, Until, Written, sequence, whole_run, whole_runs};
-use crate::rivals::{APALIS, DBOS, GRAPHILE, RESTATE, Rivals};
+use crate::peers::{APALIS, DBOS, GRAPHILE, Peers, RESTATE};
 use crate::{Effort, Result, engine, files, floors, postgres};
 
-/// Floor and store take turns so often in a round: a disk's mood may change within a second.
+/// The number of alternations of floor and store in a round, because the speed of a disk can change within a second.
 const SLICES: u32 = 4;
-/// W3's bound: six commits and a half, and what the program itself may take.
+/// The limit of W3: six and a half commits, plus the program's own time.
 const W3_SYNCS: f64 = 6.5;
 const W3_OWN_MS: f64 = 2.0;
 
-/// How much of each workload a round holds.
+/// The amount of each workload in a round.
 #[derive(Clone, Copy)]
 struct Amounts {
     floor: Duration,
-    /// In flight, and how many runs.
+    /// Pairs of concurrency and number of runs.
     runs: [(usize, i64); 2],
     tasks: usize,
     single_runs: usize,
 }
 
-/// Measures floors, store and peers by turns.
+/// Measures floors, store and peers alternately.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     let amounts = effort.pick(
         Amounts {
@@ -47,25 +47,25 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     );
     let mut board = Board::default();
     let server = Postgres::start(postgres::SETTINGS);
-    let mut rivals = Rivals::start(&mut board, &server, &[&APALIS, &DBOS, &GRAPHILE, &RESTATE]);
+    let mut peers = Peers::start(&mut board, &server, &[&APALIS, &DBOS, &GRAPHILE, &RESTATE]);
     for _ in 0..effort.rounds {
         let folder = files::scratch()?;
         for (in_flight, runs) in amounts.runs {
             w1(&mut board, folder.path(), in_flight, runs, amounts.floor).await?;
             engine::w1(&mut board, folder.path(), in_flight, runs as usize).await?;
-            rivals.w1(&mut board, in_flight, runs as usize);
+            peers.w1(&mut board, in_flight, runs as usize);
         }
         w2(&mut board, folder.path(), amounts.tasks).await?;
-        rivals.w2(&mut board, amounts.tasks);
+        peers.w2(&mut board, amounts.tasks);
         w3(&mut board, folder.path(), amounts.single_runs, amounts.floor).await?;
         engine::w3(&mut board, folder.path(), amounts.single_runs).await?;
-        rivals.w3(&mut board, amounts.single_runs);
+        peers.w3(&mut board, amounts.single_runs);
     }
     compare(&mut board, amounts);
     Ok(board)
 }
 
-/// What is set against what.
+/// Adds the comparisons and their required ratios.
 fn compare(board: &mut Board, amounts: Amounts) {
     let steps = |system, in_flight| key("W1", system, in_flight, "steps/s");
     for (in_flight, _) in amounts.runs {
@@ -78,7 +78,7 @@ fn compare(board: &mut Board, amounts: Amounts) {
     let [(few, _), (many, _)] = amounts.runs;
     board.ratio("sprag/sprag at 8", &steps("sprag", many), &steps("sprag", few), Some(AtLeast(2.0)));
     for (in_flight, _) in amounts.runs {
-        // The targets are for eight at once.
+        // The targets apply to eight concurrent runs.
         let target = |least| (in_flight == few).then_some(AtLeast(least));
         for (system, ratios) in [
             ("sprag", ["sprag/apalis", "sprag/DBOS", "sprag/graphile", "sprag/Restate"]),
@@ -140,7 +140,7 @@ async fn w3(board: &mut Board, folder: &Path, runs: usize, time: Duration) -> Re
     let data = tempfile::tempdir_in(folder)?;
     let store = Store::open(data.path())?;
     let plan = sequence(STEPS)?;
-    // Hot: the file, the plan and the statements have been used before.
+    // The file, the plan and the statements have been used before.
     whole_run(&store, &plan, 1).await?;
     let (mut syncs, mut took) = (Vec::new(), Vec::new());
     for _ in 0..SLICES {

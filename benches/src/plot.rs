@@ -1,4 +1,4 @@
-//! The figures as a picture: one bar each, long in proportion within its workload and unit.
+//! A bar chart of the figures: lengths are proportional within a workload and unit.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ const LABEL: usize = 330;
 const LONGEST: usize = 400;
 const WIDTH: usize = 900;
 
-/// A bar chart.
+/// Returns the chart as SVG.
 pub(crate) fn bars(name: &str, lines: &[Line]) -> String {
     let height = ROW * (lines.len() + 2);
     let mut svg = format!(

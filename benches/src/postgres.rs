@@ -1,5 +1,5 @@
-//! W1 to W3 on PostgreSQL, sync on, with its own floor (single-row updates by as many clients) and the peers in the same
-//! rounds; and W6: the same with several worker processes.
+//! W1 to W3 on PostgreSQL, sync on, with its own floor (single-row updates by as many clients) and the peers in the
+//! same rounds; and W6: the same with several worker processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use crate::board::{Board, key, percentile};
 use crate::claims::{BATCH, WORKERS, drain};
 use crate::clock::Stopwatch;
 use crate::load::{STEPS, Until, sequence, whole_run, whole_runs};
-use crate::rivals::{DBOS, GRAPHILE, RESTATE, Rivals};
+use crate::peers::{DBOS, GRAPHILE, Peers, RESTATE};
 use crate::{Effort, Result, engine, files};
 
-/// What the server has beside `fsync` and `synchronous_commit`: a checkpoint in one figure and not in the next would
-/// tell of nothing.
+/// Settings of the server in addition to `fsync` and `synchronous_commit`. They avoid a checkpoint during a single
+/// figure, which would distort it.
 pub(crate) const SETTINGS: &[&str] = &["max_wal_size = 4GB"];
-/// The environment variable that makes this program one of W6's workers: the URL of the database.
+/// The variable that makes this program one of W6's workers: the URL of the database.
 const WORKER: &str = "SPRAG_BENCH_WORKER";
-/// Callers in each of W6's processes.
+/// The number of callers in each of W6's processes.
 const CALLERS: usize = 16;
 
-/// Measures floor, store and peers by turns.
+/// Measures floor, store and peers alternately.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     if let Ok(url) = std::env::var(WORKER) {
-        return be_a_worker(&url).await;
+        return run_worker(&url).await;
     }
     let (time, runs, tasks, single) = effort.pick((1, [1000, 4000], 10_000, 100), (1, [200, 800], 1_000, 30));
     let mut board = Board::default();
     let server = Postgres::start(SETTINGS);
-    let mut rivals = Rivals::start(&mut board, &server, &[&DBOS, &GRAPHILE, &RESTATE]);
+    let mut peers = Peers::start(&mut board, &server, &[&DBOS, &GRAPHILE, &RESTATE]);
     for _ in 0..effort.rounds {
         for (in_flight, runs) in [(8, runs[0]), (64, runs[1])] {
             board
                 .add(key("W1", "update", in_flight, "updates/s"), server.updates_per_second(in_flight, time));
             w1(&mut board, &server, in_flight, runs).await?;
             w1_library(&mut board, &server, in_flight, runs as usize).await?;
-            rivals.w1(&mut board, in_flight, runs as usize);
+            peers.w1(&mut board, in_flight, runs as usize);
         }
         w2(&mut board, &server, tasks).await?;
-        rivals.w2(&mut board, tasks);
+        peers.w2(&mut board, tasks);
         w3(&mut board, &server, single).await?;
-        rivals.w3(&mut board, single);
+        peers.w3(&mut board, single);
         for workers in [1, 2, 4] {
             w6(&mut board, &server, workers, effort.pick(Duration::from_secs(4), Duration::from_secs(2)))?;
         }
@@ -52,7 +52,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     Ok(board)
 }
 
-/// What is set against what, and what it should be.
+/// Adds the comparisons and their required ratios.
 fn compare(board: &mut Board) {
     for (in_flight, times_dbos) in [(8, 1.5), (64, 4.0)] {
         let steps = |system| key("W1", system, in_flight, "steps/s");
@@ -71,7 +71,7 @@ fn compare(board: &mut Board) {
     board.ratio("sprag/DBOS", &ms("sprag"), &ms("DBOS"), Some(AtMost(0.7)));
 }
 
-/// Refuses a database that does not hold `runs` finished runs of `steps` steps and nothing else.
+/// Refuses a database that does not contain exactly `runs` finished runs of `steps` steps.
 fn check(server: &Postgres, database: &Database, runs: usize, steps: usize) -> Result<()> {
     let schema = &database.schema;
     let found = server.sql(&format!(
@@ -80,11 +80,10 @@ fn check(server: &Postgres, database: &Database, runs: usize, steps: usize) -> R
          (SELECT count(*) FROM {schema}.executions WHERE status = 'completed')"
     ));
     server.sql(&format!("DROP SCHEMA {schema} CASCADE"));
-    match found == format!("{runs} {runs} {}", runs * steps) {
-        true => Ok(()),
-        false => {
-            Err(format!("{runs} runs of {steps} steps were driven, but the database holds {found}").into())
-        }
+    if found == format!("{runs} {runs} {}", runs * steps) {
+        Ok(())
+    } else {
+        Err(format!("{runs} runs of {steps} steps were driven, but the database holds {found}").into())
     }
 }
 
@@ -103,11 +102,11 @@ async fn w1(board: &mut Board, server: &Postgres, in_flight: usize, runs: i64) -
     Ok(())
 }
 
-/// W1 through the library's own engine and handlers.
+/// Measures W1 through the library's engine and handlers.
 async fn w1_library(board: &mut Board, server: &Postgres, in_flight: usize, runs: usize) -> Result<()> {
     let (database, folder) = (server.database(), files::scratch()?);
-    let store = sprag::open_postgres(&database.tcp_url)?;
-    let (runs, elapsed) = engine::drive(folder.path(), Some(store), in_flight, runs).await?;
+    let app = sprag_app::App::open_postgres(&database.tcp_url, folder.path())?;
+    let (runs, elapsed) = engine::drive(folder.path(), Some(app), in_flight, runs).await?;
     check(server, &database, runs, STEPS)?;
     let steps_per_second = (runs * STEPS) as f64 / elapsed.as_secs_f64();
     board.add(key("W1", "sprag library", in_flight, "steps/s"), steps_per_second);
@@ -142,9 +141,9 @@ async fn w3(board: &mut Board, server: &Postgres, runs: usize) -> Result<()> {
     Ok(())
 }
 
-/// One of W6's workers: whole runs until it is told to stop; tells how many.
+/// Runs as one of W6's workers until it is asked to stop, and prints the number of its runs.
 #[expect(clippy::disallowed_methods, reason = "a program of its own, which has no table to write")]
-async fn be_a_worker(url: &str) -> Result<Board> {
+async fn run_worker(url: &str) -> Result<Board> {
     let store = Store::open_postgres(url)?;
     let plan = sequence(STEPS)?;
     whole_run(&store, &plan, i64::from(std::process::id())).await?;
@@ -199,7 +198,7 @@ fn w6(board: &mut Board, server: &Postgres, workers: usize, time: Duration) -> R
     for (mut child, mut stdout) in children {
         let mut line = String::new();
         stdout.read_line(&mut line)?;
-        let (done, ms) = line.trim().split_once(' ').ok_or("a worker said nothing")?;
+        let (done, ms) = line.trim().split_once(' ').ok_or("a worker printed nothing")?;
         let (done, ms): (usize, f64) = (done.parse()?, ms.parse()?);
         runs += done;
         rate += (done * STEPS) as f64 / ms * 1e3;

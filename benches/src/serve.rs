@@ -1,12 +1,12 @@
-//! What the server costs: W2 through HTTP beside W2 in the library, and its memory with a thousand readers.
+//! The cost of the server: W2 through HTTP compared to W2 in the library, and its memory with a thousand readers.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sprag::boards::{self, BoardSpec, Done, TaskSpec, Wanted};
-use sprag_store::Store;
+use sprag_app::App;
+use sprag_app::boards::{self, BoardSpec, Done, TaskSpec, Wanted};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -15,13 +15,13 @@ use crate::board::{Board, key, percentile};
 use crate::clock::Stopwatch;
 use crate::{Effort, Result};
 
-/// Clients that keep their connection.
+/// The number of clients, each with a persistent connection.
 const CLIENTS: usize = 64;
-/// Whoever drains the queue in W2.
+/// The number of workers that drain the queue in W2.
 const WORKERS: usize = 8;
-/// Readers of live events.
+/// The number of readers of live events.
 const READERS: usize = 1_000;
-/// How many tasks are added at once.
+/// The number of tasks that are added at once.
 const BATCH: usize = 1_000;
 
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
@@ -29,7 +29,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     let mut board = Board::default();
     for round in 0..effort.rounds {
         let scratch = tempfile::tempdir()?;
-        // Who comes first takes turns.
+        // The order alternates between rounds.
         if round % 2 == 0 {
             library(&mut board, scratch.path(), tasks).await?;
             http(&mut board, scratch.path(), tasks).await?;
@@ -54,20 +54,20 @@ fn specs(tasks: usize) -> Vec<TaskSpec> {
     (0..tasks).map(|n| TaskSpec { text: format!("task {n}"), ..TaskSpec::default() }).collect()
 }
 
-/// The same board, drained in this process.
+/// Measures the same board, drained in this process.
 async fn library(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
     for callers in [WORKERS, CLIENTS] {
         let data = tempfile::tempdir_in(folder)?;
-        let store = sprag::open(data.path())?;
-        boards::create(&store, &BoardSpec { name: "b".into(), ..BoardSpec::default() }).await?;
-        let row = boards::known(&store, "b")?;
+        let app = App::open(data.path())?;
+        boards::create(&app, &BoardSpec { name: "b".into(), ..BoardSpec::default() }).await?;
+        let row = boards::known(&app, "b")?;
         for batch in specs(tasks).chunks(BATCH) {
-            boards::add_tasks(&store, &row, batch).await?;
+            boards::add_tasks(&app, &row, batch).await?;
         }
         let watch = Stopwatch::start();
         let mut workers = JoinSet::new();
         for worker in 0..callers {
-            workers.spawn(drain(store.clone(), worker));
+            workers.spawn(drain(app.clone(), worker));
         }
         let mut done = 0;
         while let Some(worked) = workers.join_next().await {
@@ -79,18 +79,19 @@ async fn library(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
     Ok(())
 }
 
-async fn drain(store: Store, worker: usize) -> Result<usize> {
+async fn drain(app: App, worker: usize) -> Result<usize> {
     let wanted = Wanted {
         name: format!("w{worker}"),
-        board: Some(boards::known(&store, "b")?),
+        caller: "".into(),
+        board: Some(boards::known(&app, "b")?),
         queues: Vec::new(),
         wait: Duration::ZERO,
         lease: Duration::from_secs(600),
         nonce: 0,
     };
     let mut done = 0;
-    while let Ok(task) = boards::claim(&store, &wanted).await? {
-        boards::done(&store, &task.token, &Done::default()).await?;
+    while let Ok(task) = boards::claim(&app, &wanted).await? {
+        boards::done(&app, &task.token, &Done::default()).await?;
         done += 1;
     }
     Ok(done)
@@ -100,10 +101,12 @@ fn check(tasks: usize, done: usize) -> Result<()> {
     if tasks == done { Ok(()) } else { Err(format!("{tasks} tasks were done {done} times").into()) }
 }
 
-/// A `sprag serve` of its own, ended when it is dropped.
+/// A private `sprag serve`, killed when it is dropped.
 struct Server {
     child: Child,
     addr: String,
+    /// The access token of every request.
+    token: String,
 }
 
 impl Drop for Server {
@@ -125,16 +128,17 @@ impl Server {
         let line = tokio::task::spawn_blocking(move || {
             let mut lines = std::io::BufRead::lines(std::io::BufReader::new(told));
             let found = lines.by_ref().take(50).flatten().find(|line| line.contains("http://"));
-            // Whatever else it says is read and dropped, so that it never waits for us.
+            // Further output is read and discarded, so that the server never blocks on its pipe.
             std::thread::spawn(move || lines.for_each(drop));
             found
         });
         let line = line.await?.ok_or("the server does not say where it listens")?;
         let addr = line.rsplit("http://").next().unwrap_or_default().trim().to_owned();
-        Ok(Server { child, addr })
+        let token = std::fs::read_to_string(data.join("token"))?.trim().to_owned();
+        Ok(Server { child, addr, token })
     }
 
-    /// Memory that it has in use, in MB.
+    /// Returns the memory in use, in MB.
     fn memory_mb(&self) -> Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
@@ -142,20 +146,22 @@ impl Server {
     }
 }
 
-/// One connection, kept.
-struct Connection(BufReader<TcpStream>);
+/// A persistent connection.
+struct Connection(BufReader<TcpStream>, String);
 
 impl Connection {
-    async fn open(addr: &str) -> Result<Connection> {
-        let stream = TcpStream::connect(addr).await?;
+    async fn open(server: &Server) -> Result<Connection> {
+        let stream = TcpStream::connect(&server.addr).await?;
         stream.set_nodelay(true)?;
-        Ok(Connection(BufReader::new(stream)))
+        Ok(Connection(BufReader::new(stream), server.token.clone()))
     }
 
     async fn post(&mut self, path: &str, body: &Value) -> Result<Value> {
         let body = body.to_string();
         let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            self.1,
             body.len()
         );
         self.0.get_mut().write_all(request.as_bytes()).await?;
@@ -184,7 +190,7 @@ impl Connection {
 }
 
 async fn filled(server: &Server, tasks: usize) -> Result<()> {
-    let mut leader = Connection::open(&server.addr).await?;
+    let mut leader = Connection::open(server).await?;
     leader.post("/v1/boards", &json!({ "name": "b" })).await?;
     for batch in specs(tasks).chunks(BATCH) {
         leader.post("/v1/boards/b/tasks", &json!({ "tasks": batch })).await?;
@@ -199,7 +205,7 @@ async fn http(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
     let watch = Stopwatch::start();
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
-        let mut connection = Connection::open(&server.addr).await?;
+        let mut connection = Connection::open(&server).await?;
         clients.spawn(async move {
             let wanted = json!({ "name": format!("w{client}"), "board": "b", "lease_s": 600 });
             let mut took = Vec::new();
@@ -227,7 +233,7 @@ async fn http(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
     Ok(())
 }
 
-/// Many readers of live events: all hear of everything, and the server's memory stays small.
+/// Measures the server's memory with many readers of live events, all of which receive every event.
 async fn readers(board: &mut Board, folder: &Path, readers: usize) -> Result<()> {
     const TASKS: usize = 100;
     let data = tempfile::tempdir_in(folder)?;
@@ -235,12 +241,14 @@ async fn readers(board: &mut Board, folder: &Path, readers: usize) -> Result<()>
     board.add(key("W5 memory", "server idle", 0, "MB"), server.memory_mb()?);
     let mut reading = JoinSet::new();
     for _ in 0..readers {
-        let mut connection = Connection::open(&server.addr).await?;
-        let request =
-            "GET /v1/events?after=0 HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n";
+        let mut connection = Connection::open(&server).await?;
+        let request = format!(
+            "GET /v1/events?after=0 HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\naccept: text/event-stream\r\n\r\n",
+            server.token
+        );
         connection.0.get_mut().write_all(request.as_bytes()).await?;
         reading.spawn(async move {
-            // A board and its tasks: more than that many events come.
+            // A board and its tasks produce at least this many events.
             let (mut heard, mut line) = (0, String::new());
             while heard < TASKS {
                 line.clear();

@@ -9,13 +9,13 @@ use crate::load::{STEPS, Until, Written, whole_runs};
 use crate::{Effort, Result, files, floors};
 
 const WORKLOAD: &str = "store";
-/// How many call at once.
+/// The numbers of concurrent callers.
 const CALLERS: [usize; 3] = [1, 8, 64];
 
-/// Floor and store take turns so often in a round: a disk's mood may change within a second.
+/// The number of alternations of floor and store in a round, because the speed of a disk can change within a second.
 const SLICES: u32 = 4;
 
-/// Measures floors and store by turns.
+/// Measures floors and store alternately.
 pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     let time = effort.pick(Duration::from_millis(1000), Duration::from_millis(300));
     let mut board = Board::default();
@@ -58,7 +58,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Board> {
     Ok(board)
 }
 
-/// How much is written for a transition.
+/// Describes the rows that one transition writes.
 fn rows_written(written: Written) -> String {
     let each = |rows: i64| rows as f64 / written.journal as f64;
     let per_run = |rows: i64| rows as f64 / written.runs as f64;

@@ -9,8 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use sprag_worktree::{
-    BranchPolicy, Cancel, CreateOptions, Metrics, Parked, Repository, Settings, Spread, Worktree, Worktrees,
-    snapshot,
+    BranchPolicy, Cancel, CreateOptions, DurationStats, Metrics, Parked, Repository, Settings, Worktree,
+    Worktrees, snapshot,
 };
 use tempfile::TempDir;
 
@@ -240,8 +240,8 @@ impl Place {
     }
 }
 
-/// How long the repository's lock was held on average since then, in microseconds.
-fn held_since(then: Spread) -> f64 {
+/// Returns the average time that the repository's lock was held since then, in microseconds.
+fn held_since(then: DurationStats) -> f64 {
     let now = snapshot().lock_hold;
     (now.total_us - then.total_us) as f64 / (now.count - then.count).max(1) as f64
 }

@@ -1,4 +1,4 @@
-//! The server's endpoints under libFuzzer: no body makes one panic, fail, or answer without saying why.
+//! The server's endpoints under libFuzzer: no body makes one panic, fail, or answer without a reason.
 
 #![no_main]
 
@@ -12,7 +12,7 @@ thread_local! {
     static API: RefCell<Option<(Api, u32)>> = const { RefCell::new(None) };
 }
 
-/// So often a server is called before there is a new one: what bodies make is kept in memory.
+/// The number of calls before the server is replaced, because its memory keeps what the bodies create.
 const CALLS: u32 = 2_000;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

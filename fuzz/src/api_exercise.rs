@@ -1,7 +1,7 @@
-//! Bodies for every endpoint that takes one: runs, boards, tasks, gates, hooks, what remote workers report, and the
-//! messages of agents (`/mcp`).
+//! Exercises every endpoint with a body: runs, boards, tasks, gates, hooks, reports of remote workers, and the messages
+//! of agents (`/mcp`).
 //!
-//! The fuzzer runs it on what it makes up, an ordinary test of `sprag-server` on the corpus.
+//! The fuzzer runs it on generated inputs, and an ordinary test of `sprag-server` runs it on the corpus.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::Value;
-use sprag_server::{Options, openapi, unconnected};
+use sprag_app::App;
+use sprag_server::{Auth, Options, openapi, unconnected};
 use sprag_store::{Manual, Store};
 use tower::ServiceExt;
 
@@ -24,13 +25,14 @@ pub struct Api {
 }
 
 impl Api {
-    /// One that nobody has called yet.
+    /// Returns a new server.
     pub fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let store =
             Store::in_memory(Arc::new(Manual::new(1_800_000_000_000, 1)), Arc::new(Manual::new(0, 1)));
         let options = Options {
-            // Long polls would wait for nobody.
+            auth: Auth::None,
+            // Long polls would wait in vain.
             request_timeout: Duration::from_millis(20),
             body_limit: 64 << 10,
             ..Options::new(([127, 0, 0, 1], 7878).into())
@@ -38,16 +40,16 @@ impl Api {
         let data = std::env::temp_dir();
         let router = {
             let _entered = runtime.enter();
-            unconnected(store, &data, options).expect("memory is there")
+            unconnected(App::with_store(store, &data), options).expect("memory is there")
         };
         let mut api = Api { runtime, router, endpoints: endpoints() };
-        // Something to be named: a board with a task, under the names that the paths below use.
+        // The paths below refer to this board and its task.
         api.send("POST", "/v1/boards", br#"{"name":"board","goal":"g"}"#);
         api.send("POST", "/v1/boards/board/tasks", br#"{"tasks":[{"id":"task","title":"t"}]}"#);
         api
     }
 
-    /// The first byte chooses the endpoint, the rest is the body; the status of the answer.
+    /// Calls the endpoint that the first byte selects with the rest as its body. Returns the status of the answer.
     pub fn call(&mut self, bytes: &[u8]) -> u16 {
         let Some((first, body)) = bytes.split_first() else { return 0 };
         let (method, path) = self.endpoints[usize::from(*first) % self.endpoints.len()].clone();
@@ -69,7 +71,7 @@ impl Api {
             let status = answer.status().as_u16();
             let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or("");
             let is_problem = kind.starts_with("application/problem+json");
-            // Agents' messages are answered in their own words.
+            // Agents' messages have their own form of error.
             let told = path == "/mcp" || is_problem;
             assert!(status < 400 || told, "{method} {path}: {status} says nothing");
             assert!(status < 500, "{method} {path}: {status} is the server's fault");
@@ -83,7 +85,7 @@ impl Api {
     }
 }
 
-/// Every endpoint that takes a body, with plain names in its path.
+/// Returns every endpoint that takes a body, with plain names in its path.
 fn endpoints() -> Vec<(String, String)> {
     let described = openapi();
     let mut all = vec![("POST".to_owned(), "/mcp".to_owned())];

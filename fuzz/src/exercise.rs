@@ -1,13 +1,13 @@
-//! All that is done with a pipeline file before its steps run: load, plan, render. Nothing of it may panic.
+//! Exercises everything that happens to a pipeline file before its steps run: load, plan, render. Nothing may panic.
 //!
-//! The fuzzer runs it on what it makes up, an ordinary test of `sprag-pipeline` on the corpus.
+//! The fuzzer runs it on generated inputs, and an ordinary test of `sprag-pipeline` runs it on the corpus.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sprag_pipeline::{Definition, Diagnostics, InputType, Pipeline, StepSpec, render_step, when_holds};
 
-/// Loads the text; whether it is a pipeline.
+/// Loads the text. Returns whether it is a valid pipeline.
 pub fn exercise(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     match file(text).parse() {
@@ -25,7 +25,7 @@ pub fn exercise(bytes: &[u8]) -> bool {
     }
 }
 
-/// The text as a file, with a child beside it.
+/// Returns the text as a file with a child.
 fn file(text: &str) -> Definition {
     let named = |name: &str, text: &str| Definition {
         name: name.into(),
@@ -39,15 +39,15 @@ fn file(text: &str) -> Definition {
     Definition { children: BTreeMap::from([("child.yaml".to_owned(), child)]), ..named("fuzz.yaml", text) }
 }
 
-/// What people and programs read.
+/// Renders diagnostics for people and for programs.
 fn tell(told: &Diagnostics) {
-    // One or the other: drawing takes longer than loading.
+    // Only one of both forms, because rendering takes longer than loading.
     let text = told.render(told.len().is_multiple_of(2));
     assert_eq!(text.is_empty(), told.is_empty());
     serde_json::to_string(told).expect("diagnostics are JSON");
 }
 
-/// A value for each input.
+/// Returns a value for each input.
 fn given(pipeline: &Pipeline) -> BTreeMap<String, Value> {
     let value = |kind: InputType| match kind {
         InputType::String => json!("$(x) 'y' \"z\"\n{{ a }}"),
@@ -63,7 +63,7 @@ fn given(pipeline: &Pipeline) -> BTreeMap<String, Value> {
     pipeline.inputs.iter().map(one).collect()
 }
 
-/// Plans a run and renders its steps, as far as these inputs let it.
+/// Plans a run and renders its steps, as far as these inputs allow.
 fn run(pipeline: &Pipeline, given: &BTreeMap<String, Value>) {
     let texts = given.iter().map(|(name, value)| (name.clone(), value.to_string())).collect();
     if let Err(wrong) = pipeline.coerce(&texts) {
@@ -78,7 +78,7 @@ fn run(pipeline: &Pipeline, given: &BTreeMap<String, Value>) {
         Err(wrong) => return tell(&wrong),
     };
     assert_eq!(plan.check(), Ok(()), "a plan is a graph without circles");
-    // Every step has ended well, with these outputs whatever it declares.
+    // Every step has succeeded with these outputs, independent of its declarations.
     let ended = json!({ "outputs": { "a": [1, { "b": "c" }], "items": ["x"], "plan": "y" }, "status": "done", "attempt": 1, "feedback": null });
     let steps: BTreeMap<&str, &Value> = plan.steps.iter().map(|step| (step.id.as_str(), &ended)).collect();
     let context = json!({ "inputs": inputs, "run": { "id": "r1", "name": "n" }, "steps": steps });
@@ -95,7 +95,7 @@ fn run(pipeline: &Pipeline, given: &BTreeMap<String, Value>) {
         };
         let _ = when_holds(&spec, &context);
         if let Ok(rendered) = render_step(&spec, &context) {
-            // What a process is started with holds no zero byte.
+            // The arguments of a process contain no zero byte.
             let argv = rendered.argv().unwrap_or_default();
             assert!(argv.iter().chain(rendered.env.values()).all(|text| !text.contains('\0')));
         }

@@ -1,37 +1,37 @@
-//! `cargo xtask fuzz`: what reads text from outside under libFuzzer, on stable Rust: the loader of pipeline files, and
-//! the server's endpoints.
+//! `cargo xtask fuzz`: runs the parsers of external input under libFuzzer on stable Rust: the loader of pipeline files,
+//! templates, the server's endpoints, the streams of coding agents, and conversations of remote workers.
 //!
-//! Stable has no `-Zsanitizer`, but LLVM's coverage pass can be asked for by its own flags, and that is all
-//! that libFuzzer needs. `libfuzzer-sys` brings the fuzzer itself, built with the C++ compiler that is there.
+//! Stable Rust has no `-Zsanitizer`, but LLVM's coverage pass can be enabled by its own flags, and libFuzzer needs no
+//! more. `libfuzzer-sys` contains the fuzzer itself, built with the installed C++ compiler.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the nightly run does.
+/// The number of inputs of a nightly run.
 const NIGHTLY_EXECUTIONS: u64 = 5_000_000;
-/// What a run without a number does: a minute or two.
+/// The number of inputs of a run without `--executions`: a minute or two.
 const DEFAULT_EXECUTIONS: u64 = 100_000;
 
 const INSTRUMENTS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 
-/// What is fuzzed: each has a program and a corpus of its name.
-const TARGETS: [&str; 2] = ["pipeline", "api"];
+/// The fuzz targets; each has a program and a corpus with its name.
+const TARGETS: [&str; 5] = ["pipeline", "template", "api", "agent", "work"];
 
-/// The bounds to be kept: no input takes longer, or more memory.
+/// The limits that every input must keep: seconds and memory.
 const TIMEOUT_S: u32 = 10;
 const MEMORY_MIB: u32 = 1024;
-/// Longer texts find nothing that these do not, and take longer; the largest files have a test of their own.
+/// The longest input. Longer ones find nothing more and take longer; a separate test covers the largest files.
 const MAX_BYTES: u32 = 2048;
-/// A committed input is small, or the corpus would grow past what a repository should hold.
+/// The longest committed input, so that the corpus stays small.
 const MAX_SEED_BYTES: u32 = 1024;
 
-/// What to do with the fuzzer.
+/// The task of the fuzzer.
 enum Job {
-    /// Make up so many inputs.
+    /// Generates this many inputs.
     Run(u64),
-    /// Take into the corpus what reaches code that it does not reach yet.
+    /// Adds inputs to the corpus that reach new code.
     Keep,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn fuzz(root: &Path, args: &[&str]) -> Result<(), String> {
         ["--executions", number] => {
             Job::Run(number.parse().map_err(|_| format!("--executions {number}: not a number"))?)
         }
-        other => return Err(format!("fuzz does not know {other:?}")),
+        other => return Err(format!("fuzz does not take {other:?}")),
     };
     for name in targets {
         fuzz_one(root, name, &job)?;
@@ -84,7 +84,7 @@ fn fuzz_one(root: &Path, name: &str, job: &Job) -> Result<(), String> {
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!(
-            "the fuzzer ended with {status}; what it found lies in {}; add it to {}, and repair what it broke",
+            "the fuzzer ended with {status}; the input that it found is in {}; add it to {}, and fix the bug",
             crashes.display(),
             corpus.display()
         )),
@@ -92,7 +92,7 @@ fn fuzz_one(root: &Path, name: &str, job: &Job) -> Result<(), String> {
     }
 }
 
-/// Beside the workspace's own, because everything in it is built with other flags.
+/// Returns a target folder beside the workspace's own, because everything in it is built with other flags.
 fn target_folder(root: &Path) -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(folder) => root.join(folder).join("fuzz"),
@@ -103,7 +103,7 @@ fn target_folder(root: &Path) -> PathBuf {
 fn build(root: &Path, target: &Path, name: &str) -> Result<PathBuf, String> {
     let host = host()?;
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // With a target named, the flags are for the program alone, not for build scripts and macros.
+    // With an explicit target, the flags apply only to the program, not to build scripts and macros.
     command.args(["build", "--quiet", "--release", "--locked", "--bin", name, "--target", &host]);
     command.current_dir(root.join("fuzz")).env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", INSTRUMENTS);
     eprintln!("── {command:?}");
@@ -120,5 +120,5 @@ fn host() -> Result<String, String> {
     let told = Command::new("rustc").arg("-vV").output().map_err(|error| format!("rustc -vV: {error}"))?;
     let told = String::from_utf8_lossy(&told.stdout).into_owned();
     let host = told.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| "rustc does not say for which host it is".to_owned())
+    host.map(str::to_owned).ok_or_else(|| "rustc does not report its host".to_owned())
 }

@@ -1,15 +1,15 @@
-//! Which layer of the proof sees which fault.
+//! The layers of the proof, and the faults that each detects.
 
 use std::fmt;
 
-/// A test program, and the tests of it that are run.
+/// A test program, and a selection of its tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layer {
-    /// The crate it belongs to.
+    /// The short name of its crate.
     pub package: &'static str,
-    /// Its name.
+    /// The name of the test program.
     pub binary: &'static str,
-    /// Which tests; empty for all.
+    /// The filter of test names; empty for all.
     pub tests: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Where a search for who sees a fault looks, the quickest first.
+/// The layers that a search for a fault tries, the quickest first.
 pub const SEARCHED: &[Layer] = &[
     layer("sim", "simulation", "the_same_seed"),
     layer("lifecycle", "tables", ""),
@@ -49,7 +49,7 @@ pub const SEARCHED: &[Layer] = &[
     layer("store", "store", "bad_input::"),
 ];
 
-/// Who is known to see a fault. Each of these must.
+/// The layer that must detect each fault.
 pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M01", layer("sim", "linearizable", "")),
     ("M01", layer("lifecycle", "tables", "")),
@@ -91,7 +91,23 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M37", layer("store", "store", "power_loss::a_full_or_broken")),
     ("M38", layer("store", "store", "power_loss::i26_")),
     ("M39", layer("store", "store", "environments::")),
+    ("M54", layer("store", "store", "environments::")),
     ("M40", layer("store", "store", "outside::a_signal")),
     ("M41", layer("store", "store", "outside::a_question")),
     ("M42", layer("sim", "models", "i16_a_child")),
+    ("M43", layer("sim", "simulation", "i20_")),
+    ("M44", layer("store", "store", "boards::e17_f2_")),
+    ("M45", layer("sim", "simulation", "i10_without_a_server")),
+    ("M46", layer("store", "store", "retention::a_run_that_goes_on_again")),
+    ("M47", layer("store", "store", "retention::a_plan_that_another_process_removed")),
+    ("M48", layer("store", "store", "a_schema_that_became_newer")),
+    ("M49", layer("store", "store", "bad_input::i17_a_clock")),
+    ("M50", layer("store", "store", "postgres::i17_a_clock")),
+    ("M51", layer("sim", "graphs", "")),
+    ("M51", layer("store", "store", "fan_out::e09_a_blocked")),
+    ("M52", layer("store", "store", "stalls::")),
+    ("M53", layer("store", "store", "answers::")),
+    ("M55", layer("sim", "graphs", "")),
+    ("M55", layer("store", "store", "fan_out::i26_")),
+    ("M56", layer("store", "store", "retention::a_key")),
 ];

@@ -1,16 +1,15 @@
-//! What the tests need of the machine beside Rust: Python, for the programs of others that they drive, PostgreSQL,
-//! and a broker.
+//! Requirements of the tests in addition to Rust: Python for programs of other projects, PostgreSQL, and a broker.
 
 use std::process::{Command, Stdio};
 
 use crate::nats;
 
-/// Sees to it that everything is there; installs it on Debian and the like if it is not.
+/// Checks that all requirements are installed. Installs missing ones on Debian and its derivatives.
 pub(crate) fn prepare() -> Result<(), String> {
     let wanted = [
         (has_python as fn() -> bool, &["python3", "python3-venv"][..], "Python 3 with venv"),
         (has_postgres, &["postgresql", "postgresql-client"][..], "PostgreSQL 13 or newer"),
-        (nats::is_there, nats::PACKAGES, "nats-server 2.9 or newer"),
+        (nats::is_installed, nats::PACKAGES, "nats-server 2.9 or newer"),
     ];
     for (is_there, packages, name) in wanted {
         if is_there() {
@@ -32,12 +31,12 @@ fn install(packages: &[&str]) {
     for words in [&["apt-get", "update"][..], &install[..]] {
         let words: Vec<&str> = sudo.iter().chain(words).copied().collect();
         eprintln!("── {}", words.join(" "));
-        // Whether it helped is seen afterwards.
+        // The caller checks afterwards whether it worked.
         let _ = Command::new(words[0]).args(&words[1..]).env("DEBIAN_FRONTEND", "noninteractive").status();
     }
 }
 
-/// The server's own programs, which Debian keeps out of the PATH.
+/// Returns whether PostgreSQL's server programs are installed, which Debian keeps out of the PATH.
 fn has_postgres() -> bool {
     let debian = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     debian.into_iter().any(|version| version.path().join("bin/initdb").exists())

@@ -1,7 +1,9 @@
-//! `cargo xtask test|sim|bench|fuzz|mutants|proof|gen|tidy`: the project's own commands.
+//! `cargo xtask test|sim|chaos|bench|fuzz|mutants|proof|gen|tidy`: the project's own commands.
 
+mod chaos;
 mod fuzz;
 mod layers;
+mod locks;
 mod machine;
 mod mutants;
 mod nats;
@@ -14,19 +16,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
-cargo xtask test [--nightly]    everything that must hold: formatting, lints, docs, tests
+cargo xtask test [--nightly]    all checks: formatting, lints, docs, tests
 cargo xtask sim [--seeds N] [--first S] [--store memory|sqlite]
-                                plays seeds of the simulation; --seed S plays one again and tells its story
+                                runs seeds of the simulation; --seed S runs one again and prints its log
+cargo xtask chaos [--minutes N] [--seed S] [--store sqlite|postgres] [--figures]
+                                kills and stops processes while people and git work beside them, and
+                                checks the result from outside; --figures writes it to docs/proof.md
 cargo xtask bench [WORKLOAD]    benchmarks against floors and peers; see docs/performance.md
-cargo xtask fuzz [pipeline|api] [--executions N | --nightly | --keep]
-                                what reads text from outside, under libFuzzer; --keep adds to the corpus
-                                what was found
+cargo xtask fuzz [pipeline|template|api|agent|work] [--executions N | --nightly | --keep]
+                                runs parsers of external input under libFuzzer; --keep adds new inputs
+                                to the corpus
 cargo xtask mutants [M07 …] [--search]
-                                known faults, one at a time: a layer of the proof must see each
+                                switches on known faults, one at a time: a layer of the proof must detect each
 cargo xtask proof [--nightly | --figures]
-                                runs all layers of the proof, and writes docs/proof.md's figures
-cargo xtask gen                 writes what is generated from the code
-cargo xtask tidy                checks what no compiler checks";
+                                runs all layers of the proof, and writes the figures of docs/proof.md
+cargo xtask gen                 writes the files that are generated from the code
+cargo xtask tidy                checks that no compiler does";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,13 +39,14 @@ fn main() -> ExitCode {
     let done = match args.first().map(String::as_str) {
         Some("test") => test(&rest),
         Some("sim") => sim(&rest),
+        Some("chaos") => chaos::chaos(&root(), &rest),
         Some("bench") => bench(&rest),
         Some("fuzz") => fuzz::fuzz(&root(), &rest),
         Some("mutants") => mutants::check(&root(), &rest).map(drop),
         Some("proof") => proof::write(&root(), &rest),
         Some("gen") => generate(),
         Some("tidy") => tidy::check(&root()),
-        _ => Err(format!("what to do?\n\n{USAGE}")),
+        _ => Err(format!("expected a command\n\n{USAGE}")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -55,7 +61,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
 }
 
-/// Runs cargo in the workspace; its output is ours.
+/// Runs cargo in the workspace and shows its output.
 fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I, env: &[(&str, &str)]) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root()).envs(env.iter().copied());
@@ -68,34 +74,43 @@ fn cargo<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(args: I, env: &[(&str, &str
 }
 
 fn test(args: &[&str]) -> Result<(), String> {
-    // Nothing that is built here is changed and built again: what would make that quick is not kept.
+    // Nothing here is rebuilt after a change, so incremental data would only cost time and space.
     let mut env = vec![("RUST_BACKTRACE", "0"), ("CARGO_INCREMENTAL", "0")];
     match args {
         [] => {}
         ["--nightly"] => env.push(("SPRAG_NIGHTLY", "1")),
-        other => return Err(format!("test does not know {other:?}\n\n{USAGE}")),
+        other => {
+            return Err(format!(
+                "test does not take {other:?}
+
+        {USAGE}"
+            ));
+        }
     }
     machine::prepare()?;
     tidy::check(&root())?;
     cargo(["fmt", "--all", "--check"], &env)?;
     cargo(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &env)?;
     env.push(("RUSTDOCFLAGS", "-D warnings"));
-    // The program and the library have one name, and would write to one folder at the same time.
+    // The program and the library have the same name, and would write to the same folder at the same time.
     let doc = ["doc", "--quiet", "--no-deps", "--document-private-items"];
     cargo(doc.into_iter().chain(["--workspace", "--exclude", "sprag-cli"]), &env)?;
-    cargo(doc.into_iter().chain(["-p", "sprag-cli"]), &env)?;
-    // The end-to-end tests start the program itself. All at once, so that nothing is built for one and again for others.
+    // Not `-p sprag-cli`: dependencies would be checked again with fewer features.
+    cargo(doc.into_iter().chain(["--workspace", "--exclude", "sprag"]), &env)?;
+    // The end-to-end tests start the program itself. One command builds everything with the same features.
     cargo(["build", "--quiet", "--workspace", "--bins", "--tests"], &env)?;
-    cargo(["test", "--quiet", "--workspace"], &env)?;
+    cargo(["test", "--quiet", "--workspace", "--no-fail-fast"], &env)?;
     mutants::check(&root(), &[])?;
     if args == ["--nightly"] {
+        chaos::play(&root(), &["--minutes", "60"])?;
+        chaos::play(&root(), &["--minutes", "20", "--store", "postgres"])?;
         schemathesis::check(&root())?;
         fuzz::fuzz(&root(), args)?;
     }
     Ok(())
 }
 
-/// Plays seeds of the simulation; a failure says at which commit it was found.
+/// Runs seeds of the simulation. A failure names the commit.
 fn sim(args: &[&str]) -> Result<(), String> {
     let head = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()).output();
     let commit = head.map(|head| String::from_utf8_lossy(&head.stdout).trim().to_owned()).unwrap_or_default();
@@ -110,17 +125,19 @@ fn bench(args: &[&str]) -> Result<(), String> {
     if !args.is_empty() {
         return cargo(run.into_iter().chain(args.iter().copied()), &[]);
     }
-    for workload in ["store", "pipelines", "postgres", "growth", "worktrees", "fanout", "serve", "handoff"] {
+    for workload in
+        ["store", "pipelines", "postgres", "growth", "worktrees", "fanout", "serve", "handoff", "retention"]
+    {
         cargo(run.into_iter().chain([workload]), &[])?;
     }
     Ok(())
 }
 
-/// Writes what is generated from the code.
+/// Writes the files that are generated from the code.
 fn generate() -> Result<(), String> {
     let page = root().join("docs/lifecycles.md");
     std::fs::write(&page, sprag_lifecycle::reference())
         .map_err(|error| format!("{}: {error}", page.display()))?;
-    // The server's own test writes it: this program would otherwise be built with all of the server.
+    // The server's own test writes it, so that this program need not depend on the server.
     cargo(["test", "--quiet", "-p", "sprag-server", "--test", "it", "openapi::"], &[("SPRAG_GEN", "1")])
 }

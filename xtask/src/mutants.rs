@@ -1,7 +1,7 @@
-//! The proof of the proof: known faults are switched on, one at a time, and a layer must see each.
+//! Checks the tests themselves: switches on known faults, one at a time, and requires a layer to detect each.
 //!
-//! The tests are built once, with the faults compiled in; a run with `SPRAG_MUTANT=M07` has the seventh of them. A
-//! test that then still passes does not look at what it claims to look at.
+//! The tests are built once, with the faults compiled in. `SPRAG_MUTANT=M07` activates the seventh. A test that still
+//! passes with it does not test what it claims.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,27 +14,27 @@ use sprag_lifecycle::mutants::LIST;
 
 use crate::layers::{CAUGHT_BY, Layer, SEARCHED};
 
-/// How many faults are looked for at once.
-const AT_ONCE: usize = 2;
-/// A test that has not seen a fault by then does not see it.
-const PATIENCE: Duration = Duration::from_secs(240);
-/// What `timeout` ends with if it had to end the program.
+/// The number of faults that are tested in parallel.
+const PARALLEL: usize = 2;
+/// The time after which a test counts as not detecting a fault.
+const TIMEOUT: Duration = Duration::from_secs(240);
+/// The exit code of `timeout` if it had to kill the program.
 const TIMED_OUT: i32 = 124;
 
-/// One fault, and one who saw it.
+/// A detected fault.
 pub struct Caught {
-    /// Its number.
+    /// The fault's id, such as `M07`.
     pub number: &'static str,
-    /// What is wrong.
+    /// The description of the fault.
     pub fault: &'static str,
-    /// Who saw it.
+    /// The layer that detected it.
     pub layer: Layer,
-    /// How long that took.
+    /// The duration until the layer failed.
     pub took: Duration,
 }
 
-/// Runs every fault, or those named, against the layer that is known to see it; with `--search`, against all
-/// layers in turn, to find out which one does.
+/// Runs every fault, or the named ones, against the layer that must detect it. With `--search`, runs them against all
+/// layers in turn to find the one that does.
 pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
     let search = args.contains(&"--search");
     let wanted: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--search").collect();
@@ -47,7 +47,7 @@ pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
         .filter(|(number, ..)| wanted.is_empty() || wanted.contains(number))
         .map(|(number, _, fault)| (*number, *fault))
         .collect();
-    // Half of the layers wait for a disk or for each other's processes: two at once.
+    // Half of the layers wait for a disk or for other processes, so two run in parallel.
     let (next, seen) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || -> Result<(), String> {
         while let Some((number, fault)) = faults.get(next.fetch_add(1, Ordering::SeqCst)).copied() {
@@ -57,21 +57,23 @@ pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
         Ok(())
     };
     std::thread::scope(|scope| {
-        let hands: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        let done =
-            hands.into_iter().map(|hand| hand.join().unwrap_or_else(|_| Err("a thread panicked".into())));
+        let threads: Vec<_> = (0..PARALLEL).map(|_| scope.spawn(work)).collect();
+        let done = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err("a thread panicked".into())));
         done.collect::<Result<Vec<()>, String>>()
     })?;
     let seen = seen.into_inner().unwrap_or_else(PoisonError::into_inner);
     let survived: Vec<&str> =
         seen.iter().filter(|(_, caught)| caught.is_none()).map(|(number, _)| *number).collect();
-    match survived.is_empty() {
-        true => Ok(seen.into_values().flatten().flatten().collect()),
-        false => Err(format!("nobody saw {}: the proof is blind to it", survived.join(", "))),
+    if survived.is_empty() {
+        Ok(seen.into_values().flatten().flatten().collect())
+    } else {
+        Err(format!("no layer detected {}: the tests do not cover it", survived.join(", ")))
     }
 }
 
-/// Who sees this fault; none if somebody overlooks it who should not.
+/// Returns the layer that detects this fault, or `None` if a layer that must detect it does not.
 fn look_for(
     binaries: &Programs,
     number: &'static str,
@@ -105,8 +107,8 @@ fn look_for(
     Ok(Some(seen))
 }
 
-/// The test programs with the faults in them. Of all crates, as the tests are built: what does not depend on the faults is
-/// there already then.
+/// Builds the test programs with the faults compiled in. Builds all crates in the way the tests do, so that code
+/// without faults is already built.
 fn build(root: &Path) -> Result<Programs, String> {
     let layers = SEARCHED.iter().chain(CAUGHT_BY.iter().map(|(_, layer)| layer));
     let tests: BTreeSet<&str> = layers.map(|layer| layer.binary).collect();
@@ -114,10 +116,10 @@ fn build(root: &Path) -> Result<Programs, String> {
     programs(root, ["--workspace", "--features", "sprag-lifecycle/mutants"].into_iter().chain(tests))
 }
 
-/// Test programs, by their crate's short name and their own.
+/// Test programs by the short name of their crate and their own name.
 pub type Programs = BTreeMap<(String, String), PathBuf>;
 
-/// Builds the test programs that these arguments of cargo's choose.
+/// Builds the test programs that these cargo arguments select.
 pub fn programs<'a>(root: &Path, chosen: impl IntoIterator<Item = &'a str>) -> Result<Programs, String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["test", "--quiet", "--no-run", "--message-format=json"]).args(chosen);
@@ -134,7 +136,7 @@ pub fn programs<'a>(root: &Path, chosen: impl IntoIterator<Item = &'a str>) -> R
         else {
             continue;
         };
-        // "path+file:///…/crates/store#sprag-store@0.1.0", or without the name where the folder has it.
+        // The id is "path+file:///…/crates/store#sprag-store@0.1.0", without the name if the folder has it.
         let (_, package) = package.split_once("/crates/").unwrap_or(("", package));
         let package = package.split(['#', '/']).next().unwrap_or(package);
         if let Some(target) = message["target"]["name"].as_str() {
@@ -144,7 +146,7 @@ pub fn programs<'a>(root: &Path, chosen: impl IntoIterator<Item = &'a str>) -> R
     Ok(programs)
 }
 
-/// How long it took a layer to fail with this fault on; none if it passes.
+/// Returns the time until a layer failed with this fault, or `None` if it passes.
 #[expect(clippy::disallowed_methods, reason = "it measures another program")]
 fn sees(binaries: &Programs, layer: &Layer, number: &str) -> Result<Option<Duration>, String> {
     let program = binaries
@@ -152,7 +154,7 @@ fn sees(binaries: &Programs, layer: &Layer, number: &str) -> Result<Option<Durat
         .ok_or_else(|| format!("there is no test {layer}"))?;
     let since = Instant::now();
     let status = Command::new("timeout")
-        .arg(PATIENCE.as_secs().to_string())
+        .arg(TIMEOUT.as_secs().to_string())
         .arg(program)
         .args(layer.tests.split_whitespace())
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace"))
@@ -166,7 +168,7 @@ fn sees(binaries: &Programs, layer: &Layer, number: &str) -> Result<Option<Durat
     match status.code() {
         Some(0) => Ok(None),
         Some(TIMED_OUT) => {
-            println!("{number}  {layer} does not end");
+            println!("{number}  {layer} does not finish");
             Ok(None)
         }
         _ => Ok(Some(since.elapsed())),

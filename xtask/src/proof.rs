@@ -1,6 +1,6 @@
-//! `cargo xtask proof`: runs every layer, and writes what it explored into docs/proof.md.
+//! `cargo xtask proof`: runs every layer, and writes the explored amounts into docs/proof.md.
 //!
-//! A layer prints lines that begin with `figure: `, what it is, a colon, and how much; nothing is typed by hand.
+//! A layer prints lines that start with `figure: `, then a name, a colon and an amount; no figure is typed by hand.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use crate::mutants::{self, Caught, Programs};
 
-/// What of a crate explores something: test programs, and the tests of them that are run (empty for all).
+/// The exploring tests of a crate: test programs, and filters of their tests (empty for all).
 struct Layer {
     package: &'static str,
     tests: &'static [(&'static str, &'static str)],
@@ -22,10 +22,11 @@ const LAYERS: &[Layer] = &[
     Layer { package: "store", tests: &[("store", "equality:: power_loss:: kills::")] },
     Layer { package: "pipeline", tests: &[("it", "corpus::")] },
     Layer { package: "server", tests: &[("it", "corpus::")] },
+    Layer { package: "agent", tests: &[("it", "corpus::")] },
 ];
 
-/// Runs all layers and writes the page's figures anew; with `--figures` without the table of faults, which takes a build of
-/// its own.
+/// Runs all layers and rewrites the figures of the page. `--figures` leaves out the table of faults, which needs a
+/// separate build.
 pub fn write(root: &Path, args: &[&str]) -> Result<(), String> {
     let (nightly, faults) = match args {
         [] => (false, true),
@@ -33,14 +34,15 @@ pub fn write(root: &Path, args: &[&str]) -> Result<(), String> {
         ["--figures"] => (false, false),
         other => return Err(format!("proof does not know {other:?}")),
     };
-    // All at once, as the tests are built: chosen crates alone would be built anew, with other features.
+    // One command builds everything with the features of the tests; selected crates alone would be rebuilt with other
+    // features.
     let programs = mutants::programs(root, ["--workspace"])?;
     let mut figures = String::from("| explored | how much | command |\n|---|---|---|\n");
     for layer in LAYERS {
         let command = command_line(layer);
         let found = run(root, &programs, layer, nightly)?;
         if found.is_empty() {
-            return Err(format!("`{command}` tells nothing of what it explored"));
+            return Err(format!("`{command}` printed no figures"));
         }
         for (what, how_much) in found {
             println!("{what}: {how_much}");
@@ -56,6 +58,14 @@ pub fn write(root: &Path, args: &[&str]) -> Result<(), String> {
     std::fs::write(&page, text).map_err(|error| format!("{}: {error}", page.display()))
 }
 
+/// Writes the figure of a chaos run to the page.
+pub fn write_chaos(root: &Path, figure: &str) -> Result<(), String> {
+    let page = root.join("docs/proof.md");
+    let text = std::fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+    let text = replace(&text, "chaos", &format!("{figure}\n"))?;
+    std::fs::write(&page, text).map_err(|error| format!("{}: {error}", page.display()))
+}
+
 fn command_line(layer: &Layer) -> String {
     let programs: String = layer.tests.iter().map(|(program, _)| format!(" --test {program}")).collect();
     let chosen: String = layer.tests.iter().map(|(_, tests)| *tests).collect();
@@ -63,7 +73,7 @@ fn command_line(layer: &Layer) -> String {
     format!("cargo test -p sprag-{}{programs}{chosen}", layer.package)
 }
 
-/// What a layer says of itself: what it is, and how much.
+/// Runs a layer and returns its figures: name and amount.
 fn run(
     root: &Path,
     programs: &Programs,
@@ -90,7 +100,7 @@ fn run(
             return Err(format!("{command:?} ended with {}", output.status));
         }
         let said = String::from_utf8_lossy(&output.stdout);
-        // The name of the test may stand before it on the line.
+        // The name of the test may precede it on the line.
         let figures = said.lines().filter_map(|line| line.split_once("figure: ")).map(|(_, figure)| figure);
         found.extend(figures.filter_map(|figure| {
             figure.split_once(": ").map(|(what, how_much)| (what.to_owned(), how_much.to_owned()))
@@ -107,10 +117,10 @@ fn table(caught: &[Caught]) -> String {
     table
 }
 
-/// Puts `new` between the marks of this name.
+/// Replaces the text between the markers of this name.
 fn replace(page: &str, name: &str, new: &str) -> Result<String, String> {
     let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
-    let missing = || format!("docs/proof.md has no place for {name}");
+    let missing = || format!("docs/proof.md has no markers for {name}");
     let (before, rest) = page.split_once(&begin).ok_or_else(missing)?;
     let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
     Ok(format!("{before}{begin}{new}{end}{after}"))

@@ -1,28 +1,56 @@
-//! What no compiler checks: every file says what it is for, none has grown too long, nothing is left undone.
+//! Checks that no compiler does: every file states its purpose, none is too long, nothing is unfinished.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A file past this wants to be two.
+use crate::locks;
+
+/// The most lines of a file; a longer one should be split.
 const LONGEST_FILE: usize = 800;
 
-/// Looks at every file that git knows.
+/// Crates that reach the store through `app` alone.
+const WITHOUT_STORE: [&str; 3] = ["cli", "mcp", "sprag"];
+
+/// Crates that read files in folders to which steps can write.
+const READERS: [&str; 9] =
+    ["app", "bus", "mcp", "process", "remote", "server", "store", "worker", "worktree"];
+/// Their files that read what the kernel tells, and the supervisor of tests.
+const KERNEL_READERS: [&str; 4] = [
+    "crates/process/src/adopted.rs",
+    "crates/process/src/bin/supervisor.rs",
+    "crates/process/src/cgroup.rs",
+    "crates/worktree/src/foreign_git.rs",
+];
+
+/// Checks every tracked file.
 pub(crate) fn check(root: &Path) -> Result<(), String> {
     let mut problems = Vec::new();
-    // What a fuzzer made up keeps no rules.
+    // Generated fuzz inputs follow no rules.
     for path in tracked(root)?.into_iter().filter(|path| !path.starts_with("fuzz/corpus")) {
         let Ok(text) = std::fs::read_to_string(root.join(&path)) else { continue };
         let name = path.to_string_lossy();
         if path.extension().is_some_and(|ending| ending == "rs") {
             rust_file(&name, &text, &mut problems);
+            careless_reads(&name, &text, &mut problems);
         }
         if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
-            problems.push(format!("{name}: a conflict was left in it"));
+            problems.push(format!("{name}: contains a merge conflict"));
         }
         if !text.is_empty() && !text.ends_with('\n') {
-            problems.push(format!("{name}: its last line has no end"));
+            problems.push(format!("{name}: the last line has no line end"));
         }
     }
+    for name in WITHOUT_STORE {
+        let manifest = root.join("crates").join(name).join("Cargo.toml");
+        let text =
+            std::fs::read_to_string(&manifest).map_err(|error| format!("{}: {error}", manifest.display()))?;
+        if text.lines().any(|line| line.starts_with("sprag-store")) {
+            problems.push(format!(
+                "crates/{name}/Cargo.toml: depends on the store; call the crate `app` instead"
+            ));
+        }
+    }
+    locks::check(root, &mut problems)?;
     match problems.as_slice() {
         [] => Ok(()),
         _ => Err(format!("not tidy:\n  {}", problems.join("\n  "))),
@@ -31,13 +59,13 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
 
 fn rust_file(name: &str, text: &str, problems: &mut Vec<String>) {
     if !text.starts_with("//!") {
-        problems.push(format!("{name}: its first line does not say what it is for (`//! …`)"));
+        problems.push(format!("{name}: the first line does not state the purpose (`//! …`)"));
     }
     let lines = text.lines().count();
     if lines > LONGEST_FILE {
-        problems.push(format!("{name}: {lines} lines; more than {LONGEST_FILE} want to be two files"));
+        problems.push(format!("{name}: {lines} lines; split files of more than {LONGEST_FILE}"));
     }
-    // Written apart, so that this file does not find itself.
+    // The words are split, so that this file does not match itself.
     for word in
         [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME"), concat!("XX", "X")]
     {
@@ -46,7 +74,23 @@ fn rust_file(name: &str, text: &str, problems: &mut Vec<String>) {
         }
     }
     if text.contains(concat!("#[", "ignore")) {
-        problems.push(format!("{name}: holds a test that does not run"));
+        problems.push(format!("{name}: contains a test that does not run"));
+    }
+}
+
+/// Opening a file that may be a pipe waits for ever, and one that is a link may lead anywhere. `open_regular` of `process`
+/// and `read` of `worktree` do neither.
+fn careless_reads(name: &str, text: &str, problems: &mut Vec<String>) {
+    let is_reader = READERS.iter().any(|reader| name.starts_with(&format!("crates/{reader}/src/")));
+    if !is_reader || KERNEL_READERS.contains(&name) {
+        return;
+    }
+    for (number, line) in text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]") {
+        let opens =
+            ["fs::read(", "fs::read_to_string(", "File::open("].iter().any(|call| line.contains(call));
+        if opens && !line.contains("\"/proc/") && !line.contains("\"/etc/") {
+            problems.push(format!("{name}:{}: it would wait for a pipe; use `open_regular`", number + 1));
+        }
     }
 }
 

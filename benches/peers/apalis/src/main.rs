@@ -1,7 +1,7 @@
-//! apalis-sqlite as a peer: reads a request a line, works it off, answers a line.
+//! apalis-sqlite as a peer: reads one request per line, executes it, and answers with one line.
 //!
-//! `setup` of apalis-sqlite turns syncing off on the connection it is given. Here the file is set up through
-//! a pool of its own, and all work goes through connections with `synchronous = FULL`.
+//! `setup` of apalis-sqlite turns syncing off on the connection it gets. Here a separate pool sets up the file, and all
+//! work goes through connections with `synchronous = FULL`.
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -19,8 +19,8 @@ use tokio::sync::Notify;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const QUEUE: &str = "bench";
-/// A request that takes longer has stalled.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// The time after which a request counts as stalled.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize)]
 struct Request {
@@ -35,9 +35,9 @@ struct Request {
 #[derive(Deserialize, Clone, Copy, PartialEq)]
 #[serde(rename_all = "lowercase")]
 enum Workload {
-    /// Each task enqueues its successor; so many chains at once.
+    /// Each task enqueues its successor; `in_flight` chains run at once.
     Pipelines,
-    /// Everything is enqueued, then worked off.
+    /// All tasks are enqueued, then executed.
     Claims,
 }
 
@@ -49,14 +49,14 @@ struct Answer {
     error: Option<String>,
 }
 
-/// A task: which chain, and where in it.
+/// A task: its chain, and its position in the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Step {
     chain: usize,
     no: usize,
 }
 
-/// What the handlers share.
+/// The state that handlers share.
 #[derive(Clone)]
 struct Shared {
     storage: SqliteStorage<Step>,
@@ -80,7 +80,7 @@ impl Shared {
         self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Begins a chain that has not begun, if there is one.
+    /// Starts a chain that has not started, if there is one.
     fn next_chain(&self) -> Option<Step> {
         let mut seen = self.seen();
         let chain = seen.begun;
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// A step that does nothing but enqueue what follows it.
+/// Executes a step, which only enqueues its successor.
 async fn work(step: Step, shared: Data<Shared>) -> Result<(), BoxDynError> {
     let following =
         if step.no + 1 < shared.steps { Some(Step { no: step.no + 1, ..step }) } else { shared.next_chain() };
@@ -180,9 +180,9 @@ async fn answer(request: &Request) -> Result<Answer, Failure> {
             .await
     });
     let expected = request.tasks * request.steps;
-    let finished = tokio::time::timeout(PATIENCE, async {
+    let finished = tokio::time::timeout(TIMEOUT, async {
         shared.all_seen.notified().await;
-        // Its word counts only once it is in the table.
+        // A task counts only once it is in the table.
         while done(&pool).await? < expected {
             let _ = shared.bell.unbounded_send(());
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -194,7 +194,7 @@ async fn answer(request: &Request) -> Result<Answer, Failure> {
     let counted = done(&pool).await?;
     let _ = stop.send(());
     if tokio::time::timeout(Duration::from_secs(10), working).await.is_err() {
-        eprintln!("apalis-peer: the worker did not stop when told to");
+        eprintln!("apalis-peer: the worker did not stop when asked to");
     }
     let duplicates = shared.seen().twice;
     finished.map_err(|_| format!("stalled: {counted} of {expected} done after {elapsed_s:.0} s"))??;

@@ -1,6 +1,7 @@
-//! DBOS for Rust as a peer: reads a request a line, works it off in the database it names, answers a line.
+//! DBOS for Rust as a peer: reads one request per line, executes it in the database it names, and answers with one
+//! line.
 //!
-//! A pipeline is a workflow whose steps do nothing; a task is a workflow without steps that waits in a queue, which is
+//! A pipeline is a workflow whose steps do nothing. A task is a workflow without steps that waits in a queue, which is
 //! the least that DBOS can make durable.
 
 use std::collections::HashSet;
@@ -19,19 +20,19 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Done<T> = Result<T, dbos::Error>;
 
 const QUEUE: &str = "bench";
-/// How often it may look into its queue: as often as it can, for looking is all that wakes it.
+/// The polling interval of the queue: as short as possible, because only polling wakes it.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// A request that takes longer has stalled.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// Connections beside those of the workflows: its notifier, its queue, its supervisor.
+/// The time after which a request counts as stalled.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Connections in addition to those of the workflows: for the notifier, the queue and the supervisor.
 const FURTHER_CONNECTIONS: usize = 6;
-/// How many enqueue at once before a drain is timed.
+/// The number of tasks that are enqueued at once before a drain is timed.
 const ENQUEUERS: usize = 16;
 
 #[derive(Deserialize)]
 struct Request {
     workload: Workload,
-    /// The URL of a database that is its own.
+    /// The URL of a private database.
     place: String,
     tasks: usize,
     steps: usize,
@@ -51,13 +52,13 @@ struct Answer {
     elapsed_s: f64,
     p50_ms: f64,
     done: usize,
-    /// How many of the tasks the time is of.
+    /// The number of tasks in the measured time.
     timed: Option<usize>,
     duplicates: usize,
     error: Option<String>,
 }
 
-/// What the tasks of a queue have in common.
+/// The state that the tasks of a queue share.
 #[derive(Default)]
 struct Drain {
     seen: Mutex<Seen>,
@@ -69,7 +70,7 @@ struct Drain {
 struct Seen {
     tasks: HashSet<usize>,
     twice: usize,
-    /// When half of them had begun.
+    /// The time at which half of them had started.
     half: Option<Instant>,
 }
 
@@ -100,7 +101,7 @@ async fn pipeline(steps: usize) -> Done<usize> {
     Ok(steps)
 }
 
-/// The database must be as durable as it is for Sprag.
+/// Connects to the database and checks that it is as durable as for Sprag.
 async fn connect(url: &str) -> Result<PgPool, Failure> {
     let pool = PgPoolOptions::new().max_connections(1).connect(url).await?;
     for setting in ["fsync", "synchronous_commit"] {
@@ -118,7 +119,7 @@ async fn count(pool: &PgPool, sql: &'static str) -> Result<usize, Failure> {
     Ok(rows as usize)
 }
 
-/// What its tables must hold.
+/// Queries for the expected contents of its tables.
 const SUCCEEDED: &str = "SELECT count(*) FROM dbos.workflow_status WHERE status = 'SUCCESS'";
 const STEPS: &str = "SELECT count(*) FROM dbos.operation_outputs";
 
@@ -141,13 +142,13 @@ async fn answer(request: &Request) -> Result<Answer, Failure> {
     dbos.launch().await?;
     let answer = match request.workload {
         Workload::Pipelines | Workload::Latency => run_pipelines(request, &pipelines, &pool).await?,
-        Workload::Claims => work_off(request, &dbos, &tasks, &drain, &pool).await?,
+        Workload::Claims => drain_queue(request, &dbos, &tasks, &drain, &pool).await?,
     };
     dbos.shutdown().await;
     Ok(answer)
 }
 
-/// So many workflows at a time, each waited for.
+/// Runs `in_flight` workflows at a time, and waits for each.
 async fn run_pipelines(
     request: &Request,
     pipelines: &WorkflowRef<usize, usize>,
@@ -171,7 +172,7 @@ async fn run_pipelines(
         });
     }
     let mut took = Vec::new();
-    while let Some(done) = tokio::time::timeout(PATIENCE, callers.join_next()).await? {
+    while let Some(done) = tokio::time::timeout(TIMEOUT, callers.join_next()).await? {
         took.extend(done??);
     }
     let elapsed_s = watch.elapsed().as_secs_f64();
@@ -185,8 +186,8 @@ async fn run_pipelines(
     Ok(Answer { elapsed_s, p50_ms, done, ..Answer::default() })
 }
 
-/// Enqueues all, then has them worked off, so many at a time.
-async fn work_off(
+/// Enqueues all tasks, then executes them, `in_flight` at a time.
+async fn drain_queue(
     request: &Request,
     dbos: &DBOS,
     tasks: &WorkflowRef<usize, usize>,
@@ -209,7 +210,7 @@ async fn work_off(
     while let Some(made) = makers.join_next().await {
         made??;
     }
-    // Nobody serves a queue that is not registered: the drain begins here.
+    // No worker serves a queue before it is registered, so the drain starts here.
     let options = QueueOptions {
         worker_concurrency: Some(request.in_flight as i32),
         polling_interval: LOOK_EVERY,
@@ -218,17 +219,17 @@ async fn work_off(
     dbos.register_queue(QUEUE, options, QueueConflict::UpdateIfLatestVersion).await?;
     let worked_off = async {
         drain.all_seen.notified().await;
-        // Its word counts only once it is in the table.
+        // A task counts only once it is in the table.
         while count(pool, SUCCEEDED).await? < expected {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok::<(), Failure>(())
     };
     let stalled = |_| format!("stalled: {} of {} tasks begun", drain.seen().tasks.len(), request.tasks);
-    tokio::time::timeout(PATIENCE, worked_off).await.map_err(stalled)??;
+    tokio::time::timeout(TIMEOUT, worked_off).await.map_err(stalled)??;
     let seen = drain.seen();
-    // Of the second half: its worker looks once a second at first, and a tenth more often with every look.
-    let elapsed_s = seen.half.ok_or("no task was begun")?.elapsed().as_secs_f64();
+    // Only the second half is timed: the worker polls once a second at first, and a tenth more often with every poll.
+    let elapsed_s = seen.half.ok_or("no task has started")?.elapsed().as_secs_f64();
     let timed = Some(request.tasks - request.tasks / 2);
     Ok(Answer { elapsed_s, done: request.tasks, timed, duplicates: seen.twice, ..Answer::default() })
 }

@@ -1,4 +1,4 @@
-//! Who is measured beside Sprag, in the same rounds, and how much each is given to do.
+//! The peers that are measured in the same rounds as Sprag, and the amount of work of each.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::load::STEPS;
 use crate::peer::{Peer, Request, Workload};
 use crate::{Result, files};
 
-/// A peer gets this part of the runs that Sprag gets, for it takes longer over each.
+/// A peer gets this fraction of Sprag's runs, because it takes longer for each.
 const SHARE_OF_RUNS: usize = 4;
-/// How often a process of DBOS is started cold in a round.
+/// The number of cold starts of a DBOS process in a round.
 const COLD_STARTS: usize = 10;
 
-/// A peer, before it is known whether it can be had.
-pub(crate) struct Who {
+/// A peer that may or may not be installed.
+pub(crate) struct PeerSpec {
     name: &'static str,
     folder: &'static str,
     home: Home,
     claims: &'static [Claims],
-    /// Whether single pipelines are timed: what the process itself takes, cold.
+    /// Whether single pipelines are timed, and the cold start of the process.
     latency: Option<Cold>,
 }
 
@@ -33,17 +33,17 @@ enum Home {
 
 #[derive(Clone, Copy)]
 enum Cold {
-    /// Timed from the process's start as well, under this name.
+    /// The cold start is timed too, under this name.
     As(&'static str),
-    /// It is a server, which is not started for one run.
+    /// The peer is a server, which is not started for a single run.
     Not,
 }
 
-/// A way in which it works off a queue.
+/// A variant of draining a queue.
 struct Claims {
     system: &'static str,
     batched: bool,
-    /// The part of Sprag's tasks that it gets, and how many at least.
+    /// The fraction of Sprag's tasks that it gets, and the minimum number.
     share: usize,
     least: usize,
 }
@@ -53,67 +53,68 @@ const fn claims(system: &'static str, batched: bool, share: usize, least: usize)
 }
 
 #[rustfmt::skip]
-pub(crate) const APALIS: Who = Who {
+pub(crate) const APALIS: PeerSpec = PeerSpec {
     name: "apalis FULL", folder: "apalis", home: Home::Folder, latency: None,
     claims: &[claims("apalis FULL", false, 4, 1)],
 };
-/// Its queue's workers look once a second at first, and more and more often: it takes some hundred tasks until they are fast.
+/// Its queue workers poll once a second at first, and then more and more often: they need some hundred tasks to become
+/// fast.
 #[rustfmt::skip]
-pub(crate) const DBOS: Who = Who {
+pub(crate) const DBOS: PeerSpec = PeerSpec {
     name: "DBOS", folder: "dbos", home: Home::Database, latency: Some(Cold::As("DBOS cold")),
     claims: &[claims("DBOS", false, 10, 1000)],
 };
 #[rustfmt::skip]
-pub(crate) const GRAPHILE: Who = Who {
+pub(crate) const GRAPHILE: PeerSpec = PeerSpec {
     name: "graphile", folder: "graphile", home: Home::Database, latency: Some(Cold::Not),
     claims: &[claims("graphile", false, 4, 1), claims("graphile batched", true, 1, 1)],
 };
 #[rustfmt::skip]
-pub(crate) const RESTATE: Who = Who {
+pub(crate) const RESTATE: PeerSpec = PeerSpec {
     name: "Restate", folder: "restate", home: Home::Folder, latency: Some(Cold::Not),
     claims: &[claims("Restate", false, 4, 1)],
 };
 
-/// Those who could be had.
-pub(crate) struct Rivals<'a> {
+/// The peers that could be started.
+pub(crate) struct Peers<'a> {
     server: &'a Postgres,
-    there: Vec<(&'static Who, Peer)>,
+    there: Vec<(&'static PeerSpec, Peer)>,
 }
 
-impl<'a> Rivals<'a> {
-    /// Starts them; who cannot be had is named below the table, and left out. `server` has a database for each request.
-    pub(crate) fn start(board: &mut Board, server: &'a Postgres, whom: &[&'static Who]) -> Self {
+impl<'a> Peers<'a> {
+    /// Starts the peers. The board notes those that cannot be started. `server` has a database for each request.
+    pub(crate) fn start(board: &mut Board, server: &'a Postgres, specs: &[&'static PeerSpec]) -> Self {
         let mut there = Vec::new();
-        for who in whom {
-            match Peer::start(who.folder) {
-                Ok(peer) => there.push((*who, peer)),
-                Err(error) => board.note(format!("{} is not measured: {error}", who.name)),
+        for spec in specs {
+            match Peer::start(spec.folder) {
+                Ok(peer) => there.push((*spec, peer)),
+                Err(error) => board.note(format!("{} is not measured: {error}", spec.name)),
             }
         }
-        Rivals { server, there }
+        Peers { server, there }
     }
 
-    /// Measures each of them; one that fails is left out from then on.
+    /// Measures each peer. One that fails is left out from then on.
     fn each(
         &mut self,
         board: &mut Board,
-        measure: impl Fn(&mut Board, &Postgres, &Who, &mut Peer) -> Result<()>,
+        measure: impl Fn(&mut Board, &Postgres, &PeerSpec, &mut Peer) -> Result<()>,
     ) {
         let server = self.server;
-        self.there.retain_mut(|(who, peer)| match measure(board, server, who, peer) {
+        self.there.retain_mut(|(spec, peer)| match measure(board, server, spec, peer) {
             Ok(()) => true,
             Err(error) => {
-                board.note(format!("{} is not measured any further: {error}", who.name));
+                board.note(format!("{} is not measured any further: {error}", spec.name));
                 false
             }
         });
     }
 
-    /// W1 with so many pipelines in flight, of which Sprag has worked off `runs`.
+    /// Measures W1 with `in_flight` pipelines, of which Sprag has executed `runs`.
     pub(crate) fn w1(&mut self, board: &mut Board, in_flight: usize, runs: usize) {
-        self.each(board, |board, server, who, peer| {
+        self.each(board, |board, server, spec, peer| {
             let tasks = (runs / SHARE_OF_RUNS).max(in_flight);
-            let told = at_home(server, who, |place| {
+            let told = in_empty_home(server, spec, |place| {
                 let request = Request {
                     workload: Workload::Pipelines,
                     place,
@@ -124,17 +125,17 @@ impl<'a> Rivals<'a> {
                 };
                 peer.ask(&request)
             })?;
-            board.add(key("W1", who.name, in_flight, "steps/s"), told.per_second());
+            board.add(key("W1", spec.name, in_flight, "steps/s"), told.per_second());
             Ok(())
         });
     }
 
-    /// W2, where Sprag has worked off `tasks`.
+    /// Measures W2, of which Sprag has executed `tasks`.
     pub(crate) fn w2(&mut self, board: &mut Board, tasks: usize) {
-        self.each(board, |board, server, who, peer| {
-            for Claims { system, batched, share, least } in who.claims {
+        self.each(board, |board, server, spec, peer| {
+            for Claims { system, batched, share, least } in spec.claims {
                 let (tasks, in_flight, batched) = ((tasks / share).max(*least), WORKERS, *batched);
-                let told = at_home(server, who, |place| {
+                let told = in_empty_home(server, spec, |place| {
                     peer.ask(&Request {
                         workload: Workload::Claims,
                         place,
@@ -151,11 +152,11 @@ impl<'a> Rivals<'a> {
         });
     }
 
-    /// W3: one pipeline at a time.
+    /// Measures W3: one pipeline at a time.
     pub(crate) fn w3(&mut self, board: &mut Board, runs: usize) {
-        self.each(board, |board, server, who, peer| {
-            let Some(cold) = who.latency else { return Ok(()) };
-            at_home(server, who, |place| {
+        self.each(board, |board, server, spec, peer| {
+            let Some(cold) = spec.latency else { return Ok(()) };
+            in_empty_home(server, spec, |place| {
                 let request = |tasks| Request {
                     workload: Workload::Latency,
                     place,
@@ -165,7 +166,7 @@ impl<'a> Rivals<'a> {
                     batched: false,
                 };
                 let told = peer.ask(&request(runs))?;
-                board.add(key("W3", who.name, 1, "ms"), told.p50_ms);
+                board.add(key("W3", spec.name, 1, "ms"), told.p50_ms);
                 if let Cold::As(system) = cold {
                     let mut took = Vec::new();
                     for _ in 0..COLD_STARTS {
@@ -179,9 +180,9 @@ impl<'a> Rivals<'a> {
     }
 }
 
-/// Where it finds nothing of anybody, and leaves nothing behind.
-fn at_home<T>(server: &Postgres, who: &Who, work: impl FnOnce(&str) -> Result<T>) -> Result<T> {
-    match who.home {
+/// Runs `work` with an empty folder or database, and removes it afterwards.
+fn in_empty_home<T>(server: &Postgres, spec: &PeerSpec, work: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    match spec.home {
         Home::Folder => {
             let folder = files::scratch()?;
             work(folder.path().to_str().ok_or("the folder's name is not UTF-8")?)
