@@ -45,7 +45,7 @@ const MIN_PAUSE_MS: u64 = 20;
 const MAX_PAUSE_MS: u64 = 1_000;
 
 /// The most attempts to push while the remote's branch keeps moving.
-const MAX_PUSHES: u32 = 100;
+const MAX_PUSHES: u32 = 30;
 
 /// The most uncommitted files named in an error.
 const NAMED_FILES: usize = 20;
@@ -343,7 +343,7 @@ impl Worktree {
         }
         // The remote does not know the fence, so check it right before the push.
         self.check_fence(landing.options)?;
-        match remote.push(commit, cancel)? {
+        match remote.push(commit, tip, cancel)? {
             PushResult::Accepted => {
                 landing.pushed.replace(true);
                 Ok(Some(PushFate::Pushed))

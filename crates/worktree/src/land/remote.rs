@@ -71,8 +71,8 @@ impl RemoteBranch<'_> {
         }
     }
 
-    /// Pushes a commit to the branch, if that is a fast-forward there.
-    pub(crate) fn push(&self, commit: &str, cancel: &Cancel) -> Result<PushResult, Kind> {
+    /// Pushes a commit to the branch, if that is a fast-forward there. `tip` is the state that the commit is based on.
+    pub(crate) fn push(&self, commit: &str, tip: &RemoteTip, cancel: &Cancel) -> Result<PushResult, Kind> {
         let what = format!("{commit}:refs/heads/{}", self.branch);
         let push = self.git("push").args([
             "--porcelain",
@@ -85,7 +85,7 @@ impl RemoteBranch<'_> {
             Ok(output) if output.status.success() => return Ok(PushResult::Accepted),
             Ok(output) => output,
             Err(Kind::Cancelled) => return Err(Kind::Cancelled),
-            Err(kind) => return self.fetch_again(commit, kind.to_string(), cancel),
+            Err(kind) => return self.fetch_again(commit, tip, kind.to_string(), cancel),
         };
         let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
         if MOVED_MESSAGES.iter().any(|sign| stdout.contains(sign) || output.stderr.contains(sign)) {
@@ -95,14 +95,24 @@ impl RemoteBranch<'_> {
             Kind::Git { stderr, .. } => stderr,
             other => other.to_string(),
         };
-        self.fetch_again(commit, reason, cancel)
+        self.fetch_again(commit, tip, reason, cancel)
     }
 
-    /// Fetches again, because a broken connection does not tell whether the remote accepted the commit.
-    fn fetch_again(&self, commit: &str, reason: String, cancel: &Cancel) -> Result<PushResult, Kind> {
+    /// Fetches again, because the remote's branch decides what a failed push means. A broken connection does not tell
+    /// whether the remote accepted the commit. And git fails without a clear reason if the branch has moved to a
+    /// commit whose parents another fetch is still writing to this repository.
+    fn fetch_again(
+        &self,
+        commit: &str,
+        before: &RemoteTip,
+        reason: String,
+        cancel: &Cancel,
+    ) -> Result<PushResult, Kind> {
         match self.fetch(cancel)? {
             RemoteTip::At(tip) if self.repository.is_ancestor(commit, &tip)? => Ok(PushResult::Accepted),
-            _ => Ok(PushResult::Failed(reason)),
+            RemoteTip::Unreachable(_) => Ok(PushResult::Failed(reason)),
+            now if now == *before => Ok(PushResult::Failed(reason)),
+            _ => Ok(PushResult::Moved),
         }
     }
 
