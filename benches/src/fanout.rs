@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sprag_app::{Engine, RunStatus};
 use sprag_lifecycle::{Plan, PlanStep, Spread, StepNo};
-use sprag_store::{Language, Prepared, Store};
+use sprag_store::{Prepared, SpecEvaluator, Store};
 
 use crate::board::{Board, key};
 use crate::claims::drain_in_batches;
@@ -37,7 +37,7 @@ const NEEDS: usize = 3;
 #[derive(Debug)]
 struct Lengths;
 
-impl Language for Lengths {
+impl SpecEvaluator for Lengths {
     fn wanted(&self, _: &PlanStep, _: &Value) -> std::result::Result<bool, String> {
         Ok(true)
     }
@@ -103,7 +103,7 @@ fn layered(count: usize) -> Result<Arc<Plan>> {
 /// Executes `runs` runs of a plan with `steps` executions. Returns microseconds per settled step.
 async fn drain(folder: &Path, plan: &Arc<Plan>, steps: usize, runs: usize) -> Result<f64> {
     let data = tempfile::tempdir_in(folder)?;
-    let store = Store::open(data.path())?.speaking(Arc::new(Lengths));
+    let store = Store::open(data.path())?.with_evaluator(Arc::new(Lengths));
     let watch = Stopwatch::start();
     for _ in 0..runs {
         let run = store.person().new_run(Arc::clone(plan));

@@ -134,7 +134,7 @@ async fn live_steps(store: &Store, until: Until, stop: &Arc<AtomicBool>) -> Resu
                     store.person().create_run(new).await?;
                     let mut next = store.claims().claim(claimer(worker), 1).await?.pop();
                     while let Some(assignment) = next {
-                        store.surroundings().pause(COMMAND).await;
+                        store.runtime().pause(COMMAND).await;
                         let watch = Stopwatch::start();
                         let answer =
                             store.worker(assignment.lease).finish(success(), Some(claimer(worker))).await?;

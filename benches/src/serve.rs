@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_app::App;
-use sprag_app::boards::{self, BoardSpec, Done, TaskSpec, Wanted};
+use sprag_app::boards::{self, BoardSpec, ClaimRequest, Done, TaskSpec};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -80,7 +80,7 @@ async fn library(board: &mut Board, folder: &Path, tasks: usize) -> Result<()> {
 }
 
 async fn drain(app: App, worker: usize) -> Result<usize> {
-    let wanted = Wanted {
+    let wanted = ClaimRequest {
         name: format!("w{worker}"),
         caller: "".into(),
         board: Some(boards::known(&app, "b")?),

@@ -8,7 +8,7 @@ use sprag_store::{Id, Now, Observer, Reach, Store, Subscription, Topic};
 use sprag_worker::Files;
 
 use crate::error::Error;
-use crate::language::MarkedLanguage;
+use crate::evaluator::MarkedEvaluator;
 use crate::make_private;
 
 /// A store of runs and the data directory beside it. Cloning it is cheap.
@@ -40,7 +40,7 @@ impl App {
 
     /// Has the store evaluate the expressions of pipelines.
     fn evaluating(store: Store, data: &Path) -> App {
-        App::with_store(store.speaking(Arc::new(MarkedLanguage::new(data))), data)
+        App::with_store(store.with_evaluator(Arc::new(MarkedEvaluator::new(data))), data)
     }
 
     /// Uses a store that is already open, as it is.
@@ -90,7 +90,7 @@ impl App {
 
     /// Waits for a time, by the clock of the store's machine.
     pub async fn pause(&self, time: Duration) {
-        self.store.surroundings().pause(time).await;
+        self.store.runtime().pause(time).await;
     }
 
     /// Has every transition and refusal counted by an observer.

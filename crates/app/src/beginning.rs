@@ -12,7 +12,7 @@ use sprag_worktree::{Checkpoint, Kind as GitKind, Repository};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
-use crate::known::Known;
+use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
 
 /// A step that works in the worktree of a run: a step of the run itself, or of a child run.
@@ -31,7 +31,7 @@ struct Leaf {
 
 /// The worktree of a run, for choosing the files with which the run begins.
 pub(crate) struct Beginning<'b> {
-    known: &'b Known,
+    known: &'b RunWithPlan,
     repository: Repository,
     leaves: Vec<Leaf>,
     /// The run, and the runs that it was forked from. States that those recorded are part of its past too.
@@ -40,7 +40,7 @@ pub(crate) struct Beginning<'b> {
 
 impl<'b> Beginning<'b> {
     /// Looks at a run. Returns none if it has no worktree, and a message if its worktree is on another host.
-    pub(crate) fn of(app: &App, known: &'b Known) -> Result<Result<Option<Self>, String>, Error> {
+    pub(crate) fn of(app: &App, known: &'b RunWithPlan) -> Result<Result<Option<Self>, String>, Error> {
         let id = known.id();
         let rows = app.store.read(|db| db.environments_of(id))?;
         let Some(row) = rows.iter().find(|row| row.scope.is_none()) else { return Ok(Ok(None)) };
@@ -222,7 +222,7 @@ fn is_broken(status: StepStatus) -> bool {
 }
 
 /// Returns the run, and the runs that it was forked from.
-fn lineage(app: &App, known: &Known) -> Result<Vec<RunId>, Error> {
+fn lineage(app: &App, known: &RunWithPlan) -> Result<Vec<RunId>, Error> {
     let mut runs = vec![known.id()];
     let mut context = known.run.context.clone();
     loop {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sprag_bus::{Address, Bus, BusWorkSource, Relay};
-use sprag_executor::{Effect, Executor, Hosts};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::Pipeline;
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::NewWorker;
 use sprag_store::{DEFAULT_QUEUE, Id, JournalEntry, Row, RunRow, Table, Topic};
+use sprag_sweeper::{Effect, Executor, Hosts};
 use sprag_worker::{Call, CallError, Commands, Handlers, Worker};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -205,18 +205,18 @@ impl Builder {
             }
             None => None,
         };
-        let desk = BusWorkSource::new(store.clone(), bus.clone(), self.attached_to.is_some());
+        let source = BusWorkSource::new(store.clone(), bus.clone(), self.attached_to.is_some());
         let environments = Environments::new(&app, id);
         let process = own_process()?;
         let worker = match self.works {
-            true => Some(Worker::register(desk, config, Arc::new(handlers), &process).await?),
+            true => Some(Worker::register(source, config, Arc::new(handlers), &process).await?),
             false => None,
         };
-        let executor = sprag_executor::Config {
+        let executor = sprag_sweeper::Config {
             only: self.attached_to,
             worker: self.attached_to.and(worker.as_ref().map(|_| id)),
             dispatch_deadline: self.dispatch_deadline,
-            ..sprag_executor::Config::default()
+            ..sprag_sweeper::Config::default()
         };
         let executor = executor_with_effects(&app, executor, environments.clone());
         let executor = self.effects.into_iter().fold(executor, Executor::with_effect);
@@ -240,7 +240,7 @@ impl Builder {
 }
 
 /// Returns an executor that carries out the effects after a run's end.
-fn executor_with_effects(app: &App, config: sprag_executor::Config, environments: Environments) -> Executor {
+fn executor_with_effects(app: &App, config: sprag_sweeper::Config, environments: Environments) -> Executor {
     Executor::new(app.store.clone(), config, Arc::new(ThisHost))
         .with_effect(Arc::new(RemoveLocks(app.files().clone())))
         .with_effect(Arc::new(RemoveEnvironments(environments)))
@@ -249,7 +249,7 @@ fn executor_with_effects(app: &App, config: sprag_executor::Config, environments
 /// Carries out the effects of ended runs that no process was left to carry out.
 pub(crate) async fn finish_effects(app: &App) -> sprag_store::Result<()> {
     let environments = Environments::new(app, app.new_id());
-    executor_with_effects(app, sprag_executor::Config::default(), environments).finish_effects().await
+    executor_with_effects(app, sprag_sweeper::Config::default(), environments).finish_effects().await
 }
 
 /// Returns a relay that sends events to a broker, in the words that programs see everywhere.
@@ -321,7 +321,7 @@ impl Engine {
             labels: Vec::new(),
             slots: std::thread::available_parallelism().map_or(4, usize::from).max(2) * 4,
             lease: Duration::from_secs(30),
-            dispatch_deadline: sprag_executor::Config::default().dispatch_deadline,
+            dispatch_deadline: sprag_sweeper::Config::default().dispatch_deadline,
             grace: Duration::from_secs(10),
             attached_to: None,
             id: None,

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use sprag_executor::{Effect, EffectFuture};
 use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId, RunStatus, WorkerStatus};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
+use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
+use sprag_sweeper::{Effect, EffectFuture};
 use sprag_worktree::{
     BranchFate, BranchPolicy, Cancel, Kind as GitKind, Mark, Parked, Ports, Removed, Repository, Salvaged,
     SavedModule, Settings, State, Worktrees,
@@ -178,10 +178,10 @@ impl Environments {
         let caches = Details::of(row).caches;
         let (root, run) =
             (self.data.join("worktrees"), row.run.map(|run| run.to_string()).unwrap_or_default());
-        let removed = tokio::task::spawn_blocking(move || put_away(&files, &caches, &root, &run, then))
+        let removed = tokio::task::spawn_blocking(move || remove_or_pool(&files, &caches, &root, &run, then))
             .await
             .map_err(|e| e.to_string())?;
-        let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
         let (event, reason) = match &removed {
             Ok(_) => (EnvironmentEvent::DestroySucceeded, None),
             Err(why) => (EnvironmentEvent::DestroyFailed, Some(why.clone())),
@@ -240,7 +240,7 @@ impl Environments {
             // This includes rows of other hosts: the store knows whether the maker is gone, wherever it ran.
             if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner).map_err(told)? {
                 let given =
-                    EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+                    EnvironmentReport { attempt: row.provision_attempt, ..EnvironmentReport::default() };
                 let event = EnvironmentEvent::ProvisionFailed;
                 let _ = self.store.reaper().environment(row.id, event, given).await.map_err(told)?;
             }
@@ -360,7 +360,7 @@ fn ended(status: RunStatus) -> &'static str {
 
 /// Saves the work in a worktree below `root`, then gives the worktree to the pool or removes it. Refuses a worktree
 /// that is not the run's.
-pub fn put_away(
+pub fn remove_or_pool(
     files: &LocalFiles,
     caches: &[String],
     root: &Path,

@@ -16,7 +16,7 @@ use sprag_store::{
 
 use crate::App;
 use crate::error::Error;
-use crate::known::Known;
+use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
 use crate::text::{local, plain, rfc3339};
 
@@ -79,7 +79,7 @@ pub enum Wait {
     /// The end of its attempt, which a live worker executes.
     Work,
     /// Its holder: the claimer of a task, or a worker that is gone.
-    Holder,
+    LeaseHolder,
     /// The items of its fan-out.
     Items,
     /// An answer, a time or a signal.
@@ -147,7 +147,7 @@ pub struct RefusedView {
 }
 
 /// Explains why a run waits.
-pub fn explain(app: &App, known: &Known) -> Result<Explained, Error> {
+pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
     let id = known.id();
     let (steps, executions, workers, refusals, crowd) = app.store.read(|db| {
         let group = known.run.group.clone();
@@ -197,7 +197,7 @@ pub fn explain(app: &App, known: &Known) -> Result<Explained, Error> {
 
 /// Describes a run that holds a place, and what to do if its process is gone.
 fn told_of_holder(app: &App, holder: RunId) -> String {
-    let unattended = Known::load(app, holder)
+    let unattended = RunWithPlan::load(app, holder)
         .and_then(|known| Ok(!known.run.status().is_terminal() && is_left(app, &known.run)?))
         .unwrap_or(false);
     match unattended {
@@ -210,10 +210,11 @@ fn told_of_holder(app: &App, holder: RunId) -> String {
 fn is_left(app: &App, run: &RunRow) -> Result<bool, Error> {
     let Some(pin) = run.pin else { return Ok(false) };
     let worker = app.store.read(|db| Table::<WorkerRow>::load(db, pin))?;
-    Ok(worker.is_none_or(|worker| worker.status() == WorkerStatus::Offline || crate::again::is_dead(&worker)))
+    Ok(worker
+        .is_none_or(|worker| worker.status() == WorkerStatus::Offline || crate::resume::is_dead(&worker)))
 }
 
-fn refused(known: &Known, refusal: &Refusal) -> RefusedView {
+fn refused(known: &RunWithPlan, refusal: &Refusal) -> RefusedView {
     let step = refusal.place.step.and_then(|no| known.plan.steps.get(no as usize));
     RefusedView {
         at: rfc3339(refusal.at_ms),
@@ -237,7 +238,7 @@ impl Unsettled {
 }
 
 struct View<'v> {
-    known: &'v Known,
+    known: &'v RunWithPlan,
     steps: &'v [StepRow],
     executions: &'v [ExecutionRow],
     workers: &'v [WorkerRow],
@@ -252,7 +253,11 @@ struct View<'v> {
 }
 
 /// Returns, by number, the tasks that the waiting tasks of a board need.
-fn task_needs(app: &App, known: &Known, steps: &[StepRow]) -> Result<BTreeMap<StepNo, Vec<StepNo>>, Error> {
+fn task_needs(
+    app: &App,
+    known: &RunWithPlan,
+    steps: &[StepRow],
+) -> Result<BTreeMap<StepNo, Vec<StepNo>>, Error> {
     let mut needs = BTreeMap::new();
     let waiting = steps.iter().filter(|step| is_task(&known.plan, step) && step.needs.open > 0);
     for step in waiting.take(MOST_TOLD) {
@@ -332,7 +337,7 @@ impl View<'_> {
         let process: Option<sprag_process::ProcessId> = worker.process.parse().ok();
         let name = plain(&worker.name);
         Some(match process {
-            Some(process) if crate::again::is_dead(worker) => format!(
+            Some(process) if crate::resume::is_dead(worker) => format!(
                 "worker {} (pid {} on {}), which is gone: `sprag resume` or any worker takes over",
                 name,
                 process.pid,
@@ -346,7 +351,7 @@ impl View<'_> {
     /// Whether a live worker executes it. Tasks do not count: agents and people do them in their own time.
     fn is_executed(&self, row: &ExecutionRow) -> bool {
         let owner = self.workers.iter().find(|worker| Some(worker.id) == row.owner);
-        !self.is_task(row.id.step) && owner.is_some_and(|owner| !crate::again::is_dead(owner))
+        !self.is_task(row.id.step) && owner.is_some_and(|owner| !crate::resume::is_dead(owner))
     }
 
     fn waiting(&self, step: &StepRow) -> Unsettled {
@@ -423,7 +428,7 @@ impl View<'_> {
             }
             _ => {
                 waiting.since_ms = row.started_ms;
-                waiting.wait = if self.is_executed(row) { Wait::Work } else { Wait::Holder };
+                waiting.wait = if self.is_executed(row) { Wait::Work } else { Wait::LeaseHolder };
                 waiting.owner = self.worker(row.owner).unwrap_or_else(|| "a worker that is gone".into());
                 waiting.until_ms = Some(self.wall(row.lease_until_ms));
                 waiting.waits_for = if row.cancel_requested {

@@ -6,7 +6,7 @@ use sprag_store::{GateKind, GateRow, ops};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
-use crate::known::Known;
+use crate::known::RunWithPlan;
 
 /// An open question.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ pub fn questions(app: &App, run: RunId) -> Result<Vec<Question>, Error> {
     let mut open = Vec::new();
     let mut todo = vec![run];
     while let Some(next) = todo.pop() {
-        let known = Known::load(app, next)?;
+        let known = RunWithPlan::load(app, next)?;
         let (gates, children) = app.store.read(|db| Ok((db.open_gates(next)?, db.children(next)?)))?;
         for gate in gates.into_iter().filter(|gate| gate.kind == GateKind::Question) {
             let step = known.name_of(app, gate.step);

@@ -12,8 +12,8 @@ use sprag_store::{
 };
 
 use crate::App;
-use crate::again::is_dead;
 use crate::error::Error;
+use crate::resume::is_dead;
 use crate::waiting::Waiting;
 
 /// The number of live runs that are read at once.

@@ -15,16 +15,16 @@ const LOOK_BACK: usize = 10_000;
 
 /// A run and its plan.
 #[derive(Clone)]
-pub struct Known {
+pub struct RunWithPlan {
     /// The run, as it was when it was looked up.
     pub run: RunRow,
     /// The plan that the run executes.
     pub plan: Arc<Plan>,
 }
 
-impl Known {
+impl RunWithPlan {
     /// Loads the run with this id.
-    pub fn load(app: &App, id: RunId) -> Result<Known, Error> {
+    pub fn load(app: &App, id: RunId) -> Result<RunWithPlan, Error> {
         // In one read: between two reads, another process may forget the run and its plan.
         let found = app.store.read(|db| {
             let Some(run) = Table::<RunRow>::load(db, id)? else { return Ok(None) };
@@ -36,7 +36,7 @@ impl Known {
         })?;
         let plan =
             plan.ok_or_else(|| Error::bug(format!("run {id} has no plan: the database is incomplete")))?;
-        Ok(Known { run, plan })
+        Ok(RunWithPlan { run, plan })
     }
 
     /// Returns the run's id.
@@ -81,7 +81,7 @@ impl Known {
 }
 
 /// Returns the run that the user means: by id, by the end of an id, or the newest.
-pub fn find_run(app: &App, wanted: Option<&str>) -> Result<Known, Error> {
+pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
             let newest = app.store.read(|db| db.runs(None, &[], 1))?;
@@ -96,7 +96,7 @@ pub fn find_run(app: &App, wanted: Option<&str>) -> Result<Known, Error> {
             Err(_) => by_ending(app, text)?,
         },
     };
-    Known::load(app, run.id)
+    RunWithPlan::load(app, run.id)
 }
 
 fn by_ending(app: &App, text: &str) -> Result<RunRow, Error> {

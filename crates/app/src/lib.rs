@@ -5,7 +5,6 @@
 //!   cli │ server │ mcp │ sprag (library) ──▶ app ──▶ executor, worker, bus ──▶ store, worktree, process, pipeline
 //! ```
 
-mod again;
 mod app;
 mod beginning;
 pub mod boards;
@@ -14,6 +13,7 @@ mod data_folder;
 mod engine;
 mod environments;
 mod error;
+mod evaluator;
 mod events;
 mod explain;
 pub mod gates;
@@ -21,11 +21,11 @@ pub mod hooks;
 mod idempotency;
 mod idle;
 mod known;
-mod language;
 mod local_files;
 mod logs;
 mod queries;
 mod queues;
+mod resume;
 pub mod retention;
 mod runs;
 mod secret;
@@ -36,29 +36,28 @@ mod uncommitted;
 pub mod view;
 mod waiting;
 
-pub use again::{
-    abandon_the_dead, again, fork, host_elsewhere, is_attended, repository_of, take_from_the_dead, take_over,
-    whole,
-};
 pub use app::App;
 pub use chores::{Chore, Limits};
 pub use data_folder::{Closed, make_private, openings};
 pub use engine::{Abandoner, Builder, Engine, Pulse};
-pub use environments::{Details, Environments, OutOfOrder, Then, put_away};
+pub use environments::{Details, Environments, OutOfOrder, Then, remove_or_pool};
 pub use error::{Error, ErrorKind};
+pub use evaluator::{MarkedEvaluator, PipelineEvaluator};
 pub use events::{Events, check_seq};
 pub use explain::{BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, gate_text};
 pub use idempotency::RunRequest;
 pub use idle::first_left;
-pub use known::{Known, Names, find_run};
-pub use language::{MarkedLanguage, PipelineLanguage};
+pub use known::{Names, RunWithPlan, find_run};
 pub use local_files::LocalFiles;
 pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
 pub use queries::OpenTask;
+pub use resume::{
+    abandon_dead_owners, abandon_the_dead, fork, host_elsewhere, is_attended, repository_of, resume_from,
+    run_environment, take_over,
+};
 pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunFilter, RunPage, StartRun, Started};
 pub use secret::{fill_random, hex};
 pub use sprag_bus as bus;
-pub use sprag_executor::{Effect, EffectFuture};
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
 pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
 pub use sprag_process::run_if_supervisor;
@@ -68,6 +67,7 @@ pub use sprag_store::{
     NotApplied, Now, Observer, QueueRow, Row, RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow,
     step_name,
 };
+pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Call, CallError, Files};
 pub use uncommitted::{CheckoutLooks, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, course, keep_time, questions_alone};

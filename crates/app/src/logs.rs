@@ -10,7 +10,7 @@ use sprag_worker::{Files, Owed};
 use crate::App;
 use crate::error::{Error, ErrorKind};
 use crate::explain::explain;
-use crate::known::Known;
+use crate::known::RunWithPlan;
 use crate::text::size;
 
 /// The place of the log of an attempt that has begun.
@@ -76,7 +76,7 @@ pub fn log_place(app: &App, files: &Files, row: &ExecutionRow, step: &str) -> Re
 }
 
 /// Returns the reason why a step has no log to show: it prints none, or has not begun.
-pub fn why_no_log(app: &App, known: &Known, step: &StepRow) -> Result<String, Error> {
+pub fn why_no_log(app: &App, known: &RunWithPlan, step: &StepRow) -> Result<String, Error> {
     let name = known.name_of(app, step.no);
     let planned = known.plan.step(step.node());
     if step.items.is_some() {
@@ -106,7 +106,7 @@ pub fn why_no_log(app: &App, known: &Known, step: &StepRow) -> Result<String, Er
 /// that does not exist is an error that names those that do.
 pub fn find_attempt(
     app: &App,
-    known: &Known,
+    known: &RunWithPlan,
     no: StepNo,
     attempt: Option<u32>,
 ) -> Result<ExecutionRow, Error> {
@@ -144,7 +144,11 @@ pub struct MissingLog {
 }
 
 /// Returns, by number, the steps of which a part of the last log is missing here.
-pub fn missing_logs(app: &App, files: &Files, known: &Known) -> Result<BTreeMap<StepNo, MissingLog>, Error> {
+pub fn missing_logs(
+    app: &App,
+    files: &Files,
+    known: &RunWithPlan,
+) -> Result<BTreeMap<StepNo, MissingLog>, Error> {
     let mut missing = BTreeMap::new();
     if !files.owes_anything(known.id()) {
         return Ok(missing);

@@ -125,7 +125,7 @@ impl App {
 
     /// Returns whether a worker that executes commands is there.
     pub fn has_workers(&self) -> Result<bool, Error> {
-        Ok(self.store.read(|db| db.workers())?.iter().any(crate::again::works))
+        Ok(self.store.read(|db| db.workers())?.iter().any(crate::resume::is_live_worker))
     }
 
     /// Returns how many executions a worker holds.

@@ -10,10 +10,10 @@ use sprag_store::ops::{Created, NewRun, NewWorker, Signalled};
 use sprag_store::{Row, RunRow, Table};
 
 use crate::App;
-use crate::again::{abandon_the_dead, is_attended};
 use crate::error::{Error, ErrorKind};
 use crate::idempotency::RunRequest;
-use crate::known::Known;
+use crate::known::RunWithPlan;
+use crate::resume::{abandon_the_dead, is_attended};
 use crate::waiting::keep_time;
 
 /// The most runs in one page of a list.
@@ -218,7 +218,7 @@ impl App {
     pub async fn signal(&self, run: RunId, name: &str, payload: &Value) -> Result<Option<String>, Error> {
         let sent = self.store.person().signal(run, name.into(), payload.to_string().into()).await?;
         match sent {
-            Signalled::Received(step) => Ok(Some(Known::load(self, run)?.name_of(self, step))),
+            Signalled::Received(step) => Ok(Some(RunWithPlan::load(self, run)?.name_of(self, step))),
             Signalled::Kept => Ok(None),
         }
     }

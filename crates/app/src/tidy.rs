@@ -1,7 +1,7 @@
 //! Cleaning up after a run has ended: its lock files are removed, its logs stay.
 
-use sprag_executor::{Effect, EffectFuture};
 use sprag_lifecycle::RunId;
+use sprag_sweeper::{Effect, EffectFuture};
 use sprag_worker::Files;
 
 /// The effect that removes the files that only a live run needs.

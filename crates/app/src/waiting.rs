@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use sprag_executor::{Config, Executor};
 use sprag_lifecycle::{RunId, RunStatus, StepStatus, WorkKind};
 use sprag_store::{GateKind, GateRow, Row, RunRow, StepRow, Table};
+use sprag_sweeper::{Config, Executor};
 
 use crate::App;
 use crate::engine::ThisHost;
 use crate::error::Error;
 use crate::explain::{Wait, explain};
-use crate::known::Known;
+use crate::known::RunWithPlan;
 use crate::text::{local, span};
 
 /// The deepest nesting of child runs that is searched.
@@ -89,7 +89,7 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
     if depth > DEEPEST {
         return Ok(());
     }
-    let known = Known::load(app, run)?;
+    let known = RunWithPlan::load(app, run)?;
     let told = explain(app, &known)?;
     let whole = told.waits_for.map(|what| Waiting { run, step: None, what, is_gate: false, until_ms: None });
     let queued = whole.is_some();
@@ -101,10 +101,10 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
             Wait::Work => seen.works.push(step.step),
             Wait::Child(child) => look(app, child, depth + 1, seen)?,
             Wait::Needs | Wait::Items => {}
-            Wait::Gate | Wait::Holder | Wait::Outside => {
+            Wait::Gate | Wait::LeaseHolder | Wait::Outside => {
                 let what = match step.wait {
                     Wait::Gate => format!("{} ({})", step.waits_for, step.owner),
-                    Wait::Holder => step.owner,
+                    Wait::LeaseHolder => step.owner,
                     _ => step.waits_for,
                 };
                 let is_gate = step.wait == Wait::Gate;

@@ -104,7 +104,7 @@ impl Relay {
             (Pause::UntilConnected, _) => {
                 let _ = tokio::time::timeout(RETRY_DELAY, self.bus.connection_becomes(true)).await;
             }
-            (Pause::For(wait), _) => self.store.surroundings().pause(wait).await,
+            (Pause::For(wait), _) => self.store.runtime().pause(wait).await,
             (Pause::UntilMore, None) => {}
         }
     }

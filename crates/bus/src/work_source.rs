@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 use sprag_lifecycle::RunId;
 use sprag_store::ops::{Claimer, Ending, Lease, NewWorker, Told};
-use sprag_store::{Error, Id, Store, Subscription, Surroundings, Topic};
-use sprag_worker::{Beat, Desk, Granted, Holding};
+use sprag_store::{Error, Id, Runtime, Store, Subscription, Topic};
+use sprag_worker::{HeartbeatReply, Holding, LeasedWork, WorkSource};
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
@@ -52,7 +52,7 @@ impl BusWorkSource {
     }
 
     fn boot_ms(&self) -> u64 {
-        self.store.surroundings().boot_ms()
+        self.store.runtime().boot_ms()
     }
 
     fn poll_at(&self, when_ms: u64) {
@@ -60,7 +60,7 @@ impl BusWorkSource {
     }
 
     /// Claims the announced executions in the store. The claims share a commit.
-    async fn receive(&self, claimer: &Claimer, arrived: Vec<ReceivedHandoff>) -> Vec<Granted> {
+    async fn receive(&self, claimer: &Claimer, arrived: Vec<ReceivedHandoff>) -> Vec<LeasedWork> {
         let until_ms = self.boot_ms() + claimer.lease_ms as u64;
         let claims = arrived.into_iter().map(|arrived| async {
             let lease = arrived.handoff.lease();
@@ -68,7 +68,7 @@ impl BusWorkSource {
                 Ok(Told::Received(assignment)) => {
                     RECEIVED.add(1);
                     arrived.acknowledge();
-                    return Some(Granted { assignment: *assignment, until_ms });
+                    return Some(LeasedWork { assignment: *assignment, until_ms });
                 }
                 Ok(Told::Stale) => arrived.acknowledge_stale(),
                 Ok(Told::NotHere) => arrived.return_later(),
@@ -124,13 +124,7 @@ fn queues(topics: &[Topic]) -> Vec<Arc<str>> {
 }
 
 /// Subscribes to the messages for one worker. Every message is a reason to poll, whatever it says.
-async fn listen(
-    bus: Bus,
-    worker: Id,
-    messages: Arc<Notify>,
-    shared: Arc<Shared>,
-    surroundings: Surroundings,
-) {
+async fn listen(bus: Bus, worker: Id, messages: Arc<Notify>, shared: Arc<Shared>, runtime: Runtime) {
     loop {
         // The client renews the subscription after each reconnect.
         if let Ok(mut incoming) = bus.client().subscribe(bus.subjects().worker(worker)).await {
@@ -139,16 +133,16 @@ async fn listen(
                 shared.notified_directly.notify_one();
             }
         }
-        surroundings.pause(RETRY_DELAY).await;
+        runtime.pause(RETRY_DELAY).await;
     }
 }
 
-impl Desk for BusWorkSource {
+impl WorkSource for BusWorkSource {
     type Error = Error;
-    type Ear = BusListener;
+    type Listener = BusListener;
 
-    fn surroundings(&self) -> Surroundings {
-        Desk::surroundings(&self.store)
+    fn runtime(&self) -> Runtime {
+        WorkSource::runtime(&self.store)
     }
 
     fn listen(&self, topics: Vec<Topic>) -> BusListener {
@@ -164,7 +158,7 @@ impl Desk for BusWorkSource {
                 worker,
                 Arc::clone(&listener.messages),
                 Arc::clone(&self.shared),
-                self.store.surroundings().clone(),
+                self.store.runtime().clone(),
             );
             listener.listening = Some(tokio::spawn(task).abort_handle());
         }
@@ -185,7 +179,7 @@ impl Desk for BusWorkSource {
             let left = self.shared.next_poll_ms.load(Ordering::Acquire).saturating_sub(self.boot_ms());
             let limit = limit.min(Duration::from_millis(left));
             tokio::select! {
-                _ = self.store.surroundings().within(limit, inbox.changes()) => {}
+                _ = self.store.runtime().within(limit, inbox.changes()) => {}
                 // Executions reserved to this worker are in no queue's stream.
                 () = self.shared.notified_directly.notified() => self.poll_at(0),
             }
@@ -225,7 +219,7 @@ impl Desk for BusWorkSource {
     }
 
     async fn register(&self, new: NewWorker) -> Result<(), Error> {
-        Desk::register(&self.store, new).await
+        WorkSource::register(&self.store, new).await
     }
 
     async fn claim(
@@ -233,7 +227,7 @@ impl Desk for BusWorkSource {
         claimer: Claimer,
         limit: usize,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Vec<Granted>, Error> {
+    ) -> Result<Vec<LeasedWork>, Error> {
         let Some(inbox) = self.inbox() else { return self.store.claim(claimer, limit, stop).await };
         let mut granted = self.receive(&claimer, inbox.take(limit)).await;
         let now_ms = self.boot_ms();
@@ -256,12 +250,17 @@ impl Desk for BusWorkSource {
         Ok(granted)
     }
 
-    async fn heartbeat(&self, worker: Id, leases: Vec<Lease>, lease: Duration) -> Result<Beat, Error> {
-        Desk::heartbeat(&self.store, worker, leases, lease).await
+    async fn heartbeat(
+        &self,
+        worker: Id,
+        leases: Vec<Lease>,
+        lease: Duration,
+    ) -> Result<HeartbeatReply, Error> {
+        WorkSource::heartbeat(&self.store, worker, leases, lease).await
     }
 
     fn kept_through_stall(&self, leases: &[Lease]) -> Vec<(Lease, u64)> {
-        Desk::kept_through_stall(&self.store, leases)
+        WorkSource::kept_through_stall(&self.store, leases)
     }
 
     async fn finish(
@@ -269,26 +268,26 @@ impl Desk for BusWorkSource {
         lease: Lease,
         ending: Ending,
         next: Option<Claimer>,
-    ) -> Result<Option<Granted>, Error> {
-        Desk::finish(&self.store, lease, ending, next).await
+    ) -> Result<Option<LeasedWork>, Error> {
+        WorkSource::finish(&self.store, lease, ending, next).await
     }
 
     async fn vanished(&self, lease: Lease) -> Result<(), Error> {
-        Desk::vanished(&self.store, lease).await
+        WorkSource::vanished(&self.store, lease).await
     }
 
     async fn reclaim(&self, run: RunId, worker: Id) -> Result<(), Error> {
-        Desk::reclaim(&self.store, run, worker).await
+        WorkSource::reclaim(&self.store, run, worker).await
     }
 
     async fn drain(&self, worker: Id) -> Result<(), Error> {
         if let Some(inbox) = self.inbox() {
             inbox.close();
         }
-        Desk::drain(&self.store, worker).await
+        WorkSource::drain(&self.store, worker).await
     }
 
     async fn leave(&self, worker: Id) -> Result<(), Error> {
-        Desk::leave(&self.store, worker).await
+        WorkSource::leave(&self.store, worker).await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use sprag_app::Known;
+pub(crate) use sprag_app::RunWithPlan;
 use sprag_app::{App, Files};
 
 use crate::args::Args;
@@ -84,7 +84,7 @@ fn default_data() -> Result<PathBuf, Failure> {
 }
 
 /// Returns the run that the user means: by id, by the end of an id, or the newest.
-pub(crate) fn find_run(app: &App, wanted: Option<&str>) -> Result<Known, Failure> {
+pub(crate) fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Failure> {
     Ok(sprag_app::find_run(app, wanted)?)
 }
 

@@ -9,7 +9,7 @@ use sprag_app::{App, Events, Files, Id, JournalEntry, Names, Row, Waiting, gate_
 use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, Word, WorkKind};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::context::Known;
+use crate::context::RunWithPlan;
 use crate::exit::Failure;
 use crate::patience::{Patience, say};
 use crate::show::{Style, line, plain, span};
@@ -41,7 +41,7 @@ pub(crate) fn why_failed(run: RunId, result: &str) -> Option<String> {
 }
 
 /// Returns whether lines of several steps may be interleaved.
-fn is_crowded(known: &Known) -> bool {
+fn is_crowded(known: &RunWithPlan) -> bool {
     known.plan.steps.len() > 1 || known.plan.steps.iter().any(|step| step.spread.is_some())
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum Watched {
 pub(crate) async fn watch(
     app: &App,
     files: Files,
-    known: &Known,
+    known: &RunWithPlan,
     json: bool,
     since: Option<u64>,
 ) -> Result<Watched, Failure> {
@@ -103,7 +103,7 @@ pub(crate) async fn watch(
 
 struct Screen<'k> {
     app: &'k App,
-    known: &'k Known,
+    known: &'k RunWithPlan,
     events: Events,
     tails: Tails,
     names: Names,
@@ -123,7 +123,7 @@ impl<'k> Screen<'k> {
     fn new(
         app: &'k App,
         files: Files,
-        known: &'k Known,
+        known: &'k RunWithPlan,
         json: bool,
         since: Option<u64>,
     ) -> Result<Self, Failure> {

@@ -7,7 +7,7 @@ use sprag_app::{App, Files};
 use sprag_lifecycle::ExecutionId;
 use sprag_process::{LineJoiner, LogEntry, LogReader};
 
-use crate::context::Known;
+use crate::context::RunWithPlan;
 use crate::exit::Failure;
 use crate::show::{Style, line, plain};
 
@@ -21,7 +21,7 @@ pub(crate) struct Tails {
     files: Files,
     tails: BTreeMap<ExecutionId, Tail>,
     app: App,
-    known: Known,
+    known: RunWithPlan,
     width: usize,
     json: bool,
     /// Whether lines begin with the step's name.
@@ -36,7 +36,7 @@ struct Tail {
 }
 
 impl Tails {
-    pub(crate) fn new(app: &App, files: Files, known: &Known, json: bool, named: bool) -> Self {
+    pub(crate) fn new(app: &App, files: Files, known: &RunWithPlan, json: bool, named: bool) -> Self {
         let width = known.plan.steps.iter().map(|step| step.id.chars().count()).max().unwrap_or(0);
         let (app, known) = (app.clone(), known.clone());
         Tails { files, tails: BTreeMap::new(), app, known, width, json, named }

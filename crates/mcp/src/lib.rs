@@ -11,8 +11,8 @@
 mod params;
 mod relay;
 mod resources;
+mod tool_error;
 mod tools;
-mod trouble;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -127,12 +127,12 @@ impl ServerHandler for Agents {
         // A call whose caller is gone stops here. The task that it was about to receive goes to other agents.
         let done = tokio::select! {
             done = tools::call(&agents, &request.name, arguments) => done,
-            () = context.ct.cancelled() => Err(trouble::Trouble::gone()),
-            () = gone(caller) => Err(trouble::Trouble::gone()),
+            () = context.ct.cancelled() => Err(tool_error::ToolError::gone()),
+            () = gone(caller) => Err(tool_error::ToolError::gone()),
         };
         let answer = match done {
             Ok(value) => CallToolResult::structured(value),
-            Err(trouble) => CallToolResult::structured_error(trouble.told()),
+            Err(tool_error) => CallToolResult::structured_error(tool_error.told()),
         };
         Ok(answer.into())
     }
@@ -142,7 +142,7 @@ impl ServerHandler for Agents {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let listed = resources::list(&self.app).map_err(|trouble| trouble.into_error())?;
+        let listed = resources::list(&self.app).map_err(|tool_error| tool_error.into_error())?;
         Ok(ListResourcesResult::with_all_items(listed))
     }
 
@@ -159,7 +159,7 @@ impl ServerHandler for Agents {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<rmcp::model::ReadResourceResponse, ErrorData> {
-        let contents = resources::read(self, &request.uri).map_err(|trouble| trouble.into_error())?;
+        let contents = resources::read(self, &request.uri).map_err(|tool_error| tool_error.into_error())?;
         Ok(ReadResourceResult::new(vec![contents]).into())
     }
 }

@@ -4,7 +4,7 @@ use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
 use serde_json::json;
 use sprag_app::{App, boards};
 
-use crate::trouble::Trouble;
+use crate::tool_error::ToolError;
 use crate::{Agents, tools};
 
 /// The largest number of boards and of runs in a list.
@@ -19,7 +19,7 @@ const OF_BOARD: [(&str, &str); 5] = [
     ("report", "everything that came of it"),
 ];
 
-pub(crate) fn list(app: &App) -> Result<Vec<Resource>, Trouble> {
+pub(crate) fn list(app: &App) -> Result<Vec<Resource>, ToolError> {
     let mut found = vec![
         resource("sprag://boards", "boards", "the boards that take tasks"),
         resource("sprag://runs", "runs", "the newest runs"),
@@ -53,11 +53,11 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
     all
 }
 
-pub(crate) fn read(agents: &Agents, uri: &str) -> Result<ResourceContents, Trouble> {
+pub(crate) fn read(agents: &Agents, uri: &str) -> Result<ResourceContents, ToolError> {
     let app = &agents.app;
     let none = || {
         let next = "list the resources, or use a template: sprag://board/NAME/tasks, sprag://run/ID";
-        Trouble::new("not_found", format!("there is no resource {uri}"), next)
+        ToolError::new("not_found", format!("there is no resource {uri}"), next)
     };
     let path: Vec<&str> = uri.strip_prefix("sprag://").ok_or_else(none)?.split('/').collect();
     let value = match path.as_slice() {

@@ -14,9 +14,9 @@ use sprag_lifecycle::{RunStatus, Word};
 
 use crate::Agents;
 use crate::params::*;
-use crate::trouble::Trouble;
+use crate::tool_error::ToolError;
 
-type Done = Result<Value, Trouble>;
+type Done = Result<Value, ToolError>;
 
 macro_rules! tools {
     ($($name:ident($params:ty): $about:literal;)+) => {
@@ -31,7 +31,7 @@ macro_rules! tools {
                 $(stringify!($name) => $name(agents, parse::<$params>(name, arguments)?).await,)+
                 _ => {
                     let known = [$(stringify!($name)),+].join(", ");
-                    Err(Trouble::new("no_tool", format!("there is no tool {name:?}"), format!("use one of: {known}")))
+                    Err(ToolError::new("no_tool", format!("there is no tool {name:?}"), format!("use one of: {known}")))
                 }
             }
         }
@@ -82,11 +82,11 @@ fn schema<T: JsonSchema>() -> Arc<JsonObject> {
     }
 }
 
-fn parse<T: DeserializeOwned>(tool: &str, arguments: Value) -> Result<T, Trouble> {
+fn parse<T: DeserializeOwned>(tool: &str, arguments: Value) -> Result<T, ToolError> {
     serde_json::from_value(arguments).map_err(|error| {
         let next =
             format!("see the schema of {tool}, correct the arguments and call it again; nothing was changed");
-        Trouble::new("invalid", format!("{tool}: {error}"), next)
+        ToolError::new("invalid", format!("{tool}: {error}"), next)
     })
 }
 
@@ -207,7 +207,7 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
         (None, Some(yaml)) => sprag_app::parse("pipeline.yaml", yaml)?,
         _ => {
             let next = "call it again with one of them";
-            return Err(Trouble::new("invalid", "give `file` or `yaml`, and not both", next));
+            return Err(ToolError::new("invalid", "give `file` or `yaml`, and not both", next));
         }
     };
     let inputs = pipeline.complete(&given.inputs)?;
@@ -232,7 +232,7 @@ async fn run_list(agents: &Agents, given: ListRuns) -> Done {
     for word in &given.status {
         statuses.push(RunStatus::parse(word).ok_or_else(|| {
             let all: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
-            Trouble::new(
+            ToolError::new(
                 "invalid",
                 format!("{word:?} is no status"),
                 format!("use one of: {}", all.join(", ")),
@@ -280,7 +280,7 @@ pub(crate) fn log_tail(
     run: &str,
     step: &str,
     bytes: usize,
-) -> Result<(String, Option<String>), Trouble> {
+) -> Result<(String, Option<String>), ToolError> {
     let known = find_run(&agents.app, Some(run))?;
     let no = known.find_step(step, Some(&agents.app))?;
     let Some(row) = agents.app.step(known.id(), no)? else {
@@ -304,7 +304,7 @@ pub(crate) fn log_tail(
     match read() {
         Ok(text) => Ok((String::from_utf8_lossy(&text).into_owned(), place.told())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok((String::new(), place.told())),
-        Err(error) => Err(Trouble::new("failed", format!("the log cannot be read: {error}"), "try again")),
+        Err(error) => Err(ToolError::new("failed", format!("the log cannot be read: {error}"), "try again")),
     }
 }
 

@@ -13,12 +13,12 @@ use tokio::task::JoinHandle;
 
 use crate::backoff::{Backoff, pause};
 use crate::client::{Address, Client};
-use crate::desk::Remote;
 use crate::error::Error;
 use crate::logs::{Streaming, send_backlog};
 use crate::records::Asked;
 use crate::tidy;
 use crate::unsent::Backlog;
+use crate::work_source::Remote;
 
 /// The time that a worker has at shutdown to send the logs that wait.
 const SEND_WITHIN: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ pub struct Options {
 /// A running worker.
 pub struct Elsewhere {
     id: Id,
-    desk: Remote,
+    source: Remote,
     worker: Worker<Remote>,
     stop: watch::Sender<bool>,
     working: JoinHandle<Result<(), Error>>,
@@ -93,10 +93,10 @@ impl Elsewhere {
         let runner = Arc::new(Streaming { inner, client: client.clone(), files, backlog: backlog.clone() });
         let config = Config { id, name, queues, labels, only: None, slots, lease };
         let process = sprag_process::current().map_err(|error| Error::Local(error.to_string()))?.to_string();
-        let desk = Remote::new(client.clone(), backlog.clone());
+        let source = Remote::new(client.clone(), backlog.clone());
         let mut backoff = Backoff::default();
         let worker = loop {
-            match Worker::register(desk.clone(), config.clone(), runner.clone(), &process).await {
+            match Worker::register(source.clone(), config.clone(), runner.clone(), &process).await {
                 Ok(worker) => break worker,
                 Err(error @ Error::Away { .. }) => {
                     tracing::warn!(%error, "waiting for the server");
@@ -112,7 +112,7 @@ impl Elsewhere {
             let worker = worker.clone();
             async move { worker.run(stops).await }
         });
-        Ok(Elsewhere { id, desk, worker, stop, working, tidying, backlog, sending, data })
+        Ok(Elsewhere { id, source, worker, stop, working, tidying, backlog, sending, data })
     }
 
     /// Returns the worker's id.
@@ -122,7 +122,7 @@ impl Elsewhere {
 
     /// Returns a handle that stops all executions, even while the worker shuts down.
     pub fn abandoner(&self) -> Abandoner {
-        Abandoner(self.worker.clone(), self.desk.clone())
+        Abandoner(self.worker.clone(), self.source.clone())
     }
 
     /// Returns the reason why the worker takes no steps, as a value to watch; none while it takes steps.
@@ -146,7 +146,7 @@ impl Elsewhere {
         let worked = self.working.await;
         self.tidying.abort();
         let until_ms = boot_ms() + SEND_WITHIN.as_millis() as u64;
-        while self.backlog.size().0 > 0 && boot_ms() < until_ms && !self.desk.is_hurried() {
+        while self.backlog.size().0 > 0 && boot_ms() < until_ms && !self.source.is_hurried() {
             pause(LOOK).await;
         }
         self.sending.abort();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sprag_worker::DeskError;
+use sprag_worker::WorkSourceError;
 
 /// The failure of a request to a server.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -80,7 +80,7 @@ impl Error {
     }
 }
 
-impl DeskError for Error {
+impl WorkSourceError for Error {
     fn is_final(&self) -> bool {
         match self {
             Error::Unwelcome { .. } | Error::Misunderstood { .. } | Error::Address { .. } => true,

@@ -13,15 +13,15 @@
 
 mod backoff;
 mod client;
-mod desk;
 mod elsewhere;
 mod error;
 mod logs;
 mod records;
 mod tidy;
 mod unsent;
+mod work_source;
 
 pub use client::{Address, Client};
-pub use desk::Remote;
 pub use elsewhere::{Abandoner, Elsewhere, Options};
 pub use error::Error;
+pub use work_source::Remote;

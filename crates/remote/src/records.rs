@@ -6,7 +6,7 @@ use std::time::Duration;
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_process::boot_ms;
 use sprag_store::Id;
-use sprag_store::ops::{Lease, Sighting, Wanted};
+use sprag_store::ops::{EnvironmentRequest, Lease, Sighting};
 use sprag_worker::wire::{Ask, AskEnvironment, Destroyed, Done, Told};
 use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken};
 
@@ -66,7 +66,12 @@ impl Records for Asked {
         })
     }
 
-    fn provide(&self, lease: Lease, wanted: Wanted, seen: Option<Sighting>) -> RecordsFuture<'_, Provided> {
+    fn provide(
+        &self,
+        lease: Lease,
+        wanted: EnvironmentRequest,
+        seen: Option<Sighting>,
+    ) -> RecordsFuture<'_, Provided> {
         Box::pin(async move {
             match self.ask(lease, Ask::Provide { wanted, seen }).await? {
                 Told::Provided(provided) => Ok(provided),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sprag_app::{Details, LocalFiles, Then, put_away};
+use sprag_app::{Details, LocalFiles, Then, remove_or_pool};
 use sprag_lifecycle::RunId;
 use sprag_worker::wire::{Destroy, Destroyed, Done, Due, MayDestroy, Tidy};
 use sprag_worker::{Files, OnRecord};
@@ -124,7 +124,7 @@ async fn remove(client: &Client, data: &Path, site: &OnRecord) -> Result<(), Err
     let Some(attempt) = attempt else { return Ok(()) };
     let (caches, root) = (Details::read(&site.details).caches, data.join("worktrees"));
     let run = site.run.map(|run| run.to_string()).unwrap_or_default();
-    let put = tokio::task::spawn_blocking(move || put_away(&files, &caches, &root, &run, Then::Pool));
+    let put = tokio::task::spawn_blocking(move || remove_or_pool(&files, &caches, &root, &run, Then::Pool));
     let put = put.await.unwrap_or_else(|error| Err(error.to_string()));
     match &put {
         Ok(how) => tracing::info!(path = &*site.path, how, "environment removed"),

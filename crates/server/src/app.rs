@@ -13,7 +13,7 @@ use crate::access::{Access, Caller};
 use crate::bodies::Bodies;
 use crate::feed::Feed;
 use crate::metrics::Metrics;
-use crate::places::Places;
+use crate::permits::Permits;
 use crate::problem::{Problem, internal};
 use crate::rate::Rate;
 use crate::routes::Waiting;
@@ -124,7 +124,7 @@ struct Inner {
     access: Access,
     rate: Rate,
     failed_rate: Rate,
-    open: Arc<Places<Id>>,
+    open: Arc<Permits<Id>>,
     bodies: Arc<Bodies>,
     feed: Feed,
     metrics: Metrics,
@@ -160,7 +160,7 @@ impl App {
             access: Access::new(options.auth == Auth::Token, local_token),
             rate: Rate::new(options.rate_limit.unwrap_or(USUAL_PER_SECOND)),
             failed_rate: Rate::new(FAILED_PER_SECOND),
-            open: Places::new((options.connections / 2).max(LEAST_OPEN)),
+            open: Permits::new((options.connections / 2).max(LEAST_OPEN)),
             bodies: Arc::default(),
             dir,
             core,
@@ -224,7 +224,7 @@ impl App {
     }
 
     /// Returns the requests and streams that each token has open.
-    pub(crate) fn open(&self) -> &Arc<Places<Id>> {
+    pub(crate) fn open(&self) -> &Arc<Permits<Id>> {
         &self.0.open
     }
 

@@ -20,7 +20,7 @@ use tower::ServiceExt;
 
 use crate::app::Options;
 use crate::guard::{HealthOnly, Peer};
-use crate::places::Places;
+use crate::permits::Permits;
 
 /// The most bytes of a request's headers. There may be a hundred of them.
 const MAX_HEADER_BYTES: usize = 64 * 1024;
@@ -41,7 +41,7 @@ pub(crate) async fn accept(
 ) {
     let places = Arc::new(Semaphore::new(options.connections));
     let reserved = Arc::new(Semaphore::new(RESERVED));
-    let addresses: Arc<Places<IpAddr>> = Places::new(options.connections / 2);
+    let addresses: Arc<Permits<IpAddr>> = Permits::new(options.connections / 2);
     let mut open = JoinSet::new();
     while !*stop.borrow() {
         let accepted = tokio::select! {

@@ -20,7 +20,7 @@ use sprag_app::{fill_random, hex};
 use crate::access::{forbidden, least};
 use crate::app::{App, Auth};
 use crate::connections::origin_of;
-use crate::places::{Place, hold};
+use crate::permits::{Permit, hold};
 use crate::problem::Problem;
 use crate::rate::Whose;
 
@@ -84,7 +84,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
 
 /// Checks whether a request may pass. Returns the place that its caller takes for it, if callers of its kind are
 /// counted.
-async fn check(app: &App, request: &mut Request) -> Result<Option<Place<Id>>, Problem> {
+async fn check(app: &App, request: &mut Request) -> Result<Option<Permit<Id>>, Problem> {
     if request.extensions().get::<HealthOnly>().is_some() && !HEALTH.contains(&request.uri().path()) {
         return Err(Problem::unavailable("all connections of the server are in use"));
     }

@@ -8,7 +8,7 @@ use sprag_lifecycle::{
     ExecutionEvent, ExecutionId, ExecutionStatus, GateStatus, Items, OnFail, Plan, Policy, RunEvent, RunId,
     RunStatus, Standing, StepEvent, StepNo, StepNow, StepStatus, Tally, Word, standing,
 };
-use sprag_store::{ExecutionRow, GateRow, Id, JournalEntry, Place, Row, RunRow, StepRow, Tables};
+use sprag_store::{ExecutionRow, GateRow, Id, JournalEntry, Position, Row, RunRow, StepRow, Tables};
 
 /// A violated invariant, with its id in the list and the observation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -307,7 +307,7 @@ fn work(index: &Index<'_>) -> Result<(), Violation> {
 pub fn change(before: &Tables, after: &Tables, entries: &[JournalEntry]) -> Result<(), Violation> {
     let index = Index::of(after);
     journal_tells_all(before, after, entries)?;
-    let mut handed: BTreeMap<Place, u32> = BTreeMap::new();
+    let mut handed: BTreeMap<Position, u32> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| raises_fence(entry)) {
         *handed.entry(entry.place).or_default() += 1;
     }

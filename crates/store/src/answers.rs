@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use sprag_lifecycle::{Plan, RunId, StepNo, mutant};
 
+use crate::evaluator::{Prepared, SpecEvaluator};
 use crate::gathered::Gathered;
-use crate::language::{Language, Prepared};
 
 /// The most bytes of a spec and of the values that it names that the writer reads itself.
 pub(crate) const READ_AT_ONCE_BYTES: usize = 64 << 10;
@@ -24,7 +24,7 @@ pub(crate) const READ_AT_ONCE_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
     /// Whether its `when` condition holds.
-    Wanted,
+    Condition,
     /// The items of its fan-out.
     Items,
     /// The gate, timer, signal or child run that it waits for.
@@ -34,8 +34,8 @@ pub enum Question {
 /// The answer to a question.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// To [`Question::Wanted`].
-    Wanted(bool),
+    /// To [`Question::Condition`].
+    Condition(bool),
     /// To [`Question::Items`].
     Items(Vec<Value>),
     /// To [`Question::Prepare`].
@@ -51,13 +51,13 @@ pub struct OpenQuestion {
     pub(crate) plan: Arc<Plan>,
     pub(crate) node: StepNo,
     pub(crate) names: Gathered,
-    pub(crate) language: Arc<dyn Language>,
+    pub(crate) evaluator: Arc<dyn SpecEvaluator>,
 }
 
 impl OpenQuestion {
     /// Answers it with the full budget of a step.
     pub(crate) fn answer(&self) -> Result<Answer, String> {
-        self.language.answer(self.question, self.plan.step(self.node), &self.names.value())
+        self.evaluator.answer(self.question, self.plan.step(self.node), &self.names.value())
     }
 
     /// Whether an answer to `self` answers `other`.

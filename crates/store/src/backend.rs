@@ -8,14 +8,14 @@ use std::sync::Arc;
 use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo};
 
 use crate::boards::Boards;
+use crate::clock::Now;
 use crate::error::Result;
-use crate::language::Language;
+use crate::evaluator::SpecEvaluator;
 use crate::retention::Retention;
 use crate::rows::{
     EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
     Status, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
-use crate::seams::Now;
 use crate::service::ServiceTables;
 
 /// The table of one kind of row.
@@ -51,8 +51,8 @@ pub trait Backend:
     }
     /// Returns a random number.
     fn random(&mut self) -> u64;
-    /// Returns the language that reads the specs of steps.
-    fn language(&self) -> Arc<dyn Language>;
+    /// Returns the evaluator that reads the specs of steps.
+    fn evaluator(&self) -> Arc<dyn SpecEvaluator>;
     /// Prevents other transactions from deciding about a run until this one ends. Where several processes write, a
     /// run whose row another process has locked is a conflict, and the store runs the operation again.
     fn hold(&mut self, _: RunId) -> Result<()> {

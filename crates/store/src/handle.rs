@@ -8,16 +8,16 @@ use tokio::sync::oneshot;
 
 use crate::answers::Answers;
 use crate::backend::Backend;
+use crate::clock::{Clock, Entropy, Now, System};
 use crate::error::{Error, Result};
-use crate::job::{About, Job};
-use crate::language::Language;
-use crate::machine::{self, Machine, Surroundings};
-use crate::memory::{Tables, Tongue};
+use crate::evaluator::SpecEvaluator;
+use crate::job::{Job, JobScope};
+use crate::memory::{EvaluatorCell, Tables};
 use crate::ops::Lease;
 use crate::postgres::Postgres;
-use crate::roles::{Claims, Executor, Holder, Person, Reaper};
+use crate::roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 use crate::rows::Id;
-use crate::seams::{Clock, Entropy, Now, System};
+use crate::runtime::{self, Runtime, SimulatedRuntime};
 use crate::service::Observer;
 use crate::session::Session;
 use crate::sqlite::{Sqlite, SqliteOptions};
@@ -30,7 +30,7 @@ const MOST_QUESTIONS: usize = 20_000;
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
-    surroundings: Surroundings,
+    runtime: Runtime,
 }
 
 enum Inner {
@@ -59,7 +59,7 @@ impl Memory {
 /// A closure that waits to be written, and the caller that waits for its answer.
 struct Waiting<F, T> {
     operation: F,
-    about: About,
+    about: JobScope,
     /// The answers to the questions of its earlier runs.
     answers: Arc<Answers>,
     answer: Option<T>,
@@ -67,7 +67,7 @@ struct Waiting<F, T> {
 }
 
 /// The result of an operation, and the operation itself, which may have to run again.
-type Done<F, T> = (Result<T>, F, About);
+type Done<F, T> = (Result<T>, F, JobScope);
 
 impl<F, T> Job for Waiting<F, T>
 where
@@ -86,7 +86,7 @@ where
         let _ = caller.send((committed.and_then(|()| answer.ok_or(Error::Closed)), operation, about));
     }
 
-    fn about(&self) -> &About {
+    fn about(&self) -> &JobScope {
         &self.about
     }
 }
@@ -131,17 +131,17 @@ impl Store {
     }
 
     fn on_this_machine(inner: Inner) -> Store {
-        Store { inner: Arc::new(inner), surroundings: Surroundings::default() }
+        Store { inner: Arc::new(inner), runtime: Runtime::default() }
     }
 
     /// Returns the same store, as used from a simulated machine.
-    pub fn seen_from(&self, machine: Arc<dyn Machine>) -> Store {
-        Store { inner: Arc::clone(&self.inner), surroundings: Surroundings(Some(machine)) }
+    pub fn seen_from(&self, machine: Arc<dyn SimulatedRuntime>) -> Store {
+        Store { inner: Arc::clone(&self.inner), runtime: Runtime(Some(machine)) }
     }
 
     /// Returns the machine on which the store is used.
-    pub fn surroundings(&self) -> &Surroundings {
-        &self.surroundings
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// Passes the tables of a store in memory to `look`, for checkers; `None` for other stores.
@@ -152,22 +152,22 @@ impl Store {
         }
     }
 
-    /// Sets the language that reads the specs of steps. Only the first call has an effect.
-    pub fn speaking(self, language: Arc<dyn Language>) -> Store {
+    /// Sets the evaluator that reads the specs of steps. Only the first call has an effect.
+    pub fn with_evaluator(self, evaluator: Arc<dyn SpecEvaluator>) -> Store {
         match &*self.inner {
-            Inner::Memory(memory) => memory.tables().language = Tongue(language),
-            Inner::Sqlite(sqlite) => sqlite.speak(language),
-            Inner::Postgres(postgres) => postgres.speak(language),
+            Inner::Memory(memory) => memory.tables().evaluator = EvaluatorCell(evaluator),
+            Inner::Sqlite(sqlite) => sqlite.set_evaluator(evaluator),
+            Inner::Postgres(postgres) => postgres.set_evaluator(evaluator),
         }
         self
     }
 
-    /// Returns the language that reads the specs of steps.
-    pub fn language(&self) -> Arc<dyn Language> {
+    /// Returns the evaluator that reads the specs of steps.
+    pub fn evaluator(&self) -> Arc<dyn SpecEvaluator> {
         match &*self.inner {
-            Inner::Memory(memory) => Arc::clone(&memory.tables().language.0),
-            Inner::Sqlite(sqlite) => sqlite.language(),
-            Inner::Postgres(postgres) => postgres.language(),
+            Inner::Memory(memory) => Arc::clone(&memory.tables().evaluator.0),
+            Inner::Sqlite(sqlite) => sqlite.evaluator(),
+            Inner::Postgres(postgres) => postgres.evaluator(),
         }
     }
 
@@ -189,23 +189,23 @@ impl Store {
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        self.submit(About { runs, ..About::default() }, operation).await
+        self.submit(JobScope { runs, ..JobScope::default() }, operation).await
     }
 
-    pub(crate) async fn submit<T, F>(&self, about: About, operation: F) -> Result<T>
+    pub(crate) async fn submit<T, F>(&self, about: JobScope, operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
     {
-        match &self.surroundings.0 {
+        match &self.runtime.0 {
             Some(machine) => {
-                machine::write(&**machine, operation, async |noting| self.commit(about, noting).await).await
+                runtime::write(&**machine, operation, async |noting| self.commit(about, noting).await).await
             }
             None => self.commit(about, operation).await,
         }
     }
 
-    async fn commit<T, F>(&self, mut about: About, mut operation: F) -> Result<T>
+    async fn commit<T, F>(&self, mut about: JobScope, mut operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
@@ -257,8 +257,8 @@ impl Store {
 
     /// Subscribes to changes from now on, made in this process or in any.
     pub fn subscribe_from(&self, topics: Vec<Topic>, reach: Reach) -> Subscription {
-        if let Some(machine) = &self.surroundings.0 {
-            return Subscription::simulated(machine.listen(&topics), self.surroundings.clone());
+        if let Some(machine) = &self.runtime.0 {
+            return Subscription::simulated(machine.listen(&topics), self.runtime.clone());
         }
         match &*self.inner {
             Inner::Memory(memory) => memory.hub.subscribe(topics, reach),
@@ -335,8 +335,8 @@ impl Store {
     }
 
     /// Returns the operations of a worker on an execution that it holds.
-    pub fn worker(&self, lease: Lease) -> Holder<'_> {
-        Holder { store: self, lease }
+    pub fn worker(&self, lease: Lease) -> LeaseHolder<'_> {
+        LeaseHolder { store: self, lease }
     }
 
     /// Returns the operations of a worker that holds nothing yet.

@@ -8,7 +8,7 @@ use crate::session::Session;
 
 /// The rows that an operation concerns.
 #[derive(Debug, Default)]
-pub(crate) struct About {
+pub(crate) struct JobScope {
     /// The runs that it decides about.
     pub(crate) runs: Vec<RunId>,
     /// The claimer and the most executions that it wants to receive.
@@ -24,5 +24,5 @@ pub(crate) trait Job: Send {
     /// Sends the answer to the caller, after the commit.
     fn answer(self: Box<Self>, committed: Result<()>);
     /// Returns the rows that it concerns, as far as they are known. A database may fetch them for many jobs at once.
-    fn about(&self) -> &About;
+    fn about(&self) -> &JobScope;
 }

@@ -14,12 +14,12 @@ mod answers;
 mod backend;
 mod blocked;
 mod boards;
+mod clock;
 mod error;
+mod evaluator;
 mod gathered;
 mod handle;
 mod job;
-mod language;
-mod machine;
 mod memory;
 mod names;
 pub mod ops;
@@ -30,7 +30,7 @@ mod retention;
 mod roles;
 mod rows;
 mod run_state;
-mod seams;
+mod runtime;
 mod service;
 mod session;
 mod sqlite;
@@ -39,23 +39,23 @@ mod wake;
 pub use answers::{Answer, OpenQuestion, Question};
 pub use backend::{Backend, Candidate, QueueRow, Table};
 pub use boards::{BoardRow, Boards, NoteRow};
+pub use clock::{Clock, Entropy, Manual, Now, System, fnv, mix};
 pub use error::{Error, Result};
+pub use evaluator::{NoEvaluator, Prepared, SpecEvaluator};
 pub use gathered::StepsRead;
 pub use handle::Store;
-pub use language::{Language, Prepared, Wordless};
-pub use machine::{Fate, Machine, Surroundings, Task, Written};
 pub use memory::{REFUSALS_KEPT, Tables};
 pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
 pub use outcome::{NotApplied, Outcome};
 pub use retention::{Bite, Part, PlansForgotten, Retention};
-pub use roles::{Claims, Executor, Holder, Person, Reaper};
+pub use roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 pub use rows::{
-    EnforcementRow, EnvironmentGiven, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
-    JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow, ThreadGiven, ThreadRow, TimerRow,
+    EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
+    JournalEntry, OutboxRow, Position, Refusal, Row, RunRow, StepRow, ThreadReport, ThreadRow, TimerRow,
     WorkerRow,
 };
 pub use run_state::DEFAULT_QUEUE;
-pub use seams::{Clock, Entropy, Manual, Now, System, fnv, mix};
+pub use runtime::{Fate, Runtime, SimulatedRuntime, Task, Written};
 pub use service::{Delivery, HookRow, Observer, QueueCount, Service, ServiceTables, TokenRow};
 pub use session::{Flushed, Session};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};

@@ -12,7 +12,7 @@ use crate::gathered::{Gathered, Handed, NoRoom, Room, StepRead, StepsRead};
 use crate::rows::{ExecutionRow, GateRow, Row, RunRow, StepRow};
 use crate::session::Session;
 
-/// The key of an item's value among the names, before the language has placed it.
+/// The key of an item's value among the names, before the evaluator has placed it.
 pub const ITEM: &str = "item";
 
 /// The most bytes of feedback for the next attempt.
@@ -44,7 +44,7 @@ pub(crate) fn names(
 ) -> Result<Result<Gathered, NoRoom>> {
     let mut room = Room::default();
     let mut own = run_names(run.id, plan);
-    if let Some(branch) = session.language().branch(plan, &run.id.to_string()) {
+    if let Some(branch) = session.evaluator().branch(plan, &run.id.to_string()) {
         own["branch"] = branch.into();
     }
     let item = item_value(session, step)?;

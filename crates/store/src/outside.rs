@@ -10,9 +10,9 @@ use sprag_lifecycle::{
 use crate::answers::{Answer, Question};
 use crate::blocked::run_is_blocked;
 use crate::error::{Error, Result};
-use crate::language::Prepared;
+use crate::evaluator::Prepared;
 use crate::ops::{self, NewRun};
-use crate::rows::{GateGiven, GateKind, GateRow, Id, Row, RunRow, StepRow, TimerRow};
+use crate::rows::{GateKind, GateReport, GateRow, Id, Row, RunRow, StepRow, TimerRow};
 use crate::run_state::HeldRun;
 
 /// The reason in the row of a child run that was cancelled because it took too long.
@@ -83,7 +83,7 @@ impl HeldRun<'_, '_> {
         match self.kind(step) {
             WorkKind::Child => ops::cancel_run(self.session, RunId::from_i64(work)).map(drop),
             _ => {
-                let given = GateGiven { now_ms: self.session.now().steady_ms };
+                let given = GateReport { now_ms: self.session.now().steady_ms };
                 let event = GateEvent::Cancelled;
                 self.session.apply::<GateRow>(work, event, Actor::Advance, &given, |_, _| {}).map(drop)
             }

@@ -10,13 +10,13 @@ use sprag_lifecycle::{
 use crate::backend::QueueRow;
 use crate::error::{Error, Result};
 use crate::handle::Store;
-use crate::job::About;
+use crate::job::JobScope;
 use crate::ops::{
     self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal, Signalled,
     ThreadIntent, Told,
 };
 use crate::outcome::Outcome;
-use crate::rows::{EnvironmentGiven, Id, ThreadGiven};
+use crate::rows::{EnvironmentReport, Id, ThreadReport};
 
 /// The role that acts before hand-off, and on executions that no worker receives.
 #[derive(Clone, Copy)]
@@ -115,13 +115,13 @@ impl Executor<'_> {
         self,
         id: Id,
         event: EnvironmentEvent,
-        given: EnvironmentGiven,
+        given: EnvironmentReport,
     ) -> Result<Outcome<Environment>> {
         self.0.write(move |session| ops::environment_event(session, id, event, Actor::Executor, &given)).await
     }
 
     /// Reports an event on a thread.
-    pub async fn thread(self, id: Id, event: ThreadEvent, given: ThreadGiven) -> Result<Outcome<Thread>> {
+    pub async fn thread(self, id: Id, event: ThreadEvent, given: ThreadReport) -> Result<Outcome<Thread>> {
         self.0.write(move |session| ops::thread_event(session, id, event, Actor::Executor, &given)).await
     }
 
@@ -144,7 +144,7 @@ impl Claims<'_> {
     /// Finds a run's environment, or records that the caller creates it.
     pub async fn provide_environment(
         self,
-        wanted: ops::Wanted,
+        wanted: ops::EnvironmentRequest,
         seen: Option<ops::Sighting>,
     ) -> Result<ops::Provide> {
         self.0.write(move |session| ops::provide_environment(session, &wanted, seen)).await
@@ -172,7 +172,7 @@ impl Claims<'_> {
         self,
         id: Id,
         event: EnvironmentEvent,
-        given: EnvironmentGiven,
+        given: EnvironmentReport,
         reason: Option<String>,
     ) -> Result<Outcome<Environment>> {
         self.0
@@ -238,19 +238,19 @@ impl Claims<'_> {
 
     /// Receives up to `limit` executions.
     pub async fn claim(self, claimer: Claimer, limit: usize) -> Result<Vec<Assignment>> {
-        let about = About { claim: Some((claimer.clone(), limit)), ..About::default() };
+        let about = JobScope { claim: Some((claimer.clone(), limit)), ..JobScope::default() };
         self.0.submit(about, move |session| ops::claim(session, &claimer, limit)).await
     }
 
     /// Receives one execution for an agent or a person, identified by name.
     pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
-        let about = About { claim: Some((claimer.clone(), 1)), ..About::default() };
+        let about = JobScope { claim: Some((claimer.clone(), 1)), ..JobScope::default() };
         self.0.submit(about, move |session| ops::claim_as(session, &worker, &claimer)).await
     }
 
     /// Receives one execution that a message announced, if the message is still valid and this worker may have it.
     pub async fn receive_told(self, claimer: Claimer, told: Lease) -> Result<Told> {
-        let about = About { told: Some(told.execution), ..About::default() };
+        let about = JobScope { told: Some(told.execution), ..JobScope::default() };
         self.0.submit(about, move |session| ops::receive_told(session, &claimer, told)).await
     }
 
@@ -266,12 +266,12 @@ impl Claims<'_> {
 
 /// The role of a worker for one execution that it holds. Every write carries the fence of the lease.
 #[derive(Clone, Copy)]
-pub struct Holder<'s> {
+pub struct LeaseHolder<'s> {
     pub(crate) store: &'s Store,
     pub(crate) lease: Lease,
 }
 
-impl Holder<'_> {
+impl LeaseHolder<'_> {
     /// Reports the end of the execution and, if `next` asks for it, receives the next one in the same commit.
     pub async fn finish(self, ending: Ending, next: Option<Claimer>) -> Result<Finished> {
         let lease = self.lease;
@@ -343,7 +343,7 @@ impl Reaper<'_> {
         self,
         id: Id,
         event: EnvironmentEvent,
-        given: EnvironmentGiven,
+        given: EnvironmentReport,
     ) -> Result<Outcome<Environment>> {
         self.0.write(move |session| ops::environment_event(session, id, event, Actor::Reaper, &given)).await
     }

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::gathered::NoRoom;
 use crate::names;
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionGiven, ExecutionRow, ItemList, Row, RunGiven, RunRow, StepRow, TimerRow};
+use crate::rows::{ExecutionReport, ExecutionRow, ItemList, Row, RunReport, RunRow, StepRow, TimerRow};
 use crate::session::Session;
 use crate::wake::Topic;
 
@@ -55,11 +55,11 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         self.session.get::<ExecutionRow>(id)
     }
 
-    fn given(&mut self, execution: &ExecutionRow) -> Result<ExecutionGiven> {
+    fn given(&mut self, execution: &ExecutionRow) -> Result<ExecutionReport> {
         let run = self.row()?;
         let node = self.step_row(execution.id.step)?.node();
         let always = self.plan.step(node).policy.always;
-        Ok(ExecutionGiven {
+        Ok(ExecutionReport {
             fence: execution.fence,
             run_epoch: run.epoch,
             run_live: run.status().starts(always),
@@ -200,7 +200,7 @@ impl HeldRun<'_, '_> {
         self.outside_work(step)
     }
 
-    /// Asks the language about a step. A question that is much work ends the operation with [`Error::Unanswered`];
+    /// Asks the evaluator about a step. A question that is much work ends the operation with [`Error::Unanswered`];
     /// another thread answers it before the operation runs again.
     pub(crate) fn ask(
         &mut self,
@@ -213,20 +213,20 @@ impl HeldRun<'_, '_> {
             Ok(names) => names,
             Err(_) => return Ok(Err(NoRoom::TOLD.to_owned())),
         };
-        let language = self.session.language();
+        let evaluator = self.session.evaluator();
         let planned = plan.step(step.node());
         if names.bytes + planned.spec.len() <= READ_AT_ONCE_BYTES
-            && let Some(answer) = language.answer_at_once(question, planned, &names.value())
+            && let Some(answer) = evaluator.answer_at_once(question, planned, &names.value())
         {
             return Ok(answer);
         }
         let (row, node) = ((step.run, step.no), step.node());
-        self.session.answer(OpenQuestion { question, row, plan, node, names, language })
+        self.session.answer(OpenQuestion { question, row, plan, node, names, evaluator })
     }
 
     /// Whether the step's `when` condition holds.
     fn condition_holds(&mut self, step: &StepRow) -> Result<std::result::Result<bool, String>> {
-        Ok(self.ask(step, Question::Wanted)?.map(|answer| matches!(answer, Answer::Wanted(true))))
+        Ok(self.ask(step, Question::Condition)?.map(|answer| matches!(answer, Answer::Condition(true))))
     }
 
     /// Whether this step has its own condition: a fan-out's condition applies to itself, or to each of its items.
@@ -248,7 +248,7 @@ impl HeldRun<'_, '_> {
             true => Ok(Vec::new()),
             false => self.ask(step, Question::Items)?.map(|answer| match answer {
                 Answer::Items(values) => values,
-                Answer::Wanted(_) | Answer::Prepared(_) => Vec::new(),
+                Answer::Condition(_) | Answer::Prepared(_) => Vec::new(),
             }),
         };
         let values = match values {
@@ -358,7 +358,7 @@ pub(crate) fn report_run(
     event: RunEvent,
     actor: Actor,
 ) -> Result<Outcome<sprag_lifecycle::Run>> {
-    let given = RunGiven { epoch: run.epoch, queue_wait_over: event == RunEvent::QueueExpired };
+    let given = RunReport { epoch: run.epoch, queue_wait_over: event == RunEvent::QueueExpired };
     let outcome = session.apply::<RunRow>(run.id, event, actor, &given, |row, now| match event {
         RunEvent::Started => row.started_ms = Some(now.wall_ms),
         RunEvent::Resumed | RunEvent::Rewound => {

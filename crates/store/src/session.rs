@@ -18,14 +18,14 @@ use sprag_lifecycle::{
 
 use crate::answers::{Answer, Answers, OpenQuestion};
 use crate::backend::{Backend, Table};
+use crate::clock::Now;
 use crate::error::{Error, Result};
-use crate::language::Language;
+use crate::evaluator::SpecEvaluator;
 use crate::outcome::Outcome;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, JournalEntry, OutboxRow, Place, Refusal,
+    EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, JournalEntry, OutboxRow, Position, Refusal,
     Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
 };
-use crate::seams::Now;
 use crate::wake::Topic;
 
 /// A row in the session, and its state when it was read.
@@ -166,9 +166,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the language that reads the specs of steps.
-    pub(crate) fn language(&self) -> Arc<dyn Language> {
-        self.db.language()
+    /// Returns the evaluator that reads the specs of steps.
+    pub(crate) fn evaluator(&self) -> Arc<dyn SpecEvaluator> {
+        self.db.evaluator()
     }
 
     /// Returns the items of a fan-out from its present list, in order.
@@ -302,7 +302,7 @@ impl<'a> Session<'a> {
         key: R::Key,
         event: Event<R>,
         actor: Actor,
-        given: &R::Given,
+        given: &R::Report,
         change: impl FnOnce(&mut R, Now),
     ) -> Result<Outcome<R::Life>>
     where
@@ -352,7 +352,7 @@ impl<'a> Session<'a> {
     fn record(
         &mut self,
         entity: &'static str,
-        (place, note): (Place, Option<Arc<str>>),
+        (place, note): (Position, Option<Arc<str>>),
         event: &'static str,
         from: Option<&'static str>,
         to: &'static str,

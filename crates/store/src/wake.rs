@@ -25,9 +25,9 @@ use rustix::fs::{CWD, Mode, OFlags};
 use sprag_lifecycle::RunId;
 use tokio::sync::Notify;
 
-use crate::machine::Surroundings;
+use crate::clock::{Clock, System};
 use crate::rows::Id;
-use crate::seams::{Clock, System};
+use crate::runtime::Runtime;
 use crate::sqlite::make_private_folder;
 
 /// A topic of wake-ups.
@@ -74,7 +74,7 @@ impl Topic {
     /// Returns the number that is written to a pipe for the topic. Two topics with the same number only cause
     /// needless wake-ups.
     pub(crate) fn number(&self) -> u64 {
-        crate::seams::fnv(&self.bells())
+        crate::clock::fnv(&self.bells())
     }
 }
 
@@ -162,7 +162,7 @@ impl Hub {
             inner.waiting.entry(topic).or_default().push(Arc::downgrade(&notify));
         }
         drop(inner);
-        Subscription { notify, hung, surroundings: Surroundings::default() }
+        Subscription { notify, hung, runtime: Runtime::default() }
     }
 
     /// Notifies all subscribers of these topics.
@@ -345,18 +345,18 @@ pub struct Subscription {
     notify: Arc<Notify>,
     #[expect(dead_code, reason = "the bells hang for as long as the subscription lives")]
     hung: Vec<Bell>,
-    surroundings: Surroundings,
+    runtime: Runtime,
 }
 
 impl Subscription {
     /// Creates a subscription to the notifications of a simulated machine.
-    pub(crate) fn simulated(notify: Arc<Notify>, surroundings: Surroundings) -> Self {
-        Subscription { notify, hung: Vec::new(), surroundings }
+    pub(crate) fn simulated(notify: Arc<Notify>, runtime: Runtime) -> Self {
+        Subscription { notify, hung: Vec::new(), runtime }
     }
 
     /// Returns when something may have happened, or after `limit`. A wake-up between two waits is not lost.
     pub async fn wait(&self, limit: Duration) {
-        self.surroundings.within(limit, self.notify.notified()).await;
+        self.runtime.within(limit, self.notify.notified()).await;
     }
 }
 

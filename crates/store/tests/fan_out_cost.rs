@@ -8,7 +8,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::language::Plain;
+use common::evaluator::Plain;
 use common::*;
 use serde_json::json;
 use sprag_lifecycle::{Plan, PlanStep, RunId, Spread};

@@ -15,7 +15,7 @@ use sprag_store::ops::{Assignment, Ending};
 
 use crate::control::{Control, Signal, left};
 use crate::entered::{Begin, Entered};
-use crate::environment::{Environments, Place, Setup, Stop, Without};
+use crate::environment::{EnterError, Environments, RunEnvironment, Setup, Stop};
 use crate::evidence::{self, MAX_VALUE_BYTES, Outputs, Patience, Places, wants_stdout};
 use crate::files::Files;
 use crate::secrets::{equip, masker};
@@ -66,15 +66,15 @@ impl Commands {
         let entered = match &self.environments {
             Some(environments) => environments.enter(assignment, &masker(spec), control).await,
             None if assignment.plan.environment.is_some() => {
-                Err(Without::Failed("this program makes no environments for runs".to_owned()))
+                Err(EnterError::Failed("this program makes no environments for runs".to_owned()))
             }
             None => Ok(None),
         };
         entered.map_err(|without| match (without, control.now()) {
-            (Without::Failed(message), _) => {
+            (EnterError::Failed(message), _) => {
                 failed(&json!({ "reason": "environment", "message": message }), true)
             }
-            (Without::Blocked(kind), _) => {
+            (EnterError::Blocked(kind), _) => {
                 let facts = json!({
                     // The step never entered its environment, so no state of it is recorded.
                     "reason": "blocked", "in_environment": false,
@@ -82,8 +82,8 @@ impl Commands {
                 });
                 Ended::Report(Ending::Blocked { result: Some(facts.to_string().into()) })
             }
-            (Without::Stopped, Signal::Lost) => Ended::Lost,
-            (Without::Stopped, _) => Ended::Report(Ending::Cancelled),
+            (EnterError::Stopped, Signal::Lost) => Ended::Lost,
+            (EnterError::Stopped, _) => Ended::Report(Ending::Cancelled),
         })
     }
 
@@ -191,7 +191,7 @@ impl Commands {
         assignment: &Assignment,
         of: &StepSpec,
         due: &Setup,
-        place: &Place,
+        place: &RunEnvironment,
         control: &mut Control,
     ) -> Result<(), Ended> {
         /// The time limit of a setup that names none.
@@ -224,7 +224,7 @@ impl Commands {
         &self,
         assignment: &Assignment,
         spec: &StepSpec,
-        place: Option<&Place>,
+        place: Option<&RunEnvironment>,
         control: &mut Control,
     ) -> Ended {
         let began_ms = sprag_process::boot_ms();
@@ -254,7 +254,7 @@ impl Commands {
         &self,
         assignment: &Assignment,
         spec: &StepSpec,
-        place: Option<&Place>,
+        place: Option<&RunEnvironment>,
         control: &Control,
     ) -> Result<(Order, Places), String> {
         let id = assignment.lease.execution;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sprag_store::Surroundings;
+use sprag_store::Runtime;
 use tokio::sync::watch;
 
 /// The worker's latest instruction to an execution.
@@ -29,12 +29,12 @@ pub(crate) fn left(until_ms: u64) -> Duration {
 #[derive(Debug, Clone)]
 pub struct Control {
     signal: watch::Receiver<Signal>,
-    surroundings: Surroundings,
+    runtime: Runtime,
 }
 
 impl Control {
-    pub(crate) fn new(signal: watch::Receiver<Signal>, surroundings: Surroundings) -> Self {
-        Control { signal, surroundings }
+    pub(crate) fn new(signal: watch::Receiver<Signal>, runtime: Runtime) -> Self {
+        Control { signal, runtime }
     }
 
     /// Returns the latest signal.
@@ -56,9 +56,9 @@ impl Control {
         loop {
             match self.now() {
                 Signal::Renewed { until_ms } => {
-                    let surroundings = self.surroundings.clone();
-                    let left = Duration::from_millis(until_ms.saturating_sub(surroundings.boot_ms()));
-                    let lapsed = surroundings.within(left, self.next()).await.is_none();
+                    let runtime = self.runtime.clone();
+                    let left = Duration::from_millis(until_ms.saturating_sub(runtime.boot_ms()));
+                    let lapsed = runtime.within(left, self.next()).await.is_none();
                     if lapsed && self.now() == (Signal::Renewed { until_ms }) {
                         return;
                     }

@@ -9,7 +9,7 @@ use sprag_process::boot_ms;
 use sprag_worktree::{Cancel, Checkpoint, Error as GitError, Kind as GitKind, Repository, UsageLock};
 
 use crate::control::{Control, Signal, pause};
-use crate::environment::{Environments, Key, Place, Slot, before, blocking};
+use crate::environment::{Environments, Key, RunEnvironment, Slot, before, blocking};
 use crate::making::{LONGEST_WAIT_MS, LOOK};
 
 /// A step that works in an environment.
@@ -17,7 +17,7 @@ pub(crate) struct Entered {
     owner: Environments,
     key: Key,
     slot: Slot,
-    pub(crate) place: Arc<Place>,
+    pub(crate) place: Arc<RunEnvironment>,
     /// The lock on the worktree's use. While this step holds it, no process restores files in the worktree or takes
     /// it.
     visit: Mutex<Option<UsageLock>>,
@@ -42,7 +42,7 @@ impl Entered {
         owner: Environments,
         key: Key,
         slot: Slot,
-        place: Arc<Place>,
+        place: Arc<RunEnvironment>,
         visit: Option<UsageLock>,
     ) -> Self {
         Entered { owner, key, slot, place, visit: Mutex::new(visit) }

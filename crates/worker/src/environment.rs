@@ -54,12 +54,12 @@ impl std::fmt::Debug for Environments {
 
 #[derive(Default)]
 pub(crate) struct Live {
-    pub(crate) place: Option<Arc<Place>>,
+    pub(crate) place: Option<Arc<RunEnvironment>>,
     pub(crate) users: usize,
 }
 
 /// An environment in use by this process.
-pub(crate) struct Place {
+pub(crate) struct RunEnvironment {
     pub(crate) dir: PathBuf,
     pub(crate) env: BTreeMap<String, String>,
     /// The shared handle for the steps that work in the worktree; none for a plain folder.
@@ -82,7 +82,7 @@ pub(crate) struct Setup {
 
 /// The reason why a step has no environment.
 #[derive(Debug)]
-pub(crate) enum Without {
+pub(crate) enum EnterError {
     /// It could not be created or found.
     Failed(String),
     /// A person has to change something first.
@@ -91,9 +91,9 @@ pub(crate) enum Without {
     Stopped,
 }
 
-impl From<String> for Without {
+impl From<String> for EnterError {
     fn from(why: String) -> Self {
-        Without::Failed(why)
+        EnterError::Failed(why)
     }
 }
 
@@ -111,17 +111,17 @@ impl Stop {
         Stop { cancel, control, listening }
     }
 
-    /// Waits for `work`, or fails with `Without::Stopped` if the step is to stop first.
-    pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, Without> {
+    /// Waits for `work`, or fails with `EnterError::Stopped` if the step is to stop first.
+    pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, EnterError> {
         tokio::select! {
             done = work => Ok(done),
-            () = stopped(self.control.clone(), self.cancel.clone()) => Err(Without::Stopped),
+            () = stopped(self.control.clone(), self.cancel.clone()) => Err(EnterError::Stopped),
         }
     }
 
-    /// Returns the reason to report for a failure: `Without::Stopped` if the step is to stop anyway.
-    pub(crate) fn told(&self, why: String) -> Without {
-        if self.cancel.is_cancelled() { Without::Stopped } else { Without::Failed(why) }
+    /// Returns the reason to report for a failure: `EnterError::Stopped` if the step is to stop anyway.
+    pub(crate) fn told(&self, why: String) -> EnterError {
+        if self.cancel.is_cancelled() { EnterError::Stopped } else { EnterError::Failed(why) }
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) async fn stopped(mut control: Control, cancel: Cancel) {
     cancel.cancel();
 }
 
-impl Place {
+impl RunEnvironment {
     pub(crate) fn worktree(&self) -> MutexGuard<'_, Option<Worktree>> {
         self.worktree.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -171,10 +171,10 @@ impl Environments {
         assignment: &Assignment,
         secrets: &Secrets,
         control: &Control,
-    ) -> Result<Option<Entered>, Without> {
+    ) -> Result<Option<Entered>, EnterError> {
         let context: Value = serde_json::from_str(&assignment.context).unwrap_or_default();
         let Some((run, plan)) = self.owner_of(assignment, &context).await? else { return Ok(None) };
-        let spec = plan.environment.as_ref().map(|surroundings| surroundings.spec.as_str()).unwrap_or("{}");
+        let spec = plan.environment.as_ref().map(|runtime| runtime.spec.as_str()).unwrap_or("{}");
         let workplace: Workplace = serde_json::from_str(spec)
             .map_err(|error| format!("this version cannot read the run's environment: {error}"))?;
         let workplace = workplace.for_run(&run.to_string(), &plan.name);
@@ -194,7 +194,7 @@ impl Environments {
         entered.map(Some)
     }
 
-    async fn come_in(&self, site: &Site<'_>, slot: &Slot, stop: &Stop) -> Result<Entered, Without> {
+    async fn come_in(&self, site: &Site<'_>, slot: &Slot, stop: &Stop) -> Result<Entered, EnterError> {
         for _ in 0..TRIES {
             let mut live = stop.or(slot.lock()).await?;
             let place = match &live.place {
@@ -213,7 +213,7 @@ impl Environments {
                             continue;
                         }
                         Ok(Err(error)) => return Err(stop.told(error.to_string())),
-                        Err(error) => return Err(Without::Failed(error.to_string())),
+                        Err(error) => return Err(EnterError::Failed(error.to_string())),
                     }
                 }
                 None => None,
@@ -222,7 +222,7 @@ impl Environments {
             live.users += 1;
             return Ok(Entered::new(self.clone(), site.key, Arc::clone(slot), place, visit));
         }
-        Err(Without::Failed("its worktree was removed again and again".into()))
+        Err(EnterError::Failed("its worktree was removed again and again".into()))
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<Key, Slot>> {
@@ -254,7 +254,7 @@ impl Environments {
             .ok_or_else(|| format!("run {run}, whose environment it works in, is gone"))
     }
 
-    async fn find_or_make(&self, site: &Site<'_>, stop: &Stop) -> Result<Place, Without> {
+    async fn find_or_make(&self, site: &Site<'_>, stop: &Stop) -> Result<RunEnvironment, EnterError> {
         let Site { key, workplace, started_in, .. } = *site;
         let mut env = workplace.env.clone();
         let run = key.0.to_string();
@@ -269,7 +269,7 @@ impl Environments {
             std::fs::create_dir_all(&dir)
                 .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
             let (worktree, setup) = (Mutex::default(), None.into());
-            return Ok(Place { dir, env, guest: None, worktree, setup, run: key.0, remote: None });
+            return Ok(RunEnvironment { dir, env, guest: None, worktree, setup, run: key.0, remote: None });
         }
         let found = self.worktree_of(site, stop).await?;
         let dir = found.guest.path().to_owned();
@@ -277,7 +277,7 @@ impl Environments {
         env.insert("SPRAG_WORKTREE".into(), dir.display().to_string());
         let (worktree, setup) = (Mutex::new(found.worktree), found.setup.into());
         let remote = workplace.worktree.as_ref().and_then(|worktree| worktree.remote.clone());
-        Ok(Place { dir, env, guest: Some(found.guest), worktree, setup, run: key.0, remote })
+        Ok(RunEnvironment { dir, env, guest: Some(found.guest), worktree, setup, run: key.0, remote })
     }
 }
 

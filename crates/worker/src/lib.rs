@@ -12,7 +12,6 @@
 
 mod command;
 mod control;
-mod desk;
 mod entered;
 mod environment;
 mod evidence;
@@ -25,6 +24,7 @@ mod records;
 mod secrets;
 mod slots;
 pub mod wire;
+mod work_source;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,13 +35,13 @@ use sprag_store::ops::NewWorker;
 
 pub use command::{Commands, render};
 pub use control::{Control, Signal};
-pub use desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
 pub use environment::{Environments, before, host};
 pub use files::{Files, Owed};
 pub use handlers::{Call, CallError, CallFuture, Handlers};
 pub use landing::fence_name;
 pub use records::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, bury, last_finished, worked};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};
+pub use work_source::{HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError};
 
 /// The configuration of a worker.
 #[derive(Debug, Clone)]

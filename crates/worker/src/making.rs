@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_pipeline::{DirtyPolicy, Workplace, WorktreeSpec};
 use sprag_process::{Secrets, boot_ms};
-use sprag_store::ops::{Lease, Wanted};
+use sprag_store::ops::{EnvironmentRequest, Lease};
 use sprag_worktree::{
     Branch, Cancel, Checkpoint, CreateOptions, Error as GitError, Kind as GitKind, Repository, Settings,
     SharedWorktree, Uncommitted, Worktree, Worktrees,
 };
 
-use crate::environment::{Environments, Key, Setup, Stop, Without, blocking, host};
+use crate::environment::{EnterError, Environments, Key, Setup, Stop, blocking, host};
 use crate::records::{Made, OnRecord, Provided};
 
 /// The longest time that a step waits for another process that creates the same environment.
@@ -58,7 +58,7 @@ struct Making<'m> {
 
 impl Environments {
     /// Returns the run's worktree: finds it, creates it, or waits while another process creates it.
-    pub(crate) async fn worktree_of(&self, site: &Site<'_>, stop: &Stop) -> Result<Found, Without> {
+    pub(crate) async fn worktree_of(&self, site: &Site<'_>, stop: &Stop) -> Result<Found, EnterError> {
         let Site { lease, key, workplace, started_in, .. } = *site;
         let spec = workplace.worktree.clone().unwrap_or_default();
         if !started_in.exists() {
@@ -90,7 +90,7 @@ impl Environments {
                 "remote": spec.remote, "lost_host": before["lost_host"],
                 "caches": workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
             });
-            let wanted = Wanted {
+            let wanted = EnvironmentRequest {
                 id: self.0.records.new_id(),
                 run: key.0,
                 scope: key.1,
@@ -134,7 +134,7 @@ impl Environments {
         row: &OnRecord,
         site: &Site<'_>,
         stop: &Stop,
-    ) -> Result<Option<Found>, Without> {
+    ) -> Result<Option<Found>, EnterError> {
         let run = row.run.map(|run| run.to_string()).unwrap_or_default();
         let (path, setup) = (PathBuf::from(&*row.path), site.workplace.setup.clone());
         let (worktrees, repository, cancel) =
@@ -170,7 +170,7 @@ impl Environments {
     }
 
     /// Creates a worktree. The store has a record of it before git creates anything, and is told the result.
-    async fn make(&self, site: &Site<'_>, making: Making<'_>, stop: &Stop) -> Result<Found, Without> {
+    async fn make(&self, site: &Site<'_>, making: Making<'_>, stop: &Stop) -> Result<Found, EnterError> {
         let Making { row, repository, mut details } = making;
         let spec = site.workplace.worktree.clone().unwrap_or_default();
         let attempt = row.provision_attempt;
@@ -261,7 +261,7 @@ impl Environments {
         };
         let counts = self.0.records.made(site.lease, row.id, attempt, how).await?;
         if let Some(kind) = blocked {
-            return Err(Without::Blocked(kind));
+            return Err(EnterError::Blocked(kind));
         }
         let found = made.map_err(|why| stop.told(not_elsewhere(&details, why)))?;
         if let Some(worktree) = &found.worktree {

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
     EnvironmentEvent, EnvironmentStatus, ExecutionStatus, Plan, RunId, RunStatus, StepNo, Word, WorkKind,
 };
-use sprag_store::ops::{Lease, Provide, Sighting, Wanted};
+use sprag_store::ops::{EnvironmentRequest, Lease, Provide, Sighting};
 use sprag_store::{
-    Backend, EnvironmentGiven, EnvironmentRow, ExecutionRow, Id, Row, RunRow, StepRow, Store, Table, Topic,
+    Backend, EnvironmentReport, EnvironmentRow, ExecutionRow, Id, Row, RunRow, StepRow, Store, Table, Topic,
 };
 
 /// The future of an answer from the records, or of an error message.
@@ -137,7 +137,12 @@ pub trait Records: Send + Sync + 'static {
     fn find(&self, lease: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<OnRecord>>;
 
     /// Returns the environment if it is ready, or records that the caller creates it.
-    fn provide(&self, lease: Lease, wanted: Wanted, seen: Option<Sighting>) -> RecordsFuture<'_, Provided>;
+    fn provide(
+        &self,
+        lease: Lease,
+        wanted: EnvironmentRequest,
+        seen: Option<Sighting>,
+    ) -> RecordsFuture<'_, Provided>;
 
     /// Updates the details of an environment.
     fn describe(&self, lease: Lease, id: Id, details: Arc<str>) -> RecordsFuture<'_, ()>;
@@ -188,7 +193,12 @@ impl Records for Store {
         })
     }
 
-    fn provide(&self, _: Lease, wanted: Wanted, seen: Option<Sighting>) -> RecordsFuture<'_, Provided> {
+    fn provide(
+        &self,
+        _: Lease,
+        wanted: EnvironmentRequest,
+        seen: Option<Sighting>,
+    ) -> RecordsFuture<'_, Provided> {
         Box::pin(async move {
             let provide = self.claims().provide_environment(wanted, seen).await;
             provide.map(Provided::from).map_err(|error| error.to_string())
@@ -204,7 +214,7 @@ impl Records for Store {
 
     fn made(&self, _: Lease, id: Id, attempt: u32, how: Made) -> RecordsFuture<'_, bool> {
         Box::pin(async move {
-            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
             let (event, reason) = how.event();
             let outcome = self.claims().environment(id, event, given, reason).await;
             outcome.map(|outcome| outcome.is_applied()).map_err(|error| error.to_string())
@@ -226,7 +236,7 @@ impl Records for Store {
 
     fn removed(&self, _: Lease, id: Id, attempt: u32, wrong: Option<String>) -> RecordsFuture<'_, ()> {
         Box::pin(async move {
-            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
             let event = match wrong {
                 None => EnvironmentEvent::DestroySucceeded,
                 Some(_) => EnvironmentEvent::DestroyFailed,

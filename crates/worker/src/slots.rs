@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease};
-use sprag_store::{Store, Surroundings, Topic};
+use sprag_store::{Runtime, Store, Topic};
 use tokio::sync::{Notify, watch};
 
 use crate::Config;
 use crate::control::{Control, Signal};
-use crate::desk::{Beat, Desk, DeskError, Granted, Holding, Kept};
+use crate::work_source::{HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError};
 
 /// The way in which an execution ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,16 +35,16 @@ pub trait Runner: Send + Sync + 'static {
 }
 
 /// See the crate's documentation. Cloning it is cheap; all clones are one worker.
-pub struct Worker<D: Desk = Store>(Arc<Inner<D>>);
+pub struct Worker<D: WorkSource = Store>(Arc<Inner<D>>);
 
-impl<D: Desk> Clone for Worker<D> {
+impl<D: WorkSource> Clone for Worker<D> {
     fn clone(&self) -> Self {
         Worker(Arc::clone(&self.0))
     }
 }
 
-struct Inner<D: Desk> {
-    desk: D,
+struct Inner<D: WorkSource> {
+    source: D,
     config: Config,
     runner: Arc<dyn Runner>,
     held: Mutex<BTreeMap<Lease, watch::Sender<Signal>>>,
@@ -73,16 +73,16 @@ const LOOK_MEANWHILE: Duration = Duration::from_millis(250);
 /// The longest time between two claims of an idle worker, in case every notification is lost.
 const LOOK_ANYWAY: Duration = Duration::from_secs(5);
 
-impl<D: Desk> Worker<D> {
+impl<D: WorkSource> Worker<D> {
     /// Registers a worker.
     pub async fn register(
-        desk: D,
+        source: D,
         config: Config,
         runner: Arc<dyn Runner>,
         process: &str,
     ) -> Result<Worker<D>, D::Error> {
         let inner = Inner {
-            desk,
+            source,
             config,
             runner,
             held: Mutex::default(),
@@ -116,47 +116,51 @@ impl<D: Desk> Worker<D> {
         if inner.config.only.is_none() {
             topics.extend(inner.config.queues.iter().map(|queue| Topic::Queue(Arc::clone(queue))));
         }
-        let ear = inner.desk.listen(topics);
+        let listener = inner.source.listen(topics);
         let (done, over) = watch::channel(false);
-        let heartbeat = inner.surroundings().spawn(Arc::clone(inner).heartbeat(over));
-        let claimed = self.claim_until(&ear, &mut stop).await;
+        let heartbeat = inner.runtime().spawn(Arc::clone(inner).heartbeat(over));
+        let claimed = self.claim_until(&listener, &mut stop).await;
         if claimed.is_err() {
             self.drop_all();
         }
         inner.draining.store(true, Ordering::Release);
-        let _ = inner.desk.drain(inner.config.id).await;
+        let _ = inner.source.drain(inner.config.id).await;
         while self.busy() > 0 {
             inner.freed.notified().await;
         }
         let _ = done.send(true);
         let _ = heartbeat.await;
-        claimed.and(inner.desk.leave(inner.config.id).await)
+        claimed.and(inner.source.leave(inner.config.id).await)
     }
 
     /// Claims and starts executions until `stop` is true. Returns an error if no retry can succeed.
-    async fn claim_until(&self, ear: &D::Ear, stop: &mut watch::Receiver<bool>) -> Result<(), D::Error> {
+    async fn claim_until(
+        &self,
+        listener: &D::Listener,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), D::Error> {
         while !*stop.borrow() {
             let free = self.0.config.slots.saturating_sub(self.busy());
             let got = if free > 0 { self.claim(free, stop).await? } else { 0 };
             if got == 0 {
-                self.rest(ear, stop, free > 0).await;
+                self.rest(listener, stop, free > 0).await;
             }
         }
         Ok(())
     }
 
-    async fn rest(&self, ear: &D::Ear, stop: &mut watch::Receiver<bool>, free: bool) {
+    async fn rest(&self, listener: &D::Listener, stop: &mut watch::Receiver<bool>, free: bool) {
         tokio::select! {
             biased;
             _ = stop.changed() => {}
             () = self.0.freed.notified() => {}
-            () = self.0.desk.rest(ear, LOOK_ANYWAY), if free => {}
+            () = self.0.source.rest(listener, LOOK_ANYWAY), if free => {}
         }
     }
 
     /// Claims up to `limit` executions and starts them. Returns how many.
     async fn claim(&self, limit: usize, stop: &mut watch::Receiver<bool>) -> Result<usize, D::Error> {
-        match self.0.desk.claim(self.0.claimer(), limit, stop).await {
+        match self.0.source.claim(self.0.claimer(), limit, stop).await {
             Ok(granted) => {
                 let got = granted.len();
                 granted.into_iter().for_each(|granted| self.begin(granted));
@@ -165,22 +169,22 @@ impl<D: Desk> Worker<D> {
             Err(error) if error.is_final() => Err(error),
             Err(error) => {
                 tracing::warn!(%error, "claiming");
-                self.0.surroundings().pause(RETRY_WAIT).await;
+                self.0.runtime().pause(RETRY_WAIT).await;
                 Ok(0)
             }
         }
     }
 
-    fn begin(&self, granted: Granted) {
+    fn begin(&self, granted: LeasedWork) {
         let control = self.0.take(&granted);
         // The task is not awaited: it notifies `freed` when it is over.
-        drop(self.0.surroundings().spawn(Arc::clone(&self.0).work(granted.assignment, control)));
+        drop(self.0.runtime().spawn(Arc::clone(&self.0).work(granted.assignment, control)));
     }
 }
 
-impl<D: Desk> Inner<D> {
-    fn surroundings(&self) -> Surroundings {
-        self.desk.surroundings()
+impl<D: WorkSource> Inner<D> {
+    fn runtime(&self) -> Runtime {
+        self.source.runtime()
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, BTreeMap<Lease, watch::Sender<Signal>>> {
@@ -189,7 +193,7 @@ impl<D: Desk> Inner<D> {
 
     /// Registers, or registers again after the store has marked this worker as lost.
     async fn present(&self) -> Result<(), D::Error> {
-        self.desk.register(self.config.new_worker(&self.process)).await
+        self.source.register(self.config.new_worker(&self.process)).await
     }
 
     /// Registers, and takes its own run back if no other worker has it: the store may have found this worker silent
@@ -197,7 +201,7 @@ impl<D: Desk> Inner<D> {
     async fn come_back(&self) -> Result<(), D::Error> {
         self.present().await?;
         match self.config.only {
-            Some(run) => self.desk.reclaim(run, self.config.id).await,
+            Some(run) => self.source.reclaim(run, self.config.id).await,
             None => Ok(()),
         }
     }
@@ -208,7 +212,7 @@ impl<D: Desk> Inner<D> {
             queues: self.config.queues.clone(),
             reserved_only: self.config.only.is_some(),
             lease_ms: self.config.lease.as_millis() as i64,
-            nonce: self.desk.nonce(),
+            nonce: self.source.nonce(),
         }
     }
 
@@ -219,14 +223,14 @@ impl<D: Desk> Inner<D> {
         Signal::Renewed { until_ms: until_ms.saturating_sub(margin.as_millis() as u64) }
     }
 
-    fn take(&self, granted: &Granted) -> Control {
+    fn take(&self, granted: &LeasedWork) -> Control {
         let first = match self.gave_up.load(Ordering::Acquire) {
             true => Signal::Lost,
             false => self.guard(granted.until_ms),
         };
         let (sender, receiver) = watch::channel(first);
         self.held().insert(granted.assignment.lease, sender);
-        Control::new(receiver, self.surroundings())
+        Control::new(receiver, self.runtime())
     }
 
     /// Runs an execution, and then each one that follows it in its run, until none follows.
@@ -250,23 +254,23 @@ impl<D: Desk> Inner<D> {
     async fn run(&self, assignment: &Assignment, control: Control) -> Ended {
         let (runner, assignment) = (Arc::clone(&self.runner), assignment.clone());
         let id = assignment.lease.execution;
-        let work = self.surroundings().spawn(async move { runner.run(&assignment, control).await });
+        let work = self.runtime().spawn(async move { runner.run(&assignment, control).await });
         work.await.unwrap_or_else(|_| {
             tracing::error!(execution = %id, "the work's task has panicked");
             Ended::Vanished
         })
     }
 
-    async fn report(&self, assignment: &Assignment, ended: Ended) -> Option<Granted> {
+    async fn report(&self, assignment: &Assignment, ended: Ended) -> Option<LeasedWork> {
         let lease = assignment.lease;
         let told = match ended {
             Ended::Lost if !self.gave_up.load(Ordering::Acquire) => return None,
-            Ended::Lost | Ended::Vanished => self.desk.vanished(lease).await.map(|()| None),
+            Ended::Lost | Ended::Vanished => self.source.vanished(lease).await.map(|()| None),
             Ended::Report(ending) => {
                 let next = (!self.draining.load(Ordering::Acquire)).then(|| self.claimer());
                 tokio::select! {
                     biased;
-                    told = self.desk.finish(lease, ending, next) => told,
+                    told = self.source.finish(lease, ending, next) => told,
                     () = self.taken_away(lease) => {
                         tracing::warn!(execution = %lease.execution, "given up before its end could be reported");
                         return None;
@@ -287,19 +291,19 @@ impl<D: Desk> Inner<D> {
             Some(mut signal) => drop(signal.wait_for(|signal| *signal == Signal::Lost).await),
             None => std::future::pending().await,
         }
-        self.surroundings().pause(LAST_REPORT).await;
+        self.runtime().pause(LAST_REPORT).await;
     }
 
     /// Sends heartbeats, renews the leases, and forwards the answers to the executions.
     async fn heartbeat(self: Arc<Self>, mut over: watch::Receiver<bool>) {
-        let ear = self.desk.listen(vec![Topic::Worker(self.config.id)]);
+        let listener = self.source.listen(vec![Topic::Worker(self.config.id)]);
         let interval = self.config.lease / 3;
         let mut rest = interval;
         loop {
             tokio::select! {
                 biased;
                 _ = over.changed() => return,
-                () = self.desk.disturbed(&ear, self.holding(), rest) => {}
+                () = self.source.disturbed(&listener, self.holding(), rest) => {}
             }
             let leases: Vec<Lease> = self.held().keys().copied().collect();
             match self.renew(&leases).await {
@@ -327,12 +331,12 @@ impl<D: Desk> Inner<D> {
     }
 
     /// Renews the leases. While there is no answer, executions that no other worker can take continue.
-    async fn renew(&self, leases: &[Lease]) -> Result<Beat, D::Error> {
-        let beat = self.desk.heartbeat(self.config.id, leases.to_vec(), self.config.lease);
+    async fn renew(&self, leases: &[Lease]) -> Result<HeartbeatReply, D::Error> {
+        let beat = self.source.heartbeat(self.config.id, leases.to_vec(), self.config.lease);
         let mut beat = std::pin::pin!(beat);
-        let surroundings = self.surroundings();
+        let runtime = self.runtime();
         loop {
-            match surroundings.within(LOOK_MEANWHILE, beat.as_mut()).await {
+            match runtime.within(LOOK_MEANWHILE, beat.as_mut()).await {
                 Some(beat) => return beat,
                 None => self.keep_through_stall(leases),
             }
@@ -345,7 +349,7 @@ impl<D: Desk> Inner<D> {
         if leases.is_empty() {
             return;
         }
-        let kept = self.desk.kept_through_stall(leases);
+        let kept = self.source.kept_through_stall(leases);
         let held = self.held();
         for (lease, until_ms) in kept {
             let Some(sender) = held.get(&lease) else { continue };
@@ -373,13 +377,13 @@ impl<D: Desk> Inner<D> {
         holding
     }
 
-    fn pass_on(&self, leases: &[Lease], beat: &Beat) {
+    fn pass_on(&self, leases: &[Lease], beat: &HeartbeatReply) {
         let held = self.held();
         for (lease, kept) in leases.iter().zip(&beat.kept) {
             let Some(sender) = held.get(lease) else { continue };
             match kept {
                 // An execution that was given up is not taken back.
-                Kept::Held => {
+                LeaseState::Held => {
                     let guard = self.guard(beat.until_ms);
                     sender.send_if_modified(|now| {
                         *now != Signal::Lost && {
@@ -388,7 +392,7 @@ impl<D: Desk> Inner<D> {
                         }
                     });
                 }
-                Kept::Cancel => {
+                LeaseState::Cancel => {
                     sender.send_if_modified(|now| {
                         matches!(now, Signal::Renewed { .. }) && {
                             *now = Signal::Cancel;
@@ -396,7 +400,7 @@ impl<D: Desk> Inner<D> {
                         }
                     });
                 }
-                Kept::Lost => {
+                LeaseState::Lost => {
                     tracing::warn!(execution = %lease.execution, "lease lost: ending the work");
                     sender.send_replace(Signal::Lost);
                 }

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_store::Id;
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease, Sighting, Wanted};
+use sprag_store::ops::{Assignment, Claimer, Ending, EnvironmentRequest, Lease, Sighting};
 
-use crate::{Kept, Made, OnRecord, Provided, Taken};
+use crate::{LeaseState, Made, OnRecord, Provided, Taken};
 
 #[cfg(feature = "openapi")]
 use utoipa::ToSchema;
@@ -73,11 +73,11 @@ wire! {
     /// Work that was received.
     struct Claimed {
         /// The work.
-        pub given: Vec<Given>,
+        pub given: Vec<GivenWork>,
     }
 
     /// A piece of work.
-    struct Given {
+    struct GivenWork {
         /// What to do, and the right to do it.
         #[cfg_attr(feature = "openapi", schema(value_type = Object))]
         pub assignment: Assignment,
@@ -103,7 +103,7 @@ wire! {
         pub lease_ms: i64,
         /// What became of each lease, in the order in which they were told.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
-        pub kept: Vec<Kept>,
+        pub kept: Vec<LeaseState>,
     }
 
     /// Waits until something that is held has to end.
@@ -144,7 +144,7 @@ wire! {
         /// It stood already.
         pub before: bool,
         /// What follows in the same run.
-        pub next: Option<Given>,
+        pub next: Option<GivenWork>,
     }
 
     /// A worker that is known now.
@@ -253,7 +253,7 @@ pub enum Ask {
     /// A request to provide the run's environment.
     Provide {
         /// The environment that the worker needs.
-        wanted: Wanted,
+        wanted: EnvironmentRequest,
         /// The worker's last check of its files; none if there was no environment.
         seen: Option<Sighting>,
     },

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::actors::{answer, synchronize};
-use super::marks::{Known, Mark, check_group, check_run};
+use super::marks::{Mark, RunWithPlan, check_group, check_run};
 use super::pipelines::Pipeline;
 use super::scene::{LEASE, Scene};
 use crate::journal::{Entry, Journal};
@@ -78,7 +78,7 @@ pub(super) fn check(scene: &Scene, follower: Started) {
     let known = known(scene, &journal);
     let marks = marks(scene);
     for (run, marks) in &marks {
-        for wrong in check_run(marks, known.get(run).unwrap_or(&Known::default())) {
+        for wrong in check_run(marks, known.get(run).unwrap_or(&RunWithPlan::default())) {
             scene.finding("marks", format!("run {run}: {wrong}"));
         }
     }
@@ -119,8 +119,8 @@ fn journal(scene: &Scene, follower: Started) -> Journal {
 }
 
 /// What is known of each run besides its marks.
-fn known(scene: &Scene, journal: &Journal) -> BTreeMap<String, Known> {
-    let mut known: BTreeMap<String, Known> = BTreeMap::new();
+fn known(scene: &Scene, journal: &Journal) -> BTreeMap<String, RunWithPlan> {
+    let mut known: BTreeMap<String, RunWithPlan> = BTreeMap::new();
     for run in scene.lines("again") {
         known.entry(run).or_default().again += 1;
     }
@@ -153,7 +153,7 @@ fn marks(scene: &Scene) -> BTreeMap<String, Vec<Mark>> {
     marks
 }
 
-fn groups(scene: &Scene, known: &BTreeMap<String, Known>) {
+fn groups(scene: &Scene, known: &BTreeMap<String, RunWithPlan>) {
     for file in fs::read_dir(scene.path("groups")).into_iter().flatten().flatten() {
         let group = file.file_name().to_string_lossy().into_owned();
         let lines = scene.lines(&format!("groups/{group}"));
@@ -175,7 +175,7 @@ fn endings(
     scene: &Scene,
     journal: &Journal,
     marks: &BTreeMap<String, Vec<Mark>>,
-    known: &BTreeMap<String, Known>,
+    known: &BTreeMap<String, RunWithPlan>,
 ) {
     let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
     for entry in journal.entries.iter().filter(|entry| entry.entity == "run") {

@@ -38,7 +38,7 @@ impl Mark {
 
 /// What is known of a run besides its marks.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Known {
+pub(super) struct RunWithPlan {
     /// How often a person asked to resume, retry or rewind it.
     pub(super) again: usize,
     /// The steps that a fork took over from another run.
@@ -48,7 +48,7 @@ pub(super) struct Known {
 }
 
 /// Checks one run's marks; what is wrong with them.
-pub(super) fn check_run(marks: &[Mark], known: &Known) -> Vec<String> {
+pub(super) fn check_run(marks: &[Mark], known: &RunWithPlan) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut last: BTreeMap<&str, &Mark> = BTreeMap::new();
     for mark in marks {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn wrong(lines: &str) -> Vec<String> {
-        check_run(&marks(lines), &Known::default())
+        check_run(&marks(lines), &RunWithPlan::default())
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
     fn a_question_that_nobody_answered_and_a_second_start_are_seen() {
         let asked = "begin asks a 1 2 1\nend asks a 1 2 1\nbegin asks after 1 2 2";
         assert_eq!(wrong(asked).len(), 1);
-        let known = Known { approved: true, ..Known::default() };
+        let known = RunWithPlan { approved: true, ..RunWithPlan::default() };
         assert_eq!(check_run(&marks(asked), &known), Vec::<String>::new());
         assert_eq!(wrong("begin once one 1 2 1\nbegin once one 2 5 2").len(), 1);
     }

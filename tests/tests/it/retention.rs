@@ -137,7 +137,7 @@ fn e12_a_live_writer_gets_in_while_many_runs_are_forgotten() {
             live.push(new.id);
             store.person().create_run(new).await.expect("a live run is made");
             longest_ms = longest_ms.max(now_ms() - since_ms);
-            store.surroundings().pause(std::time::Duration::from_millis(2)).await;
+            store.runtime().pause(std::time::Duration::from_millis(2)).await;
         }
         let told = gc.finish().expect(0).json();
         assert_eq!(told["forgotten"]["runs"], RUNS, "{told}");

@@ -26,7 +26,7 @@ const LEASES: std::ops::RangeInclusive<Duration> =
 
 /// A request to claim a task.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct ClaimRequest {
     /// The claimer's name, for others to see.
     pub name: String,
     /// The name of the token that the claimer shows; empty for programs of the store's own user. The same name with
@@ -78,8 +78,8 @@ pub fn lease_of(seconds: Option<u64>) -> Duration {
 
 impl ClaimSpec {
     /// Returns the request of a caller that shows this token, with waits no longer than `longest_wait`.
-    pub fn wanted(self, app: &App, longest_wait: Duration, caller: Arc<str>) -> Result<Wanted> {
-        Ok(Wanted {
+    pub fn wanted(self, app: &App, longest_wait: Duration, caller: Arc<str>) -> Result<ClaimRequest> {
+        Ok(ClaimRequest {
             caller,
             board: self.board.as_deref().map(|board| super::known(app, board)).transpose()?,
             name: self.name,
@@ -212,7 +212,10 @@ pub async fn register_agent(app: &App, name: &str, caller: &str, queues: &[Strin
 
 /// Claims a task for a caller that may disconnect while it waits. A task that was just claimed for it is then
 /// released at once, instead of staying claimed until its lease lapses.
-pub async fn claim_for_caller(app: &App, wanted: Wanted) -> Result<std::result::Result<Claimed, Nothing>> {
+pub async fn claim_for_caller(
+    app: &App,
+    wanted: ClaimRequest,
+) -> Result<std::result::Result<Claimed, Nothing>> {
     let (tell, told) = tokio::sync::oneshot::channel();
     let app = app.clone();
     tokio::spawn(async move {
@@ -231,13 +234,13 @@ pub async fn claim_for_caller(app: &App, wanted: Wanted) -> Result<std::result::
 }
 
 /// Claims a task; waits for one, if asked to.
-pub async fn claim(app: &App, wanted: &Wanted) -> Result<std::result::Result<Claimed, Nothing>> {
+pub async fn claim(app: &App, wanted: &ClaimRequest) -> Result<std::result::Result<Claimed, Nothing>> {
     claim_while(app, wanted, || true).await
 }
 
 async fn claim_while(
     app: &App,
-    wanted: &Wanted,
+    wanted: &ClaimRequest,
     is_wanted: impl Fn() -> bool,
 ) -> Result<std::result::Result<Claimed, Nothing>> {
     check_agent_name(&wanted.name)?;
@@ -302,7 +305,7 @@ async fn mind_the_clock(app: &App) -> Result<bool> {
     Ok(acted)
 }
 
-fn queues(wanted: &Wanted) -> Result<Vec<Arc<str>>> {
+fn queues(wanted: &ClaimRequest) -> Result<Vec<Arc<str>>> {
     let mut queues: Vec<Arc<str>> = wanted.queues.iter().map(|queue| queue.as_str().into()).collect();
     queues.extend(wanted.board.iter().map(|board| Arc::clone(&board.queue)));
     queues.sort();
@@ -329,7 +332,7 @@ async fn given(app: &App, assignment: &Assignment) -> Result<Claimed> {
         Ok(spec) => {
             let mut rendered = Err(String::new());
             let run = assignment.lease.execution.run;
-            let guarded = app.store.language().guard(run, assignment.step(), &mut || {
+            let guarded = app.store.evaluator().guard(run, assignment.step(), &mut || {
                 rendered = sprag_worker::render(assignment, &spec);
             });
             guarded.and(rendered)
@@ -398,7 +401,7 @@ fn what_needs_said(app: &App, id: ExecutionId) -> Result<Map<String, Value>> {
 }
 
 /// Returns the reason why there was no task, and after how many seconds to ask again.
-fn why_nothing(app: &App, wanted: &Wanted, queues: &[Arc<str>]) -> Result<Nothing> {
+fn why_nothing(app: &App, wanted: &ClaimRequest, queues: &[Arc<str>]) -> Result<Nothing> {
     let told = |why: &str, retry_after_s| Ok(Nothing { why: why.to_owned(), retry_after_s });
     let mut out = 0;
     for queue in queues {

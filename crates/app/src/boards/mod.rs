@@ -25,7 +25,7 @@ use crate::text::rfc3339;
 use refusals::{invalid, no_board, refused};
 
 pub use claim::{
-    ClaimSpec, Claimed, Done, Held, Nothing, Wanted, agent_id, agent_name, check_agent_name, claim,
+    ClaimRequest, ClaimSpec, Claimed, Done, Held, Nothing, agent_id, agent_name, check_agent_name, claim,
     claim_for_caller, done, fail, heartbeat, lease_of, register_agent, release, start,
 };
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};

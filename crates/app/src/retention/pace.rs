@@ -46,7 +46,7 @@ impl Pace {
     /// Leaves the store to other processes after a transaction that held it for `held`.
     pub(super) async fn rest(&mut self, store: &Store, held: Duration) {
         self.look(store);
-        let now_ms = store.surroundings().boot_ms();
+        let now_ms = store.runtime().boot_ms();
         let busy = self.others_ms.is_some_and(|others_ms| now_ms < others_ms + BUSY_MS);
         let most = if busy { GENTLE } else { BRISK };
         self.budget = match held > LONGEST * 3 / 4 {
@@ -55,14 +55,14 @@ impl Pace {
         }
         .clamp(LEAST, most);
         let gap = if busy { GAP.max(held * 4) } else { GAP.max(held / 2) };
-        store.surroundings().pause(gap).await;
+        store.runtime().pause(gap).await;
     }
 
     /// Checks whether another process has written.
     fn look(&mut self, store: &Store) {
         let Ok(seq) = store.read(|db| db.last_seq()) else { return };
         if self.last_seq.is_some_and(|last| last != seq) {
-            self.others_ms = Some(store.surroundings().boot_ms());
+            self.others_ms = Some(store.runtime().boot_ms());
         }
         self.last_seq = Some(seq);
     }
@@ -79,7 +79,7 @@ where
             Err(error @ Error::Locked { .. }) if tries < TRIES => {
                 tracing::info!(%error, "others are busy: forgetting goes on later");
                 tries += 1;
-                store.surroundings().pause(TRY_AGAIN).await;
+                store.runtime().pause(TRY_AGAIN).await;
             }
             done => return done,
         }

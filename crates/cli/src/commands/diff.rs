@@ -4,7 +4,7 @@ use sprag_app::repository_of;
 use sprag_worker::before;
 use sprag_worktree::{Checkpoint, Repository};
 
-use crate::context::{Context, Known, find_run};
+use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
 use crate::show::{contents, line, plain};
 
@@ -33,8 +33,10 @@ pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) ->
             let last = app.last_finished(id)?.iter().find_map(|step| state(step).ok());
             let begun = repository.recorded_uncommitted(&id.to_string());
             let begun = begun.map_err(|error| Failure::error(error.to_string()))?.map(|state| state.commit);
-            let base =
-                || sprag_app::whole(&app, id).map(|found| found.and_then(|(_, details)| details.base_commit));
+            let base = || {
+                sprag_app::run_environment(&app, id)
+                    .map(|found| found.and_then(|(_, details)| details.base_commit))
+            };
             let base = if begun.is_some() { begun } else { base()? };
             match (base, last) {
                 (Some(base), Some(last)) => (base, last.commit),
@@ -51,7 +53,7 @@ pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) ->
     Ok(Exit::Ok)
 }
 
-fn no_state(known: &Known, repository: &Repository, step: &str) -> Failure {
+fn no_state(known: &RunWithPlan, repository: &Repository, step: &str) -> Failure {
     let all = repository.checkpoints(&known.id().to_string()).unwrap_or_default();
     let names: Vec<&str> = all
         .iter()

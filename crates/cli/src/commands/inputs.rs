@@ -14,7 +14,7 @@ use crate::exit::Failure;
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The inputs as they were written on the command line.
-pub(crate) struct Given<'a> {
+pub(crate) struct RawInputs<'a> {
     /// Each `KEY=VALUE`.
     pub(crate) pairs: &'a [String],
     /// A path, `-`, or JSON.
@@ -24,7 +24,7 @@ pub(crate) struct Given<'a> {
 /// Returns the plan and the complete inputs of a run.
 pub(crate) fn prepare(
     pipeline: &Pipeline,
-    given: &Given<'_>,
+    given: &RawInputs<'_>,
 ) -> Result<(Plan, BTreeMap<String, Value>), Failure> {
     let mut values = given.all.map(read).transpose()?.unwrap_or_default();
     let mut texts = BTreeMap::new();

@@ -8,7 +8,7 @@ use sprag_app::{App, ExecutionRow, Files, Row, StepRow, Topic, find_attempt, log
 use sprag_lifecycle::{ExecutionId, StepNo};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::context::{Context, Known, find_run};
+use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, counted, plain};
 use crate::tails::Tails;
@@ -28,7 +28,7 @@ pub(crate) async fn logs(
     let app = context.app()?;
     let known = find_run(&app, run)?;
     let only = step.map(|step| known.find_step(step, Some(&app))).transpose()?;
-    let wanted = Wanted { app: &app, known: &known, only, attempt };
+    let wanted = LogSelection { app: &app, known: &known, only, attempt };
     let id = known.id();
     let wake = app.subscribe(vec![Topic::Run(id)]);
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -56,15 +56,15 @@ pub(crate) async fn logs(
 }
 
 /// The part of the logs that the user asked for.
-struct Wanted<'a> {
+struct LogSelection<'a> {
     app: &'a App,
-    known: &'a Known,
+    known: &'a RunWithPlan,
     /// One step, or one fan-out with its items.
     only: Option<StepNo>,
     attempt: Option<u32>,
 }
 
-impl Wanted<'_> {
+impl LogSelection<'_> {
     fn is_of(&self, steps: &BTreeMap<StepNo, &StepRow>, id: ExecutionId) -> bool {
         // The output of a fan-out is the output of its items.
         let item_of = steps.get(&id.step).and_then(|step| step.item_of);

@@ -44,7 +44,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease, bus } => {
             let lease = worker::lease(&lease)?;
             let options = run::Options { dry, detach, idempotency_key, slots, lease, bus: broker(bus)? };
-            let given = inputs::Given { pairs: &pairs, all: inputs.as_deref() };
+            let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &file, given, options).await
         }
         Command::Retry { run, step, detach } => {

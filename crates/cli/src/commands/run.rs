@@ -7,14 +7,14 @@ use serde_json::json;
 use sprag_app::bus::Address;
 use sprag_app::view::UncommittedView;
 use sprag_app::{
-    App, Builder, Cancelled, Engine, Id, NewWorker, Row, Started, is_attended, take_from_the_dead,
+    App, Builder, Cancelled, Engine, Id, NewWorker, Row, Started, abandon_dead_owners, is_attended,
 };
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
 
 use super::drawn;
-use super::inputs::{Given, prepare};
+use super::inputs::{RawInputs, prepare};
 use super::worker::drain;
-use crate::context::{Context, Known, find_run, this_program};
+use crate::context::{Context, RunWithPlan, find_run, this_program};
 use crate::exit::{Exit, Failure};
 use crate::live::{Watched, watch};
 use crate::show::{Style, counted, line, plain, span};
@@ -32,7 +32,7 @@ pub(crate) struct Options {
 pub(crate) async fn start(
     context: &Context,
     file: &Path,
-    given: Given<'_>,
+    given: RawInputs<'_>,
     options: Options,
 ) -> Result<Exit, Failure> {
     if options.slots == Some(0) {
@@ -81,7 +81,7 @@ pub(crate) async fn start(
         super::wait::wait(context, Some(&run.to_string()), None).await
     } else {
         let known = find_run(&app, Some(&run.to_string()))?;
-        again(context, &app, &known, false, None).await
+        resume_run(context, &app, &known, false, None).await
     }
 }
 
@@ -217,7 +217,7 @@ impl Attached {
 }
 
 /// Prints the run's outcome, and the next command to try.
-fn outcome(context: &Context, app: &App, known: &Known, status: RunStatus) -> Result<(), Failure> {
+fn outcome(context: &Context, app: &App, known: &RunWithPlan, status: RunStatus) -> Result<(), Failure> {
     let run = known.id();
     if context.json {
         line(&json!({ "type": "result", "run": run, "status": status }).to_string());
@@ -256,7 +256,7 @@ pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure
 pub(crate) async fn resume(context: &Context, run: Option<&str>, detach: bool) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = find_run(&app, run)?;
-    again(context, &app, &known, detach, None).await
+    resume_run(context, &app, &known, detach, None).await
 }
 
 pub(crate) async fn retry(
@@ -276,7 +276,7 @@ pub(crate) async fn retry(
         ))
         .next(format!("wait for it (`sprag wait {id}`), or take it over (`sprag resume {id}`)")));
     }
-    again(context, &app, &known, detach, to).await
+    resume_run(context, &app, &known, detach, to).await
 }
 
 /// Continues a run after something that it had waited for: executes it here, unless another process does.
@@ -296,17 +296,17 @@ pub(crate) async fn go_on(
     if detach || is_attended(app, &row)? {
         return Ok(Exit::Ok);
     }
-    take_from_the_dead(app, &row).await?;
+    abandon_dead_owners(app, &row).await?;
     let attached = Attached::prepare(context, app, run, WorkerOptions::default())?;
     sprag_app::take_over(app, &row, Some(attached.worker()?)).await?;
     attached.see_through(context, app, run, Some(since)).await
 }
 
 /// Continues a run: from a step, from the failed steps, or from where its process died.
-async fn again(
+async fn resume_run(
     context: &Context,
     app: &App,
-    known: &Known,
+    known: &RunWithPlan,
     detach: bool,
     to: Option<StepNo>,
 ) -> Result<Exit, Failure> {
@@ -317,7 +317,7 @@ async fn again(
             .next(format!("run a step again with `sprag retry {id} --step STEP`")));
     }
     if !status.is_terminal() {
-        take_from_the_dead(app, &known.run).await?;
+        abandon_dead_owners(app, &known.run).await?;
     }
     let since = app.last_seq()?;
     let tell = |note: Option<String>| {
@@ -326,10 +326,10 @@ async fn again(
         }
     };
     if detach {
-        tell(sprag_app::again(app, known, to, None).await?);
+        tell(sprag_app::resume_from(app, known, to, None).await?);
         return detached(context, app, id);
     }
     let attached = Attached::prepare(context, app, id, WorkerOptions::default())?;
-    tell(sprag_app::again(app, known, to, Some(attached.worker()?)).await?);
+    tell(sprag_app::resume_from(app, known, to, Some(attached.worker()?)).await?);
     attached.see_through(context, app, id, Some(since)).await
 }

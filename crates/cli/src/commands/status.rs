@@ -6,7 +6,7 @@ use sprag_app::view::StatusView;
 use sprag_app::{Row, StepRow, step_name};
 use sprag_lifecycle::{RunId, WorkKind};
 
-use crate::context::{Context, Known, find_run};
+use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
 use crate::live::why_failed;
 use crate::show::{line, local, span};
@@ -95,7 +95,7 @@ fn in_order<'s>(steps: &'s [StepRow], names: &'s [String]) -> Vec<(&'s StepRow, 
 }
 
 /// Returns the item counts of a fan-out, or the child run of a step; none for other steps.
-fn about(known: &Known, step: &StepRow) -> Option<String> {
+fn about(known: &RunWithPlan, step: &StepRow) -> Option<String> {
     if let Some(list) = step.items {
         let items = list.items;
         let failed = if items.failed > 0 { format!(", {} failed", items.failed) } else { String::new() };

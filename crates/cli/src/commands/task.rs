@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use sprag_app::boards::{self, Claimed, Done, TaskSpec, TaskView, Wanted};
+use sprag_app::boards::{self, ClaimRequest, Claimed, Done, TaskSpec, TaskView};
 use sprag_app::{App, BoardRow, OpenTask, Row};
 use sprag_lifecycle::ExecutionStatus;
 
@@ -240,7 +240,8 @@ async fn claim(
         _ => queues.to_vec(),
     };
     let from = board.as_ref().map_or_else(|| queues.join(", "), |board| board.name.to_string());
-    let wanted = Wanted { name: name.to_owned(), caller: "".into(), board, queues, wait, lease, nonce: 0 };
+    let wanted =
+        ClaimRequest { name: name.to_owned(), caller: "".into(), board, queues, wait, lease, nonce: 0 };
     match boards::claim(app, &wanted).await? {
         Ok(claimed) => given(context, &claimed),
         Err(nothing) if context.json => {

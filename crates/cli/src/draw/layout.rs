@@ -31,7 +31,7 @@ pub(crate) struct Layout {
 
 /// A place in a layer: a box, or a point that a line passes.
 #[derive(Debug, Default)]
-struct Place {
+struct Cell {
     is_box: bool,
     before: Vec<usize>,
     after: Vec<usize>,
@@ -39,7 +39,7 @@ struct Place {
     y: f64,
 }
 
-impl Place {
+impl Cell {
     fn height(&self) -> f64 {
         if self.is_box { BOX_HEIGHT } else { 0.0 }
     }
@@ -56,15 +56,15 @@ pub(crate) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
         .flat_map(|(no, node)| node.needs.iter().map(move |need| (*need, no)))
         .collect();
     let extra: usize = edges.iter().map(|(from, to)| layer_of[*to] - layer_of[*from] - 1).sum();
-    let mut places: Vec<Place> =
-        layer_of.iter().map(|layer| Place { is_box: true, layer: *layer, ..Place::default() }).collect();
+    let mut places: Vec<Cell> =
+        layer_of.iter().map(|layer| Cell { is_box: true, layer: *layer, ..Cell::default() }).collect();
     // The places that each line passes, from box to box.
     let ways: Vec<Vec<usize>> = edges
         .iter()
         .map(|(from, to)| {
             let mut way = vec![*from];
             for layer in layer_of[*from] + 1..if extra > MOST_PLACES { 0 } else { layer_of[*to] } {
-                places.push(Place { layer, ..Place::default() });
+                places.push(Cell { layer, ..Cell::default() });
                 way.push(places.len() - 1);
             }
             way.push(*to);
@@ -108,8 +108,8 @@ pub(crate) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
 }
 
 /// Orders each layer by the mean of its neighbours' ranks, forth and back.
-fn sort(columns: &mut [Vec<usize>], places: &mut [Place]) {
-    let rank = |columns: &[Vec<usize>], places: &mut [Place]| {
+fn sort(columns: &mut [Vec<usize>], places: &mut [Cell]) {
+    let rank = |columns: &[Vec<usize>], places: &mut [Cell]| {
         for column in columns {
             column.iter().enumerate().for_each(|(rank, no)| places[*no].y = rank as f64);
         }
@@ -133,7 +133,7 @@ fn sort(columns: &mut [Vec<usize>], places: &mut [Place]) {
 }
 
 /// Moves each place towards its neighbours, as far as the places beside it allow.
-fn settle(columns: &[Vec<usize>], places: &mut [Place]) {
+fn settle(columns: &[Vec<usize>], places: &mut [Cell]) {
     for column in columns {
         let mut y = 0.0;
         for (at, no) in column.iter().enumerate() {
@@ -171,7 +171,7 @@ fn settle(columns: &[Vec<usize>], places: &mut [Place]) {
 }
 
 /// Returns the distance from the top of one place to the top of the next.
-fn apart(upper: &Place, lower: &Place) -> f64 {
+fn apart(upper: &Cell, lower: &Cell) -> f64 {
     upper.height() + if upper.is_box || lower.is_box { BETWEEN_BOXES } else { BETWEEN_LINES }
 }
 

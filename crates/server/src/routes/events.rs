@@ -52,13 +52,13 @@ struct Which {
 
 /// The filter of a reader: the events that it wants.
 #[derive(Debug, Clone)]
-struct Wanted {
+struct EventFilter {
     run: Option<RunId>,
     entity: Option<String>,
     events: Vec<String>,
 }
 
-impl Wanted {
+impl EventFilter {
     fn wants(&self, told: &Told) -> bool {
         self.run.is_none_or(|run| told.run == Some(run))
             && self.entity.as_deref().is_none_or(|entity| entity == told.entity)
@@ -88,7 +88,7 @@ async fn events(
         (None, None) => None,
     };
     let words = which.event.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
-    let wanted = Wanted { run, entity: which.entity, events: words.map(str::to_owned).collect() };
+    let wanted = EventFilter { run, entity: which.entity, events: words.map(str::to_owned).collect() };
     let after = stream::position(&headers, which.after).map_err(Problem::malformed)?;
     // Subscribed before the journal is read, so that no entry is missed in between.
     let live = app.feed().subscribe();
@@ -113,7 +113,7 @@ async fn board_run(app: &App, name: String) -> Answer<RunId> {
 /// A reader that follows the journal.
 struct Reader {
     app: App,
-    wanted: Wanted,
+    wanted: EventFilter,
     /// The number up to which every entry was sent, or was not wanted.
     after: u64,
     live: Receiver<Arc<Batch>>,

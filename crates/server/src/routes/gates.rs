@@ -4,7 +4,7 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_app::view::GateView;
-use sprag_app::{GateKind, GateRow, Known, gates};
+use sprag_app::{GateKind, GateRow, RunWithPlan, gates};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -76,7 +76,7 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
 }
 
 fn view(app: &App, gate: &GateRow) -> Answer<GateView> {
-    let known = Known::load(app.core(), gate.run)?;
+    let known = RunWithPlan::load(app.core(), gate.run)?;
     Ok(GateView::of(gate, &known.name_of(app.core(), gate.step), app.core().now()))
 }
 

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
-use sprag_app::{Known, LogPlace, Row, Subscription, Topic, find_attempt, log_place};
+use sprag_app::{LogPlace, Row, RunWithPlan, Subscription, Topic, find_attempt, log_place};
 use sprag_lifecycle::ExecutionId;
 use sprag_process::LogReader;
 use utoipa::IntoParams;
@@ -81,7 +81,7 @@ async fn log(
     let attempt = which.attempt;
     let (execution, path, place) = app
         .blocking(move |app| {
-            let known = Known::load(app.core(), run)?;
+            let known = RunWithPlan::load(app.core(), run)?;
             let no = find(app, &known, &step)?;
             let row = find_attempt(app.core(), &known, no, attempt)?;
             let place = log_place(app.core(), app.files(), &row, &step)?;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_app::view::{RunDetail, RunView, StartedView};
-use sprag_app::{Cancelled, Known, Row, RunFilter, RunId, RunRow, Started};
+use sprag_app::{Cancelled, Row, RunFilter, RunId, RunRow, RunWithPlan, Started};
 use sprag_lifecycle::{RunStatus, Word};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -195,8 +195,8 @@ pub(super) async fn row_of(app: &App, run: RunId) -> Answer<RunRow> {
 }
 
 /// Returns a run and its plan.
-pub(super) async fn known(app: &App, run: RunId) -> Answer<Known> {
-    app.blocking(move |app| Ok(Known::load(app.core(), run)?)).await
+pub(super) async fn known(app: &App, run: RunId) -> Answer<RunWithPlan> {
+    app.blocking(move |app| Ok(RunWithPlan::load(app.core(), run)?)).await
 }
 
 /// Show a run and its steps
@@ -213,7 +213,7 @@ async fn show(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answ
 async fn detail(app: &App, run: RunId) -> Answer<Response> {
     let told = app
         .blocking(move |app| {
-            let known = Known::load(app.core(), run)?;
+            let known = RunWithPlan::load(app.core(), run)?;
             let steps = app.core().steps(run)?;
             let missing = sprag_app::missing_logs(app.core(), app.files(), &known)?;
             Ok(RunDetail::of(&known.run, &known.plan, &steps, &missing))
@@ -276,7 +276,7 @@ async fn retry(
     if to.is_none() {
         app.core().require_retryable(run).await?;
     }
-    sprag_app::again(app.core(), &known, to, None).await?;
+    sprag_app::resume_from(app.core(), &known, to, None).await?;
     detail(&app, run).await
 }
 
@@ -293,9 +293,9 @@ async fn retry(
 async fn resume(_: MayRun, State(app): State<App>, RunPath(run): RunPath) -> Answer<Response> {
     let known = known(&app, run).await?;
     if !known.run.status().is_terminal() {
-        sprag_app::take_from_the_dead(app.core(), &known.run).await?;
+        sprag_app::abandon_dead_owners(app.core(), &known.run).await?;
     }
-    sprag_app::again(app.core(), &known, None, None).await?;
+    sprag_app::resume_from(app.core(), &known, None, None).await?;
     detail(&app, run).await
 }
 
@@ -326,7 +326,7 @@ async fn rewind(
 ) -> Answer<Response> {
     let known = known(&app, run).await?;
     let to = known.step_no(&wanted.to)?;
-    sprag_app::again(app.core(), &known, Some(to), None).await?;
+    sprag_app::resume_from(app.core(), &known, Some(to), None).await?;
     detail(&app, run).await
 }
 

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use sprag_app::view::{ExecutionView, StepView};
-use sprag_app::{Explained, Known};
+use sprag_app::{Explained, RunWithPlan};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -36,7 +36,7 @@ struct Steps {
 )]
 async fn steps(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Steps>> {
     app.blocking(move |app| {
-        let known = Known::load(app.core(), run)?;
+        let known = RunWithPlan::load(app.core(), run)?;
         let rows = app.core().steps(run)?;
         let current = rows.iter().filter(|step| sprag_app::view::is_current(&rows, step));
         Ok(Json(Steps { steps: current.map(|step| StepView::of(&known.plan, step)).collect() }))
@@ -69,7 +69,7 @@ async fn step(
     StepPath(step): StepPath,
 ) -> Answer<Json<StepDetail>> {
     app.blocking(move |app| {
-        let known = Known::load(app.core(), run)?;
+        let known = RunWithPlan::load(app.core(), run)?;
         let no = find(app, &known, &step)?;
         let (row, executions) = (app.core().step(run, no)?, app.core().executions(run)?);
         let row = row.ok_or_else(|| Problem::not_found(format!("run {run} has no step {step:?}")))?;
@@ -85,7 +85,7 @@ async fn step(
 }
 
 /// Returns the step that a path names. A step in a path that does not exist is answered with not found.
-pub(super) fn find(app: &App, known: &Known, step: &str) -> Answer<sprag_lifecycle::StepNo> {
+pub(super) fn find(app: &App, known: &RunWithPlan, step: &str) -> Answer<sprag_lifecycle::StepNo> {
     known.find_step(step, Some(app.core())).map_err(|error| {
         let mut problem = Problem::not_found(error.message);
         problem.next = error.next;
@@ -122,7 +122,7 @@ async fn executions(
     Query(which): Query<Which>,
 ) -> Answer<Json<Executions>> {
     app.blocking(move |app| {
-        let known = Known::load(app.core(), run)?;
+        let known = RunWithPlan::load(app.core(), run)?;
         let only = which.step.map(|step| find(app, &known, &step)).transpose()?;
         let rows = app.core().executions(run)?;
         let now = app.core().now();
@@ -144,7 +144,7 @@ async fn executions(
 )]
 async fn explain(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Explained>> {
     app.blocking(move |app| {
-        let known = Known::load(app.core(), run)?;
+        let known = RunWithPlan::load(app.core(), run)?;
         Ok(Json(sprag_app::explain(app.core(), &known)?))
     })
     .await

@@ -53,7 +53,7 @@ struct GraphPlayer<'g> {
 
 /// Plays the graph, checks every operation, and compares the outcome at the end. Returns the number of operations.
 pub fn play(graph: &Graph, seed: u64, disturbances: Disturbances) -> std::result::Result<usize, String> {
-    let tables = Tables::default().speaking(Arc::new(graph.scripts.clone()));
+    let tables = Tables::default().with_evaluator(Arc::new(graph.scripts.clone()));
     let mut player = GraphPlayer {
         graph,
         tables,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{Plan, PlanStep};
-use sprag_store::{ITEM, Language, Prepared, mix};
+use sprag_store::{ITEM, Prepared, SpecEvaluator, mix};
 
 /// A pseudo-random generator that depends only on its seed.
 #[derive(Debug, Clone)]
@@ -132,7 +132,7 @@ pub fn signal_name(spec: &str, item: Option<u32>) -> String {
     format!("{spec}/{}", item.map_or(-1, i64::from))
 }
 
-impl Language for Scripts {
+impl SpecEvaluator for Scripts {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
         let script = self.of(step);
         match names.get(ITEM).and_then(Value::as_u64) {

@@ -1,4 +1,4 @@
-//! The model of an environment and its surroundings: programs on one host that create and remove it, die or miss
+//! The model of an environment and its runtime: programs on one host that create and remove it, die or miss
 //! answers; files that vanish; a run that ends and is resumed in between.
 
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, PlanEnvironment, PlanStep, RunId};
-use sprag_store::ops::{self, Lost, NewRun, NewWorker, Provide, Sighting, Wanted};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Now, Result, Row, Session, Tables, WorkerRow};
+use sprag_store::ops::{self, EnvironmentRequest, Lost, NewRun, NewWorker, Provide, Sighting};
+use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Now, Result, Row, Session, Tables, WorkerRow};
 use stateright::{Model, Property};
 
 use super::spend;
@@ -184,7 +184,7 @@ impl EnvironmentState {
         let is_ready = |row: &&EnvironmentRow| row.status() == EnvironmentStatus::Ready;
         let whole = self.row().filter(is_ready).map(|row| Arc::clone(&row.path));
         let whole = whole.filter(|path| self.disk.get(path) == Some(&Directory::Complete));
-        let wanted = Wanted {
+        let wanted = EnvironmentRequest {
             id: ENVIRONMENT,
             run: run(),
             scope: None,
@@ -243,7 +243,7 @@ impl EnvironmentState {
         if way == Delivery::RequestLost {
             return;
         }
-        let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
         let before = self.row().cloned();
         let outcome = self
             .transact(|session| ops::environment_event(session, ENVIRONMENT, event, Actor::Worker, &given));
@@ -291,7 +291,7 @@ impl EnvironmentState {
             EnvironmentAction::Comes(keeper) => self.register(keeper),
             EnvironmentAction::Speak => {
                 let attempt = self.row().map_or(0, |row| row.provision_attempt);
-                let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+                let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
                 let event = EnvironmentEvent::ProvisionFailed;
                 self.transact(|s| ops::environment_event(s, ENVIRONMENT, event, Actor::Reaper, &given));
             }

@@ -335,7 +335,7 @@ impl Model for PipelineModel {
 
     fn init_states(&self) -> Vec<PipelineState> {
         let mut state = PipelineState {
-            tables: Tables::default().speaking(Arc::new(self.scripts.clone())),
+            tables: Tables::default().with_evaluator(Arc::new(self.scripts.clone())),
             workers: vec![Vec::new(); self.workers],
             messages: BTreeSet::new(),
             held: BTreeSet::new(),

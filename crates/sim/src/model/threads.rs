@@ -3,7 +3,7 @@
 
 use sprag_lifecycle::{Actor, Lifecycle, Thread, ThreadEvent, ThreadStatus, Word};
 use sprag_store::ops::{self, ThreadIntent};
-use sprag_store::{Id, Now, Result, Row, Session, Tables, ThreadGiven, ThreadRow};
+use sprag_store::{Id, Now, Result, Row, Session, Tables, ThreadReport, ThreadRow};
 use stateright::{Model, Property};
 
 use crate::check::Violation;
@@ -55,7 +55,7 @@ impl ThreadState {
         self.violation.get_or_insert(Violation { invariant, seen });
     }
 
-    fn report(&mut self, event: ThreadEvent, actor: Actor, given: ThreadGiven) -> bool {
+    fn report(&mut self, event: ThreadEvent, actor: Actor, given: ThreadReport) -> bool {
         let before = self.row().clone();
         let outcome = self
             .transact(|session| ops::thread_event(session, THREAD, event, actor, &given))
@@ -111,7 +111,7 @@ impl PartialEq for ThreadState {
 /// Checks that the thread's owner can bring it to rest without further requests, and that it can then take the next
 /// turn unless it was archived or deleted.
 fn reaches_rest(mut state: ThreadState) -> bool {
-    let now = |state: &ThreadState| ThreadGiven { turn: state.row().turn, runtime: state.row().runtime };
+    let now = |state: &ThreadState| ThreadReport { turn: state.row().turn, runtime: state.row().runtime };
     for _ in 0..6 {
         let row = state.row().clone();
         match row.status() {
@@ -178,7 +178,7 @@ impl Model for ThreadModel {
         let mut state = state.clone();
         match act {
             ThreadAction::Report(event, actor, turn, runtime) => {
-                state.report(event, actor, ThreadGiven { turn, runtime });
+                state.report(event, actor, ThreadReport { turn, runtime });
             }
             ThreadAction::Request(wish) => {
                 state.transact(|session| ops::thread_intent(session, THREAD, wish));

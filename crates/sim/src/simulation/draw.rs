@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use sprag_executor::Config;
 use sprag_lifecycle::{
     Backoff, Concurrency, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, Spread, WorkKind,
 };
 use sprag_store::ops::Lease;
-use sprag_store::{Language, Prepared, mix};
+use sprag_store::{Prepared, SpecEvaluator, mix};
+use sprag_sweeper::Config;
 
 use super::Options;
 use super::programs::PersonPlan;
@@ -191,7 +191,7 @@ pub struct ScriptEvaluator {
     seed: u64,
 }
 
-impl Language for ScriptEvaluator {
+impl SpecEvaluator for ScriptEvaluator {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
         self.scripts.wanted(step, names)
     }

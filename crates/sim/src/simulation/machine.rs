@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_store::ops::Lease;
-use sprag_store::{Error, Fate, Machine, Row, Task, Topic, Written};
+use sprag_store::{Error, Fate, Row, SimulatedRuntime, Task, Topic, Written};
 use tokio::sync::Notify;
 
 use super::faults::unknown;
 use super::world::{Event, ProgramHandle, State, World};
 use crate::check::{self, Violation};
 
-impl Machine for ProgramHandle {
+impl SimulatedRuntime for ProgramHandle {
     fn boot_ms(&self) -> i64 {
         self.world.now_ms()
     }

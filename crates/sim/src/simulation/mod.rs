@@ -232,7 +232,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Box<Failure>> {
     let world = World::new(store.clone(), clocks, seed, options.clone());
     let mut chance = world.chance(0xd2);
     let (scenario, words) = draw::scenario(&world, &mut chance, options);
-    let _ = store.speaking(Arc::new(words));
+    let _ = store.with_evaluator(Arc::new(words));
     let scenario = Arc::new(scenario);
     let planned =
         faults::draw(&mut Chance(chance.below(1 << 40) as u64), &world.state().nodes, scenario.length_ms);

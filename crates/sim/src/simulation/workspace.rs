@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId};
-use sprag_store::ops::{Provide, Sighting, Wanted};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
+use sprag_store::ops::{EnvironmentRequest, Provide, Sighting};
+use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
 
 use super::world::World;
 use crate::check::Violation;
@@ -82,7 +82,7 @@ impl Keeper {
                 version: row.version(),
                 is_present: self.directory(&row.path) == Some(Directory::Complete),
             });
-            let wanted = Wanted {
+            let wanted = EnvironmentRequest {
                 id: self.store.new_id(),
                 run,
                 scope: None,
@@ -116,7 +116,7 @@ impl Keeper {
         }
         let event =
             if fails { EnvironmentEvent::ProvisionFailed } else { EnvironmentEvent::ProvisionSucceeded };
-        let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { attempt: row.provision_attempt, ..EnvironmentReport::default() };
         let outcome = self.store.claims().environment(row.id, event, given, None).await;
         let is_applied = outcome.map_err(|error| error.to_string())?.is_applied();
         if fails {
@@ -133,7 +133,7 @@ impl Keeper {
         for row in self.store.read(|db| db.environments(false))? {
             if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner)? {
                 let given =
-                    EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+                    EnvironmentReport { attempt: row.provision_attempt, ..EnvironmentReport::default() };
                 let event = EnvironmentEvent::ProvisionFailed;
                 let _ = self.store.reaper().environment(row.id, event, given).await?;
             }
@@ -188,7 +188,7 @@ impl Keeper {
             self.set(&row.path, None);
             EnvironmentEvent::DestroySucceeded
         };
-        let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
         let _ = self.store.claims().environment(row.id, event, given, None).await?;
         Ok(())
     }

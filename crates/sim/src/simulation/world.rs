@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
-use sprag_store::{Clock, Entropy, Machine, Store, Tables, Task, Topic, mix};
+use sprag_store::{Clock, Entropy, SimulatedRuntime, Store, Tables, Task, Topic, mix};
 use tokio::sync::{Notify, watch};
 
 use super::event_log::EventLog;
@@ -375,7 +375,7 @@ pub struct ProgramHandle {
 impl ProgramHandle {
     /// Returns this program's store handle.
     pub fn store(self: &Arc<Self>) -> Store {
-        self.world.store.seen_from(Arc::clone(self) as Arc<dyn Machine>)
+        self.world.store.seen_from(Arc::clone(self) as Arc<dyn SimulatedRuntime>)
     }
 }
 

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use sprag_lifecycle::{ExecutionId, Plan, RunId};
 
 use crate::backend::{Backend, QueueRow, Table};
+use crate::clock::Now;
 use crate::error::{Error, Result};
-use crate::language::{Language, Wordless};
+use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::rows::{
     EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
     Status, StepKey, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
-use crate::seams::Now;
 use crate::session::Session;
 use crate::wake::Topic;
 
@@ -48,16 +48,16 @@ pub struct Tables {
     boards: boards::BoardTables,
     service: service::ServiceRows,
     leftovers: retention::Leftovers,
-    pub(crate) language: Tongue,
+    pub(crate) evaluator: EvaluatorCell,
 }
 
 /// The evaluator of step specs.
 #[derive(Debug, Clone)]
-pub(crate) struct Tongue(pub(crate) Arc<dyn Language>);
+pub(crate) struct EvaluatorCell(pub(crate) Arc<dyn SpecEvaluator>);
 
-impl Default for Tongue {
+impl Default for EvaluatorCell {
     fn default() -> Self {
-        Tongue(Arc::new(Wordless))
+        EvaluatorCell(Arc::new(NoEvaluator))
     }
 }
 
@@ -106,8 +106,8 @@ impl Tables {
     }
 
     /// Sets the evaluator of step specs.
-    pub fn speaking(mut self, language: Arc<dyn Language>) -> Tables {
-        self.language = Tongue(language);
+    pub fn with_evaluator(mut self, evaluator: Arc<dyn SpecEvaluator>) -> Tables {
+        self.evaluator = EvaluatorCell(evaluator);
         self
     }
 

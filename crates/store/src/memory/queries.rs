@@ -10,13 +10,13 @@ use sprag_lifecycle::{
 
 use super::{MemoryTx, REFUSALS_KEPT};
 use crate::backend::{Backend, Candidate, QueueRow};
+use crate::clock::Now;
 use crate::error::Result;
-use crate::language::Language;
+use crate::evaluator::SpecEvaluator;
 use crate::rows::{
     EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow, StepRow,
     TimerRow, WorkerRow,
 };
-use crate::seams::Now;
 
 fn is_open(status: ExecutionStatus) -> bool {
     matches!(status, ExecutionStatus::Scheduled | ExecutionStatus::Running)
@@ -31,8 +31,8 @@ impl Backend for MemoryTx<'_> {
         (self.random)()
     }
 
-    fn language(&self) -> Arc<dyn Language> {
-        Arc::clone(&self.tables.language.0)
+    fn evaluator(&self) -> Arc<dyn SpecEvaluator> {
+        Arc::clone(&self.tables.evaluator.0)
     }
 
     fn last_seq(&mut self) -> Result<u64> {

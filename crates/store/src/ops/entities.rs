@@ -11,7 +11,7 @@ use sprag_lifecycle::{
 use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{EnforcementRow, Id, Row, ThreadGiven, ThreadRow, WorkerGiven, WorkerRow};
+use crate::rows::{EnforcementRow, Id, Row, ThreadReport, ThreadRow, WorkerReport, WorkerRow};
 use crate::session::Session;
 
 /// A worker that registers.
@@ -77,7 +77,7 @@ pub fn worker_event(
     actor: Actor,
     heartbeat_until_ms: Option<i64>,
 ) -> Result<Outcome<WorkerPresence>> {
-    let given = WorkerGiven { now_ms: session.now().steady_ms, process_gone: false };
+    let given = WorkerReport { now_ms: session.now().steady_ms, process_gone: false };
     session.apply::<WorkerRow>(id, event, actor, &given, |row, _| {
         if let Some(until) = heartbeat_until_ms {
             row.heartbeat_until_ms = until;
@@ -134,7 +134,7 @@ pub fn thread_event(
     id: Id,
     event: ThreadEvent,
     actor: Actor,
-    given: &ThreadGiven,
+    given: &ThreadReport,
 ) -> Result<Outcome<Thread>> {
     session.apply::<ThreadRow>(id, event, actor, given, |row, _| {
         if event.opens_turn() {

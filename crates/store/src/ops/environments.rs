@@ -10,13 +10,13 @@ use sprag_lifecycle::{
 use crate::backend::{Backend, Table};
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, WorkerRow};
+use crate::rows::{EnvironmentReport, EnvironmentRow, Id, Row, RunRow, WorkerRow};
 use crate::session::Session;
 
 /// An environment that a worker needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct EnvironmentRequest {
     /// The number of the environment, if it is new.
     pub id: Id,
     /// The run that works in it.
@@ -64,7 +64,7 @@ pub struct Sighting {
 /// the caller's last check of its files; `None` if there was no row.
 pub fn provide_environment(
     session: &mut Session<'_>,
-    wanted: &Wanted,
+    wanted: &EnvironmentRequest,
     seen: Option<Sighting>,
 ) -> Result<Provide> {
     let found = session.db().environments_of(wanted.run)?.into_iter().find(|row| row.scope == wanted.scope);
@@ -101,15 +101,15 @@ pub fn provide_environment(
             if row.owner == Some(wanted.worker) || is_gone(session, row.owner)? =>
         {
             // The worker that was creating it cannot report any more.
-            let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+            let given = EnvironmentReport { attempt: row.provision_attempt, ..EnvironmentReport::default() };
             let _ =
                 environment_event(session, row.id, EnvironmentEvent::ProvisionFailed, Actor::Reaper, &given)?;
         }
         EnvironmentStatus::Destroying if is_gone(session, row.owner)? => {
-            let given = EnvironmentGiven {
+            let given = EnvironmentReport {
                 path_present: is_present,
                 destroyer_gone: true,
-                ..EnvironmentGiven::default()
+                ..EnvironmentReport::default()
             };
             let _ = environment_event(session, row.id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;
         }
@@ -120,7 +120,7 @@ pub fn provide_environment(
         row.path = format!("{}-{}", wanted.path, row.provision_attempt + 1).into();
         row.reason = None;
     })?;
-    let given = EnvironmentGiven::default();
+    let given = EnvironmentReport::default();
     let event = EnvironmentEvent::ProvisionRequested;
     if !environment_event(session, row.id, event, Actor::Executor, &given)?.is_applied() {
         session.note::<EnvironmentRow>(row.id, |row| (row.path, row.reason) = before)?;
@@ -186,7 +186,7 @@ pub fn host_lost(session: &mut Session<'_>, id: Id, since_ms: i64) -> Result<boo
     let reason = format!("its host {} was lost", row.host);
     // An environment in error cannot be lost: it is only created elsewhere.
     if row.status() != EnvironmentStatus::Error {
-        let given = EnvironmentGiven { host_lease_lapsed: true, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { host_lease_lapsed: true, ..EnvironmentReport::default() };
         let event = EnvironmentEvent::HostLost;
         if !environment_event(session, id, event, Actor::Reaper, &given)?.is_applied() {
             return Ok(false);
@@ -214,7 +214,7 @@ pub fn environment_event(
     id: Id,
     event: EnvironmentEvent,
     actor: Actor,
-    given: &EnvironmentGiven,
+    given: &EnvironmentReport,
 ) -> Result<Outcome<Environment>> {
     environment_event_because(session, id, event, actor, given, None)
 }
@@ -225,7 +225,7 @@ pub fn environment_event_because(
     id: Id,
     event: EnvironmentEvent,
     actor: Actor,
-    given: &EnvironmentGiven,
+    given: &EnvironmentReport,
     reason: Option<&str>,
 ) -> Result<Outcome<Environment>> {
     let outcome = session.apply::<EnvironmentRow>(id, event, actor, given, |row, _| {
@@ -275,7 +275,7 @@ pub fn dispatch_destroy(
     };
     if live && !mutant!(CleanedUpUnderARun) {
         // The request is refused and not stored: the end of the run decides again.
-        let given = EnvironmentGiven { path_present, live_users: 1, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { path_present, live_users: 1, ..EnvironmentReport::default() };
         let event = EnvironmentEvent::DestroyDispatched;
         return environment_event(session, id, event, Actor::Worker, &given).map(|_| None);
     }
@@ -297,10 +297,10 @@ pub(super) fn begin_destroy(
         row.cleanup_requested = true;
     })?;
     if row.status() == EnvironmentStatus::Provisioning && gone {
-        let given = EnvironmentGiven { attempt: row.provision_attempt, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { attempt: row.provision_attempt, ..EnvironmentReport::default() };
         let _ = environment_event(session, id, EnvironmentEvent::ProvisionFailed, Actor::Reaper, &given)?;
     }
-    let given = EnvironmentGiven { path_present, destroyer_gone: gone, ..EnvironmentGiven::default() };
+    let given = EnvironmentReport { path_present, destroyer_gone: gone, ..EnvironmentReport::default() };
     if row.status() == EnvironmentStatus::Destroying {
         // The worker that was removing it is gone; some of the files may be left.
         let _ = environment_event(session, id, EnvironmentEvent::DestroyLost, Actor::Reaper, &given)?;

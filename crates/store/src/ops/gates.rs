@@ -11,7 +11,7 @@ use super::cancel_run;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::outside::TIMED_OUT;
-use crate::rows::{ExecutionRow, GateGiven, GateKind, GateRow, Id, Row, RunRow, StepRow, TimerRow};
+use crate::rows::{ExecutionRow, GateKind, GateReport, GateRow, Id, Row, RunRow, StepRow, TimerRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
@@ -26,7 +26,7 @@ pub fn answer_gate(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Resu
 
 /// Records an answer; the caller then advances the step.
 pub(crate) fn note_answer(session: &mut Session<'_>, id: Id, answer: &Arc<str>) -> Result<Outcome<Gate>> {
-    let given = GateGiven { now_ms: session.now().steady_ms };
+    let given = GateReport { now_ms: session.now().steady_ms };
     session.apply::<GateRow>(id, GateEvent::Answered, Actor::Person, &given, |row, _| {
         row.answer = Some(Arc::clone(answer));
     })
@@ -121,7 +121,7 @@ fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
             execution: ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt },
         });
     }
-    let given = GateGiven { now_ms: now.steady_ms };
+    let given = GateReport { now_ms: now.steady_ms };
     let outcome = session.apply::<GateRow>(id, GateEvent::Expired, Actor::Executor, &given, |_, _| {})?;
     if outcome.is_applied() {
         look_at_step_of(session, id)?;

@@ -5,7 +5,7 @@ use sprag_lifecycle::{Actor, Execution, ExecutionEvent, WorkerEvent, WorkerPrese
 use super::Lease;
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionGiven, ExecutionRow, Id, RunRow, WorkerGiven, WorkerRow};
+use crate::rows::{ExecutionReport, ExecutionRow, Id, RunRow, WorkerReport, WorkerRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
@@ -25,7 +25,7 @@ pub fn abandon(session: &mut Session<'_>, lease: Lease, lost: Lost) -> Result<Ou
         Lost::LeaseLapsed => ExecutionEvent::LeaseExpired,
         Lost::ProcessGone => ExecutionEvent::OwnerDied,
     };
-    let given = ExecutionGiven {
+    let given = ExecutionReport {
         fence: lease.fence,
         run_epoch,
         run_live: true,
@@ -51,6 +51,6 @@ pub fn worker_lost(session: &mut Session<'_>, worker: Id, lost: Lost) -> Result<
         Lost::LeaseLapsed => WorkerEvent::HeartbeatLapsed,
         Lost::ProcessGone => WorkerEvent::Died,
     };
-    let given = WorkerGiven { now_ms: session.now().steady_ms, process_gone: lost == Lost::ProcessGone };
+    let given = WorkerReport { now_ms: session.now().steady_ms, process_gone: lost == Lost::ProcessGone };
     session.apply::<WorkerRow>(worker, event, Actor::Reaper, &given, |_, _| {})
 }

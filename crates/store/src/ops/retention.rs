@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use sprag_lifecycle::{RunId, mutant};
 
+use crate::clock::Now;
 use crate::error::Result;
 use crate::retention::{Bite, Part, PlansForgotten};
 use crate::rows::{Id, Row, RunRow};
-use crate::seams::Now;
 use crate::service::HookRow;
 use crate::session::Session;
 

@@ -9,11 +9,11 @@ use sprag_lifecycle::{
 };
 
 use super::NewWorker;
+use crate::clock::fnv;
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepKey, StepRow};
 use crate::run_state::{HeldRun, report_run};
-use crate::seams::fnv;
 use crate::session::Session;
 
 /// A run to create.

@@ -10,12 +10,12 @@ use sprag_lifecycle::{
 };
 
 use crate::backend::{Backend, Candidate, Table};
+use crate::clock::Now;
 use crate::error::Result;
 use crate::gathered::{NoRoom, Room, StepsRead};
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionGiven, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
+use crate::rows::{ExecutionReport, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
 use crate::run_state::HeldRun;
-use crate::seams::Now;
 use crate::session::Session;
 
 /// The right to an execution: the holder of this fence may write to it.
@@ -296,9 +296,9 @@ pub(super) fn lease_clock(now: Now) -> i64 {
     if mutant!(WallClockLeases) { now.wall_ms } else { now.steady_ms }
 }
 
-fn given(session: &mut Session<'_>, lease: Lease) -> Result<ExecutionGiven> {
+fn given(session: &mut Session<'_>, lease: Lease) -> Result<ExecutionReport> {
     let run_epoch = session.get::<RunRow>(lease.execution.run)?.map_or(0, |run| run.epoch);
-    Ok(ExecutionGiven {
+    Ok(ExecutionReport {
         fence: lease.fence,
         run_epoch,
         run_live: true,
@@ -322,7 +322,7 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
         },
     };
     let branch = match plan.environment.is_some() {
-        true => session.language().branch(&plan, &id.run.to_string()),
+        true => session.evaluator().branch(&plan, &id.run.to_string()),
         false => None,
     };
     Ok(Assignment {

@@ -10,9 +10,9 @@ use super::cells::Cell;
 use super::fault::Fault;
 use super::listen::{NOTIFY, message};
 use super::open;
+use super::prefetch::Prefetch;
 use super::state::Lock;
 use super::tx::Tx;
-use super::wanted::Wanted;
 use super::wire::{Ask, Wire};
 use super::writer::Work;
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ pub(super) fn attempt(
     locks: &BTreeSet<Lock>,
     works: &mut [Work],
 ) -> std::result::Result<Done, Failure> {
-    let about = Wanted::by(works.iter().map(|work| work.job.about()));
+    let about = Prefetch::by(works.iter().map(|work| work.job.about()));
     let began = Tx::write(wire, shared, locks.iter(), &about);
     let mut tx = began.map_err(|fault| undo(wire, Failure::Fault(fault)))?;
     let alone = works.len() == 1;

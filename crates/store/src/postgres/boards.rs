@@ -119,7 +119,7 @@ impl Boards for Tx<'_> {
     fn token_key(&mut self) -> Result<Arc<str>> {
         let found = self.one("SELECT value FROM meta WHERE name = 'token_key'", vec![], |r| r.text())?;
         found.ok_or_else(|| Error::Corrupt {
-            path: self.shared.place.path(),
+            path: self.shared.address.path(),
             reason: "it has no key for the tokens of tasks".into(),
         })
     }

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sprag_lifecycle::mutant;
 
-use crate::seams::{Clock, Now, System};
+use crate::clock::{Clock, Now, System};
 
 /// The least difference that counts as a clock put back. A smaller one is a clock adjustment or a slow network.
 const PUT_BACK_MS: i64 = 2_000;

@@ -3,7 +3,7 @@
 use tokio_postgres::config::SslMode;
 use tokio_postgres::error::SqlState;
 
-use super::place::Place;
+use super::address::DatabaseAddress;
 use crate::error::Error;
 
 /// A fault of a connection.
@@ -102,8 +102,8 @@ impl Fault {
     }
 
     /// Returns the error that a person reads.
-    pub(super) fn told(&self, place: &Place, action: &'static str) -> Error {
-        let path = place.path();
+    pub(super) fn told(&self, address: &DatabaseAddress, action: &'static str) -> Error {
+        let path = address.path();
         match self {
             Fault::Newer(found) => {
                 return Error::Newer { path, found: *found, known: super::open::SCHEMA_VERSION };
@@ -113,7 +113,7 @@ impl Fault {
         }
         let Some(code) = self.code() else {
             let reason = match action {
-                "opening" if place.config().get_ssl_mode() == SslMode::Require => format!(
+                "opening" if address.config().get_ssl_mode() == SslMode::Require => format!(
                     "{self}: is a PostgreSQL server with ssl = on running there, whose certificate names this host \
                      and is signed by an authority that is trusted (sslrootcert=FILE in the URL)?"
                 ),
@@ -127,7 +127,7 @@ impl Fault {
                 _ => Error::Io { action, path, reason },
             };
         };
-        let open = |hint: String| Error::Open { path: place.path(), reason: format!("{self}: {hint}") };
+        let open = |hint: String| Error::Open { path: address.path(), reason: format!("{self}: {hint}") };
         match code {
             code if *code == SqlState::INVALID_PASSWORD
                 || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
@@ -135,11 +135,11 @@ impl Fault {
                 open("see the user and the password in the URL, and pg_hba.conf on the server".into())
             }
             code if *code == SqlState::INVALID_CATALOG_NAME => {
-                open(format!("make it with `createdb {}`, or name another in the URL", place.database()))
+                open(format!("make it with `createdb {}`, or name another in the URL", address.database()))
             }
             code if *code == SqlState::INSUFFICIENT_PRIVILEGE => open(format!(
                 "its user needs a schema to make tables in, e.g. GRANT CREATE, USAGE ON SCHEMA public TO {}",
-                place.user()
+                address.user()
             )),
             code if *code == SqlState::INVALID_SCHEMA_NAME => open(
                 "none of the schemas in its search_path exists: make one, e.g. CREATE SCHEMA sprag".into(),

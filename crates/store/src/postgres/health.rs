@@ -4,7 +4,7 @@ use super::cells::Reader;
 use super::fault::Fault;
 use super::open::SCHEMA_VERSION;
 use super::wire::{Ask, Wire};
-use crate::seams::{Clock, System};
+use crate::clock::{Clock, System};
 
 const ABOUT: &str = "SELECT current_setting('server_version'), current_setting('fsync'), \
      current_setting('synchronous_commit'), current_setting('full_page_writes'), \

@@ -34,8 +34,8 @@ pub(super) fn message(topics: &BTreeSet<Topic>) -> String {
 /// Listens until the store is dropped.
 pub(super) async fn listen(shared: Weak<Shared>) {
     let mut pause = Duration::from_millis(50);
-    while let Some(place) = shared.upgrade().map(|shared| shared.place.clone()) {
-        if let Ok((client, mut connection)) = connect(&place).await {
+    while let Some(address) = shared.upgrade().map(|shared| shared.address.clone()) {
+        if let Ok((client, mut connection)) = connect(&address).await {
             let asked = async {
                 // The channel's name is the schema's, which PostgreSQL itself quotes.
                 let sql = "DO $$ BEGIN EXECUTE format('LISTEN %I', 'sprag_' || current_schema()); END $$";

@@ -13,6 +13,7 @@
 //! the job again after the others, in a transaction that begins by waiting for that row. So a transaction waits only
 //! while it holds nothing else, and always in the same order.
 
+mod address;
 mod attempt;
 mod boards;
 mod cells;
@@ -23,7 +24,7 @@ mod fault;
 mod health;
 mod listen;
 mod open;
-mod place;
+mod prefetch;
 mod queries;
 mod retention;
 mod rows;
@@ -32,7 +33,6 @@ mod service;
 mod state;
 mod tls;
 mod tx;
-mod wanted;
 mod wire;
 mod writer;
 
@@ -45,14 +45,14 @@ use std::time::Duration;
 use sprag_lifecycle::{Plan, mutant};
 
 use crate::backend::Backend;
+use crate::clock::{Clock, Entropy, Now};
 use crate::error::{Error, Result};
+use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::job::Job;
-use crate::language::{Language, Wordless};
-use crate::seams::{Clock, Entropy, Now};
 use crate::service::Observer;
 use crate::wake::Hub;
+use address::DatabaseAddress;
 use clock::DatabaseClock;
-use place::Place;
 use sentences::Sentences;
 use tx::Tx;
 use wire::Wire;
@@ -71,7 +71,7 @@ const PLANS_KEPT: usize = 256;
 
 /// The state that all connections of a process share.
 struct Shared {
-    place: Place,
+    address: DatabaseAddress,
     clock: DatabaseClock,
     entropy: Arc<dyn Entropy>,
     sentences: Sentences,
@@ -79,7 +79,7 @@ struct Shared {
     /// The store's count of removed plans when the cached plans were read.
     plans_removed: AtomicI64,
     hub: Arc<Hub>,
-    language: OnceLock<Arc<dyn Language>>,
+    evaluator: OnceLock<Arc<dyn SpecEvaluator>>,
     observer: OnceLock<Arc<dyn Observer>>,
     /// The server's process id of the writer's connection. Its notifications have already reached this process.
     writer: AtomicI32,
@@ -138,17 +138,17 @@ impl Postgres {
     /// Opens the database that this URL names, and creates its tables if they do not exist. Tests pass a `clock` in
     /// place of the database's own.
     pub(crate) fn open(url: &str, clock: Option<Arc<dyn Clock>>, entropy: Arc<dyn Entropy>) -> Result<Self> {
-        let place = Place::parse(url)?;
-        let path = place.path();
+        let address = DatabaseAddress::parse(url)?;
+        let path = address.path();
         let shared = Arc::new(Shared {
-            place,
+            address,
             clock: DatabaseClock::new(clock),
             entropy,
             sentences: Sentences::default(),
             plans: Mutex::default(),
             plans_removed: AtomicI64::new(0),
             hub: Hub::local(),
-            language: OnceLock::new(),
+            evaluator: OnceLock::new(),
             observer: OnceLock::new(),
             writer: AtomicI32::new(0),
         });
@@ -190,13 +190,13 @@ impl Postgres {
     }
 
     /// Sets the evaluator of step specs. The first one that is set stays.
-    pub(crate) fn speak(&self, language: Arc<dyn Language>) {
-        let _ = self.shared.language.set(language);
+    pub(crate) fn set_evaluator(&self, evaluator: Arc<dyn SpecEvaluator>) {
+        let _ = self.shared.evaluator.set(evaluator);
     }
 
     /// Returns the evaluator of step specs.
-    pub(crate) fn language(&self) -> Arc<dyn Language> {
-        self.shared.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
+    pub(crate) fn evaluator(&self) -> Arc<dyn SpecEvaluator> {
+        self.shared.evaluator.get().cloned().unwrap_or_else(|| Arc::new(NoEvaluator))
     }
 
     /// Sets the observer of the writer. The first observer that is set stays.
@@ -211,12 +211,12 @@ impl Postgres {
 
     /// Reads one consistent state of the database, without blocking the writer.
     pub(crate) fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
-        let told = |fault: fault::Fault| fault.told(&self.shared.place, "reading");
+        let told = |fault: fault::Fault| fault.told(&self.shared.address, "reading");
         let mut wire = self.reader()?;
         let begun = match Tx::read(&wire, &self.shared) {
             Err(fault) if fault.is_lost() => {
                 // An idle connection may have died long ago.
-                wire = open::connect_elsewhere(&self.shared.place, self.runtime())
+                wire = open::connect_elsewhere(&self.shared.address, self.runtime())
                     .map_err(told)
                     .inspect_err(|_| self.reader_left())?;
                 Tx::read(&wire, &self.shared)
@@ -262,8 +262,8 @@ impl Postgres {
             }
         }
         drop(readers);
-        open::connect_elsewhere(&self.shared.place, self.runtime())
-            .map_err(|fault| fault.told(&self.shared.place, "opening"))
+        open::connect_elsewhere(&self.shared.address, self.runtime())
+            .map_err(|fault| fault.told(&self.shared.address, "opening"))
             .inspect_err(|_| self.reader_left())
     }
 
@@ -275,7 +275,7 @@ impl Postgres {
     /// Returns a description of the database's state, or an error that says what is wrong with it.
     pub(crate) fn health(&self) -> Result<String> {
         let wire = self.reader()?;
-        let told = health::health(&wire).map_err(|fault| fault.told(&self.shared.place, "checking"));
+        let told = health::health(&wire).map_err(|fault| fault.told(&self.shared.address, "checking"));
         self.reader_left();
         told
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Connection, Socket};
 
+use super::address::DatabaseAddress;
 use super::cells::Cell;
 use super::fault::Fault;
-use super::place::Place;
 use super::tls::Encrypted;
 use super::wire::{Ask, Driver, Wire};
 use super::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
@@ -35,15 +35,18 @@ const OLDEST: i64 = 130_000;
 type Connected = (Client, Connection<Socket, Encrypted>);
 
 /// Connects. The caller must drive the returned connection.
-pub(super) async fn connect(place: &Place) -> std::result::Result<Connected, Fault> {
-    let (client, connection) = place.config().connect(place.tls()).await?;
+pub(super) async fn connect(address: &DatabaseAddress) -> std::result::Result<Connected, Fault> {
+    let (client, connection) = address.config().connect(address.tls()).await?;
     Ok((client, connection))
 }
 
 /// Opens a connection that is driven by the thread that uses it.
-pub(super) fn connect_here(place: &Place, runtime: &Arc<Runtime>) -> std::result::Result<Wire, Fault> {
+pub(super) fn connect_here(
+    address: &DatabaseAddress,
+    runtime: &Arc<Runtime>,
+) -> std::result::Result<Wire, Fault> {
     let driver = Driver::Here(Arc::clone(runtime));
-    let (client, connection) = driver.wait(connect(place))??;
+    let (client, connection) = driver.wait(connect(address))??;
     runtime.spawn(drive(connection));
     let wire = Wire::new(client, driver);
     wire.script(&settings())?;
@@ -51,9 +54,12 @@ pub(super) fn connect_here(place: &Place, runtime: &Arc<Runtime>) -> std::result
 }
 
 /// Opens a connection that is driven by another runtime's threads.
-pub(super) fn connect_elsewhere(place: &Place, runtime: &Runtime) -> std::result::Result<Wire, Fault> {
+pub(super) fn connect_elsewhere(
+    address: &DatabaseAddress,
+    runtime: &Runtime,
+) -> std::result::Result<Wire, Fault> {
     let (send, receive) = std::sync::mpsc::channel();
-    let to = place.clone();
+    let to = address.clone();
     runtime.spawn(async move {
         match connect(&to).await {
             Ok((client, connection)) => {
@@ -63,7 +69,7 @@ pub(super) fn connect_elsewhere(place: &Place, runtime: &Runtime) -> std::result
             Err(fault) => drop(send.send(Err(fault))),
         }
     });
-    let client = receive.recv_timeout(super::place::CONNECT_TIMEOUT * 2).map_err(|_| Fault::Silent)??;
+    let client = receive.recv_timeout(super::address::CONNECT_TIMEOUT * 2).map_err(|_| Fault::Silent)??;
     let wire = Wire::new(client, Driver::Elsewhere);
     wire.script(&settings())?;
     Ok(wire)
@@ -94,22 +100,22 @@ pub(super) fn settings() -> String {
 }
 
 /// Migrates the schema to the newest version, or returns an error with the reason.
-pub(super) fn migrate(wire: &Wire, place: &Place) -> Result<()> {
-    let told = |fault: Fault| fault.told(place, "opening");
+pub(super) fn migrate(wire: &Wire, address: &DatabaseAddress) -> Result<()> {
+    let told = |fault: Fault| fault.told(address, "opening");
     let version = number(wire, "SELECT current_setting('server_version_num')::bigint").map_err(told)?;
     if version < OLDEST {
         let reason = format!("it is PostgreSQL {}: Sprag needs 13 or newer", version / 10_000);
-        return Err(Error::Open { path: place.path(), reason });
+        return Err(Error::Open { path: address.path(), reason });
     }
     // Reads the version first: most processes find the newest schema, and may not be allowed to change it.
-    if found(wire, place)? == SCHEMA_VERSION {
+    if found(wire, address)? == SCHEMA_VERSION {
         return Ok(());
     }
     wire.script("BEGIN").map_err(told)?;
     let done = (|| {
         wire.ask(&[Ask::new("SELECT pg_advisory_xact_lock($1)", [Cell::from(MIGRATING)])]).map_err(told)?;
         // Another server may have migrated it first.
-        let from = found(wire, place)?;
+        let from = found(wire, address)?;
         if from > 0 {
             // No transaction is writing now, and the next writer sees the new version.
             wire.script("SELECT seq FROM journal_head FOR UPDATE").map_err(told)?;
@@ -136,8 +142,8 @@ pub(super) fn migrate(wire: &Wire, place: &Place) -> Result<()> {
 }
 
 /// Returns the schema's version, between 0 (empty) and the newest; an error if the schema is not Sprag's.
-fn found(wire: &Wire, place: &Place) -> Result<i64> {
-    let told = |fault: Fault| fault.told(place, "opening");
+fn found(wire: &Wire, address: &DatabaseAddress) -> Result<i64> {
+    let told = |fault: Fault| fault.told(address, "opening");
     let ours = "SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace \
                 AND relkind = 'r' AND relname = 'journal_head'";
     if number(wire, ours).map_err(told)? == 0 {
@@ -146,7 +152,7 @@ fn found(wire: &Wire, place: &Place) -> Result<i64> {
         return match number(wire, others).map_err(told)? {
             0 => Ok(0),
             _ => Err(Error::Corrupt {
-                path: place.path(),
+                path: address.path(),
                 reason: "another program's tables are in it".into(),
             }),
         };
@@ -154,7 +160,7 @@ fn found(wire: &Wire, place: &Place) -> Result<i64> {
     let version = number(wire, "SELECT value::bigint FROM meta WHERE name = 'schema'").map_err(told)?;
     match version {
         1..=SCHEMA_VERSION => Ok(version),
-        newer => Err(Error::Newer { path: place.path(), found: newer, known: SCHEMA_VERSION }),
+        newer => Err(Error::Newer { path: address.path(), found: newer, known: SCHEMA_VERSION }),
     }
 }
 

@@ -8,14 +8,14 @@ use super::cells::{Cell, Reader};
 use super::tx::Tx;
 use super::wire::Ask;
 use crate::backend::{Backend, Candidate, QueueRow, Table};
+use crate::clock::Now;
 use crate::error::{Error, Result};
-use crate::language::{Language, Wordless};
+use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, Row, RunRow, StepRow,
-    TimerRow, WorkerRow,
+    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Position, Refusal, Row, RunRow,
+    StepRow, TimerRow, WorkerRow,
 };
-use crate::seams::Now;
 use crate::sqlite::intern;
 
 pub(super) fn queue(r: &mut Reader<'_>) -> Result<QueueRow> {
@@ -43,8 +43,8 @@ impl Backend for Tx<'_> {
         self.shared.entropy.next_u64()
     }
 
-    fn language(&self) -> Arc<dyn Language> {
-        self.shared.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
+    fn evaluator(&self) -> Arc<dyn SpecEvaluator> {
+        self.shared.evaluator.get().cloned().unwrap_or_else(|| Arc::new(NoEvaluator))
     }
 
     fn hold(&mut self, run: RunId) -> Result<()> {
@@ -81,7 +81,7 @@ impl Backend for Tx<'_> {
         let found = self.one("SELECT body FROM plans WHERE hash = $1", vec![hash.into()], |r| r.text())?;
         let Some(body) = found else { return Ok(None) };
         let plan: Arc<Plan> = serde_json::from_str(&body).map(Arc::new).map_err(|error| Error::Corrupt {
-            path: self.shared.place.path(),
+            path: self.shared.address.path(),
             reason: format!("plan {hash}: {error}"),
         })?;
         // The process caches the plan only if this transaction cannot have inserted it.
@@ -223,7 +223,7 @@ impl Backend for Tx<'_> {
                 Ok(Refusal {
                     at_ms: r.int()?,
                     entity: intern(r.str()?.to_owned()),
-                    place: Place {
+                    place: Position {
                         run: Some(run),
                         step: r.opt_int()?,
                         attempt: r.opt_int()?,

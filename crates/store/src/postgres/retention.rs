@@ -216,7 +216,7 @@ impl Retention for Tx<'_> {
     fn store_id(&mut self) -> Result<String> {
         let found = self.one("SELECT value FROM meta WHERE name = 'store_id'", vec![], |r| r.text())?;
         found.map(|id| id.to_string()).ok_or_else(|| Error::Corrupt {
-            path: self.shared.place.path(),
+            path: self.shared.address.path(),
             reason: "it has no name of its own".into(),
         })
     }

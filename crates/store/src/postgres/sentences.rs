@@ -9,9 +9,9 @@ use tokio_postgres::Row as Columns;
 
 use super::cells::{Cell, Reader, columns};
 use super::wire::{Ask, Param};
+use crate::clock::fnv;
 use crate::error::Result;
-use crate::rows::{JournalEntry, Place};
-use crate::seams::fnv;
+use crate::rows::{JournalEntry, Position};
 use crate::sqlite::intern;
 
 /// The text of a journal entry, without its entity's number and its time.
@@ -98,7 +98,7 @@ impl Sentences {
             asks.push(over(ADD_SENTENCES, rows));
         }
         let rows = entries.iter().map(|entry| {
-            let Place { run, step, attempt, id } = entry.place;
+            let Position { run, step, attempt, id } = entry.place;
             vec![
                 entry.seq.into(),
                 entry.at_ms.into(),
@@ -126,7 +126,7 @@ impl Sentences {
             let r = &mut Reader::new(row);
             let (seq, at_ms, sentence) = (r.int()?, r.int()?, r.int::<i64>()?);
             let run = r.opt_int::<i64>()?.map(RunId::from_i64);
-            let place = Place { run, step: r.opt_int()?, attempt: r.opt_int()?, id: r.opt_int()? };
+            let place = Position { run, step: r.opt_int()?, attempt: r.opt_int()?, id: r.opt_int()? };
             let note = r.opt_text()?;
             match known.get(&sentence) {
                 Some(Sentence { entity, event, from, to, actor }) => entries.push(JournalEntry {

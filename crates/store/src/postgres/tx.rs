@@ -33,12 +33,12 @@ use super::rows::Stored;
 use super::state::{Lock, Rows, State};
 use super::wire::{Ask, Wire};
 use crate::backend::Table;
+use crate::clock::{Clock, Now, System, fnv};
 use crate::error::{Error, Result};
 use crate::rows::{
     EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, RunRow, Status, StepKey, StepRow, ThreadRow,
     WorkerRow,
 };
-use crate::seams::{Clock, Now, System, fnv};
 
 /// The statement that every transaction asks first: the time, the count of removed plans, and the schema's version.
 pub(super) const STATE: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, s.ahead_ms, \
@@ -215,12 +215,12 @@ impl<'w> Tx<'w> {
         }
         let mut answers = self.ask(vec![Ask::plain(HEAD)], "writing")?;
         if let Err(fault) = self.learn_head(&answers.remove(0)) {
-            let told = fault.told(&self.shared.place, "writing");
+            let told = fault.told(&self.shared.address, "writing");
             self.fault = Some(fault);
             return Err(told);
         }
         self.state.head.ok_or_else(|| Error::Corrupt {
-            path: self.shared.place.path(),
+            path: self.shared.address.path(),
             reason: "the journal has no head".into(),
         })
     }
@@ -245,7 +245,7 @@ impl<'w> Tx<'w> {
         action: &'static str,
     ) -> Result<Vec<Vec<Columns>>> {
         if let Some(fault) = &self.fault {
-            return Err(fault.told(&self.shared.place, action));
+            return Err(fault.told(&self.shared.address, action));
         }
         let mut all = if waiting_too {
             self.state.asks(&self.shared.sentences, self.now.steady_ms)
@@ -264,7 +264,7 @@ impl<'w> Tx<'w> {
                 Ok(answers.split_off(waiting))
             }
             Err(fault) => {
-                let told = fault.told(&self.shared.place, action);
+                let told = fault.told(&self.shared.address, action);
                 self.fault = Some(fault);
                 Err(told)
             }

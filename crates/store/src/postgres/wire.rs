@@ -16,7 +16,7 @@ use tokio_postgres::{Client, Row as Columns, Statement};
 
 use super::cells::Cell;
 use super::fault::Fault;
-use crate::seams::{Clock, System};
+use crate::clock::{Clock, System};
 
 /// The longest wait for an answer. The server's own limits are shorter, so that after this time the connection must be
 /// dead.

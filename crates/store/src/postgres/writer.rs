@@ -16,10 +16,10 @@ use super::state::Lock;
 use super::tx::{STATE, begin_with};
 use super::wire::{Ask, Wire};
 use super::{LOCK_TIMEOUT, Shared};
+use crate::clock::{Clock, System};
 use crate::error::{Error, Result};
-use crate::job::{About, Job};
+use crate::job::{Job, JobScope};
 use crate::ops;
-use crate::seams::{Clock, System};
 use crate::session::{Flushed, Session};
 
 /// The number of operations that may wait in the queue before callers block.
@@ -65,7 +65,7 @@ impl Work {
 struct Look {
     run: RunId,
     steps: Vec<StepNo>,
-    about: About,
+    about: JobScope,
 }
 
 impl Job for Look {
@@ -79,7 +79,7 @@ impl Job for Look {
         }
     }
 
-    fn about(&self) -> &About {
+    fn about(&self) -> &JobScope {
         &self.about
     }
 }
@@ -101,7 +101,7 @@ impl Writer {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| Error::Open { path: shared.place.path(), reason: error.to_string() })?;
+            .map_err(|error| Error::Open { path: shared.address.path(), reason: error.to_string() })?;
         let mut writer = Writer {
             shared,
             runtime: Arc::new(runtime),
@@ -110,10 +110,10 @@ impl Writer {
             later: BTreeMap::new(),
             closing: false,
         };
-        let told = |fault: Fault| fault.told(&writer.shared.place, "opening");
-        let wire = open::connect_here(&writer.shared.place, &writer.runtime).map_err(told)?;
-        open::migrate(&wire, &writer.shared.place)?;
-        writer.adopt(wire).map_err(|fault| fault.told(&writer.shared.place, "opening"))?;
+        let told = |fault: Fault| fault.told(&writer.shared.address, "opening");
+        let wire = open::connect_here(&writer.shared.address, &writer.runtime).map_err(told)?;
+        open::migrate(&wire, &writer.shared.address)?;
+        writer.adopt(wire).map_err(|fault| fault.told(&writer.shared.address, "opening"))?;
         Ok(writer)
     }
 
@@ -179,7 +179,7 @@ impl Writer {
         let looks: Vec<RunId> = self.later.keys().copied().take(LATER_BOUND).collect();
         for run in looks {
             let steps: Vec<StepNo> = self.later.remove(&run).unwrap_or_default().into_iter().collect();
-            let about = About { runs: vec![run], ..About::default() };
+            let about = JobScope { runs: vec![run], ..JobScope::default() };
             let look = Look { run, steps: steps.clone(), about };
             first.push(Work { look: Some((run, steps)), ..Work::new(Box::new(look)) });
         }
@@ -214,19 +214,19 @@ impl Writer {
                         continue;
                     }
                     // These jobs have waited together, so none of them waits again for each of the others.
-                    let error = fault.told(&self.shared.place, "writing");
+                    let error = fault.told(&self.shared.address, "writing");
                     return works.into_iter().for_each(|work| work.job.answer(Err(error.clone())));
                 }
                 Failure::Unknown(reason) | Failure::Lost { reason, .. } => {
                     self.wire = None;
-                    let error = Error::Unknown { path: self.shared.place.path(), reason };
+                    let error = Error::Unknown { path: self.shared.address.path(), reason };
                     return works.into_iter().for_each(|work| work.job.answer(Err(error.clone())));
                 }
                 Failure::Fault(fault) => {
                     if fault.is_about_a_plan() {
                         self.shared.plans().clear();
                     }
-                    fault.told(&self.shared.place, "writing")
+                    fault.told(&self.shared.address, "writing")
                 }
                 Failure::Together => Error::Conflict { entity: "batch", id: "of several operations".into() },
             };
@@ -240,7 +240,7 @@ impl Writer {
 
     fn attempt(&mut self, works: &mut [Work]) -> std::result::Result<attempt::Done, Failure> {
         if self.wire.as_ref().is_none_or(Wire::is_closed) {
-            let wire = open::connect_here(&self.shared.place, &self.runtime).map_err(Failure::Fault)?;
+            let wire = open::connect_here(&self.shared.address, &self.runtime).map_err(Failure::Fault)?;
             self.adopt(wire).map_err(Failure::Fault)?;
         }
         let wire = self.wire.as_ref().expect("it was just made");
@@ -278,7 +278,7 @@ impl Writer {
 
     fn ask_fate(&mut self, xid: i64) -> Option<bool> {
         if self.wire.as_ref().is_none_or(Wire::is_closed) {
-            let wire = open::connect_here(&self.shared.place, &self.runtime).ok()?;
+            let wire = open::connect_here(&self.shared.address, &self.runtime).ok()?;
             self.adopt(wire).ok()?;
         }
         let sql = format!(
@@ -310,7 +310,7 @@ impl Writer {
                 Fate::Busy(_) if work.busy >= BUSY_TRIES => {
                     let waited_ms = LOCK_TIMEOUT.as_millis() as u64;
                     work.job.answer(Err(Error::Locked {
-                        path: self.shared.place.path(),
+                        path: self.shared.address.path(),
                         waited_ms,
                         holder: None,
                     }));

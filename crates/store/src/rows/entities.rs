@@ -7,7 +7,7 @@ use sprag_lifecycle::{
     GateStatus, RunId, StepNo, Thread, ThreadFacts, ThreadStatus, WorkerFacts, WorkerPresence, WorkerStatus,
 };
 
-use super::{Id, Place, Row, Status, WriterOnly};
+use super::{Id, Position, Row, Status, WriterOnly};
 
 /// The place where a run works.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ pub struct EnvironmentRow {
 
 /// The facts that a reporter gives besides an environment's row.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct EnvironmentGiven {
+pub struct EnvironmentReport {
     /// The provision or destroy attempt that the reporter saw.
     pub attempt: u32,
     /// Whether the directory exists.
@@ -60,13 +60,13 @@ pub struct EnvironmentGiven {
 }
 
 impl Row for EnvironmentRow {
-    row_basics!(Environment, Id, EnvironmentGiven);
+    row_basics!(Environment, Id, EnvironmentReport);
 
     fn key(&self) -> Id {
         self.id
     }
 
-    fn facts(&self, given: &EnvironmentGiven) -> EnvironmentFacts {
+    fn facts(&self, given: &EnvironmentReport) -> EnvironmentFacts {
         EnvironmentFacts {
             provision_attempt_matches: given.attempt == self.provision_attempt,
             destroy_attempt_matches: given.attempt == self.destroy_attempt,
@@ -80,8 +80,8 @@ impl Row for EnvironmentRow {
         }
     }
 
-    fn place(&self) -> Place {
-        Place { run: self.run, id: Some(self.id), ..Place::default() }
+    fn place(&self) -> Position {
+        Position { run: self.run, id: Some(self.id), ..Position::default() }
     }
 
     fn note(&self) -> Option<Arc<str>> {
@@ -121,7 +121,7 @@ pub struct ThreadRow {
 
 /// The facts that a reporter gives besides a thread's row.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ThreadGiven {
+pub struct ThreadReport {
     /// The turn that the reporter saw.
     pub turn: u32,
     /// The generation of the agent's process that the reporter saw.
@@ -129,13 +129,13 @@ pub struct ThreadGiven {
 }
 
 impl Row for ThreadRow {
-    row_basics!(Thread, Id, ThreadGiven);
+    row_basics!(Thread, Id, ThreadReport);
 
     fn key(&self) -> Id {
         self.id
     }
 
-    fn facts(&self, given: &ThreadGiven) -> ThreadFacts {
+    fn facts(&self, given: &ThreadReport) -> ThreadFacts {
         ThreadFacts {
             stop_requested: self.stop_requested,
             archived: self.archived,
@@ -145,8 +145,8 @@ impl Row for ThreadRow {
         }
     }
 
-    fn place(&self) -> Place {
-        Place { id: Some(self.id), ..Place::default() }
+    fn place(&self) -> Position {
+        Position { id: Some(self.id), ..Position::default() }
     }
 }
 
@@ -206,7 +206,7 @@ impl GateKind {
 
 /// The facts that a reporter gives besides a gate's row.
 #[derive(Debug, Clone, Copy)]
-pub struct GateGiven {
+pub struct GateReport {
     /// The present time (steady).
     pub now_ms: i64,
 }
@@ -221,18 +221,23 @@ impl GateRow {
 }
 
 impl Row for GateRow {
-    row_basics!(Gate, Id, GateGiven);
+    row_basics!(Gate, Id, GateReport);
 
     fn key(&self) -> Id {
         self.id
     }
 
-    fn facts(&self, given: &GateGiven) -> GateFacts {
+    fn facts(&self, given: &GateReport) -> GateFacts {
         GateFacts { timeout_passed: self.timeout_at_ms > 0 && self.timeout_at_ms <= given.now_ms }
     }
 
-    fn place(&self) -> Place {
-        Place { run: Some(self.run), step: Some(self.step), attempt: Some(self.attempt), id: Some(self.id) }
+    fn place(&self) -> Position {
+        Position {
+            run: Some(self.run),
+            step: Some(self.step),
+            attempt: Some(self.attempt),
+            id: Some(self.id),
+        }
     }
 }
 
@@ -278,7 +283,7 @@ impl WorkerRow {
 
 /// The facts that a reporter gives besides a worker's row.
 #[derive(Debug, Clone, Copy)]
-pub struct WorkerGiven {
+pub struct WorkerReport {
     /// The present time (steady).
     pub now_ms: i64,
     /// Whether its process is gone.
@@ -286,21 +291,21 @@ pub struct WorkerGiven {
 }
 
 impl Row for WorkerRow {
-    row_basics!(WorkerPresence, Id, WorkerGiven);
+    row_basics!(WorkerPresence, Id, WorkerReport);
 
     fn key(&self) -> Id {
         self.id
     }
 
-    fn facts(&self, given: &WorkerGiven) -> WorkerFacts {
+    fn facts(&self, given: &WorkerReport) -> WorkerFacts {
         WorkerFacts {
             heartbeat_overdue: self.heartbeat_until_ms <= given.now_ms,
             process_gone: given.process_gone,
         }
     }
 
-    fn place(&self) -> Place {
-        Place { id: Some(self.id), ..Place::default() }
+    fn place(&self) -> Position {
+        Position { id: Some(self.id), ..Position::default() }
     }
 }
 
@@ -328,7 +333,7 @@ impl Row for EnforcementRow {
 
     fn facts(&self, (): &()) {}
 
-    fn place(&self) -> Place {
-        Place { run: self.run, id: Some(self.id), ..Place::default() }
+    fn place(&self) -> Position {
+        Position { run: self.run, id: Some(self.id), ..Position::default() }
     }
 }

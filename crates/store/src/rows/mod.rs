@@ -8,8 +8,8 @@ use sprag_lifecycle::{
 };
 
 pub use entities::{
-    EnforcementRow, EnvironmentGiven, EnvironmentRow, GateGiven, GateKind, GateRow, ThreadGiven, ThreadRow,
-    WorkerGiven, WorkerRow,
+    EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, ThreadReport,
+    ThreadRow, WorkerReport, WorkerRow,
 };
 
 /// The number that identifies a worker, environment, thread, gate or enforcement.
@@ -22,7 +22,7 @@ pub trait Row: Clone + std::fmt::Debug + Send + 'static {
     /// The type of the key that finds it.
     type Key: Copy + Ord + std::fmt::Debug + Send;
     /// The facts that a reporter gives besides the row, for the predicates.
-    type Given;
+    type Report;
 
     /// Returns the key that finds it.
     fn key(&self) -> Self::Key;
@@ -31,9 +31,9 @@ pub trait Row: Clone + std::fmt::Debug + Send + 'static {
     /// Returns the number of times it was written.
     fn version(&self) -> u32;
     /// Returns the facts that the predicates test.
-    fn facts(&self, given: &Self::Given) -> <Self::Life as Lifecycle>::Facts;
+    fn facts(&self, given: &Self::Report) -> <Self::Life as Lifecycle>::Facts;
     /// Returns its run, step and attempt, for the journal.
-    fn place(&self) -> Place;
+    fn place(&self) -> Position;
     /// Returns further facts for the journal, as a JSON object.
     fn note(&self) -> Option<Arc<str>> {
         None
@@ -57,7 +57,7 @@ pub struct WriterOnly(pub(crate) ());
 
 /// The position of an entity in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Place {
+pub struct Position {
     /// The run.
     pub run: Option<RunId>,
     /// The step.
@@ -72,7 +72,7 @@ macro_rules! row_basics {
     ($life:ty, $key:ty, $given:ty) => {
         type Life = $life;
         type Key = $key;
-        type Given = $given;
+        type Report = $given;
 
         fn status(&self) -> Status<Self> {
             self.status
@@ -148,7 +148,7 @@ pub struct RunRow {
 
 /// The facts that a reporter gives besides a run's row.
 #[derive(Debug, Clone, Copy)]
-pub struct RunGiven {
+pub struct RunReport {
     /// The epoch that the reporter saw.
     pub epoch: u32,
     /// Whether it has waited longer for a place than allowed.
@@ -156,13 +156,13 @@ pub struct RunGiven {
 }
 
 impl Row for RunRow {
-    row_basics!(Run, RunId, RunGiven);
+    row_basics!(Run, RunId, RunReport);
 
     fn key(&self) -> RunId {
         self.id
     }
 
-    fn facts(&self, given: &RunGiven) -> RunFacts {
+    fn facts(&self, given: &RunReport) -> RunFacts {
         RunFacts {
             epoch_matches: given.epoch == self.epoch,
             open: self.open,
@@ -172,8 +172,8 @@ impl Row for RunRow {
         }
     }
 
-    fn place(&self) -> Place {
-        Place { run: Some(self.id), ..Place::default() }
+    fn place(&self) -> Position {
+        Position { run: Some(self.id), ..Position::default() }
     }
 }
 
@@ -278,8 +278,8 @@ impl Row for StepRow {
         *given
     }
 
-    fn place(&self) -> Place {
-        Place { run: Some(self.run), step: Some(self.no), attempt: Some(self.attempt), id: None }
+    fn place(&self) -> Position {
+        Position { run: Some(self.run), step: Some(self.no), attempt: Some(self.attempt), id: None }
     }
 }
 
@@ -329,7 +329,7 @@ pub struct ExecutionRow {
 
 /// The facts that a reporter gives besides an execution's row.
 #[derive(Debug, Clone, Copy)]
-pub struct ExecutionGiven {
+pub struct ExecutionReport {
     /// The fence that the reporter was given.
     pub fence: u32,
     /// The run's present epoch.
@@ -343,13 +343,13 @@ pub struct ExecutionGiven {
 }
 
 impl Row for ExecutionRow {
-    row_basics!(Execution, ExecutionId, ExecutionGiven);
+    row_basics!(Execution, ExecutionId, ExecutionReport);
 
     fn key(&self) -> ExecutionId {
         self.id
     }
 
-    fn facts(&self, given: &ExecutionGiven) -> ExecutionFacts {
+    fn facts(&self, given: &ExecutionReport) -> ExecutionFacts {
         ExecutionFacts {
             cancel_requested: self.cancel_requested,
             run_live: given.run_live,
@@ -361,8 +361,13 @@ impl Row for ExecutionRow {
         }
     }
 
-    fn place(&self) -> Place {
-        Place { run: Some(self.id.run), step: Some(self.id.step), attempt: Some(self.id.attempt), id: None }
+    fn place(&self) -> Position {
+        Position {
+            run: Some(self.id.run),
+            step: Some(self.id.step),
+            attempt: Some(self.id.attempt),
+            id: None,
+        }
     }
 }
 
@@ -376,7 +381,7 @@ pub struct JournalEntry {
     /// The kind of entity.
     pub entity: &'static str,
     /// The position of the entity.
-    pub place: Place,
+    pub place: Position,
     /// The event.
     pub event: &'static str,
     /// The status before.
@@ -425,7 +430,7 @@ pub struct Refusal {
     /// The kind of entity.
     pub entity: &'static str,
     /// The position of the entity.
-    pub place: Place,
+    pub place: Position,
     /// The reported event.
     pub event: &'static str,
     /// The actor that reported it.

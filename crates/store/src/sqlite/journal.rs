@@ -9,7 +9,7 @@ use super::memo::{JOURNAL_ROWS, Sentence, append_sql, intern};
 use super::tx::SqliteTx;
 use crate::backend::Table;
 use crate::error::Result;
-use crate::rows::{JournalEntry, Place, Row, RunRow};
+use crate::rows::{JournalEntry, Position, Row, RunRow};
 
 /// Returns a journal number in SQLite's type.
 fn seq_of(seq: u64) -> i64 {
@@ -83,7 +83,7 @@ impl SqliteTx<'_> {
             statement.raw_bind_parameter(at, value)
         };
         for (entry, sentence) in entries.iter().zip(sentences) {
-            let Place { run, step, attempt, id } = entry.place;
+            let Position { run, step, attempt, id } = entry.place;
             bind(Some(entry.seq as i64))?;
             bind(Some(entry.at_ms))?;
             bind(Some(*sentence))?;
@@ -176,7 +176,7 @@ impl SqliteTx<'_> {
                 seq: seq as u64,
                 at_ms,
                 entity: sentence.entity,
-                place: Place { run: run.map(RunId::from_i64), step, attempt, id },
+                place: Position { run: run.map(RunId::from_i64), step, attempt, id },
                 event: sentence.event,
                 from: sentence.from,
                 to: sentence.to,

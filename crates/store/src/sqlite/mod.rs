@@ -33,10 +33,10 @@ use rusqlite::{Connection, ErrorCode};
 pub(crate) use open::make_private_folder;
 
 use crate::backend::Backend;
+use crate::clock::{Clock, Entropy, Now, System};
 use crate::error::{Error, Result};
+use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::job::Job;
-use crate::language::{Language, Wordless};
-use crate::seams::{Clock, Entropy, Now, System};
 use crate::service::Observer;
 use crate::wake::Hub;
 
@@ -108,7 +108,7 @@ pub(crate) struct Sqlite {
     readers: Mutex<Vec<Connection>>,
     writer: Mutex<Option<std::thread::JoinHandle<()>>>,
     pub(crate) hub: Arc<Hub>,
-    language: Arc<OnceLock<Arc<dyn Language>>>,
+    evaluator: Arc<OnceLock<Arc<dyn SpecEvaluator>>>,
     observer: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 
@@ -131,7 +131,7 @@ impl Sqlite {
         crate::wake::probe(&bells).map_err(|error| open::cannot_make(&bells, &error))?;
         let hub = Hub::shared(&bells)
             .map_err(|error| Error::Open { path: bells.clone(), reason: error.to_string() })?;
-        let language = Arc::new(OnceLock::new());
+        let evaluator = Arc::new(OnceLock::new());
         let observer = Arc::new(OnceLock::new());
         let (jobs, queue) = tokio::sync::mpsc::channel(writer::QUEUE_BOUND);
         let thread = writer::Writer {
@@ -140,7 +140,7 @@ impl Sqlite {
             clock: clock.clone(),
             entropy: Arc::clone(&entropy),
             hub: Arc::clone(&hub),
-            language: Arc::clone(&language),
+            evaluator: Arc::clone(&evaluator),
             observer: Arc::clone(&observer),
         };
         let handle = std::thread::Builder::new()
@@ -156,19 +156,19 @@ impl Sqlite {
             readers: Mutex::default(),
             writer: Mutex::new(Some(handle)),
             hub,
-            language,
+            evaluator,
             observer,
         })
     }
 
     /// Sets the evaluator of step specs. The first one that is set stays.
-    pub(crate) fn speak(&self, language: Arc<dyn Language>) {
-        let _ = self.language.set(language);
+    pub(crate) fn set_evaluator(&self, evaluator: Arc<dyn SpecEvaluator>) {
+        let _ = self.evaluator.set(evaluator);
     }
 
     /// Returns the evaluator of step specs.
-    pub(crate) fn language(&self) -> Arc<dyn Language> {
-        self.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
+    pub(crate) fn evaluator(&self) -> Arc<dyn SpecEvaluator> {
+        self.evaluator.get().cloned().unwrap_or_else(|| Arc::new(NoEvaluator))
     }
 
     /// Sets the observer of the writer. The first observer that is set stays.
@@ -198,7 +198,7 @@ impl Sqlite {
                 clock: &self.clock,
                 entropy: &*self.entropy,
                 path: &self.path,
-                language: &self.language,
+                evaluator: &self.evaluator,
             })
         });
         // A failed read may have ended the transaction already, and its error is the one to return.

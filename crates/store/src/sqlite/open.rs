@@ -12,8 +12,8 @@ use rusqlite::config::DbConfig;
 use sprag_lifecycle::mutant;
 
 use super::{FILE_NAME, SCHEMA_VERSION, SqliteClock, SqliteOptions, translate};
+use crate::clock::{Clock, System};
 use crate::error::{Error, Result};
-use crate::seams::{Clock, System};
 
 /// The migrations. Each takes the schema one version further, in one transaction.
 pub(super) const MIGRATIONS: &[&str] = &[

@@ -9,14 +9,14 @@ use super::memo::{PLANS_KEPT, intern};
 use super::stall::LastCommit;
 use super::tx::SqliteTx;
 use crate::backend::{Backend, Candidate, QueueRow};
+use crate::clock::Now;
 use crate::error::{Error, Result};
-use crate::language::{Language, Wordless};
+use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Place, Refusal, RunRow, StepRow,
+    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Position, Refusal, RunRow, StepRow,
     TimerRow, WorkerRow,
 };
-use crate::seams::Now;
 
 fn execution_id(columns: &Columns<'_>, first: usize) -> rusqlite::Result<ExecutionId> {
     Ok(ExecutionId {
@@ -53,8 +53,8 @@ impl Backend for SqliteTx<'_> {
         self.entropy.next_u64()
     }
 
-    fn language(&self) -> Arc<dyn Language> {
-        self.language.get().cloned().unwrap_or_else(|| Arc::new(Wordless))
+    fn evaluator(&self) -> Arc<dyn SpecEvaluator> {
+        self.evaluator.get().cloned().unwrap_or_else(|| Arc::new(NoEvaluator))
     }
 
     fn last_seq(&mut self) -> Result<u64> {
@@ -215,7 +215,7 @@ impl Backend for SqliteTx<'_> {
                 Ok(Refusal {
                     at_ms: columns.get(0)?,
                     entity: text(1)?,
-                    place: Place {
+                    place: Position {
                         run: Some(run),
                         step: columns.get(2)?,
                         attempt: columns.get(3)?,

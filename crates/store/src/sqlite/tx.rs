@@ -11,10 +11,10 @@ use super::memo::Memo;
 use super::rows::{ReadError, Stored};
 use super::{SqliteClock, translate};
 use crate::backend::Table;
+use crate::clock::Entropy;
 use crate::error::Result;
-use crate::language::Language;
+use crate::evaluator::SpecEvaluator;
 use crate::rows::Status;
-use crate::seams::Entropy;
 
 /// A connection and its cache, inside a transaction.
 pub(super) struct SqliteTx<'c> {
@@ -23,7 +23,7 @@ pub(super) struct SqliteTx<'c> {
     pub(super) clock: &'c SqliteClock,
     pub(super) entropy: &'c dyn Entropy,
     pub(super) path: &'c Path,
-    pub(super) language: &'c OnceLock<Arc<dyn Language>>,
+    pub(super) evaluator: &'c OnceLock<Arc<dyn SpecEvaluator>>,
 }
 
 impl SqliteTx<'_> {

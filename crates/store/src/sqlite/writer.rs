@@ -16,10 +16,10 @@ use super::memo::Memo;
 use super::stall::LastCommit;
 use super::tx::SqliteTx;
 use super::{SqliteClock, open, stall, translate, waited_since};
+use crate::clock::{Clock, Entropy, Now, System};
 use crate::error::{Error, Result};
+use crate::evaluator::SpecEvaluator;
 use crate::job::Job;
-use crate::language::Language;
-use crate::seams::{Clock, Entropy, Now, System};
 use crate::service::Observer;
 use crate::session::{Flushed, Session};
 use crate::wake::Hub;
@@ -59,7 +59,7 @@ pub(super) struct Writer {
     pub(super) clock: SqliteClock,
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) hub: Arc<Hub>,
-    pub(super) language: Arc<OnceLock<Arc<dyn Language>>>,
+    pub(super) evaluator: Arc<OnceLock<Arc<dyn SpecEvaluator>>>,
     pub(super) observer: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 
@@ -255,7 +255,7 @@ impl Writer {
             clock: &self.clock,
             entropy: &*self.entropy,
             path: &self.path,
-            language: &self.language,
+            evaluator: &self.evaluator,
         }
     }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sprag_lifecycle::{Condition, Plan, PlanStep};
-use sprag_store::{Answer, Language, Prepared, Question, Store};
+use sprag_store::{Answer, Prepared, Question, SpecEvaluator, Store};
 
 use crate::common::*;
 
 /// The longest wait of a test for something that happens at once.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A language for which every condition is much work. Each evaluation reports that it has begun and waits for a permit.
+/// A evaluator for which every condition is much work. Each evaluation reports that it has begun and waits for a permit.
 /// The condition is whether step `s0` is done.
 #[derive(Debug)]
 struct Slow {
@@ -23,7 +23,7 @@ struct Slow {
     evaluations: AtomicUsize,
 }
 
-impl Language for Slow {
+impl SpecEvaluator for Slow {
     fn wanted(&self, _: &PlanStep, names: &Value) -> Result<bool, String> {
         self.evaluations.fetch_add(1, Ordering::Relaxed);
         self.begun.send(()).expect("the test listens");
@@ -57,9 +57,9 @@ fn e03_a_condition_is_evaluated_outside_the_writer_and_again_if_its_values_chang
         println!("on {name}");
         let (begun, begins) = sync_channel(16);
         let (permit, permits) = sync_channel(16);
-        let language =
+        let evaluator =
             Arc::new(Slow { begun, permits: Mutex::new(permits), evaluations: AtomicUsize::new(0) });
-        let store: Store = store.clone().speaking(language.clone());
+        let store: Store = store.clone().with_evaluator(evaluator.clone());
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let run = runtime.block_on(create(&store, &plan()));
@@ -81,6 +81,6 @@ fn e03_a_condition_is_evaluated_outside_the_writer_and_again_if_its_values_chang
         }
         runtime.block_on(async { tokio::time::timeout(SOON, waits).await }).expect("soon").unwrap();
         assert_eq!(steps(&store, run)[2], "pending", "it waits for a worker: s0 was done when s1 ended");
-        assert!(language.evaluations.load(Ordering::Relaxed) >= 2, "the second time for other values");
+        assert!(evaluator.evaluations.load(Ordering::Relaxed) >= 2, "the second time for other values");
     }
 }

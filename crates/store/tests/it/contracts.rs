@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use sprag_lifecycle::{Actor, EnvironmentEvent, RunId, ThreadEvent};
-use sprag_store::ops::{self, Lease, Provide, ThreadIntent, Wanted};
-use sprag_store::{EnvironmentGiven, Error, NotApplied, Outcome, Row, RunRow, Table, ThreadGiven, ThreadRow};
+use sprag_store::ops::{self, EnvironmentRequest, Lease, Provide, ThreadIntent};
+use sprag_store::{
+    EnvironmentReport, Error, NotApplied, Outcome, Row, RunRow, Table, ThreadReport, ThreadRow,
+};
 
 #[test]
 fn l04_an_unknown_id_is_not_found() {
@@ -141,7 +143,7 @@ fn l07_a_refusal_is_a_typed_4xx() {
 
 /// Reports an event on a thread, as whoever may.
 async fn thread(store: &sprag_store::Store, id: i64, event: ThreadEvent, who: Actor, turn: u32) -> bool {
-    let given = ThreadGiven { turn, runtime: 1 };
+    let given = ThreadReport { turn, runtime: 1 };
     store.write(move |session| ops::thread_event(session, id, event, who, &given)).await.unwrap().is_applied()
 }
 
@@ -179,7 +181,7 @@ fn l15_l16_a_batch_of_interruptions_skips_the_stale_and_repeats_nothing() {
         assert!(thread(&store, 2, ThreadEvent::TurnCompleted, Actor::Worker, 1).await);
         let interrupt = || {
             store.write(|session| {
-                let given = ThreadGiven { turn: 1, runtime: 1 };
+                let given = ThreadReport { turn: 1, runtime: 1 };
                 (1..=3)
                     .map(|id| {
                         Ok(ops::thread_event(
@@ -204,10 +206,12 @@ fn l15_l16_a_batch_of_interruptions_skips_the_stale_and_repeats_nothing() {
 #[test]
 fn environments_refuse_stale_attempts_and_live_users() {
     on_every_store(|store, _| async move {
-        let given = |attempt| EnvironmentGiven { attempt, path_present: true, ..EnvironmentGiven::default() };
+        let given =
+            |attempt| EnvironmentReport { attempt, path_present: true, ..EnvironmentReport::default() };
         let run = create(&store, &sequence(1)).await;
         let (host, path, details) = ("here".into(), "/w".into(), "{}".into());
-        let wanted = Wanted { id: 1, run, scope: None, host, worker: 7, managed: true, path, details };
+        let wanted =
+            EnvironmentRequest { id: 1, run, scope: None, host, worker: 7, managed: true, path, details };
         let made = store.claims().provide_environment(wanted, None).await.unwrap();
         assert!(matches!(made, Provide::Make(_)));
         let event = |event, who, attempt| {
@@ -223,7 +227,7 @@ fn environments_refuse_stale_attempts_and_live_users() {
         assert!(!event(EnvironmentEvent::ProvisionSucceeded, Actor::Worker, 7).await, "a stale attempt");
         assert!(event(EnvironmentEvent::ProvisionSucceeded, Actor::Worker, 1).await);
         assert!(store.person().request_cleanup(1).await.unwrap());
-        let used = EnvironmentGiven { live_users: 1, ..given(0) };
+        let used = EnvironmentReport { live_users: 1, ..given(0) };
         let refused = store
             .write(move |s| {
                 ops::environment_event(s, 1, EnvironmentEvent::DestroyDispatched, Actor::Worker, &used)

@@ -2,15 +2,15 @@
 
 use crate::common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};
-use sprag_store::ops::{Created, Lost, NewWorker, Provide, Sighting, Wanted};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, Store};
+use sprag_store::ops::{Created, EnvironmentRequest, Lost, NewWorker, Provide, Sighting};
+use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, Store};
 
 const MAKER: Id = 7;
 const REMOVER: Id = 8;
 
-fn wanted(run: RunId, worker: Id) -> Wanted {
+fn wanted(run: RunId, worker: Id) -> EnvironmentRequest {
     let (host, path, details) = ("here".into(), "/w".into(), "{}".into());
-    Wanted { id: 1, run, scope: None, host, worker, managed: true, path, details }
+    EnvironmentRequest { id: 1, run, scope: None, host, worker, managed: true, path, details }
 }
 
 async fn provide(store: &Store, run: RunId, worker: Id, there: bool) -> Provide {
@@ -21,7 +21,7 @@ async fn provide(store: &Store, run: RunId, worker: Id, there: bool) -> Provide 
 
 /// Reports an event of an attempt; whether it was applied.
 async fn report(store: &Store, event: E, attempt: u32) -> bool {
-    let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+    let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
     store.claims().environment(1, event, given, None).await.unwrap().is_applied()
 }
 
@@ -89,7 +89,7 @@ fn one_whose_host_was_lost_is_made_elsewhere_and_what_comes_late_from_there_chan
         assert!(lost(i64::MAX).await);
         assert_eq!((word(&store, run).as_str(), &*row(&store, run).host), ("error", ""));
         assert!(!lost(i64::MAX).await, "once");
-        let elsewhere = Wanted { host: "there".into(), ..wanted(run, REMOVER) };
+        let elsewhere = EnvironmentRequest { host: "there".into(), ..wanted(run, REMOVER) };
         let made = store
             .claims()
             .provide_environment(
@@ -112,7 +112,7 @@ fn l10_a_provision_that_succeeds_too_late_revives_nothing() {
         assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
         end(&store).await;
         // Its maker was given up, and what there was is cleaned up.
-        let given = EnvironmentGiven { attempt: 1, ..EnvironmentGiven::default() };
+        let given = EnvironmentReport { attempt: 1, ..EnvironmentReport::default() };
         assert!(store.reaper().environment(1, E::ProvisionFailed, given).await.unwrap().is_applied());
         assert_eq!(store.claims().dispatch_destroy(1, REMOVER, false).await.unwrap(), None);
         assert_eq!(word(&store, run), "destroyed");

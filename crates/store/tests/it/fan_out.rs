@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::common::language::Plain;
+use crate::common::evaluator::Plain;
 use crate::common::*;
 use serde_json::json;
 use sprag_lifecycle::{

@@ -6,9 +6,9 @@ use crate::common::*;
 use sprag_lifecycle::{
     Concurrency, EnvironmentEvent, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, WorkKind,
 };
-use sprag_store::ops::{Created, NewWorker, Provide, Sighting, Wanted};
+use sprag_store::ops::{Created, EnvironmentRequest, NewWorker, Provide, Sighting};
 use sprag_store::{
-    EnvironmentGiven, EnvironmentRow, ExecutionRow, Id, Language, Prepared, Row, RunRow, Store, Table,
+    EnvironmentReport, EnvironmentRow, ExecutionRow, Id, Prepared, Row, RunRow, SpecEvaluator, Store, Table,
 };
 
 async fn register(store: &Store, id: Id, host: &str) {
@@ -26,7 +26,7 @@ async fn register(store: &Store, id: Id, host: &str) {
 }
 
 async fn provide(store: &Store, run: sprag_lifecycle::RunId, worker: Id, host: &str) -> Provide {
-    let wanted = Wanted {
+    let wanted = EnvironmentRequest {
         id: 1,
         run,
         scope: None,
@@ -42,7 +42,7 @@ async fn provide(store: &Store, run: sprag_lifecycle::RunId, worker: Id, host: &
 }
 
 async fn report(store: &Store, event: EnvironmentEvent, attempt: u32) {
-    let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+    let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
     assert!(store.claims().environment(1, event, given, None).await.unwrap().is_applied());
 }
 
@@ -134,7 +134,7 @@ fn i20_what_is_reserved_to_one_who_was_never_there_goes_to_others() {
 #[derive(Debug)]
 struct Child(Arc<Plan>);
 
-impl Language for Child {
+impl SpecEvaluator for Child {
     fn wanted(&self, _: &PlanStep, _: &serde_json::Value) -> Result<bool, String> {
         Ok(true)
     }
@@ -152,7 +152,7 @@ impl Language for Child {
 #[test]
 fn i16_i17_the_bound_of_a_child_run_ends_with_it() {
     on_every_store(|store, _| async move {
-        let store = store.speaking(Arc::new(Child(sequence(1))));
+        let store = store.with_evaluator(Arc::new(Child(sequence(1))));
         let policy = Policy { timeout_ms: Some(1_000_000), ..Policy::default() };
         let step = PlanStep { policy, work: WorkKind::Child, ..PlanStep::new("child", Vec::new()) };
         let run = create(&store, &Arc::new(Plan::new("parent", vec![step]).unwrap())).await;

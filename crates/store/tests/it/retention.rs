@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::language::Plain;
+use crate::common::evaluator::Plain;
 use crate::common::*;
 use sprag_lifecycle::{Plan, PlanStep, Policy, RunId, Spread, WorkKind};
 use sprag_store::ops::{self, Created, Ending, Forgettable, NewRun};

@@ -27,7 +27,7 @@ fn e15_the_first_to_write_after_a_stall_prolongs_leases_once() {
 
         let other = Connection::open(folder.path().join(FILE_NAME)).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        store.surroundings().pause(STALL).await;
+        store.runtime().pause(STALL).await;
         let [Some(certain_ms)] = kept(&store)[..] else { panic!("nobody can take it away") };
         assert_eq!(certain_ms, 10_000);
         other.execute_batch("ROLLBACK").unwrap();
@@ -38,10 +38,10 @@ fn e15_the_first_to_write_after_a_stall_prolongs_leases_once() {
         assert_eq!(look(&reaper, |db| db.lapsed(now_ms, 10)).len(), 1, "it looks lapsed");
         assert!(!reaper.reaper().expire(held.lease).await.unwrap().is_applied(), "and is not taken");
         // Nobody renews it, and nobody writes: that is no second stall.
-        let deadline_ms = reaper.surroundings().boot_ms() + 30_000;
+        let deadline_ms = reaper.runtime().boot_ms() + 30_000;
         while !reaper.reaper().expire(held.lease).await.unwrap().is_applied() {
-            assert!(reaper.surroundings().boot_ms() < deadline_ms, "a lease without a holder lapses");
-            reaper.surroundings().pause(STALL).await;
+            assert!(reaper.runtime().boot_ms() < deadline_ms, "a lease without a holder lapses");
+            reaper.runtime().pause(STALL).await;
         }
         assert_eq!(kept(&store), [None], "it was taken away");
     });

@@ -7,7 +7,7 @@ use axum::extract::State;
 use sprag_process::ProcessId;
 use sprag_store::ops::{self, Assignment, Claimer, Lease, NewWorker};
 use sprag_store::{Backend, ExecutionRow, Reach, Store, Topic};
-use sprag_worker::{Kept, wire};
+use sprag_worker::{LeaseState, wire};
 use tokio::sync::oneshot;
 
 use super::{MOST_HELD, Worker, check_count, check_lease, checked, done};
@@ -163,8 +163,8 @@ async fn claim_for(store: &Store, claimer: &Claimer, limit: usize) -> Answer<Vec
 }
 
 /// Returns an assignment with the length of its lease, counted from the moment when the request came.
-pub(super) fn given(assignment: Assignment, received_ms: i64) -> wire::Given {
-    wire::Given { lease_ms: assignment.lease_until_ms - received_ms, assignment }
+pub(super) fn given(assignment: Assignment, received_ms: i64) -> wire::GivenWork {
+    wire::GivenWork { lease_ms: assignment.lease_until_ms - received_ms, assignment }
 }
 
 /// Show that a worker is there, and keep what it holds
@@ -191,8 +191,10 @@ pub(crate) async fn heartbeat(
             let mut kept = Vec::with_capacity(leases.len());
             for lease in &leases {
                 kept.push(match ops::not_held(session, id, *lease)? {
-                    Some(_) => Kept::Lost,
-                    None => ops::renew(session, &[*lease], lease_ms)?.pop().map_or(Kept::Lost, Kept::from),
+                    Some(_) => LeaseState::Lost,
+                    None => ops::renew(session, &[*lease], lease_ms)?
+                        .pop()
+                        .map_or(LeaseState::Lost, LeaseState::from),
                 });
             }
             Ok((known, until_ms, kept))

@@ -4,7 +4,7 @@ use axum::extract::State;
 use sprag_app::Environments;
 use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, RunId};
 use sprag_store::ops::{self, Lease};
-use sprag_store::{EnvironmentGiven, EnvironmentRow, Id, Row, RunRow, Session, Table, WorkerRow};
+use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, RunRow, Session, Table, WorkerRow};
 use sprag_worker::{Made, OnRecord, Records, last_finished, wire};
 
 use super::sites::{checked_details, checked_wanted, lost_host};
@@ -100,7 +100,7 @@ fn answer(
                 && row.is_some_and(|row| {
                     row.status() == EnvironmentStatus::Ready && row.provision_attempt == attempt
                 });
-            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
             let (event, reason) = how.event();
             let (reason, actor) = (reason.as_deref(), Actor::Worker);
             let told = |session: &mut Session<'_>| {
@@ -240,7 +240,7 @@ pub(crate) async fn destroyed(
             if row.is_none_or(|row| row.owner != Some(id)) {
                 return Ok(None);
             }
-            let given = EnvironmentGiven { attempt, ..EnvironmentGiven::default() };
+            let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
             ops::environment_event_because(
                 session,
                 environment,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sprag_store::ops::Wanted;
+use sprag_store::ops::EnvironmentRequest;
 use sprag_store::{EnvironmentRow, Id, WorkerRow};
 
 use crate::problem::{Answer, Problem};
@@ -55,15 +55,15 @@ enum Keep {
 /// Checks the environment that this worker asks for: on its own host, at a path that fits the run, under a number
 /// that the server drew.
 pub(super) fn checked_wanted(
-    wanted: Wanted,
+    wanted: EnvironmentRequest,
     id: Id,
     worker: &WorkerRow,
     found: Option<&EnvironmentRow>,
-) -> Answer<Wanted> {
+) -> Answer<EnvironmentRequest> {
     let suffix = wanted.scope.map(|step| format!("-s{step}")).unwrap_or_default();
     check_path(&wanted.path, &format!("{}{suffix}", wanted.run))?;
     let lost_host = found.map(lost_host).unwrap_or_default();
-    Ok(Wanted {
+    Ok(EnvironmentRequest {
         id,
         host: worker.host().into(),
         worker: worker.id,

@@ -28,9 +28,9 @@ mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_executor::{Config, Effect, EffectFuture, Executor, Hosts};
 use sprag_lifecycle::RunId;
 use sprag_store::{Error, Id, Task};
+use sprag_sweeper::{Config, Effect, EffectFuture, Executor, Hosts};
 use tokio::sync::watch;
 
 use super::draw::Scenario;

@@ -77,7 +77,7 @@ pub async fn work(
     };
     if only.is_none() {
         let chance = handle.world.chance(handle.node as u64 ^ (u64::from(handle.life) << 8) ^ 0x1c);
-        drop(store.surroundings().spawn(look_after(keeper, chance)));
+        drop(store.runtime().spawn(look_after(keeper, chance)));
     }
     let _ = worker.run(stop).await;
 }
@@ -102,9 +102,9 @@ pub async fn attached(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>, stop:
     let Some(Created::New(run) | Created::Existing(run)) = asked else { return };
     let executor = executor(Arc::clone(&handle), Arc::clone(&scenario), Some((run, id)));
     let (stop_executor, stops) = watch::channel(false);
-    let executing = store.surroundings().spawn(executor.run(stops));
+    let executing = store.runtime().spawn(executor.run(stops));
     let (stop_worker, stops) = watch::channel(false);
-    let working = store.surroundings().spawn(work(Arc::clone(&handle), scenario, Some((run, id)), stops));
+    let working = store.runtime().spawn(work(Arc::clone(&handle), scenario, Some((run, id)), stops));
     // The process serves only its own run.
     while !*stop.borrow() {
         let row = store.read(|db| Table::<RunRow>::load(db, run));

@@ -4,7 +4,7 @@
 
 pub mod check;
 pub mod child;
-pub mod language;
+pub mod evaluator;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -119,7 +119,7 @@ impl Executor {
             }
             // Many commits in a short time cause one sweep.
             let stopped = stop.wait_for(|stop| *stop);
-            self.store.surroundings().within(SHORTEST_REST, stopped).await;
+            self.store.runtime().within(SHORTEST_REST, stopped).await;
         }
         // Carries out the effects of the last run's end.
         if let Err(error) = self.relay().await {

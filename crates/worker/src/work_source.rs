@@ -2,11 +2,11 @@
 //! it.
 //!
 //! ```text
-//!   Worker ──▶ Desk ──▶ Store                    (here)
+//!   Worker ──▶ WorkSource ──▶ Store                    (here)
 //!                └────▶ a server ──▶ Store       (elsewhere, with a token and no database)
 //! ```
 //!
-//! A desk uses this machine's clock only. It counts a lease from before the store was asked, so that the lease never
+//! A source uses this machine's clock only. It counts a lease from before the store was asked, so that the lease never
 //! lasts longer here than in the store.
 
 use std::fmt;
@@ -15,12 +15,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::RunId;
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{Error, Id, RunRow, Store, Subscription, Surroundings, Table, Topic};
+use sprag_store::{Error, Id, RunRow, Runtime, Store, Subscription, Table, Topic};
 use tokio::sync::watch;
 
 /// An execution that the worker has claimed.
 #[derive(Debug, Clone)]
-pub struct Granted {
+pub struct LeasedWork {
     /// The execution to run, with the lease on it.
     pub assignment: Assignment,
     /// The moment at which the lease lapses unless it is renewed, by this machine's boot clock.
@@ -30,7 +30,7 @@ pub struct Granted {
 /// The result of renewing one lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kept {
+pub enum LeaseState {
     /// Renewed.
     Held,
     /// Renewed, and a cancellation of the execution was requested.
@@ -41,13 +41,13 @@ pub enum Kept {
 
 /// The result of a heartbeat.
 #[derive(Debug)]
-pub struct Beat {
+pub struct HeartbeatReply {
     /// Whether the store still regards this worker as live.
     pub known: bool,
     /// The moment until which all renewed leases are held, by this machine's boot clock.
     pub until_ms: u64,
     /// The result for each lease, in the order of the request.
-    pub kept: Vec<Kept>,
+    pub kept: Vec<LeaseState>,
 }
 
 /// The leases that a worker holds.
@@ -59,32 +59,37 @@ pub struct Holding {
     pub ending: Vec<Lease>,
 }
 
-/// The reason why a desk could not answer.
-pub trait DeskError: fmt::Display + fmt::Debug + Send + Sync + 'static {
+/// The reason why a source could not answer.
+pub trait WorkSourceError: fmt::Display + fmt::Debug + Send + Sync + 'static {
     /// Whether a retry is pointless.
     fn is_final(&self) -> bool;
 }
 
 /// See the module's documentation.
-pub trait Desk: Clone + Send + Sync + 'static {
+pub trait WorkSource: Clone + Send + Sync + 'static {
     /// The error of a request that failed.
-    type Error: DeskError;
+    type Error: WorkSourceError;
     /// A subscription to changes.
-    type Ear: Send + Sync + 'static;
+    type Listener: Send + Sync + 'static;
 
-    /// Returns the machine that this desk runs on: the real one, unless it is simulated.
-    fn surroundings(&self) -> Surroundings {
-        Surroundings::default()
+    /// Returns the machine that this source runs on: the real one, unless it is simulated.
+    fn runtime(&self) -> Runtime {
+        Runtime::default()
     }
 
     /// Subscribes to changes of these topics.
-    fn listen(&self, topics: Vec<Topic>) -> Self::Ear;
+    fn listen(&self, topics: Vec<Topic>) -> Self::Listener;
 
     /// Waits until there may be something to claim, at most for `limit`.
-    fn rest(&self, ear: &Self::Ear, limit: Duration) -> impl Future<Output = ()> + Send;
+    fn rest(&self, listener: &Self::Listener, limit: Duration) -> impl Future<Output = ()> + Send;
 
     /// Waits until an execution that the worker holds may have to stop, at most for `limit`.
-    fn disturbed(&self, ear: &Self::Ear, held: Holding, limit: Duration) -> impl Future<Output = ()> + Send;
+    fn disturbed(
+        &self,
+        listener: &Self::Listener,
+        held: Holding,
+        limit: Duration,
+    ) -> impl Future<Output = ()> + Send;
 
     /// Returns a number that identifies the next claim.
     fn nonce(&self) -> i64;
@@ -98,7 +103,7 @@ pub trait Desk: Clone + Send + Sync + 'static {
         claimer: Claimer,
         limit: usize,
         stop: &mut watch::Receiver<bool>,
-    ) -> impl Future<Output = Result<Vec<Granted>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Vec<LeasedWork>, Self::Error>> + Send;
 
     /// Reports that a worker is live, and renews its leases.
     fn heartbeat(
@@ -106,7 +111,7 @@ pub trait Desk: Clone + Send + Sync + 'static {
         worker: Id,
         leases: Vec<Lease>,
         lease: Duration,
-    ) -> impl Future<Output = Result<Beat, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<HeartbeatReply, Self::Error>> + Send;
 
     /// Returns the moment until which each lease is certain to stay with this worker while no process can write to
     /// the store, by this machine's boot clock. Nothing is known about a lease that is not in the answer.
@@ -121,7 +126,7 @@ pub trait Desk: Clone + Send + Sync + 'static {
         lease: Lease,
         ending: Ending,
         next: Option<Claimer>,
-    ) -> impl Future<Output = Result<Option<Granted>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Option<LeasedWork>, Self::Error>> + Send;
 
     /// Reports that the processes of an execution are gone and that its ending is unknown.
     fn vanished(&self, lease: Lease) -> impl Future<Output = Result<(), Self::Error>> + Send;
@@ -144,7 +149,7 @@ const VANISHED_TRIES: usize = 20;
 /// The wait before a retry after the store failed.
 const RETRY_WAIT: Duration = Duration::from_millis(500);
 
-impl DeskError for Error {
+impl WorkSourceError for Error {
     fn is_final(&self) -> bool {
         matches!(self, Error::Closed | Error::Newer { .. })
     }
@@ -157,24 +162,24 @@ fn is_worth_another_try(error: &Error, tries: usize) -> bool {
 }
 
 /// The store, accessed directly.
-impl Desk for Store {
+impl WorkSource for Store {
     type Error = Error;
-    type Ear = Subscription;
+    type Listener = Subscription;
 
-    fn surroundings(&self) -> Surroundings {
-        Store::surroundings(self).clone()
+    fn runtime(&self) -> Runtime {
+        Store::runtime(self).clone()
     }
 
     fn listen(&self, topics: Vec<Topic>) -> Subscription {
         self.subscribe(topics)
     }
 
-    async fn rest(&self, ear: &Subscription, limit: Duration) {
-        ear.wait(limit).await;
+    async fn rest(&self, listener: &Subscription, limit: Duration) {
+        listener.wait(limit).await;
     }
 
-    async fn disturbed(&self, ear: &Subscription, _: Holding, limit: Duration) {
-        ear.wait(limit).await;
+    async fn disturbed(&self, listener: &Subscription, _: Holding, limit: Duration) {
+        listener.wait(limit).await;
     }
 
     fn nonce(&self) -> i64 {
@@ -190,20 +195,25 @@ impl Desk for Store {
         claimer: Claimer,
         limit: usize,
         _: &mut watch::Receiver<bool>,
-    ) -> Result<Vec<Granted>, Error> {
-        let until_ms = Store::surroundings(self).boot_ms() + claimer.lease_ms as u64;
+    ) -> Result<Vec<LeasedWork>, Error> {
+        let until_ms = Store::runtime(self).boot_ms() + claimer.lease_ms as u64;
         let claimed = self.claims().claim(claimer, limit).await?;
-        Ok(claimed.into_iter().map(|assignment| Granted { assignment, until_ms }).collect())
+        Ok(claimed.into_iter().map(|assignment| LeasedWork { assignment, until_ms }).collect())
     }
 
-    async fn heartbeat(&self, worker: Id, leases: Vec<Lease>, lease: Duration) -> Result<Beat, Error> {
-        let until_ms = Store::surroundings(self).boot_ms() + lease.as_millis() as u64;
+    async fn heartbeat(
+        &self,
+        worker: Id,
+        leases: Vec<Lease>,
+        lease: Duration,
+    ) -> Result<HeartbeatReply, Error> {
+        let until_ms = Store::runtime(self).boot_ms() + lease.as_millis() as u64;
         let (known, renewals) = self.claims().heartbeat(worker, leases, lease.as_millis() as i64).await?;
-        Ok(Beat { known, until_ms, kept: renewals.into_iter().map(Kept::from).collect() })
+        Ok(HeartbeatReply { known, until_ms, kept: renewals.into_iter().map(LeaseState::from).collect() })
     }
 
     fn kept_through_stall(&self, leases: &[Lease]) -> Vec<(Lease, u64)> {
-        let now_ms = Store::surroundings(self).boot_ms();
+        let now_ms = Store::runtime(self).boot_ms();
         let kept = self.claims().kept_through_stall(leases).unwrap_or_else(|error| {
             tracing::warn!(%error, "looking at leases that cannot be renewed");
             Vec::new()
@@ -220,17 +230,17 @@ impl Desk for Store {
         lease: Lease,
         ending: Ending,
         next: Option<Claimer>,
-    ) -> Result<Option<Granted>, Error> {
+    ) -> Result<Option<LeasedWork>, Error> {
         let mut tries = 0;
         loop {
             let until_ms =
-                Store::surroundings(self).boot_ms() + next.as_ref().map_or(0, |next| next.lease_ms as u64);
+                Store::runtime(self).boot_ms() + next.as_ref().map_or(0, |next| next.lease_ms as u64);
             match self.worker(lease).finish(ending.clone(), next.clone()).await {
                 Ok(finished) => {
                     if !finished.outcome.is_applied() {
                         tracing::warn!(execution = %lease.execution, outcome = ?finished.outcome, "result refused");
                     }
-                    return Ok(finished.next.map(|assignment| Granted { assignment, until_ms }));
+                    return Ok(finished.next.map(|assignment| LeasedWork { assignment, until_ms }));
                 }
                 Err(error) if !is_worth_another_try(&error, tries) => return Err(error),
                 Err(error) => {
@@ -242,7 +252,7 @@ impl Desk for Store {
                         tracing::warn!(execution = %lease.execution, %error, tries, "cannot report yet");
                     }
                     tries += 1;
-                    Store::surroundings(self).pause(RETRY_WAIT).await;
+                    Store::runtime(self).pause(RETRY_WAIT).await;
                 }
             }
         }
@@ -255,7 +265,7 @@ impl Desk for Store {
                 Err(error) if tries < VANISHED_TRIES && !error.is_final() => {
                     tracing::warn!(execution = %lease.execution, %error, "cannot report yet");
                     tries += 1;
-                    Store::surroundings(self).pause(RETRY_WAIT).await;
+                    Store::runtime(self).pause(RETRY_WAIT).await;
                 }
                 told => return told.map(drop),
             }
@@ -280,12 +290,12 @@ impl Desk for Store {
     }
 }
 
-impl From<Renewal> for Kept {
+impl From<Renewal> for LeaseState {
     fn from(renewal: Renewal) -> Self {
         match renewal {
-            Renewal::Held { cancel_requested: false, .. } => Kept::Held,
-            Renewal::Held { cancel_requested: true, .. } => Kept::Cancel,
-            Renewal::Lost => Kept::Lost,
+            Renewal::Held { cancel_requested: false, .. } => LeaseState::Held,
+            Renewal::Held { cancel_requested: true, .. } => LeaseState::Cancel,
+            Renewal::Lost => LeaseState::Lost,
         }
     }
 }

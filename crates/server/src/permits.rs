@@ -10,22 +10,22 @@ use hyper::body::{Frame, SizeHint};
 
 /// The number of things that each caller has open, up to a limit.
 #[derive(Debug)]
-pub(crate) struct Places<K> {
+pub(crate) struct Permits<K> {
     most: usize,
     taken: Mutex<BTreeMap<K, usize>>,
 }
 
 /// One place, given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<K: Ord + Copy> {
-    places: Arc<Places<K>>,
+pub(crate) struct Permit<K: Ord + Copy> {
+    places: Arc<Permits<K>>,
     whose: K,
 }
 
-impl<K: Ord + Copy> Places<K> {
+impl<K: Ord + Copy> Permits<K> {
     /// Allows each caller this many, and at least one.
-    pub(crate) fn new(most: usize) -> Arc<Places<K>> {
-        Arc::new(Places { most: most.max(1), taken: Mutex::default() })
+    pub(crate) fn new(most: usize) -> Arc<Permits<K>> {
+        Arc::new(Permits { most: most.max(1), taken: Mutex::default() })
     }
 
     /// Returns the number that each caller may have.
@@ -34,7 +34,7 @@ impl<K: Ord + Copy> Places<K> {
     }
 
     /// Takes a place; none if the caller has all that it may have.
-    pub(crate) fn take(self: &Arc<Self>, whose: K) -> Option<Place<K>> {
+    pub(crate) fn take(self: &Arc<Self>, whose: K) -> Option<Permit<K>> {
         let mut taken = self.taken();
         let count = taken.entry(whose).or_default();
         if *count >= self.most {
@@ -42,7 +42,7 @@ impl<K: Ord + Copy> Places<K> {
         }
         *count += 1;
         drop(taken);
-        Some(Place { places: Arc::clone(self), whose })
+        Some(Permit { places: Arc::clone(self), whose })
     }
 
     fn taken(&self) -> MutexGuard<'_, BTreeMap<K, usize>> {
@@ -50,7 +50,7 @@ impl<K: Ord + Copy> Places<K> {
     }
 }
 
-impl<K: Ord + Copy> Drop for Place<K> {
+impl<K: Ord + Copy> Drop for Permit<K> {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         if let Some(count) = taken.get_mut(&self.whose) {
@@ -64,13 +64,13 @@ impl<K: Ord + Copy> Drop for Place<K> {
 }
 
 /// Returns a body that keeps its caller's place until its last byte was sent, or until the client disconnects.
-pub(crate) fn hold<K: Ord + Copy + Send + Unpin + 'static>(body: Body, place: Place<K>) -> Body {
+pub(crate) fn hold<K: Ord + Copy + Send + Unpin + 'static>(body: Body, place: Permit<K>) -> Body {
     Body::new(Holding { body, _place: place })
 }
 
 struct Holding<K: Ord + Copy> {
     body: Body,
-    _place: Place<K>,
+    _place: Permit<K>,
 }
 
 impl<K: Ord + Copy + Unpin> HttpBody for Holding<K> {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn e04_a_caller_has_so_many_places_and_others_have_their_own() {
-        let places = Places::new(2);
+        let places = Permits::new(2);
         let first = places.take("a").expect("a place");
         let _second = places.take("a").expect("a place");
         assert!(places.take("a").is_none() && places.take("b").is_some());
@@ -112,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn e04_a_body_keeps_its_place_until_it_ends() {
-        let places = Places::new(1);
+        let places = Permits::new(1);
         let body = hold(Body::from("text"), places.take(7).expect("a place"));
         assert_eq!(body.size_hint().exact(), Some(4), "its length is known as before");
         assert!(places.take(7).is_none());

@@ -1,5 +1,5 @@
 //! The machine on which a store is used: waiting, concurrent tasks, and the transport of writes to the store. In
-//! production that is the runtime, with nothing in between. A simulation supplies a [`Machine`], and then runs the
+//! production that is the runtime, with nothing in between. A simulation supplies a [`SimulatedRuntime`], and then runs the
 //! same code that ships.
 
 use std::collections::BTreeSet;
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
+use crate::clock::{Clock, System};
 use crate::error::{Error, Result};
 use crate::rows::JournalEntry;
-use crate::seams::{Clock, System};
 use crate::session::Session;
 use crate::wake::Topic;
 
@@ -43,7 +43,7 @@ pub struct Written {
 }
 
 /// The machine of a simulation.
-pub trait Machine: Send + Sync + 'static {
+pub trait SimulatedRuntime: Send + Sync + 'static {
     /// Returns the milliseconds since the machine started.
     fn boot_ms(&self) -> i64;
     /// Waits for a while.
@@ -60,15 +60,15 @@ pub trait Machine: Send + Sync + 'static {
 
 /// The machine on which a program runs: the real one, unless it is simulated.
 #[derive(Clone, Default)]
-pub struct Surroundings(pub(crate) Option<Arc<dyn Machine>>);
+pub struct Runtime(pub(crate) Option<Arc<dyn SimulatedRuntime>>);
 
-impl fmt::Debug for Surroundings {
+impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "simulated" } else { "real" })
     }
 }
 
-impl Surroundings {
+impl Runtime {
     /// Returns the milliseconds since the machine started, sleep included.
     pub fn boot_ms(&self) -> u64 {
         let boot_ms = self.0.as_ref().map_or_else(|| System.boot_ms(), |machine| machine.boot_ms());
@@ -110,7 +110,7 @@ impl Surroundings {
 }
 
 /// Writes through a simulated machine. The write itself is one moment: nothing else happens during it.
-pub(crate) async fn write<T, F, C>(machine: &dyn Machine, mut operation: F, commit: C) -> Result<T>
+pub(crate) async fn write<T, F, C>(machine: &dyn SimulatedRuntime, mut operation: F, commit: C) -> Result<T>
 where
     F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
     T: Send + 'static,

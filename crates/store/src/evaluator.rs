@@ -10,7 +10,7 @@ use crate::answers::{Answer, Question};
 
 /// Reads specs. The store calls it inside the writing transaction, or between two tries of one, so it must be pure:
 /// the same names always give the same answer. A text that cannot be filled in is an error, and fails the step.
-pub trait Language: Debug + Send + Sync {
+pub trait SpecEvaluator: Debug + Send + Sync {
     /// Whether the step's own condition holds.
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String>;
     /// Returns the list of the step's fan-out.
@@ -26,7 +26,7 @@ pub trait Language: Debug + Send + Sync {
     /// Answers a question with the full budget of a step.
     fn answer(&self, question: Question, step: &PlanStep, names: &Value) -> Result<Answer, String> {
         match question {
-            Question::Wanted => self.wanted(step, names).map(Answer::Wanted),
+            Question::Condition => self.wanted(step, names).map(Answer::Condition),
             Question::Items => self.items(step, names).map(Answer::Items),
             Question::Prepare => self.prepare(step, names).map(Answer::Prepared),
         }
@@ -89,26 +89,26 @@ pub enum Prepared {
     },
 }
 
-/// A language without words, for programs that only run steps which a worker executes from start to end.
+/// A evaluator without words, for programs that only run steps which a worker executes from start to end.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wordless;
+pub struct NoEvaluator;
 
-impl Wordless {
+impl NoEvaluator {
     fn refuse<T>(step: &PlanStep) -> Result<T, String> {
         Err(format!("this program cannot read what step `{}` asks for", step.id))
     }
 }
 
-impl Language for Wordless {
+impl SpecEvaluator for NoEvaluator {
     fn wanted(&self, step: &PlanStep, _: &Value) -> Result<bool, String> {
-        Wordless::refuse(step)
+        NoEvaluator::refuse(step)
     }
 
     fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, String> {
-        Wordless::refuse(step)
+        NoEvaluator::refuse(step)
     }
 
     fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, String> {
-        Wordless::refuse(step)
+        NoEvaluator::refuse(step)
     }
 }

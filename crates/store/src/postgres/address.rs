@@ -16,15 +16,15 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A database, described by its URL.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct DatabaseAddress {
     config: Config,
     tls: Tls,
     shown: String,
 }
 
-impl Place {
+impl DatabaseAddress {
     /// Parses a URL (`postgres://user:password@host:port/database?sslmode=require&sslrootcert=…`).
-    pub(super) fn parse(url: &str) -> Result<Place> {
+    pub(super) fn parse(url: &str) -> Result<DatabaseAddress> {
         let (url, encryption) = Encryption::asked_for(url);
         let tls =
             encryption.tls().map_err(|reason| Error::Open { path: "the PostgreSQL URL".into(), reason })?;
@@ -66,7 +66,7 @@ impl Place {
         let user = config.get_user().unwrap_or("?").to_owned();
         let database = config.get_dbname().unwrap_or(&user).to_owned();
         let shown = format!("postgres://{user}@{}/{database}", hosts.join(","));
-        Ok(Place { config, tls, shown })
+        Ok(DatabaseAddress { config, tls, shown })
     }
 
     pub(super) fn config(&self) -> &Config {
@@ -135,13 +135,14 @@ mod tests {
 
     #[test]
     fn a_password_is_never_shown() {
-        let place = Place::parse("postgres://ann:hush@db.example:6000/work?connect_timeout=3").unwrap();
-        assert_eq!(place.path().to_str(), Some("postgres://ann@db.example:6000/work"));
+        let address =
+            DatabaseAddress::parse("postgres://ann:hush@db.example:6000/work?connect_timeout=3").unwrap();
+        assert_eq!(address.path().to_str(), Some("postgres://ann@db.example:6000/work"));
         for bad in ["postgres://ann:hush@host:port/work", "postgres://ann:hush@host/work?colour=hush"] {
-            let Err(error) = Place::parse(bad) else { panic!("{bad} is no URL") };
+            let Err(error) = DatabaseAddress::parse(bad) else { panic!("{bad} is no URL") };
             assert!(!error.to_string().contains("hush@"), "{error}");
         }
-        assert!(Place::parse("postgres:///work").is_err(), "no host");
+        assert!(DatabaseAddress::parse("postgres:///work").is_err(), "no host");
     }
 
     #[test]
@@ -154,7 +155,8 @@ mod tests {
             let (rest, asked) = Encryption::asked_for(plain);
             assert!(rest == plain && !asked.wanted, "{plain}");
         }
-        let missing = Place::parse("postgres://ann@h/d?sslmode=require&sslrootcert=/nowhere/ca.pem");
+        let missing =
+            DatabaseAddress::parse("postgres://ann@h/d?sslmode=require&sslrootcert=/nowhere/ca.pem");
         let Err(error) = missing else { panic!("there is no such file") };
         assert!(error.to_string().contains("sslrootcert: /nowhere/ca.pem"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! A language for tests: a spec is JSON that says outright what a step wants.
+//! A evaluator for tests: a spec is JSON that says outright what a step wants.
 //!
 //! `{"when": true | "an error", "first_attempt_only": true, "items": 3, "gate_ms": 50, "pause_ms": 5,
 //! "signal": "name", "child": PLAN}`
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{Plan, PlanStep};
-use sprag_store::{ITEM, Language, Prepared, Store};
+use sprag_store::{ITEM, Prepared, SpecEvaluator, Store};
 
 /// Reads such specs.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Plain;
 impl Plain {
     /// Has a store read such specs.
     pub fn on(store: Store) -> Store {
-        store.speaking(Arc::new(Plain))
+        store.with_evaluator(Arc::new(Plain))
     }
 
     fn spec(step: &PlanStep) -> Value {
@@ -24,7 +24,7 @@ impl Plain {
     }
 }
 
-impl Language for Plain {
+impl SpecEvaluator for Plain {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
         let spec = Plain::spec(step);
         if spec["first_attempt_only"] == true {

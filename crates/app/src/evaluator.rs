@@ -9,13 +9,13 @@ use sprag_pipeline::{
     Budget, Kind, StepSpec, Wait, Workplace, render_step_within, time_ms, when_holds_within,
 };
 use sprag_process::CrashMarks;
-use sprag_store::{Answer, Language, Prepared, Question};
+use sprag_store::{Answer, Prepared, Question, SpecEvaluator};
 
 /// The evaluator of the specs that [`sprag_pipeline::Pipeline::plan`] has written.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct PipelineLanguage;
+pub struct PipelineEvaluator;
 
-impl PipelineLanguage {
+impl PipelineEvaluator {
     fn answer_within(
         question: Question,
         step: &PlanStep,
@@ -24,10 +24,10 @@ impl PipelineLanguage {
     ) -> Result<Answer, String> {
         let spec = read(step)?;
         match question {
-            Question::Wanted => {
+            Question::Condition => {
                 let names = spec.template_context(names.clone());
                 let wanted = when_holds_within(&spec, &names, budget).map_err(|error| error.to_string())?;
-                Ok(Answer::Wanted(wanted))
+                Ok(Answer::Condition(wanted))
             }
             Question::Items => {
                 let fan_out = spec.fan_out.ok_or("the step has no list")?;
@@ -44,21 +44,21 @@ impl PipelineLanguage {
     }
 }
 
-impl Language for PipelineLanguage {
+impl SpecEvaluator for PipelineEvaluator {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
-        let answer = PipelineLanguage::answer_within(Question::Wanted, step, names, &Budget::default())?;
-        Ok(matches!(answer, Answer::Wanted(true)))
+        let answer = PipelineEvaluator::answer_within(Question::Condition, step, names, &Budget::default())?;
+        Ok(matches!(answer, Answer::Condition(true)))
     }
 
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
-        match PipelineLanguage::answer_within(Question::Items, step, names, &Budget::default())? {
+        match PipelineEvaluator::answer_within(Question::Items, step, names, &Budget::default())? {
             Answer::Items(items) => Ok(items),
             _ => Err("the step has no list".into()),
         }
     }
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
-        match PipelineLanguage::answer_within(Question::Prepare, step, names, &Budget::default())? {
+        match PipelineEvaluator::answer_within(Question::Prepare, step, names, &Budget::default())? {
             Answer::Prepared(prepared) => Ok(prepared),
             _ => Err("this is a worker's work".into()),
         }
@@ -71,7 +71,7 @@ impl Language for PipelineLanguage {
         names: &Value,
     ) -> Option<Result<Answer, String>> {
         let budget = Budget::small();
-        let answer = PipelineLanguage::answer_within(question, step, names, &budget);
+        let answer = PipelineEvaluator::answer_within(question, step, names, &budget);
         (!budget.is_spent()).then_some(answer)
     }
 
@@ -109,12 +109,12 @@ fn prepared(rendered: StepSpec) -> Result<Prepared, String> {
 /// The same evaluator for a program with a data directory. It does not fill in texts that have killed several
 /// processes of this directory in a row.
 #[derive(Debug, Clone)]
-pub struct MarkedLanguage(Arc<CrashMarks>);
+pub struct MarkedEvaluator(Arc<CrashMarks>);
 
-impl MarkedLanguage {
+impl MarkedEvaluator {
     /// Uses the marks in this data directory.
     pub fn new(data: &Path) -> Self {
-        MarkedLanguage(CrashMarks::of(data))
+        MarkedEvaluator(CrashMarks::of(data))
     }
 
     fn guarded<T>(
@@ -133,17 +133,17 @@ fn mark(run: &str, step: &PlanStep) -> String {
     format!("{run} {}", step.id)
 }
 
-impl Language for MarkedLanguage {
+impl SpecEvaluator for MarkedEvaluator {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
-        self.guarded(step, names, || PipelineLanguage.wanted(step, names))
+        self.guarded(step, names, || PipelineEvaluator.wanted(step, names))
     }
 
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
-        self.guarded(step, names, || PipelineLanguage.items(step, names))
+        self.guarded(step, names, || PipelineEvaluator.items(step, names))
     }
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
-        self.guarded(step, names, || PipelineLanguage.prepare(step, names))
+        self.guarded(step, names, || PipelineEvaluator.prepare(step, names))
     }
 
     fn answer_at_once(
@@ -153,12 +153,12 @@ impl Language for MarkedLanguage {
         names: &Value,
     ) -> Option<Result<Answer, String>> {
         let answer =
-            self.guarded(step, names, || PipelineLanguage.answer_at_once(question, step, names).transpose());
+            self.guarded(step, names, || PipelineEvaluator.answer_at_once(question, step, names).transpose());
         answer.transpose()
     }
 
     fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
-        PipelineLanguage.branch(plan, run)
+        PipelineEvaluator.branch(plan, run)
     }
 
     fn guard(&self, run: RunId, step: &PlanStep, read: &mut dyn FnMut()) -> Result<(), String> {

@@ -13,9 +13,9 @@ use super::rows::Stored;
 use super::state::Lock;
 use super::tx::{HEAD, QUEUES, STATE, Tx, begin_with, held, wait_for};
 use super::wire::{Ask, Wire};
-use crate::job::About;
+use crate::clock::{Clock, System};
+use crate::job::JobScope;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
-use crate::seams::{Clock, System};
 
 /// The most steps of a run that is read as a whole. The statement `SMALL` has the same limit.
 const SMALL_RUN: u32 = 64;
@@ -33,7 +33,7 @@ const WAITING_COUNTS: &str = "SELECT w.queue, w.pin, (SELECT count(*) FROM (SELE
 
 /// The rows that the jobs of a transaction need.
 #[derive(Default)]
-pub(super) struct Wanted {
+pub(super) struct Prefetch {
     runs: Vec<RunId>,
     /// The number of wanted executions by queue and worker (0: any worker).
     claims: BTreeMap<(Arc<str>, Id), usize>,
@@ -41,8 +41,8 @@ pub(super) struct Wanted {
     told: Vec<ExecutionId>,
 }
 
-impl Wanted {
-    pub(super) fn by<'j>(jobs: impl Iterator<Item = &'j About>) -> Wanted {
+impl Prefetch {
+    pub(super) fn by<'j>(jobs: impl Iterator<Item = &'j JobScope>) -> Prefetch {
         let (mut runs, mut claims, mut told) = (BTreeSet::new(), BTreeMap::new(), BTreeSet::new());
         for about in jobs {
             runs.extend(about.runs.iter().copied());
@@ -56,7 +56,7 @@ impl Wanted {
                 }
             }
         }
-        Wanted { runs: runs.into_iter().collect(), claims, told: told.into_iter().collect() }
+        Prefetch { runs: runs.into_iter().collect(), claims, told: told.into_iter().collect() }
     }
 
     /// Returns the runs, steps and attempts of the executions that messages named, as parameters.
@@ -133,7 +133,7 @@ impl<'w> Tx<'w> {
         wire: &'w Wire,
         shared: &'w Shared,
         locks: impl Iterator<Item = &'l Lock>,
-        wanted: &Wanted,
+        wanted: &Prefetch,
     ) -> Result<Tx<'w>, Fault> {
         let ids: Vec<i64> = wanted.runs.iter().map(|run| run.to_i64()).collect();
         let (runs_sql, waiting_sql) = (held::<RunRow>("id = ANY($1) ORDER BY id"), waiting_sql());
@@ -207,7 +207,7 @@ impl<'w> Tx<'w> {
         }
     }
 
-    fn learn_waiting(&mut self, wanted: &Wanted, found: &[Columns], counts: &[Columns]) {
+    fn learn_waiting(&mut self, wanted: &Prefetch, found: &[Columns], counts: &[Columns]) {
         for key in wanted.claims.keys() {
             self.state.waiting.entry(key.clone()).or_default();
         }

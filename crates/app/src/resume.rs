@@ -13,16 +13,16 @@ use crate::App;
 use crate::beginning::Beginning;
 use crate::environments::Details;
 use crate::error::{Error, ErrorKind};
-use crate::known::Known;
+use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
 use crate::runs::ForkRun;
 
 /// Resumes a run: from the step `to`, from what failed, or from where its process died. Reserves its work to
 /// `worker`, or leaves it to all workers if there is none. A step that is executed again begins with the files from
 /// before it; returns what a person should know about that.
-pub async fn again(
+pub async fn resume_from(
     app: &App,
-    known: &Known,
+    known: &RunWithPlan,
     to: Option<StepNo>,
     worker: Option<NewWorker>,
 ) -> Result<Option<String>, Error> {
@@ -57,7 +57,7 @@ pub async fn again(
 
 /// Prepares a run that continues where `known` had finished the step `from`, and chooses the files that it starts
 /// with.
-pub fn fork(app: &App, known: &Known, from: &str) -> Result<ForkRun, Error> {
+pub fn fork(app: &App, known: &RunWithPlan, from: &str) -> Result<ForkRun, Error> {
     let step = known.step_no(from)?;
     let source = known.id();
     let mut new = app.store.person().new_run(Arc::clone(&known.plan));
@@ -104,7 +104,7 @@ fn being_worked_on(run: RunId, who: &str) -> Error {
 }
 
 /// Takes a live run over, but only from a process that is gone, and abandons what dead workers hold of it.
-pub async fn take_from_the_dead(app: &App, run: &RunRow) -> Result<(), Error> {
+pub async fn abandon_dead_owners(app: &App, run: &RunRow) -> Result<(), Error> {
     if let Some(owner) =
         run.pin.map(|pin| app.store.read(|db| Table::<WorkerRow>::load(db, pin))).transpose()?
     {
@@ -138,12 +138,12 @@ pub fn is_attended(app: &App, run: &RunRow) -> Result<bool, Error> {
     let workers = app.store.read(|db| db.workers())?;
     Ok(workers.iter().any(|worker| match run.pin {
         Some(pin) => worker.id == pin && !is_dead(worker),
-        None => works(worker),
+        None => is_live_worker(worker),
     }))
 }
 
 /// Whether a worker executes commands. A claimer of tasks has no process that could.
-pub fn works(worker: &WorkerRow) -> bool {
+pub fn is_live_worker(worker: &WorkerRow) -> bool {
     !worker.queues.is_empty() && !worker.process.is_empty() && !is_dead(worker)
 }
 
@@ -186,7 +186,7 @@ async fn take_from_its_process(app: &App, run: &RunRow, worker: Option<WorkerRow
 }
 
 /// Returns the environment of a run as a whole, if it has one.
-pub fn whole(app: &App, run: RunId) -> Result<Option<(Id, Details)>, Error> {
+pub fn run_environment(app: &App, run: RunId) -> Result<Option<(Id, Details)>, Error> {
     let rows = app.store.read(|db| db.environments_of(run))?;
     Ok(rows.iter().find(|row| row.scope.is_none()).map(|row| (row.id, Details::of(row))))
 }

@@ -1,4 +1,4 @@
-//! A server as a worker's desk. A request is retried until there is an answer, in ways that are safe to repeat.
+//! A server as a worker's source. A request is retried until there is an answer, in ways that are safe to repeat.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use sprag_lifecycle::RunId;
 use sprag_process::boot_ms;
 use sprag_store::ops::{Claimer, Ending, Lease, NewWorker};
 use sprag_store::{Id, Topic};
-use sprag_worker::{Beat, Desk, DeskError, Granted, Holding, Kept, wire};
+use sprag_worker::{HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError, wire};
 use tokio::sync::watch;
 
 use crate::backoff::{Backoff, pause, random};
@@ -40,7 +40,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Creates a desk that uses this client. While too much of the backlog waits to be sent, it claims nothing.
+    /// Creates a source that uses this client. While too much of the backlog waits to be sent, it claims nothing.
     pub(crate) fn new(client: Client, backlog: Backlog) -> Self {
         Remote { client, backlog, hurried: Arc::default() }
     }
@@ -82,12 +82,12 @@ impl Remote {
 
     /// Converts leases from the server to this machine's clock. Leases that are about to lapse are renewed first, and
     /// executions whose lease is too short are not started.
-    async fn granted(&self, given: Vec<wire::Given>, sent_ms: u64, lease_ms: i64) -> Vec<Granted> {
-        let mut granted: Vec<Granted> = given
+    async fn granted(&self, given: Vec<wire::GivenWork>, sent_ms: u64, lease_ms: i64) -> Vec<LeasedWork> {
+        let mut granted: Vec<LeasedWork> = given
             .into_iter()
             .map(|given| {
                 let until_ms = sent_ms.saturating_add_signed(given.lease_ms);
-                Granted { assignment: given.assignment, until_ms }
+                LeasedWork { assignment: given.assignment, until_ms }
             })
             .collect();
         let lease = Duration::from_millis(lease_ms.max(0) as u64);
@@ -96,7 +96,7 @@ impl Remote {
             let leases = granted.iter().map(|granted| granted.assignment.lease).collect();
             if let Ok(beat) = self.heartbeat(self.client.id(), leases, lease).await {
                 for (granted, kept) in granted.iter_mut().zip(&beat.kept) {
-                    granted.until_ms = if *kept == Kept::Lost { 0 } else { beat.until_ms };
+                    granted.until_ms = if *kept == LeaseState::Lost { 0 } else { beat.until_ms };
                 }
             }
         }
@@ -112,9 +112,9 @@ impl Remote {
     }
 }
 
-impl Desk for Remote {
+impl WorkSource for Remote {
     type Error = Error;
-    type Ear = ();
+    type Listener = ();
 
     fn listen(&self, _: Vec<Topic>) {}
 
@@ -149,7 +149,7 @@ impl Desk for Remote {
         claimer: Claimer,
         limit: usize,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<Vec<Granted>, Error> {
+    ) -> Result<Vec<LeasedWork>, Error> {
         let lease_ms = claimer.lease_ms;
         let wanted = wire::Claim { claimer, limit, wait_ms: POLL.as_millis() as u64 };
         let mut backoff = Backoff::default();
@@ -183,7 +183,7 @@ impl Desk for Remote {
         Ok(Vec::new())
     }
 
-    async fn heartbeat(&self, _: Id, leases: Vec<Lease>, lease: Duration) -> Result<Beat, Error> {
+    async fn heartbeat(&self, _: Id, leases: Vec<Lease>, lease: Duration) -> Result<HeartbeatReply, Error> {
         let told = wire::Heartbeat { leases, lease_ms: lease.as_millis() as i64 };
         // Retry until the next heartbeat is due.
         let give_up_ms = boot_ms() + lease.as_millis() as u64 / 3;
@@ -193,7 +193,11 @@ impl Desk for Remote {
             let answer = self.client.post::<wire::Beaten>("/v1/work/heartbeat", &told, lease / 5).await;
             match answer {
                 Ok(wire::Beaten { known, lease_ms, kept }) => {
-                    return Ok(Beat { known, until_ms: sent_ms.saturating_add_signed(lease_ms), kept });
+                    return Ok(HeartbeatReply {
+                        known,
+                        until_ms: sent_ms.saturating_add_signed(lease_ms),
+                        kept,
+                    });
                 }
                 Err(error) => {
                     let wait = backoff.next(error.after());
@@ -212,7 +216,7 @@ impl Desk for Remote {
         lease: Lease,
         ending: Ending,
         next: Option<Claimer>,
-    ) -> Result<Option<Granted>, Error> {
+    ) -> Result<Option<LeasedWork>, Error> {
         let lease_ms = next.as_ref().map_or(0, |next| next.lease_ms);
         let told = wire::Finish { lease, ending, next };
         // Counted from the first try. If that was long ago, the lease of the next execution is renewed at once.

@@ -6,20 +6,20 @@ use sprag_app::{Diagnostics, Error, ErrorKind};
 
 /// The error of a tool.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct ToolError {
     code: &'static str,
     message: String,
     next: String,
 }
 
-impl Trouble {
+impl ToolError {
     pub(crate) fn new(code: &'static str, message: impl Into<String>, next: impl Into<String>) -> Self {
-        Trouble { code, message: message.into(), next: next.into() }
+        ToolError { code, message: message.into(), next: next.into() }
     }
 
     /// Creates the error of a call that was cancelled, because its caller no longer waits for the answer.
     pub(crate) fn gone() -> Self {
-        Trouble::new("cancelled", "the call was cancelled", "call it again if it is still wanted")
+        ToolError::new("cancelled", "the call was cancelled", "call it again if it is still wanted")
     }
 
     /// Returns the error as the agent reads it.
@@ -33,7 +33,7 @@ impl Trouble {
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for ToolError {
     fn from(error: Error) -> Self {
         let next = match error.kind {
             ErrorKind::NotFound => "look at what there is: run_list",
@@ -46,11 +46,11 @@ impl From<Error> for Trouble {
             ErrorKind::UnknownOutcome => "look whether it was done before doing it again",
         };
         let code = if error.diagnostics.is_some() { "invalid" } else { error.code };
-        Trouble::new(code, error.message, error.next.unwrap_or_else(|| next.to_owned()))
+        ToolError::new(code, error.message, error.next.unwrap_or_else(|| next.to_owned()))
     }
 }
 
-impl From<Diagnostics> for Trouble {
+impl From<Diagnostics> for ToolError {
     fn from(diagnostics: Diagnostics) -> Self {
         Error::from(diagnostics).into()
     }
