@@ -132,7 +132,7 @@ impl Commands {
             *open = None;
         }
         drop(open);
-        // An interrupted landing recognises its own leftovers, so the files are not restored before it.
+        // A landing settles what an interrupted one has left, so the files are not restored before it.
         let here = spec.retry_here || matches!(spec.kind, Kind::Land { .. });
         if assignment.is_retry {
             self.end_former(assignment).await.map_err(wrong)?;

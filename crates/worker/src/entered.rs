@@ -49,7 +49,8 @@ impl Entered {
     }
 
     /// Restores the files that the step starts with: the recorded state from before it, if it has started before.
-    /// Otherwise records the present files as that state. Returns a remark that a person should read, if any.
+    /// Otherwise records the present files as that state. An attempt that ended before it had recorded the state has
+    /// not started. Returns a remark that a person should read, if any.
     pub(crate) async fn begin(&self, begin: Begin<'_>) -> Result<Option<String>, String> {
         let Some(guest) = self.place.guest.clone() else { return Ok(None) };
         let name = before(begin.step);
@@ -58,14 +59,16 @@ impl Entered {
         // A step with its own worktree has started before if its state was recorded: it was rewound, resumed or
         // forked.
         let wanted = if begin.is_retry { !begin.here } else { self.is_own() };
-        let remark = match wanted {
-            true => self.put_back(runs, name.clone()).await?,
-            false => None,
+        let remark = if wanted { self.put_back(runs, name.clone()).await? } else { None };
+        let (run, place, is_retry) = (begin.run.to_string(), Arc::clone(&self.place), begin.is_retry);
+        let record = move || {
+            let repository = Repository::discover(&place.dir)?;
+            if is_retry && find_first(&repository, std::slice::from_ref(&run), &name)?.is_some() {
+                return Ok(());
+            }
+            guest.checkpoint(&run, &name, &Cancel::default()).map(drop)
         };
-        if !begin.is_retry {
-            let run = begin.run.to_string();
-            blocking(move || guest.checkpoint(&run, &name, &Cancel::default()).map(drop)).await?;
-        }
+        blocking(record).await?;
         Ok(remark)
     }
 

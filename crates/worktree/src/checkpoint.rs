@@ -70,6 +70,7 @@ impl Worktree {
             if head.is_empty() { index.arg("--empty") } else { index.arg(head) }.run()?;
             // The command fails if files differ from HEAD, which is expected.
             self.git("update-index").args(["-q", "--refresh"]).output()?;
+            self.forget_landing();
             Ok(())
         };
         restore().attempt(|| attempt)

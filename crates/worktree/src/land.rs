@@ -8,7 +8,8 @@
 //! ```
 //!
 //! With a required remote, the remote decides: work that it refuses does not land here either. After any
-//! failure, the worktree's HEAD and files are as before, and so are the target and its checkouts.
+//! failure, the worktree's HEAD and files are as before, and so are the target and its checkouts. Only a commit that
+//! the remote has accepted stays: the next landing brings it onto the target here.
 
 mod behind;
 mod changes;
@@ -16,6 +17,7 @@ mod follower;
 mod integrate;
 mod moving;
 mod remote;
+mod unfinished;
 
 use std::{cell::RefCell, path::PathBuf, time::Duration};
 
@@ -153,8 +155,8 @@ struct Landing<'l> {
     lock: &'l LockGuard<'l>,
     /// The base and the tree that were verified.
     verified: RefCell<Option<(String, String)>>,
-    /// Whether the remote has accepted the work. From then on the landing cannot be cancelled.
-    pushed: RefCell<bool>,
+    /// The commit that the remote has accepted. From then on the landing cannot be cancelled, and lands this commit.
+    pushed: RefCell<Option<String>>,
 }
 
 impl Worktree {
@@ -176,6 +178,7 @@ impl Worktree {
         for path in repaired {
             options.report(|| format!("repaired after an interrupted landing: {}", path.display()));
         }
+        self.settle_landing()?;
         self.refuse_uncommitted()?;
         let head = self.head()?.ok_or_else(|| Kind::NoCommits { path: self.mark.path.clone() })?;
         let landing = Landing {
@@ -185,7 +188,12 @@ impl Worktree {
             verified: RefCell::default(),
             pushed: RefCell::default(),
         };
-        self.land_until_done(&landing, deadline_ms, cancel)
+        let landed = self.land_until_done(&landing, deadline_ms, cancel);
+        // After a failure the record stays if the worktree could not be reset.
+        if landed.is_ok() || self.head().is_ok_and(|now| now == Some(landing.work())) {
+            self.forget_landing();
+        }
+        landed
     }
 
     /// Retries while the target moves, and a few times after transient failures of git.
@@ -199,7 +207,7 @@ impl Worktree {
         let (mut moves, mut failures, no_cancel) = (0, 0, Cancel::default());
         loop {
             // Work that the remote has accepted must land, even if it is cancelled now.
-            let cancel = if *landing.pushed.borrow() { &no_cancel } else { cancel };
+            let cancel = if landing.is_pushed() { &no_cancel } else { cancel };
             let kind = match self.try_land(landing, cancel) {
                 Ok(landed) => return Ok(landed),
                 Err(kind) => kind,
@@ -221,7 +229,7 @@ impl Worktree {
                 }
                 kind => return Err(kind),
             }
-            if cancel.is_cancelled() && !*landing.pushed.borrow() {
+            if cancel.is_cancelled() && !landing.is_pushed() {
                 return Err(Kind::Cancelled);
             }
             // Random, so that two hosts that land on the same remote do not collide each time.
@@ -233,7 +241,7 @@ impl Worktree {
     /// Resets files and HEAD, with retries if another git command is in the way.
     fn reset_worktree(&self, landing: &Landing<'_>) -> Result<(), Kind> {
         for failed in 1.. {
-            match self.reset_to(&landing.head, &Cancel::default()) {
+            match self.reset_to(&landing.work(), &Cancel::default()) {
                 Err(kind) if kind.is_transient() && failed < MAX_FAILURES => {
                     clock::pause_ms(MIN_PAUSE_MS << failed)
                 }
@@ -244,7 +252,7 @@ impl Worktree {
     }
 
     fn try_land(&self, landing: &Landing<'_>, cancel: &Cancel) -> Result<Landed, Kind> {
-        let Landing { options, head, .. } = landing;
+        let (options, head) = (landing.options, &landing.work());
         let missing = || Kind::NoSuchBranch { branch: options.into.clone() };
         let local = self.repository.read_ref(&format!("refs/heads/{}", options.into))?.ok_or_else(missing)?;
         let fence = self.check_fence(options)?;
@@ -278,7 +286,10 @@ impl Worktree {
             // The remote already has it, but the local branch does not.
             base.clone()
         } else {
-            self.integrate(options, head, &base, cancel)?
+            self.record_landing(head)?;
+            let commit = self.integrate(options, head, &base, cancel)?;
+            self.record_landing(&commit)?;
+            commit
         };
         let moves = BranchMove {
             repository: &self.repository,
@@ -345,7 +356,7 @@ impl Worktree {
         self.check_fence(landing.options)?;
         match remote.push(commit, tip, cancel)? {
             PushResult::Accepted => {
-                landing.pushed.replace(true);
+                landing.pushed.replace(Some(commit.to_owned()));
                 Ok(Some(PushFate::Pushed))
             }
             PushResult::Moved => {
@@ -415,10 +426,19 @@ impl Worktree {
 }
 
 impl Landing<'_> {
+    /// Returns the commit to land.
+    fn work(&self) -> String {
+        self.pushed.borrow().as_ref().unwrap_or(&self.head).clone()
+    }
+
+    fn is_pushed(&self) -> bool {
+        self.pushed.borrow().is_some()
+    }
+
     /// Adds to a blocked landing that the remote already has the work.
     fn with_push(&self, kind: Kind) -> Kind {
         match (kind, &self.options.push) {
-            (Kind::Blocked(mut blocked), Some(push)) if *self.pushed.borrow() => {
+            (Kind::Blocked(mut blocked), Some(push)) if self.is_pushed() => {
                 blocked.pushed_to = Some(push.remote.clone());
                 Kind::Blocked(blocked)
             }

@@ -62,6 +62,7 @@ impl Worktree {
     pub fn commit_all(&mut self, message: &str, cancel: &Cancel) -> Result<bool, Error> {
         let attempt = format!("commit the changes in {}", self.path().display());
         let commit = || {
+            self.settle_landing()?;
             self.long(self.git("add").args(["--all", "--sparse", "--", "."]), cancel).run()?;
             if self.git("diff").args(["--cached", "--quiet"]).output()?.status.success() {
                 return Ok(false);

@@ -144,7 +144,9 @@ impl Worktrees {
             run.clone_into(&mut mark.run);
             mark.state = State::Ready;
             mark.write(&entry)?;
-            Ok(self.worktree(mark, owner))
+            let worktree = self.worktree(mark, owner);
+            worktree.settle_landing()?;
+            Ok(worktree)
         };
         adopt().attempt(|| format!("take over the worktree {name} for run {run}"))
     }

@@ -142,6 +142,31 @@ fn e10_a_recording_that_failed_is_a_warning_in_status() {
     assert!(told.stderr.contains(&format!("refs/sprag/runs/{run}/a")), "{}", told.stderr);
 }
 
+/// The first attempt at `b` ends before the state before it is recorded, because a ref is in the way until `clears`
+/// removes it. The second one leaves a file and fails.
+#[test]
+fn e10_a_retry_records_the_state_that_the_first_attempt_could_not_record() {
+    let project = Project::new();
+    let ref_name = "refs/sprag/runs/$SPRAG_RUN_ID/_b/in-the-way";
+    let steps = format!(
+        "  - {{id: a, run: 'git update-ref {ref_name} HEAD'}}
+  - {{id: clears, needs: [a], run: 'until [ -e $OUT/failed ]; do sleep 0.05; done; git update-ref -d {ref_name}'}}
+  - id: b
+    needs: [a]
+    retry: {{attempts: 4, delay: 2s}}
+    run: 'ls >> $OUT/seen; touch left-by-b; [ $SPRAG_ATTEMPT -gt 2 ]'"
+    );
+    let file = project.pipeline("retries", TREE, &steps);
+    let started = project.start(["run", file.to_str().expect("text"), "--json"]);
+    until("the first attempt has failed", || {
+        let events = |run: String| project.sprag(["events", "--run", &run, "--json"]).stdout;
+        project.sandbox.newest().is_some_and(|run| events(run).contains("step.retried"))
+    });
+    project.sandbox.write("failed", "");
+    started.finish().expect(0);
+    assert!(!project.sandbox.read("seen").contains("left-by-b"), "{}", project.sandbox.read("seen"));
+}
+
 #[test]
 fn going_back_to_a_step_that_leaves_no_files_takes_those_of_the_steps_before_it() {
     let project = Project::new();

@@ -35,6 +35,7 @@ mod library;
 mod logs;
 mod masking;
 mod mcp;
+mod old_data;
 mod outputs;
 mod own_worktrees;
 mod ownership;

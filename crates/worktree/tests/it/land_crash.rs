@@ -113,6 +113,33 @@ fn e01_killed_at_any_point_the_next_landing_repairs_everything() {
     }
 }
 
+/// A merge driver of the repository runs in the middle of a rebase. By then, git has checked out the target's commit.
+#[test]
+fn e01_killed_in_the_middle_of_a_rebase_the_next_landing_lands_all_the_work() {
+    let place = Place::new(3);
+    let worktree = with_file(&place.worktrees(), "work", "dir0/file0.txt", "of the run\n");
+    let id = worktree.id().to_owned();
+    drop(worktree);
+    place.until_unowned();
+    commit_file(&place.repo(), "dir0/file0.txt", "of the user\n");
+    let reached = place.path().join("reached");
+    fs::write(place.common().join("info/attributes"), "dir0/file0.txt merge=stuck\n").expect("a file");
+    place.git(&["config", "merge.stuck.driver", &format!("touch {}; exec sleep 60", reached.display())]);
+    let mut landing = helper::start(helper::command(&place, "land"));
+    wait_for("the merge driver", || reached.exists());
+    landing.0.kill().expect("killed");
+    drop(landing);
+    place.until_unowned();
+    place.git(&["config", "merge.stuck.driver", "cat %B >> %A"]);
+    let mut worktree = place.worktrees().adopt(&id, "work").expect("it has no owner");
+    let landed = worktree.land(&LandOptions::new("work", "main"), &Cancel::default()).expect("landed");
+    assert!(landed.moved);
+    assert_eq!(place.git(&["show", "main:dir0/file0.txt"]), "of the user\nof the run");
+    assert_eq!(place.git(&["log", "--format=%s", "-1", "main"]), "dir0/file0.txt: of the run");
+    assert!(is_clean(worktree.path()) && is_clean(&place.repo()));
+    assert!(!children(&place.common().join("worktrees").join(&id)).contains(&"sprag-landing".to_owned()));
+}
+
 #[test]
 fn e01_killed_at_any_point_a_sweep_repairs_the_checkout() {
     for (point, landed) in POINTS {

@@ -1,0 +1,77 @@
+//! A data directory that an earlier version wrote opens unchanged, and everything in it continues.
+
+use std::fs;
+
+use rusqlite::Connection;
+use sprag_tests::{Sandbox, Server};
+
+/// The token that the earlier version made, with the scope `read`.
+const TOKEN: &str = "sprag_401640e955874e12667cc5da3d1d4b54bb47ba3297a3197abf97469bb97f7a79";
+
+/// Puts the data directory of the earlier version into a sandbox, and returns the number of its journal entries.
+fn unpack(sandbox: &Sandbox) -> usize {
+    let project = sandbox.path("project");
+    fs::create_dir_all(&project).expect("a folder");
+    fs::create_dir_all(sandbox.data()).expect("a folder");
+    let dump = include_str!("../../data/schema-7.sql")
+        .replace("@PROJECT@", project.to_str().expect("text"))
+        .replace("@DATA@", sandbox.data().to_str().expect("text"));
+    let file = Connection::open(sandbox.data().join("sprag.db")).expect("a database");
+    file.execute_batch(&dump).expect("the dump is SQL");
+    let count: i64 = file.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)).expect("a count");
+    count as usize
+}
+
+#[test]
+fn data_of_an_earlier_version_opens_unchanged_and_continues() {
+    let sandbox = Sandbox::new();
+    let entries = unpack(&sandbox);
+
+    let runs = sandbox.json(["ls", "--json"]);
+    let runs: Vec<String> = runs
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|run| {
+            format!("{} {} {}", run["run"].as_str().unwrap(), run["pipeline"], run["status"]).replace('"', "")
+        })
+        .collect();
+    assert_eq!(
+        runs,
+        [
+            "0ajemn5w498j chain cancelled",
+            "0ajemn5qyjwx waits running",
+            "0ajemn5m1rhf chain running",
+            "0ajemn48nsjy tree completed",
+            "0ajemn3vyy3h fans completed",
+            "0ajemn3k9c67 asks running",
+            "0ajemn3395me breaks failed",
+            "0ajemn2q1dmh chain completed",
+        ]
+    );
+    let events = sandbox.sprag(["events", "--json"]).expect(0).lines::<serde_json::Value>();
+    let numbers: Vec<u64> = events.iter().filter_map(|entry| entry["seq"].as_u64()).collect();
+    assert_eq!(numbers.len(), entries);
+    assert!(numbers.is_sorted_by(|a, b| a < b));
+
+    // What waited continues: a question, a signal, a run without a worker, a failure, a board.
+    sandbox.sprag(["approve", "0ajemn3k9c67", "ask"]).expect(0);
+    sandbox.sprag(["signal", "0ajemn5qyjwx", "go"]).expect(0);
+    sandbox.sprag(["worker", "--until-idle"]).expect(0);
+    for run in ["0ajemn3k9c67", "0ajemn5qyjwx", "0ajemn5m1rhf"] {
+        assert_eq!(sandbox.status_word(run), "completed", "{run}");
+    }
+    sandbox.write("project/mended", "");
+    sandbox.sprag(["resume", "0ajemn3395me"]).expect(0);
+    let claimed = sandbox.json(["task", "claim", "--board", "sprint", "--json"]);
+    assert_eq!(claimed["prompt"], "do three");
+    sandbox.sprag(["task", "done", claimed["token"].as_str().expect("a token")]).expect(0);
+    // The task that was claimed before is reported with the token of that time.
+    sandbox.sprag(["task", "done", "0ajemp87c2v1.2.1.2.5b76ce4bf41b2c66"]).expect(0);
+
+    let server = Server::start(&sandbox, &["--no-worker"]);
+    server.anonymous("GET", "/v1/runs").token(TOKEN).send().expect(200);
+    server.anonymous("GET", "/v1/runs").token(&TOKEN.replace('4', "5")).send().expect(401);
+    drop(server);
+    sandbox.sprag(["gc", "--keep", "0s"]).expect(0);
+}
