@@ -197,6 +197,13 @@ pub struct Candidate {
     pub execution: ExecutionId,
 }
 
+/// A candidate from an execution's priority, time of publication and key.
+impl From<(i32, i64, ExecutionId)> for Candidate {
+    fn from((priority, published_ms, execution): (i32, i64, ExecutionId)) -> Self {
+        Candidate { rank: priority.saturating_neg(), published_ms, execution }
+    }
+}
+
 /// A queue's settings.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QueueRow {

@@ -98,6 +98,21 @@ pub enum Error {
         /// The text in the column.
         text: String,
     },
+    /// A row contains a value that its column cannot have.
+    #[error(
+        "{entity} {id} has a bad value in its column {field}: {reason}; something other than sprag has changed it, or \
+         the database is damaged"
+    )]
+    BadValue {
+        /// The kind of row.
+        entity: &'static str,
+        /// The key of the row, or the statement that read a few of its columns.
+        id: String,
+        /// The name of the column.
+        field: &'static str,
+        /// The reason why the value is bad.
+        reason: String,
+    },
     /// A row changed between being read and being written; the writer reads it again.
     #[error("{entity} {id} was changed by somebody else at the same moment")]
     Conflict {

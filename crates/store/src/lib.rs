@@ -15,6 +15,7 @@ mod backend;
 mod blocked;
 mod boards;
 mod clock;
+mod columns;
 mod error;
 mod evaluator;
 mod gathered;
@@ -35,6 +36,7 @@ mod service;
 mod session;
 mod sqlite;
 mod wake;
+mod words;
 
 pub use answers::{Answer, OpenQuestion, Question};
 pub use backend::{Backend, Candidate, QueueRow, Table};
@@ -64,6 +66,8 @@ pub use wake::{Reach, Subscription, Topic};
 /// Access for tests that simulate another process's write during a session.
 #[doc(hidden)]
 pub mod testing {
+    pub use crate::columns::{Column, Kind, OneRow, Section, Statements, Table, Type, tables};
+
     /// Returns the token that allows changing a row.
     pub fn writer_token() -> crate::rows::WriterOnly {
         crate::rows::WriterOnly(())

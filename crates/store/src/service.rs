@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use sprag_lifecycle::ExecutionStatus;
+
 use crate::backend::QueueRow;
 use crate::error::Result;
 use crate::handle::Store;
@@ -243,5 +245,26 @@ impl QueueCount {
     /// Creates the count of an empty queue.
     pub(crate) fn empty(name: &Arc<str>) -> QueueCount {
         QueueCount { name: Arc::clone(name), requested: 0, scheduled: 0, running: 0, oldest_ms: None }
+    }
+
+    /// Gathers the counts of queues from the number and the oldest publication of their live executions in each status,
+    /// in the order of the queues.
+    pub(crate) fn gather(found: Vec<(Arc<str>, ExecutionStatus, u64, i64)>) -> Vec<QueueCount> {
+        let mut counts: Vec<QueueCount> = Vec::new();
+        for (name, status, number, oldest_ms) in found {
+            if counts.last().is_none_or(|last| last.name != name) {
+                counts.push(QueueCount::empty(&name));
+            }
+            let Some(count) = counts.last_mut() else { continue };
+            match status {
+                ExecutionStatus::Scheduled => {
+                    count.scheduled = number;
+                    count.oldest_ms = Some(oldest_ms);
+                }
+                ExecutionStatus::Running => count.running = number,
+                _ => count.requested += number,
+            }
+        }
+        counts
     }
 }

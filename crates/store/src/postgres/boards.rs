@@ -2,68 +2,35 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{RunId, StepNo, StepStatus, TaskNeed, Word};
+use sprag_lifecycle::{RunId, StepNo, StepStatus, TaskNeed};
 
-use super::cells::Reader;
 use super::tx::Tx;
 use crate::boards::{BoardRow, Boards, NoteRow};
+use crate::columns::{Declared, Section};
 use crate::error::{Error, Result};
-
-const BOARD: &str = "SELECT run, name, goal, plan, queue, open, created_ms FROM boards";
-
-fn board(r: &mut Reader<'_>) -> Result<BoardRow> {
-    Ok(BoardRow {
-        run: RunId::from_i64(r.int()?),
-        name: r.text()?,
-        goal: r.text()?,
-        plan: r.text()?,
-        queue: r.text()?,
-        open: r.bool()?,
-        created_ms: r.int()?,
-    })
-}
-
-fn following(r: &mut Reader<'_>) -> Result<TaskNeed> {
-    Ok(TaskNeed { item: r.int()?, tolerant: r.bool()? })
-}
 
 impl Boards for Tx<'_> {
     fn put_board(&mut self, board: &BoardRow) -> Result<()> {
-        self.state.extra(
-            "INSERT INTO boards (run, name, goal, plan, queue, open, created_ms) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
-            vec![
-                board.run.to_i64().into(),
-                (&*board.name).into(),
-                (&*board.goal).into(),
-                (&*board.plan).into(),
-                (&*board.queue).into(),
-                board.open.into(),
-                board.created_ms.into(),
-            ],
-        );
+        self.state.put(board);
         Ok(())
     }
 
     fn board(&mut self, run: RunId) -> Result<Option<BoardRow>> {
-        self.one(&format!("{BOARD} WHERE run = $1"), vec![run.to_i64().into()], board)
+        Ok(self.rows("WHERE run = $1", vec![run.to_i64().into()])?.pop())
     }
 
     fn board_called(&mut self, name: &str) -> Result<Option<BoardRow>> {
-        let sql = format!("{BOARD} WHERE name = $1 ORDER BY open DESC, run DESC LIMIT 1");
-        self.one(&sql, vec![name.into()], board)
+        let condition = "WHERE name = $1 ORDER BY open DESC, run DESC LIMIT 1";
+        Ok(self.rows(condition, vec![name.into()])?.pop())
     }
 
     fn boards(&mut self, all: bool, limit: usize) -> Result<Vec<BoardRow>> {
-        let sql = format!("{BOARD} WHERE $1 OR open ORDER BY run DESC LIMIT $2");
-        self.list(&sql, vec![all.into(), limit.into()], board)
+        self.rows("WHERE $1 OR open ORDER BY run DESC LIMIT $2", vec![all.into(), limit.into()])
     }
 
     fn change_board(&mut self, board: &BoardRow) -> Result<()> {
-        self.state.extra(
-            "UPDATE boards SET goal = $2, plan = $3, open = $4 WHERE run = $1",
-            vec![board.run.to_i64().into(), (&*board.goal).into(), (&*board.plan).into(), board.open.into()],
-        );
+        let sql = &BoardRow::statements().postgres.change;
+        self.state.extra_of(sql, board, &[Section::Changes, Section::Key]);
         Ok(())
     }
 
@@ -72,16 +39,6 @@ impl Boards for Tx<'_> {
             "SELECT status, count(*) FROM steps WHERE run = $1 AND item_of IS NOT NULL \
              GROUP BY status ORDER BY status",
             vec![run.to_i64().into()],
-            |r| {
-                let word = r.str()?;
-                let status = StepStatus::parse(word).ok_or_else(|| Error::UnknownWord {
-                    entity: "step",
-                    id: run.to_string(),
-                    field: "status",
-                    text: word.to_owned(),
-                })?;
-                Ok((status, r.int()?))
-            },
         )
     }
 
@@ -95,7 +52,7 @@ impl Boards for Tx<'_> {
 
     fn task_by_key(&mut self, run: RunId, key: &str) -> Result<Option<StepNo>> {
         let sql = "SELECT no FROM task_keys WHERE run = $1 AND key = $2";
-        self.one(sql, vec![run.to_i64().into(), key.into()], |r| r.int())
+        self.one(sql, vec![run.to_i64().into(), key.into()])
     }
 
     fn put_task_need(&mut self, run: RunId, no: StepNo, need: TaskNeed) -> Result<()> {
@@ -108,16 +65,16 @@ impl Boards for Tx<'_> {
 
     fn task_needs(&mut self, run: RunId, no: StepNo) -> Result<Vec<TaskNeed>> {
         let sql = "SELECT need, tolerant FROM task_needs WHERE run = $1 AND no = $2 ORDER BY need";
-        self.list(sql, vec![run.to_i64().into(), no.into()], following)
+        self.list(sql, vec![run.to_i64().into(), no.into()])
     }
 
     fn task_followers(&mut self, run: RunId, need: StepNo) -> Result<Vec<TaskNeed>> {
         let sql = "SELECT no, tolerant FROM task_needs WHERE run = $1 AND need = $2 ORDER BY no";
-        self.list(sql, vec![run.to_i64().into(), need.into()], following)
+        self.list(sql, vec![run.to_i64().into(), need.into()])
     }
 
     fn token_key(&mut self) -> Result<Arc<str>> {
-        let found = self.one("SELECT value FROM meta WHERE name = 'token_key'", vec![], |r| r.text())?;
+        let found = self.one("SELECT value FROM meta WHERE name = 'token_key'", vec![])?;
         found.ok_or_else(|| Error::Corrupt {
             path: self.shared.address.path(),
             reason: "it has no key for the tokens of tasks".into(),
@@ -126,36 +83,15 @@ impl Boards for Tx<'_> {
 
     fn put_note(&mut self, note: &NoteRow) -> Result<i64> {
         let sql = "SELECT nextval(pg_get_serial_sequence('notes', 'id'))";
-        let id: i64 = self.one(sql, vec![], |r| r.int())?.unwrap_or_default();
-        self.state.extra(
-            "INSERT INTO notes (id, run, author, tag, text, at_ms) VALUES ($1, $2, $3, $4, $5, $6)",
-            vec![
-                id.into(),
-                note.run.to_i64().into(),
-                (&*note.author).into(),
-                (&*note.tag).into(),
-                (&*note.text).into(),
-                note.at_ms.into(),
-            ],
-        );
+        let id: i64 = self.one(sql, vec![])?.unwrap_or_default();
+        self.state.put(&NoteRow { id, ..note.clone() });
         Ok(id)
     }
 
     fn notes(&mut self, run: RunId, tag: Option<&str>, after: i64, limit: usize) -> Result<Vec<NoteRow>> {
-        self.list(
-            "SELECT id, author, tag, text, at_ms FROM notes \
-             WHERE run = $1 AND id > $2 AND ($3::text IS NULL OR tag = $3) ORDER BY id LIMIT $4",
+        self.rows(
+            "WHERE run = $1 AND id > $2 AND ($3::text IS NULL OR tag = $3) ORDER BY id LIMIT $4",
             vec![run.to_i64().into(), after.into(), tag.into(), limit.into()],
-            |r| {
-                Ok(NoteRow {
-                    id: r.int()?,
-                    run,
-                    author: r.text()?,
-                    tag: r.text()?,
-                    text: r.text()?,
-                    at_ms: r.int()?,
-                })
-            },
         )
     }
 }

@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId};
+use tokio_postgres::Row as Columns;
 
-use super::cells::{Cell, Reader};
-use super::rows::Stored;
+use super::cells::Cell;
 use super::state::{Lock, State};
 use super::tx::{Tx, held};
 use super::wire::Ask;
 use crate::backend::Candidate;
+use crate::columns::{Declared, Field, Reader};
 use crate::error::Result;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
 
@@ -21,18 +22,16 @@ const WAITING: &str = "SELECT priority, published_ms, run, step, attempt FROM ex
      WHERE status = 'scheduled' AND queue = $1 AND pin = $2 \
      ORDER BY priority DESC, published_ms, run, step, attempt LIMIT $3";
 
-fn candidate(r: &mut Reader<'_>) -> Result<Candidate> {
-    Ok(Candidate {
-        rank: r.int::<i32>()?.saturating_neg(),
-        published_ms: r.int()?,
-        execution: ExecutionId { run: RunId::from_i64(r.int()?), step: r.int()?, attempt: r.int()? },
-    })
+fn candidate(row: &Columns) -> Result<Candidate> {
+    <(i32, i64, ExecutionId)>::read(&mut Reader::few(WAITING, row)).map(Candidate::from)
 }
 
 impl Tx<'_> {
     /// Returns the waiting executions, for a caller that only reads.
     pub(super) fn look_at_claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
-        self.list(WAITING, vec![queue.into(), pin.into(), limit.into()], candidate)
+        let answers =
+            self.ask(vec![Ask::new(WAITING, [queue.into(), pin.into(), limit.into()])], "reading")?;
+        answers[0].iter().map(candidate).collect()
     }
 
     /// Returns the waiting executions that no other transaction is taking. This transaction holds them.
@@ -46,15 +45,10 @@ impl Tx<'_> {
         );
         let cells = || -> [Cell<'_>; 3] { [queue.into(), pin.into(), limit.into()] };
         let answers = self.ask(vec![Ask::new(&held_sql, cells()), Ask::new(WAITING, cells())], "reading")?;
-        let mut waiting = Vec::with_capacity(answers[1].len());
-        for row in &answers[1] {
-            waiting.push(candidate(&mut Reader::new(row))?);
-        }
-        let mut free = BTreeSet::new();
-        for row in &answers[0] {
-            let r = &mut Reader::new(row);
-            free.insert(ExecutionId { run: RunId::from_i64(r.int()?), step: r.int()?, attempt: r.int()? });
-        }
+        let mut waiting: Vec<Candidate> = answers[1].iter().map(candidate).collect::<Result<_>>()?;
+        // The key comes first.
+        let key = |row: &Columns| ExecutionId::read(&mut Reader::of::<ExecutionRow>(row));
+        let free: BTreeSet<ExecutionId> = answers[0].iter().map(key).collect::<Result<_>>()?;
         self.learn_all::<ExecutionRow>(&answers[0], true);
         if let (true, Some(first)) = (free.is_empty(), waiting.first()) {
             // Other transactions are taking all of them, and may leave some. Only after those have ended is the queue
@@ -67,11 +61,7 @@ impl Tx<'_> {
         let missing = free.iter().filter(|id| !waiting.iter().any(|one| one.execution == **id));
         let moved_up: Vec<Candidate> = missing
             .filter_map(|id| self.state.executions.get(*id)?.0)
-            .map(|row| Candidate {
-                rank: row.priority.saturating_neg(),
-                published_ms: row.published_ms,
-                execution: row.id,
-            })
+            .map(|row| Candidate::from((row.priority, row.published_ms, row.id)))
             .collect();
         waiting.retain(|one| free.contains(&one.execution));
         waiting.extend(moved_up);
@@ -104,11 +94,7 @@ impl Tx<'_> {
             let (row, _) = self.state.executions.get(*id)?;
             let row =
                 row.filter(|row| row.status() == ExecutionStatus::Scheduled && row.pin.unwrap_or(0) == pin);
-            free.extend(row.map(|row| Candidate {
-                rank: row.priority.saturating_neg(),
-                published_ms: row.published_ms,
-                execution: row.id,
-            }));
+            free.extend(row.map(|row| Candidate::from((row.priority, row.published_ms, row.id))));
         }
         if free.len() < limit && !waiting.all {
             return None;
@@ -153,10 +139,10 @@ impl Around {
             executions.iter().filter(|id| state.steps.get((id.run, id.step)).is_none()).collect();
         Around {
             held_sql: held::<RunRow>("id = ANY($1) ORDER BY id"),
-            plain_sql: format!("{} WHERE id = ANY($1)", RunRow::SELECT),
+            plain_sql: format!("{} WHERE id = ANY($1)", RunRow::statements().select),
             steps_sql: format!(
                 "{} WHERE (run, no) IN (SELECT * FROM unnest($1::bigint[], $2::bigint[]))",
-                StepRow::SELECT
+                StepRow::statements().select
             ),
             runs: runs.into_iter().collect(),
             of_runs: steps.iter().map(|id| id.run.to_i64()).collect(),

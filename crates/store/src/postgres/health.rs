@@ -1,10 +1,10 @@
 //! The facts about a server that `sprag doctor` reports.
 
-use super::cells::Reader;
 use super::fault::Fault;
 use super::open::SCHEMA_VERSION;
 use super::wire::{Ask, Wire};
 use crate::clock::{Clock, System};
+use crate::columns::Source;
 
 const ABOUT: &str = "SELECT current_setting('server_version'), current_setting('fsync'), \
      current_setting('synchronous_commit'), current_setting('full_page_writes'), \
@@ -22,10 +22,8 @@ pub(super) fn health(wire: &Wire) -> Result<String, Fault> {
     let after_ms = System.wall_ms();
     let mut words = Vec::new();
     if let Some(row) = answers[0].first() {
-        let r = &mut Reader::new(row);
-        while let Ok(word) = r.str() {
-            words.push(word.to_owned());
-        }
+        let texts = (0..row.len()).map_while(|at| row.text(at).ok().flatten());
+        words.extend(texts.map(str::to_owned));
     }
     let [version, fsync, commit, pages, most, used, schema, replicas, create, size, clock] = &words[..]
     else {

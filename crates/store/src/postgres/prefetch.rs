@@ -9,11 +9,11 @@ use tokio_postgres::Row as Columns;
 use super::Shared;
 use super::cells::{Cell, Column};
 use super::fault::Fault;
-use super::rows::Stored;
 use super::state::Lock;
 use super::tx::{HEAD, QUEUES, STATE, Tx, begin_with, held, wait_for};
 use super::wire::{Ask, Wire};
 use crate::clock::{Clock, System};
+use crate::columns::Declared;
 use crate::job::JobScope;
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepRow};
 
@@ -29,7 +29,7 @@ const TOLD: &str = "status = 'scheduled' AND (run, step, attempt) IN \
      (SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[]))";
 const WAITING_COUNTS: &str = "SELECT w.queue, w.pin, (SELECT count(*) FROM (SELECT FROM executions AS e \
      WHERE e.status = 'scheduled' AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin LIMIT w.n + 1) AS s) \
-     FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n)";
+     AS there FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS w (queue, pin, n)";
 
 /// The rows that the jobs of a transaction need.
 #[derive(Default)]
@@ -74,12 +74,6 @@ impl Prefetch {
     }
 }
 
-/// Returns the columns of executions.
-fn execution_columns() -> &'static str {
-    let columns = ExecutionRow::SELECT.strip_prefix("SELECT ").and_then(|rest| rest.split_once(" FROM "));
-    columns.map_or("*", |(columns, _)| columns)
-}
-
 /// Returns the statement that holds the executions that wait for each of several workers in each of several queues.
 fn waiting_sql() -> String {
     format!(
@@ -88,7 +82,7 @@ fn waiting_sql() -> String {
          AND e.queue = w.queue COLLATE \"C\" AND e.pin = w.pin \
          ORDER BY e.priority DESC, e.published_ms, e.run, e.step, e.attempt LIMIT w.n \
          FOR UPDATE SKIP LOCKED) AS found",
-        execution_columns()
+        ExecutionRow::statements().names
     )
 }
 
@@ -105,13 +99,13 @@ impl Whole {
     fn of(ids: Vec<i64>) -> Whole {
         Whole {
             ids,
-            steps_sql: format!("{} WHERE run = ANY(ARRAY({SMALL}))", StepRow::SELECT),
+            steps_sql: format!("{} WHERE run = ANY(ARRAY({SMALL}))", StepRow::statements().select),
             live_sql: format!(
                 "SELECT found.* FROM ({SMALL} FOR UPDATE SKIP LOCKED) AS r \
                  CROSS JOIN LATERAL (SELECT {} FROM executions AS e WHERE e.run = r.id \
                  AND e.status IN ('requested', 'scheduling', 'scheduled', 'running') \
                  FOR UPDATE SKIP LOCKED) AS found",
-                execution_columns()
+                ExecutionRow::statements().names
             ),
             there_sql: format!("SELECT run, step, attempt FROM executions WHERE run = ANY(ARRAY({SMALL}))"),
         }
@@ -159,7 +153,7 @@ impl<'w> Tx<'w> {
         // takes the head.
         let receives = !wanted.claims.is_empty() || !wanted.told.is_empty();
         if !receives && !wanted.runs.is_empty() {
-            asks.extend([Ask::plain(QUEUES), Ask::plain(HEAD)]);
+            asks.extend([Ask::plain(&QUEUES), Ask::plain(HEAD)]);
         }
         let mut answers = wire.ask(&asks)?;
         drop(asks);
@@ -197,7 +191,7 @@ impl<'w> Tx<'w> {
 
     fn learn_runs(&mut self, wanted: &[RunId], found: &[Columns], there: &[Columns]) {
         self.learn_all::<RunRow>(found, true);
-        let there: BTreeSet<RunId> = there.iter().map(|row| RunId::from_i64(row.get(0))).collect();
+        let there: BTreeSet<RunId> = there.iter().map(|row| RunId::from_i64(row.get("id"))).collect();
         for run in wanted {
             match (self.state.runs.known.contains_key(run), there.contains(run)) {
                 (false, true) => drop(self.state.contended.insert(*run)),
@@ -217,9 +211,9 @@ impl<'w> Tx<'w> {
             self.state.executions.learn(row.id, Some(row), true);
         }
         for row in counts {
-            let key: (Arc<str>, Id) = (row.get::<_, &str>(0).into(), row.get(1));
+            let key: (Arc<str>, Id) = (row.get::<_, &str>("queue").into(), row.get("pin"));
             if let Some(waiting) = self.state.waiting.get_mut(&key) {
-                waiting.all = row.get::<_, i64>(2) == waiting.free.len() as i64;
+                waiting.all = row.get::<_, i64>("there") == waiting.free.len() as i64;
             }
         }
     }
@@ -233,7 +227,7 @@ impl<'w> Tx<'w> {
         };
         let small: BTreeSet<RunId> = runs.iter().copied().filter(is_small).collect();
         // A job must not decide by rows of a run that another transaction holds.
-        let of_small = |row: &&Columns| small.contains(&RunId::from_i64(row.get(0)));
+        let of_small = |row: &&Columns| small.contains(&RunId::from_i64(row.get("run")));
         let whole = self.learn_all::<StepRow>(steps.iter().filter(of_small), true);
         self.learn_all::<ExecutionRow>(live.iter().filter(of_small), true);
         // If a row cannot be read, the job loads it by its key and reports the error.
@@ -241,8 +235,8 @@ impl<'w> Tx<'w> {
             self.state.whole.extend(small.iter().map(|run| (*run, BTreeSet::new())));
         }
         for row in there {
-            if let Some(of) = self.state.whole.get_mut(&RunId::from_i64(row.get(0))) {
-                of.insert((row.get::<_, i64>(1) as u32, row.get::<_, i64>(2) as u32));
+            if let Some(of) = self.state.whole.get_mut(&RunId::from_i64(row.get("run"))) {
+                of.insert((row.get::<_, i64>("step") as u32, row.get::<_, i64>("attempt") as u32));
             }
         }
     }
@@ -256,7 +250,7 @@ impl<'w> Tx<'w> {
             return Ok(());
         }
         let around = super::claims::Around::of(&self.state, &free);
-        let mut asks = vec![Ask::plain(QUEUES), Ask::plain(HEAD)];
+        let mut asks = vec![Ask::plain(&QUEUES), Ask::plain(HEAD)];
         asks.extend(around.asks());
         let answers = self.wire.ask(&asks)?;
         drop(asks);

@@ -1,34 +1,39 @@
 //! The queries in their order, and the tables without statuses.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, RunStatus, StepNo, Word};
+use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo};
 
-use super::cells::{Cell, Reader};
+use super::cells::Cell;
 use super::tx::Tx;
 use super::wire::Ask;
 use crate::backend::{Backend, Candidate, QueueRow, Table};
 use crate::clock::Now;
+use crate::columns::{Declared, EntryRow, Section};
 use crate::error::{Error, Result};
 use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Position, Refusal, Row, RunRow,
-    StepRow, TimerRow, WorkerRow,
+    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow, StepRow,
+    TimerRow, WorkerRow,
 };
-use crate::sqlite::intern;
 
-pub(super) fn queue(r: &mut Reader<'_>) -> Result<QueueRow> {
-    Ok(QueueRow { name: r.text()?, limit: r.opt_int()?, held: r.bool()? })
-}
-
-pub(super) fn run_id(r: &mut Reader<'_>) -> Result<RunId> {
-    r.int().map(RunId::from_i64)
-}
-
-fn execution_id(r: &mut Reader<'_>) -> Result<ExecutionId> {
-    Ok(ExecutionId { run: run_id(r)?, step: r.int()?, attempt: r.int()? })
-}
+/// The statement that sets a queue's settings, whether it has some or not.
+static PUT_QUEUE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "{} ON CONFLICT (name) DO UPDATE SET maximum = excluded.maximum, held = excluded.held",
+        QueueRow::statements().postgres.insert
+    )
+});
+static PUT_TIMER: LazyLock<String> =
+    LazyLock::new(|| format!("{} ON CONFLICT DO NOTHING", TimerRow::statements().postgres.insert));
+static ENTRIES: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT {}, (SELECT note FROM journal_notes WHERE journal_notes.seq = journal.seq) FROM journal \
+         WHERE seq > $1 AND seq <= $2 AND ($3::bigint IS NULL OR run = $3) ORDER BY seq LIMIT $4",
+        EntryRow::statements().names
+    )
+});
 
 fn cells_of(id: ExecutionId) -> Vec<Cell<'static>> {
     vec![id.run.to_i64().into(), id.step.into(), id.attempt.into()]
@@ -66,7 +71,7 @@ impl Backend for Tx<'_> {
         if self.writes {
             return self.take_head();
         }
-        Ok(self.one("SELECT seq FROM journal_head", vec![], |r| r.int())?.unwrap_or(0))
+        Ok(self.one("SELECT seq FROM journal_head", vec![])?.unwrap_or(0))
     }
 
     fn append(&mut self, entries: &[JournalEntry]) -> Result<()> {
@@ -78,7 +83,8 @@ impl Backend for Tx<'_> {
         if let Some(plan) = self.state.plans.get(&hash).cloned().or_else(|| self.shared.plan(hash)) {
             return Ok(Some(plan));
         }
-        let found = self.one("SELECT body FROM plans WHERE hash = $1", vec![hash.into()], |r| r.text())?;
+        let found: Option<Arc<str>> =
+            self.one("SELECT body FROM plans WHERE hash = $1", vec![hash.into()])?;
         let Some(body) = found else { return Ok(None) };
         let plan: Arc<Plan> = serde_json::from_str(&body).map(Arc::new).map_err(|error| Error::Corrupt {
             path: self.shared.address.path(),
@@ -103,38 +109,12 @@ impl Backend for Tx<'_> {
     }
 
     fn put_outbox(&mut self, row: &OutboxRow) -> Result<()> {
-        self.state.extra_row(
-            "INSERT INTO outbox (kind, run, payload, attempts, not_before_ms, error) \
-             SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::text[])",
-            vec![
-                (&*row.kind).into(),
-                row.run.to_i64().into(),
-                (&*row.payload).into(),
-                row.attempts.into(),
-                row.not_before_ms.into(),
-                row.error.as_deref().into(),
-            ],
-        );
+        self.state.add(row);
         Ok(())
     }
 
     fn outbox_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<OutboxRow>> {
-        self.list(
-            "SELECT id, kind, run, payload, attempts, not_before_ms, error FROM outbox \
-             WHERE not_before_ms <= $1 ORDER BY id LIMIT $2",
-            vec![now_ms.into(), limit.into()],
-            |r| {
-                Ok(OutboxRow {
-                    id: r.int()?,
-                    kind: r.text()?,
-                    run: run_id(r)?,
-                    payload: r.text()?,
-                    attempts: r.int()?,
-                    not_before_ms: r.int()?,
-                    error: r.opt_text()?,
-                })
-            },
-        )
+        self.rows("WHERE not_before_ms <= $1 ORDER BY id LIMIT $2", vec![now_ms.into(), limit.into()])
     }
 
     fn drop_outbox(&mut self, id: i64) -> Result<()> {
@@ -151,12 +131,7 @@ impl Backend for Tx<'_> {
     }
 
     fn put_timer(&mut self, timer: &TimerRow) -> Result<()> {
-        let mut cells = cells_of(timer.execution);
-        cells.push(timer.due_ms.into());
-        self.state.extra(
-            "INSERT INTO timers (run, step, attempt, due_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-            cells,
-        );
+        self.state.extra_of(&PUT_TIMER, timer, &[Section::Key]);
         Ok(())
     }
 
@@ -167,43 +142,23 @@ impl Backend for Tx<'_> {
     }
 
     fn timers_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<TimerRow>> {
-        self.list(
-            "SELECT due_ms, run, step, attempt FROM timers WHERE due_ms <= $1 \
-             ORDER BY due_ms, run, step, attempt LIMIT $2",
-            vec![now_ms.into(), limit.into()],
-            |r| Ok(TimerRow { due_ms: r.int()?, execution: execution_id(r)? }),
-        )
+        let condition = "WHERE due_ms <= $1 ORDER BY due_ms, run, step, attempt LIMIT $2";
+        self.rows(condition, vec![now_ms.into(), limit.into()])
     }
 
     fn next_due(&mut self) -> Result<Option<i64>> {
-        let due = self.one(
+        let due: Option<Option<i64>> = self.one(
             "SELECT least((SELECT min(due_ms) FROM timers), \
                  (SELECT min(lease_until_ms) FROM executions WHERE status = 'running'), \
                  (SELECT min(not_before_ms) FROM outbox))",
             vec![],
-            |r| r.opt_int(),
         )?;
         Ok(due.flatten())
     }
 
     fn keep_refusal(&mut self, refusal: &Refusal) -> Result<()> {
+        self.state.put(refusal);
         let run = refusal.place.run.map_or(0, RunId::to_i64);
-        self.state.extra(
-            "INSERT INTO refusals (run, at_ms, entity, step, attempt, number, event, actor, reason, detail) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-            vec![
-                run.into(),
-                refusal.at_ms.into(),
-                refusal.entity.into(),
-                refusal.place.step.into(),
-                refusal.place.attempt.into(),
-                refusal.place.id.into(),
-                refusal.event.into(),
-                refusal.actor.as_str().into(),
-                refusal.reason.into(),
-                refusal.detail.as_str().into(),
-            ],
-        );
         // This statement does not wait for another transaction that removes the same rows at the same moment.
         self.state.extra(
             "DELETE FROM refusals WHERE id IN (SELECT id FROM refusals WHERE run = $1 AND id <= \
@@ -215,27 +170,7 @@ impl Backend for Tx<'_> {
     }
 
     fn refusals(&mut self, run: RunId) -> Result<Vec<Refusal>> {
-        self.list(
-            "SELECT at_ms, entity, step, attempt, number, event, actor, reason, detail FROM refusals \
-             WHERE run = $1 ORDER BY id",
-            vec![run.to_i64().into()],
-            |r| {
-                Ok(Refusal {
-                    at_ms: r.int()?,
-                    entity: intern(r.str()?.to_owned()),
-                    place: Position {
-                        run: Some(run),
-                        step: r.opt_int()?,
-                        attempt: r.opt_int()?,
-                        id: r.opt_int()?,
-                    },
-                    event: intern(r.str()?.to_owned()),
-                    actor: Actor::parse(r.str()?).unwrap_or(Actor::Person),
-                    reason: intern(r.str()?.to_owned()),
-                    detail: r.str()?.to_owned(),
-                })
-            },
-        )
+        self.rows("WHERE run = $1 ORDER BY id", vec![run.to_i64().into()])
     }
 
     fn unsettled(&mut self, run: RunId) -> Result<Vec<StepNo>> {
@@ -247,7 +182,6 @@ impl Backend for Tx<'_> {
             "SELECT no FROM steps WHERE run = $1 \
              AND (status NOT IN ('done', 'failed', 'skipped', 'cancelled') OR rework_pending) ORDER BY no",
             vec![run.to_i64().into()],
-            |r| r.int(),
         )
     }
 
@@ -262,7 +196,6 @@ impl Backend for Tx<'_> {
         self.list(
             "SELECT no FROM steps WHERE run = $1 AND item_of = $2 AND no >= $3 ORDER BY no",
             vec![run.to_i64().into(), of.into(), first.into()],
-            |r| r.int(),
         )
     }
 
@@ -277,7 +210,6 @@ impl Backend for Tx<'_> {
             "SELECT no FROM steps WHERE run = $1 AND item_of = $2 AND no >= $3 AND status = 'waiting' \
              ORDER BY no LIMIT $4",
             vec![run.to_i64().into(), of.into(), first.into(), limit.into()],
-            |r| r.int(),
         )
     }
 
@@ -285,7 +217,6 @@ impl Backend for Tx<'_> {
         let last = self.one(
             "SELECT coalesce(max(attempt), 0) FROM steps WHERE run = $1 AND item_of = $2",
             vec![run.to_i64().into(), of.into()],
-            |r| r.int(),
         )?;
         Ok(last.unwrap_or(0))
     }
@@ -309,11 +240,7 @@ impl Backend for Tx<'_> {
         }
         let mut cells = cells_of(of);
         cells.push(index.into());
-        self.one(
-            "SELECT value FROM items WHERE run = $1 AND step = $2 AND attempt = $3 AND no = $4",
-            cells,
-            |r| r.text(),
-        )
+        self.one("SELECT value FROM items WHERE run = $1 AND step = $2 AND attempt = $3 AND no = $4", cells)
     }
 
     fn open_gates(&mut self, run: RunId) -> Result<Vec<GateRow>> {
@@ -338,10 +265,9 @@ impl Backend for Tx<'_> {
     }
 
     fn take_signal(&mut self, run: RunId, name: &str) -> Result<Option<Arc<str>>> {
-        let kept = self.list(
+        let kept: Vec<(i64, Arc<str>)> = self.list(
             "SELECT id, payload FROM signals WHERE run = $1 AND name = $2 ORDER BY id",
             vec![run.to_i64().into(), name.into()],
-            |r| Ok((r.int::<i64>()?, r.text()?)),
         )?;
         let Some((id, payload)) = kept.into_iter().find(|(id, _)| !self.state.signals_taken.contains(id))
         else {
@@ -357,7 +283,6 @@ impl Backend for Tx<'_> {
             "SELECT id FROM runs WHERE parent_run = $1 \
              AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY id",
             vec![run.to_i64().into()],
-            run_id,
         )
     }
 
@@ -366,7 +291,7 @@ impl Backend for Tx<'_> {
     }
 
     fn run_by_key(&mut self, key: &str) -> Result<Option<RunId>> {
-        self.one("SELECT id FROM runs WHERE idempotency_key = $1", vec![key.into()], run_id)
+        self.one("SELECT id FROM runs WHERE idempotency_key = $1", vec![key.into()])
     }
 
     fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>> {
@@ -384,7 +309,6 @@ impl Backend for Tx<'_> {
             "SELECT id FROM runs WHERE id > $1 AND status IN ('queued', 'running', 'failing', 'cancelling') \
              ORDER BY id LIMIT $2",
             vec![after.map_or(-1, RunId::to_i64).into(), limit.into()],
-            run_id,
         )
     }
 
@@ -393,7 +317,6 @@ impl Backend for Tx<'_> {
             "SELECT id FROM runs WHERE pin = $1 AND pin <> 0 \
              AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY id",
             vec![worker.into()],
-            run_id,
         )
     }
 
@@ -402,7 +325,6 @@ impl Backend for Tx<'_> {
             "SELECT DISTINCT plan FROM runs WHERE pin = $1 AND pin <> 0 \
              AND status IN ('queued', 'running', 'failing', 'cancelling') ORDER BY plan",
             vec![worker.into()],
-            |r| r.int(),
         )
     }
 
@@ -412,7 +334,6 @@ impl Backend for Tx<'_> {
              AND NOT EXISTS (SELECT FROM workers WHERE workers.id = runs.pin AND workers.status <> 'offline') \
              ORDER BY id LIMIT $1",
             vec![limit.into()],
-            run_id,
         )
     }
 
@@ -426,7 +347,7 @@ impl Backend for Tx<'_> {
     fn in_flight(&mut self, queue: &str) -> Result<u32> {
         let sql = "SELECT (SELECT count(*) FROM executions WHERE status = 'scheduled' AND queue = $1) \
                  + (SELECT count(*) FROM executions WHERE status = 'running' AND queue = $1)";
-        Ok(self.one(sql, vec![queue.into()], |r| r.int())?.unwrap_or(0))
+        Ok(self.one(sql, vec![queue.into()])?.unwrap_or(0))
     }
 
     fn queue(&mut self, name: &str) -> Result<Option<QueueRow>> {
@@ -436,22 +357,18 @@ impl Backend for Tx<'_> {
             return Ok(None);
         }
         // Only one transaction at a time may ask about a queue with a limit.
-        let sql = "SELECT name, maximum, held FROM queues WHERE name = $1";
-        if self.one(sql, vec![name.into()], queue)?.is_none() {
+        let condition = "WHERE name = $1";
+        if self.rows::<QueueRow>(condition, vec![name.into()])?.is_empty() {
             return Ok(None);
         }
         self.hold_name("queue", name)?;
-        self.one(sql, vec![name.into()], queue)
+        Ok(self.rows(condition, vec![name.into()])?.pop())
     }
 
     fn put_queue(&mut self, queue: &QueueRow) -> Result<()> {
         self.hold_name("queue", &queue.name)?;
         self.state.queues = None;
-        self.state.extra(
-            "INSERT INTO queues (name, maximum, held) VALUES ($1, $2, $3) \
-             ON CONFLICT (name) DO UPDATE SET maximum = excluded.maximum, held = excluded.held",
-            vec![(&*queue.name).into(), queue.limit.into(), queue.held.into()],
-        );
+        self.state.extra_of(&PUT_QUEUE, queue, &Section::ALL);
         Ok(())
     }
 
@@ -461,7 +378,6 @@ impl Backend for Tx<'_> {
              WHERE status = 'requested' AND queue = $1 AND not_before_ms <= $2 \
              ORDER BY priority DESC, created_ms, run, step, attempt LIMIT $3",
             vec![queue.into(), now_ms.into(), limit.into()],
-            execution_id,
         )
     }
 
@@ -470,7 +386,6 @@ impl Backend for Tx<'_> {
             "SELECT DISTINCT queue FROM executions \
              WHERE status = 'requested' AND not_before_ms <= $1 AND NOT cancel_requested ORDER BY queue",
             vec![now_ms.into()],
-            |r| r.text(),
         )
     }
 
@@ -479,7 +394,6 @@ impl Backend for Tx<'_> {
             "SELECT run, step, attempt FROM executions WHERE status = 'scheduled' AND lease_until_ms <= $1 \
              ORDER BY lease_until_ms, run, step, attempt LIMIT $2",
             vec![before_ms.into(), limit.into()],
-            execution_id,
         )
     }
 
@@ -489,7 +403,6 @@ impl Backend for Tx<'_> {
              WHERE status = 'running' AND lease_until_ms <= $1 \
              ORDER BY lease_until_ms, run, step, attempt LIMIT $2",
             vec![now_ms.into(), limit.into()],
-            |r| Ok((execution_id(r)?, r.int()?)),
         )
     }
 
@@ -500,7 +413,7 @@ impl Backend for Tx<'_> {
 
     fn places(&mut self, group: &str) -> Result<Vec<RunId>> {
         self.hold_name("group", group)?;
-        self.list("SELECT run FROM places WHERE grp = $1 ORDER BY run", vec![group.into()], run_id)
+        self.list("SELECT run FROM places WHERE grp = $1 ORDER BY run", vec![group.into()])
     }
 
     fn put_place(&mut self, group: &str, run: RunId) -> Result<()> {
@@ -522,13 +435,12 @@ impl Backend for Tx<'_> {
         self.list(
             "SELECT id FROM runs WHERE status = 'queued' AND grp = $1 ORDER BY priority DESC, id LIMIT $2",
             vec![group.into(), limit.into()],
-            run_id,
         )
     }
 
     fn crowded_groups(&mut self) -> Result<Vec<Arc<str>>> {
         let sql = "SELECT DISTINCT grp FROM runs WHERE status = 'queued' AND grp IS NOT NULL ORDER BY grp";
-        self.list(sql, vec![], |r| r.text())
+        self.list(sql, vec![])
     }
 
     fn workers(&mut self) -> Result<Vec<WorkerRow>> {
@@ -547,18 +459,13 @@ impl Backend for Tx<'_> {
                 }
             },
         };
-        let sql = "SELECT seq, at_ms, sentence, run, step, attempt, entity, \
-             (SELECT note FROM journal_notes WHERE journal_notes.seq = journal.seq) FROM journal \
-             WHERE seq > $1 AND seq <= $2 AND ($3::bigint IS NULL OR run = $3) ORDER BY seq LIMIT $4";
         let cells = [from.into(), to.into(), run.map(RunId::to_i64).into(), limit.into()];
-        let found = self.ask(vec![Ask::new(sql, cells)], "reading")?.remove(0);
-        let (entries, unknown) = self.shared.sentences.read(&found)?;
-        if unknown.is_empty() {
+        let found = self.ask(vec![Ask::new(&ENTRIES, cells)], "reading")?.remove(0);
+        if let Some(entries) = self.shared.sentences.read(&found)? {
             return Ok(entries);
         }
-        let all = self.ask(vec![Ask::plain(super::sentences::ALL)], "reading")?;
+        let all = self.ask(vec![Ask::plain(&super::sentences::ALL)], "reading")?;
         self.shared.sentences.learn_rows(&all[0])?;
-        // Entries with sentences of a newer version are skipped.
-        Ok(self.shared.sentences.read(&found)?.0)
+        self.shared.sentences.read_all(&found)
     }
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use sprag_lifecycle::RunId;
 
 use super::cells::Cell;
-use super::queries::run_id;
 use super::tx::{Tx, held};
 use super::wire::Ask;
 use crate::error::{Error, Result};
@@ -80,7 +79,7 @@ impl Tx<'_> {
     }
 
     fn those_with(&mut self, runs: &[RunId], sql: &str) -> Result<BTreeSet<RunId>> {
-        Ok(self.list(sql, vec![ids(runs)], run_id)?.into_iter().collect())
+        Ok(self.list(sql, vec![ids(runs)])?.into_iter().collect())
     }
 }
 
@@ -92,12 +91,11 @@ impl Retention for Tx<'_> {
             "SELECT id FROM runs WHERE id > $1 AND id <= $4 AND parent_run IS NULL AND ended_ms < $2 \
              ORDER BY id LIMIT $3",
             vec![after.map_or(-1, RunId::to_i64).into(), wall_ms.into(), limit.into(), born_by.into()],
-            run_id,
         )
     }
 
     fn all_children(&mut self, runs: &[RunId]) -> Result<Vec<RunId>> {
-        self.list("SELECT id FROM runs WHERE parent_run = ANY($1) ORDER BY id", vec![ids(runs)], run_id)
+        self.list("SELECT id FROM runs WHERE parent_run = ANY($1) ORDER BY id", vec![ids(runs)])
     }
 
     fn with_environments(&mut self, runs: &[RunId]) -> Result<BTreeSet<RunId>> {
@@ -127,7 +125,7 @@ impl Retention for Tx<'_> {
     fn half_forgotten(&mut self, limit: usize) -> Result<Vec<RunId>> {
         let hold = if self.writes { "FOR UPDATE SKIP LOCKED" } else { "" };
         let sql = format!("SELECT run FROM forgotten WHERE rows_left ORDER BY run LIMIT $1 {hold}");
-        self.list(&sql, vec![limit.into()], run_id)
+        self.list(&sql, vec![limit.into()])
     }
 
     fn forget_rows(&mut self, runs: &[RunId], part: Part) -> Result<Vec<RunId>> {
@@ -135,7 +133,7 @@ impl Retention for Tx<'_> {
         let most = part.rows / (AFTER_THE_RUNS.len() + 1);
         let sql = "SELECT id FROM runs WHERE parent_run = ANY($1) ORDER BY id LIMIT $2";
         let most_runs = most.div_ceil(Part::ROWS_OF_A_RUN);
-        let children = self.list(sql, vec![ids(runs), most_runs.into()], run_id)?;
+        let children = self.list(sql, vec![ids(runs), most_runs.into()])?;
         self.put_on_the_list(&children)?;
         let asks = AFTER_THE_RUNS.iter().map(|sql| Ask::new(sql, [ids(runs), most.into()]));
         let counts = self.send_now(asks.collect())?;
@@ -148,7 +146,7 @@ impl Retention for Tx<'_> {
 
     fn forgotten(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
         let sql = "SELECT run FROM forgotten WHERE NOT rows_left AND run > $1 ORDER BY run LIMIT $2";
-        self.list(sql, vec![after.map_or(-1, RunId::to_i64).into(), limit.into()], run_id)
+        self.list(sql, vec![after.map_or(-1, RunId::to_i64).into(), limit.into()])
     }
 
     fn drop_forgotten(&mut self, runs: &[RunId]) -> Result<()> {
@@ -157,16 +155,14 @@ impl Retention for Tx<'_> {
     }
 
     fn forget_entries(&mut self, most: usize) -> Result<bool> {
-        let state = self.one("SELECT sweep_from, sweep_to FROM store_state FOR UPDATE", vec![], |r| {
-            Ok((r.int::<i64>()?, r.int::<i64>()?))
-        })?;
-        let (from, to) = state.unwrap_or((1, 0));
+        let state = self.one("SELECT sweep_from, sweep_to FROM store_state FOR UPDATE", vec![])?;
+        let (from, to): (i64, i64) = state.unwrap_or((1, 0));
         if from > to {
             return Ok(false);
         }
         // Counts existing entries: after earlier removals, consecutive entries may have numbers that are far apart.
         let sql = "SELECT seq FROM journal WHERE seq >= $1 ORDER BY seq LIMIT 1 OFFSET $2";
-        let beyond = self.one(sql, vec![from.into(), most.into()], |r| r.int::<i64>())?;
+        let beyond: Option<i64> = self.one(sql, vec![from.into(), most.into()])?;
         let next = beyond.unwrap_or(i64::MAX).min(to + 1);
         self.send_now(vec![
             Ask::new(
@@ -188,11 +184,10 @@ impl Retention for Tx<'_> {
     /// Removes unused plans. If a run with one of these plans is created at the same moment, its foreign key undoes
     /// that transaction, and the retry stores the plan again.
     fn forget_plans(&mut self, after: Option<i64>, part: Part) -> Result<PlansForgotten> {
-        let looked_at = self.list(
+        let looked_at: Vec<(i64, bool)> = self.list(
             "SELECT hash, EXISTS (SELECT FROM runs WHERE runs.plan = plans.hash) FROM plans \
              WHERE hash > $1 OR $2 ORDER BY hash LIMIT $3",
             vec![after.unwrap_or(0).into(), after.is_none().into(), part.rows.into()],
-            |r| Ok((r.int::<i64>()?, r.bool()?)),
         )?;
         let unused: Vec<i64> = looked_at.iter().filter(|(_, used)| !used).map(|(hash, _)| *hash).collect();
         let next = if looked_at.len() < part.rows { None } else { looked_at.last().map(|(hash, _)| *hash) };
@@ -214,8 +209,8 @@ impl Retention for Tx<'_> {
     }
 
     fn store_id(&mut self) -> Result<String> {
-        let found = self.one("SELECT value FROM meta WHERE name = 'store_id'", vec![], |r| r.text())?;
-        found.map(|id| id.to_string()).ok_or_else(|| Error::Corrupt {
+        let found = self.one("SELECT value FROM meta WHERE name = 'store_id'", vec![])?;
+        found.ok_or_else(|| Error::Corrupt {
             path: self.shared.address.path(),
             reason: "it has no name of its own".into(),
         })

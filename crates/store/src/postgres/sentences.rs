@@ -1,53 +1,33 @@
 //! The journal's words. The store keeps each distinct sentence once, under the hash of its words. So an entry is a few
 //! numbers, and a new sentence gets its number without a query.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use sprag_lifecycle::{Actor, RunId, Word};
 use tokio_postgres::Row as Columns;
 
-use super::cells::{Cell, Reader, columns};
-use super::wire::{Ask, Param};
+use super::cells::{Table, owned};
+use super::wire::Ask;
 use crate::clock::fnv;
+use crate::columns::{Declared, EntryRow, Field, Reader, SentenceRow, Type};
 use crate::error::Result;
-use crate::rows::{JournalEntry, Position};
-use crate::sqlite::intern;
+use crate::rows::JournalEntry;
+use crate::words::Sentence;
 
-/// The text of a journal entry, without its entity's number and its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sentence {
-    entity: &'static str,
-    event: &'static str,
-    from: Option<&'static str>,
-    to: &'static str,
-    actor: Actor,
-}
-
-impl Sentence {
-    fn of(entry: &JournalEntry) -> Self {
-        let JournalEntry { entity, event, from, to, actor, .. } = *entry;
-        Sentence { entity, event, from, to, actor }
-    }
-
-    /// Returns the number under which the sentence is stored.
-    fn id(&self) -> i64 {
-        let Sentence { entity, event, from, to, actor } = self;
-        fnv(&format!("{entity} {event} {} {to} {actor}", from.unwrap_or(""))) as i64
-    }
+/// Returns the number under which a sentence is stored.
+fn id_of(sentence: &Sentence) -> i64 {
+    let Sentence { entity, event, from, to, actor } = sentence;
+    fnv(&format!("{entity} {event} {} {to} {actor}", from.unwrap_or(""))) as i64
 }
 
 /// The sentences that are committed to the database.
 #[derive(Default)]
 pub(super) struct Sentences(Mutex<BTreeMap<i64, Sentence>>);
 
-pub(super) const ALL: &str = "SELECT id, entity, event, was, became, actor FROM sentences ORDER BY id";
-const ADD_SENTENCES: &str = "INSERT INTO sentences (id, entity, event, was, became, actor) \
-     SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[]) \
-     ON CONFLICT (id) DO NOTHING";
-const ADD_ENTRIES: &str = "INSERT INTO journal (seq, at_ms, sentence, run, step, attempt, entity) \
-     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], \
-     $7::bigint[])";
+pub(super) static ALL: LazyLock<String> =
+    LazyLock::new(|| format!("{} ORDER BY id", SentenceRow::statements().select));
+static ADD_SENTENCES: LazyLock<String> =
+    LazyLock::new(|| format!("{} ON CONFLICT (id) DO NOTHING", SentenceRow::statements().postgres_insert));
 const ADD_NOTES: &str =
     "INSERT INTO journal_notes (seq, note) SELECT * FROM unnest($1::bigint[], $2::text[])";
 
@@ -59,7 +39,7 @@ impl Sentences {
     /// Returns the sentences of these entries that are not known to be stored.
     pub(super) fn new_in(&self, entries: &[JournalEntry]) -> BTreeMap<i64, Sentence> {
         let known = self.known();
-        let said = entries.iter().map(Sentence::of).map(|sentence| (sentence.id(), sentence));
+        let said = entries.iter().map(Sentence::of).map(|sentence| (id_of(&sentence), sentence));
         said.filter(|(id, _)| !known.contains_key(id)).collect()
     }
 
@@ -71,14 +51,8 @@ impl Sentences {
     /// Remembers the rows of a query for all sentences.
     pub(super) fn learn_rows(&self, rows: &[Columns]) -> Result<()> {
         for row in rows {
-            let r = &mut Reader::new(row);
-            let id = r.int()?;
-            let mut word = || r.str().map(|text| intern(text.to_owned()));
-            let (entity, event, was, to, actor) = (word()?, word()?, word()?, word()?, word()?);
-            if let Some(actor) = Actor::parse(actor) {
-                let from = (!was.is_empty()).then_some(was);
-                self.known().insert(id, Sentence { entity, event, from, to, actor });
-            }
+            let SentenceRow { id, sentence } = SentenceRow::read(row)?;
+            self.known().insert(id, sentence);
         }
         Ok(())
     }
@@ -90,63 +64,60 @@ impl Sentences {
         }
         let new = self.new_in(entries);
         if !new.is_empty() {
-            let rows = new.into_iter().map(|(id, sentence)| {
-                let Sentence { entity, event, from, to, actor } = sentence;
-                let words = [entity, event, from.unwrap_or(""), to, actor.as_str()];
-                std::iter::once(Cell::from(id)).chain(words.into_iter().map(Cell::from)).collect()
-            });
-            asks.push(over(ADD_SENTENCES, rows));
+            let rows = new.into_iter().map(|(id, sentence)| SentenceRow { id, sentence });
+            asks.push(over(&ADD_SENTENCES, rows));
         }
         let rows = entries.iter().map(|entry| {
-            let Position { run, step, attempt, id } = entry.place;
-            vec![
-                entry.seq.into(),
-                entry.at_ms.into(),
-                Sentence::of(entry).id().into(),
-                run.map(RunId::to_i64).into(),
-                step.into(),
-                attempt.into(),
-                id.into(),
-            ]
+            let JournalEntry { seq, at_ms, place, .. } = *entry;
+            EntryRow { seq, at_ms, sentence: id_of(&Sentence::of(entry)), place }
         });
-        asks.push(over(ADD_ENTRIES, rows));
+        asks.push(over(&EntryRow::statements().postgres_insert, rows));
         let notes = entries.iter().filter_map(|entry| Some((entry.seq, entry.note.as_deref()?)));
-        let notes: Vec<Vec<Cell<'a>>> = notes.map(|(seq, note)| vec![seq.into(), note.into()]).collect();
-        if !notes.is_empty() {
-            asks.push(over(ADD_NOTES, notes.into_iter()));
+        let mut table = Table::new(&[], &[Type::Int, Type::Text]);
+        let mut told = false;
+        for (seq, note) in notes {
+            table.push(seq.into());
+            table.push(note.into());
+            told = true;
+        }
+        if told {
+            asks.push(Ask::over(ADD_NOTES, table));
         }
     }
 
-    /// Returns the entries in these rows, in order, and the numbers of the sentences that this process does not know
-    /// yet.
-    pub(super) fn read(&self, rows: &[Columns]) -> Result<(Vec<JournalEntry>, BTreeSet<i64>)> {
+    /// Returns the entries in these rows, in order; none if this process does not know all of their sentences yet.
+    pub(super) fn read(&self, rows: &[Columns]) -> Result<Option<Vec<JournalEntry>>> {
         let known = self.known();
-        let (mut entries, mut unknown) = (Vec::with_capacity(rows.len()), BTreeSet::new());
+        let mut entries = Vec::with_capacity(rows.len());
         for row in rows {
-            let r = &mut Reader::new(row);
-            let (seq, at_ms, sentence) = (r.int()?, r.int()?, r.int::<i64>()?);
-            let run = r.opt_int::<i64>()?.map(RunId::from_i64);
-            let place = Position { run, step: r.opt_int()?, attempt: r.opt_int()?, id: r.opt_int()? };
-            let note = r.opt_text()?;
-            match known.get(&sentence) {
-                Some(Sentence { entity, event, from, to, actor }) => entries.push(JournalEntry {
-                    seq,
-                    at_ms,
-                    entity,
-                    place,
-                    event,
-                    from: *from,
-                    to,
-                    actor: *actor,
-                    note,
-                }),
-                None => drop(unknown.insert(sentence)),
-            }
+            let (entry, note) = entry(row)?;
+            let Some(sentence) = known.get(&entry.sentence) else { return Ok(None) };
+            entries.push(entry.told(Some(sentence), note)?);
         }
-        Ok((entries, unknown))
+        Ok(Some(entries))
+    }
+
+    /// Returns the entries in these rows, in order, after all sentences were learned.
+    pub(super) fn read_all(&self, rows: &[Columns]) -> Result<Vec<JournalEntry>> {
+        let known = self.known();
+        let told = |row| {
+            let (entry, note) = entry(row)?;
+            entry.told(known.get(&entry.sentence), note)
+        };
+        rows.iter().map(told).collect()
     }
 }
 
-fn over<'a>(sql: &'a str, rows: impl Iterator<Item = Vec<Cell<'a>>>) -> Ask<'a> {
-    Ask { sql, params: columns(rows).into_iter().map(|column| Box::new(column) as Param<'a>).collect() }
+fn entry(row: &Columns) -> Result<(EntryRow, Option<Arc<str>>)> {
+    let from = &mut Reader::of::<EntryRow>(row);
+    Ok((EntryRow::read_fields(from)?, Field::read(from)?))
+}
+
+/// Returns a statement that adds rows which hold no borrowed data.
+fn over<'a, R: Declared + 'a>(sql: &'a str, rows: impl Iterator<Item = R>) -> Ask<'a> {
+    let mut table = Table::new(&R::statements().columns, &[]);
+    for row in rows {
+        row.write_all(&mut |value| table.push(owned(value)));
+    }
+    Ask::over(sql, table)
 }

@@ -12,15 +12,16 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{Actor, ExecutionId, Plan, RunId, StepNo, Word};
 
-use super::cells::{Cell, columns};
-use super::rows::Stored;
-use super::sentences::{Sentence, Sentences};
-use super::wire::{Ask, Param};
+use super::cells::{Cell, Table, cells_of};
+use super::sentences::Sentences;
+use super::wire::Ask;
 use crate::backend::QueueRow;
+use crate::columns::{Column, Declared, Section, Statements, Type, Value};
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, RunRow, Status, StepRow,
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, Row, RunRow, Status, StepRow,
     ThreadRow, WorkerRow,
 };
+use crate::words::Sentence;
 
 /// A lock that another transaction may hold. The order of the locks is the order in which transactions wait for them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,25 +43,25 @@ pub(super) struct Known<R> {
 }
 
 /// A row to write, with its status and version in the database unless it is new.
-struct Write<R: Stored> {
+struct Write<R: Row> {
     row: R,
     was: Option<(Status<R>, u32)>,
 }
 
 /// The rows of one kind.
-pub(super) struct Rows<R: Stored> {
+pub(super) struct Rows<R: Row> {
     pub(super) known: BTreeMap<R::Key, Known<R>>,
     pending: BTreeMap<R::Key, Write<R>>,
     staged: BTreeMap<R::Key, Write<R>>,
 }
 
-impl<R: Stored> Default for Rows<R> {
+impl<R: Row> Default for Rows<R> {
     fn default() -> Self {
         Rows { known: BTreeMap::new(), pending: BTreeMap::new(), staged: BTreeMap::new() }
     }
 }
 
-impl<R: Stored> Rows<R> {
+impl<R: Row + Declared> Rows<R> {
     /// Returns the row as this job sees it, if it is known, and whether it is held.
     pub(super) fn get(&self, key: R::Key) -> Option<(Option<R>, bool)> {
         match self.staged.get(&key) {
@@ -89,39 +90,43 @@ impl<R: Stored> Rows<R> {
     fn asks<'a>(&'a self, actors: &BTreeMap<R::Key, Actor>, asks: &mut Vec<Ask<'a>>) {
         let (new, changed): (Vec<_>, Vec<_>) =
             self.pending.iter().partition(|(_, write)| write.was.is_none());
-        let actor = |key: &R::Key| Cell::from(actors.get(key).map(|actor| actor.as_str()));
+        let Statements { columns, postgres_insert, postgres_update, .. } = R::statements();
+        let is_known = |column: &&Column| column.section != Section::Fixed;
         if !changed.is_empty() {
             let wanted = changed.len();
-            let all = changed.into_iter().map(|(key, write)| {
-                let mut cells = R::keys(*key);
-                cells.extend(write.row.changing());
+            let known = columns.iter().take_while(is_known).count();
+            let further = [Type::Text, Type::Int, Type::Text];
+            let further = &further[..if R::ACTOR.is_some() { 3 } else { 2 }];
+            let mut table = Table::new(&columns[..known], further);
+            for (key, write) in changed {
+                table.sections(&write.row, &[Section::Key, Section::Changes]);
                 if let Some((status, version)) = write.was {
-                    cells.extend([status.as_str().into(), version.into()]);
+                    table.push(status.as_str().into());
+                    table.push(version.into());
                 }
-                cells.extend(R::TELLS_ACTOR.then(|| actor(key)));
-                cells
-            });
-            let mut ask = over_rows(R::UPDATE, all);
+                if R::ACTOR.is_some() {
+                    table.push(actors.get(key).map(|actor| actor.as_str()).into());
+                }
+            }
+            let mut ask = Ask::over(postgres_update, table);
             ask.params.push(Box::new(Cell::from(wanted)));
             asks.push(ask);
         }
         if !new.is_empty() {
-            let all = new.into_iter().map(|(key, write)| {
-                let mut cells = R::keys(*key);
-                cells.extend(write.row.changing());
-                cells.extend(write.row.fixed());
-                cells.extend(
-                    R::TELLS_ACTOR
-                        .then(|| actors.get(key).map_or(Actor::Executor, |actor| *actor).as_str().into()),
-                );
-                cells
-            });
-            asks.push(over_rows(R::INSERT, all));
+            let further: &[Type] = if R::ACTOR.is_some() { &[Type::Text] } else { &[] };
+            let mut table = Table::new(columns, further);
+            for (key, write) in new {
+                write.row.write_all(&mut |value| table.push(value));
+                if R::ACTOR.is_some() {
+                    table.push(actors.get(key).map_or(Actor::Executor, |actor| *actor).as_str().into());
+                }
+            }
+            asks.push(Ask::over(postgres_insert, table));
         }
     }
 }
 
-fn stage<R: Stored>(writes: &mut BTreeMap<R::Key, Write<R>>, key: R::Key, write: Write<R>) {
+fn stage<R: Row>(writes: &mut BTreeMap<R::Key, Write<R>>, key: R::Key, write: Write<R>) {
     match writes.get_mut(&key) {
         // The database's version is the one that the first write found.
         Some(before) => before.row = write.row,
@@ -129,17 +134,29 @@ fn stage<R: Stored>(writes: &mut BTreeMap<R::Key, Write<R>>, key: R::Key, write:
     }
 }
 
-/// Returns a statement over `unnest`, with one parameter for each column.
-fn over_rows<'a>(sql: &'a str, rows: impl Iterator<Item = Vec<Cell<'a>>>) -> Ask<'a> {
-    Ask { sql, params: columns(rows).into_iter().map(|column| Box::new(column) as Param<'a>).collect() }
-}
-
 /// A statement of a table without statuses.
 pub(super) struct Extra {
     sql: &'static str,
-    cells: Vec<Cell<'static>>,
-    /// Whether it is written over `unnest`. Consecutive extras with the same SQL become one statement.
-    over_rows: bool,
+    parameters: Parameters,
+}
+
+/// The parameters of an extra.
+enum Parameters {
+    Cells(Vec<Cell<'static>>),
+    /// One row of a statement over `unnest`. Consecutive extras with the same SQL become one statement.
+    Row(Vec<Value<'static>>),
+}
+
+/// Returns one statement for extras that each have one row.
+fn over_rows<'a>(sql: &'a str, extras: &'a [Extra]) -> Ask<'a> {
+    let rows = extras.iter().filter_map(|extra| match &extra.parameters {
+        Parameters::Row(row) => Some(row),
+        Parameters::Cells(_) => None,
+    });
+    let types = |row: &Vec<Value<'_>>| row.iter().map(Value::of).collect::<Vec<Type>>();
+    let mut table = Table::new(&[], &rows.clone().next().map(types).unwrap_or_default());
+    rows.flatten().for_each(|value| table.push(value.clone()));
+    Ask::over(sql, table)
 }
 
 /// The executions that waited in a queue and that no other transaction was taking.
@@ -235,17 +252,26 @@ impl State {
     }
 
     pub(super) fn extra(&mut self, sql: &'static str, cells: Vec<Cell<'_>>) {
-        self.stage_extra(sql, cells, false);
+        let parameters = Parameters::Cells(cells.into_iter().map(Cell::into_owned).collect());
+        self.staged_extras.push(Extra { sql, parameters });
     }
 
-    /// Adds one row of a statement that adds any number of rows.
-    pub(super) fn extra_row(&mut self, sql: &'static str, cells: Vec<Cell<'_>>) {
-        self.stage_extra(sql, cells, true);
+    /// Adds a row, with others of its kind in one statement.
+    pub(super) fn put<R: Declared>(&mut self, row: &R) {
+        let parameters = Parameters::Row(cells_of(row, &Section::ALL));
+        self.staged_extras.push(Extra { sql: &R::statements().postgres_insert, parameters });
     }
 
-    fn stage_extra(&mut self, sql: &'static str, cells: Vec<Cell<'_>>, over_rows: bool) {
-        let cells = cells.into_iter().map(Cell::into_owned).collect();
-        self.staged_extras.push(Extra { sql, cells, over_rows });
+    /// Adds a row that gets its key from the database, with others of its kind in one statement.
+    pub(super) fn add<R: Declared>(&mut self, row: &R) {
+        let parameters = Parameters::Row(cells_of(row, &[Section::Changes, Section::Fixed]));
+        self.staged_extras.push(Extra { sql: &R::statements().postgres_add, parameters });
+    }
+
+    /// Adds a statement whose parameters are these sections of a row.
+    pub(super) fn extra_of<R: Declared>(&mut self, sql: &'static str, row: &R, sections: &[Section]) {
+        let cells = cells_of(row, sections).into_iter().map(Cell::One).collect();
+        self.staged_extras.push(Extra { sql, parameters: Parameters::Cells(cells) });
     }
 
     /// Forgets the glimpsed rows, by which the next job must not decide.
@@ -288,7 +314,7 @@ impl State {
 
     /// Returns whether no statement waits to be sent.
     pub(super) fn is_clean(&self) -> bool {
-        fn clean<R: Stored>(rows: &Rows<R>) -> bool {
+        fn clean<R: Row>(rows: &Rows<R>) -> bool {
             rows.pending.is_empty()
         }
         clean(&self.runs)
@@ -318,11 +344,13 @@ impl State {
         self.enforcements.asks(&BTreeMap::new(), &mut asks);
         sentences.asks(&self.journal, &mut asks);
         for extras in [&self.extras, &self.staged_extras] {
-            for alike in extras.chunk_by(|one, next| one.over_rows && one.sql == next.sql) {
-                let rows = alike.iter().map(|extra| extra.cells.clone());
+            let is_row = |extra: &Extra| matches!(extra.parameters, Parameters::Row(_));
+            for alike in extras.chunk_by(|one, next| is_row(one) && one.sql == next.sql) {
                 match &alike[0] {
-                    Extra { sql, over_rows: true, .. } => asks.push(over_rows(sql, rows)),
-                    Extra { sql, cells, .. } => asks.push(Ask::new(sql, cells.iter().cloned())),
+                    Extra { sql, parameters: Parameters::Cells(cells) } => {
+                        asks.push(Ask::new(sql, cells.iter().cloned()));
+                    }
+                    Extra { sql, parameters: Parameters::Row(_) } => asks.push(over_rows(sql, alike)),
                 }
             }
         }

@@ -21,32 +21,35 @@
 //! | a whole queue, group or table, by a reader that looks for something to do | its next operation decides again |
 //! | the list of workers | nothing: one that registers at the same moment is seen a moment later |
 
+use std::sync::LazyLock;
+
 use sprag_lifecycle::{ExecutionId, RunId, mutant};
 use tokio_postgres::Row as Columns;
 
 use super::Shared;
-use super::cells::{Cell, Reader};
+use super::cells::{Cell, owned};
 use super::clock::Reading;
 use super::fault::Fault;
 use super::open::SCHEMA_VERSION;
-use super::rows::Stored;
 use super::state::{Lock, Rows, State};
 use super::wire::{Ask, Wire};
-use crate::backend::Table;
+use crate::backend::{QueueRow, Table};
 use crate::clock::{Clock, Now, System, fnv};
+use crate::columns::{Declared, Field, Reader};
 use crate::error::{Error, Result};
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, RunRow, Status, StepKey, StepRow, ThreadRow,
-    WorkerRow,
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, Row, RunRow, Status, StepKey, StepRow,
+    ThreadRow, WorkerRow,
 };
 
 /// The statement that every transaction asks first: the time, the count of removed plans, and the schema's version.
-pub(super) const STATE: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint, s.ahead_ms, \
-     h.steady_ms, s.plans_removed, h.schema, set_config('sprag.actor', 'rows', true) \
+pub(super) const STATE: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS clock_ms, \
+     s.ahead_ms, h.steady_ms, s.plans_removed, h.schema, set_config('sprag.actor', 'rows', true) \
      FROM store_state AS s, journal_head AS h";
 pub(super) const HEAD: &str =
-    "SELECT seq, (pg_current_xact_id()::text)::bigint, schema FROM journal_head FOR UPDATE";
-pub(super) const QUEUES: &str = "SELECT name, maximum, held FROM queues ORDER BY name";
+    "SELECT seq, (pg_current_xact_id()::text)::bigint AS xid, schema FROM journal_head FOR UPDATE";
+pub(super) static QUEUES: LazyLock<String> =
+    LazyLock::new(|| format!("{} ORDER BY name", QueueRow::statements().select));
 
 /// A database inside a transaction.
 pub(super) struct Tx<'w> {
@@ -67,10 +70,11 @@ pub(super) fn begin_with(
     rows: &[Columns],
 ) -> std::result::Result<(Now, State), Fault> {
     let Some(row) = rows.first() else { return Err(Fault::Incomplete) };
-    refuse_newer(row.get(4))?;
-    let (clock_ms, ahead_ms, committed_ms) = (row.get(0), row.get(1), row.get(2));
+    let reading = |column| row.get::<_, i64>(column);
+    refuse_newer(reading("schema"))?;
+    let (clock_ms, ahead_ms, committed_ms) = (reading("clock_ms"), reading("ahead_ms"), reading("steady_ms"));
     let (now, raised) = shared.clock.told(Reading { asked_ms, clock_ms, ahead_ms, committed_ms });
-    let plans_removed = row.get(3);
+    let plans_removed = reading("plans_removed");
     shared.plans_were_removed(plans_removed);
     let clock_put_back = raised.map(|raised_ms| (ahead_ms, raised_ms));
     Ok((now, State::begin(plans_removed, clock_put_back)))
@@ -84,7 +88,7 @@ fn refuse_newer(found: i64) -> std::result::Result<(), Fault> {
 }
 
 /// A kind of row that a transaction caches.
-pub(super) trait Kept: Stored {
+pub(super) trait Kept: Row<Key: Field> + Declared {
     fn rows(state: &mut State) -> &mut Rows<Self>;
     fn lock(key: Self::Key) -> Lock;
     /// Returns the run whose row covers this one, which is then not held by itself.
@@ -95,6 +99,10 @@ pub(super) trait Kept: Stored {
     fn forget_what_it_covers(_: &mut State, _: Self::Key) {}
     /// Returns whether the row is known not to exist.
     fn is_absent(_: &State, _: Self::Key) -> bool {
+        false
+    }
+    /// Returns whether the row never changes any more, so that no transaction needs to hold it.
+    fn is_over(&self) -> bool {
         false
     }
 }
@@ -143,6 +151,10 @@ impl Kept for ExecutionRow {
     fn is_absent(state: &State, key: ExecutionId) -> bool {
         state.whole.get(&key.run).is_some_and(|there| !there.contains(&(key.step, key.attempt)))
     }
+
+    fn is_over(&self) -> bool {
+        self.status().is_terminal()
+    }
 }
 
 macro_rules! kept_by_number {
@@ -180,16 +192,18 @@ impl<'w> Tx<'w> {
     /// version stays the same.
     pub(super) fn learn_head(&mut self, rows: &[Columns]) -> std::result::Result<(), Fault> {
         if let Some(row) = rows.first() {
-            refuse_newer(row.get(2))?;
-            self.state.head = Some(row.get::<_, i64>(0) as u64);
-            self.state.xid = Some(row.get(1));
+            refuse_newer(row.get("schema"))?;
+            self.state.head = Some(row.get::<_, i64>("seq") as u64);
+            self.state.xid = Some(row.get("xid"));
         }
         Ok(())
     }
 
     pub(super) fn learn_queues(&mut self, rows: &[Columns]) {
-        let read = |row| super::queries::queue(&mut Reader::new(row)).ok();
-        self.state.queues = Some(rows.iter().filter_map(read).map(|row| (row.name.clone(), row)).collect());
+        // If a row cannot be read, the job asks for the queue by its name and reports the error.
+        let all: Result<_> =
+            rows.iter().map(|row| QueueRow::read(row).map(|row| (row.name.clone(), row))).collect();
+        self.state.queues = all.ok();
     }
 
     /// Caches rows; returns whether all of them could be read.
@@ -271,32 +285,22 @@ impl<'w> Tx<'w> {
         }
     }
 
-    /// Runs a query for whole rows.
-    pub(super) fn rows<R: Kept>(&mut self, condition: &str, cells: Vec<Cell<'_>>) -> Result<Vec<R>> {
-        let sql = format!("{} {condition}", R::SELECT);
+    /// Runs a query for whole rows: `condition` follows the statement that selects them.
+    pub(super) fn rows<R: Declared>(&mut self, condition: &str, cells: Vec<Cell<'_>>) -> Result<Vec<R>> {
+        let sql = format!("{} {condition}", R::statements().select);
         let answers = self.ask(vec![Ask::new(&sql, cells)], "reading")?;
-        answers[0].iter().map(R::read).collect()
+        answers[0].iter().map(|row| R::read(row)).collect()
     }
 
     /// Runs a query for a few columns.
-    pub(super) fn list<T>(
-        &mut self,
-        sql: &str,
-        cells: Vec<Cell<'_>>,
-        read: impl Fn(&mut Reader<'_>) -> Result<T>,
-    ) -> Result<Vec<T>> {
+    pub(super) fn list<T: Field>(&mut self, sql: &str, cells: Vec<Cell<'_>>) -> Result<Vec<T>> {
         let answers = self.ask(vec![Ask::new(sql, cells)], "reading")?;
-        answers[0].iter().map(|row| read(&mut Reader::new(row))).collect()
+        answers[0].iter().map(|row| T::read(&mut Reader::few(sql, row))).collect()
     }
 
-    /// Returns the one row of a query, if there is one.
-    pub(super) fn one<T>(
-        &mut self,
-        sql: &str,
-        cells: Vec<Cell<'_>>,
-        read: impl Fn(&mut Reader<'_>) -> Result<T>,
-    ) -> Result<Option<T>> {
-        Ok(self.list(sql, cells, read)?.into_iter().next())
+    /// Runs a query for a few columns of at most one row.
+    pub(super) fn one<T: Field>(&mut self, sql: &str, cells: Vec<Cell<'_>>) -> Result<Option<T>> {
+        Ok(self.list(sql, cells)?.into_iter().next())
     }
 
     /// Notes that another transaction holds what the present job needs. The writer runs the job again once that is
@@ -318,7 +322,7 @@ impl<'w> Tx<'w> {
             return Ok(());
         }
         let sql = "SELECT pg_try_advisory_xact_lock($1)";
-        match self.one(sql, vec![key.into()], |r| r.bool())? {
+        match self.one(sql, vec![key.into()])? {
             Some(true) => {
                 self.state.names.insert(key);
                 Ok(())
@@ -329,13 +333,18 @@ impl<'w> Tx<'w> {
 
     /// Fetches a row that is not known yet, so that no pending write is about it.
     fn fetch<R: Kept>(&mut self, key: R::Key) -> Result<Option<R>> {
-        let plain_sql = format!("{} WHERE {}", R::SELECT, R::KEY);
+        let plain_sql = R::statements().postgres.load.as_str();
+        let keys = || {
+            let mut cells = Vec::new();
+            key.write(&mut |value| cells.push(Cell::One(owned(value))));
+            cells
+        };
         if !self.writes || R::covered_by(key).is_some() {
-            let answers = self.ask_beside(vec![Ask::new(&plain_sql, R::keys(key))], "reading")?;
-            return answers[0].first().map(R::read).transpose();
+            let answers = self.ask_beside(vec![Ask::new(plain_sql, keys())], "reading")?;
+            return answers[0].first().map(|row| R::read(row)).transpose();
         }
-        let held_sql = held::<R>(R::KEY);
-        let asks = vec![Ask::new(&held_sql, R::keys(key)), Ask::new(&plain_sql, R::keys(key))];
+        let held_sql = format!("{plain_sql} FOR UPDATE SKIP LOCKED");
+        let asks = vec![Ask::new(&held_sql, keys()), Ask::new(plain_sql, keys())];
         let answers = self.ask_beside(asks, "reading")?;
         match (answers[0].first(), answers[1].first()) {
             (Some(row), _) => R::read(row).map(Some),
@@ -349,8 +358,8 @@ impl<'w> Tx<'w> {
 }
 
 /// Returns the statement that holds and reads the rows which no other transaction holds.
-pub(super) fn held<R: Stored>(condition: &str) -> String {
-    format!("{} WHERE {condition} FOR UPDATE SKIP LOCKED", R::SELECT)
+pub(super) fn held<R: Declared>(condition: &str) -> String {
+    format!("{} WHERE {condition} FOR UPDATE SKIP LOCKED", R::statements().select)
 }
 
 /// Returns the statement that waits until a lock is free, and holds it.

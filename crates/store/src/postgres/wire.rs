@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row as Columns, Statement};
 
-use super::cells::Cell;
+use super::cells::{Cell, Table};
 use super::fault::Fault;
 use crate::clock::{Clock, System};
 
@@ -34,6 +34,12 @@ pub(super) struct Ask<'a> {
 impl<'a> Ask<'a> {
     pub(super) fn new(sql: &'a str, cells: impl IntoIterator<Item = Cell<'a>>) -> Self {
         Ask { sql, params: cells.into_iter().map(|cell| Box::new(cell) as Param<'a>).collect() }
+    }
+
+    /// Returns a statement over `unnest`, with one parameter for each column.
+    pub(super) fn over(sql: &'a str, table: Table<'a>) -> Self {
+        let columns = table.into_columns();
+        Ask { sql, params: columns.into_iter().map(|column| Box::new(column) as Param<'a>).collect() }
     }
 
     pub(super) fn plain(sql: &'a str) -> Self {

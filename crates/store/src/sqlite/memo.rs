@@ -1,12 +1,13 @@
-//! The rows that a connection caches between transactions, and the journal's words.
+//! The rows that a connection caches between transactions, and the statements that add to the journal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use sprag_lifecycle::{Actor, Plan};
+use sprag_lifecycle::Plan;
 
 use super::stall::LastCommit;
-use crate::rows::JournalEntry;
+use crate::columns::{Declared, EntryRow, Statements};
+use crate::words::Sentence;
 
 /// The number of plans that a connection caches. Many runs share a few plans.
 pub(super) const PLANS_KEPT: usize = 256;
@@ -36,23 +37,6 @@ impl Memo {
     }
 }
 
-/// The text of a journal entry, without its entity's number and its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Sentence {
-    pub(super) entity: &'static str,
-    pub(super) event: &'static str,
-    pub(super) from: Option<&'static str>,
-    pub(super) to: &'static str,
-    pub(super) actor: Actor,
-}
-
-impl Sentence {
-    pub(super) fn of(entry: &JournalEntry) -> Self {
-        let JournalEntry { entity, event, from, to, actor, .. } = *entry;
-        Sentence { entity, event, from, to, actor }
-    }
-}
-
 /// The number of entries that one statement adds. The entries of a usual operation on a run fit.
 pub(super) const JOURNAL_ROWS: usize = 16;
 
@@ -60,25 +44,11 @@ pub(super) const JOURNAL_ROWS: usize = 16;
 pub(super) fn append_sql(rows: usize) -> &'static str {
     static STATEMENTS: LazyLock<Vec<String>> = LazyLock::new(|| {
         let of = |rows: usize| {
-            let values = vec!["(?, ?, ?, ?, ?, ?, ?)"; rows].join(", ");
-            format!("INSERT INTO journal (seq, at_ms, sentence, run, step, attempt, entity) VALUES {values}")
+            let Statements { names, columns, .. } = EntryRow::statements();
+            let one = format!("({})", vec!["?"; columns.len()].join(", "));
+            format!("INSERT INTO {} ({names}) VALUES {}", EntryRow::TABLE, vec![one; rows].join(", "))
         };
         (1..=JOURNAL_ROWS).map(of).collect()
     });
     &STATEMENTS[rows - 1]
-}
-
-/// Returns a static copy of a word. The journal's words are few and live as long as the program, so each is kept once.
-pub(crate) fn intern(text: String) -> &'static str {
-    static WORDS: std::sync::Mutex<std::collections::BTreeSet<&'static str>> =
-        std::sync::Mutex::new(std::collections::BTreeSet::new());
-    let mut words = WORDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    match words.get(text.as_str()) {
-        Some(word) => word,
-        None => {
-            let word: &'static str = Box::leak(text.into_boxed_str());
-            words.insert(word);
-            word
-        }
-    }
 }

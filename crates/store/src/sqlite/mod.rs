@@ -40,8 +40,6 @@ use crate::job::Job;
 use crate::service::Observer;
 use crate::wake::Hub;
 
-pub(crate) use memo::intern;
-
 /// The file's name in the data directory.
 pub const FILE_NAME: &str = "sprag.db";
 /// The newest schema that this program knows.

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 use sprag_lifecycle::RunId;
 
-use super::queries::run_id;
 use super::tx::SqliteTx;
 use crate::error::{Error, Result};
 use crate::retention::{Part, PlansForgotten, Retention};
@@ -104,8 +103,7 @@ impl SqliteTx<'_> {
 
     /// Removes rows of one table that belong to a run. Returns whether all of them are gone.
     fn forget_rows_of(&self, rows: &RowsOfRun, run: RunId, left: &mut Part) -> Result<bool> {
-        let sizes: Vec<i64> =
-            self.list(rows.sizes, params![run.to_i64(), left.rows as i64], |columns| columns.get(0))?;
+        let sizes: Vec<i64> = self.list(rows.sizes, params![run.to_i64(), left.rows as i64])?;
         let fitting = left.take(sizes.iter().copied());
         if fitting > 0 {
             self.run(rows.remove, params![run.to_i64(), fitting as i64])?;
@@ -117,9 +115,6 @@ impl SqliteTx<'_> {
         let children: Vec<(RunId, u64, u64)> = self.list(
             "SELECT id, first_seq, last_seq FROM runs WHERE parent_run = ?1 ORDER BY id LIMIT ?2",
             params![run.to_i64(), most as i64],
-            |columns| {
-                Ok((run_id(columns)?, columns.get::<_, i64>(1)? as u64, columns.get::<_, i64>(2)? as u64))
-            },
         )?;
         for (child, first_seq, last_seq) in &children {
             self.put_on_the_list(*child, *first_seq, *last_seq)?;
@@ -140,7 +135,6 @@ impl Retention for SqliteTx<'_> {
                 limit as i64,
                 RunId::new(wall_ms, u64::MAX).to_i64()
             ],
-            run_id,
         )
     }
 
@@ -148,7 +142,7 @@ impl Retention for SqliteTx<'_> {
         let mut children = Vec::new();
         for run in runs {
             let sql = "SELECT id FROM runs WHERE parent_run = ?1 ORDER BY id";
-            children.extend(self.list(sql, params![run.to_i64()], run_id)?);
+            children.extend(self.list::<RunId>(sql, params![run.to_i64()])?);
         }
         children.sort_unstable();
         Ok(children)
@@ -172,7 +166,7 @@ impl Retention for SqliteTx<'_> {
 
     fn half_forgotten(&mut self, limit: usize) -> Result<Vec<RunId>> {
         let sql = "SELECT run FROM forgotten WHERE rows_left = 1 ORDER BY run LIMIT ?1";
-        self.list(sql, params![limit as i64], run_id)
+        self.list(sql, params![limit as i64])
     }
 
     fn forget_rows(&mut self, runs: &[RunId], part: Part) -> Result<Vec<RunId>> {
@@ -199,7 +193,6 @@ impl Retention for SqliteTx<'_> {
         self.list(
             "SELECT run FROM forgotten WHERE rows_left = 0 AND run > ?1 ORDER BY run LIMIT ?2",
             params![after.map_or(-1, RunId::to_i64), limit as i64],
-            run_id,
         )
     }
 
@@ -211,22 +204,15 @@ impl Retention for SqliteTx<'_> {
     }
 
     fn forget_entries(&mut self, most: usize) -> Result<bool> {
-        let state = self
-            .conn
-            .prepare_cached("SELECT sweep_from, sweep_to FROM store_state")
-            .and_then(|mut statement| statement.query_row([], |c| Ok((c.get(0)?, c.get(1)?))));
-        let (from, to): (i64, i64) = self.sql("reading", state)?;
+        let state = self.one("SELECT sweep_from, sweep_to FROM store_state", &[])?;
+        let (from, to): (i64, i64) = state.unwrap_or((1, 0));
         if from > to {
             return Ok(false);
         }
         // Counts existing entries: after earlier removals, consecutive entries may have numbers that are far apart.
-        let beyond = self
-            .conn
-            .prepare_cached("SELECT seq FROM journal WHERE seq >= ?1 ORDER BY seq LIMIT 1 OFFSET ?2")
-            .and_then(|mut statement| {
-                statement.query_row(params![from, most as i64], |c| c.get(0)).optional()
-            });
-        let next = self.sql("reading", beyond)?.unwrap_or(i64::MAX).min(to + 1);
+        let sql = "SELECT seq FROM journal WHERE seq >= ?1 ORDER BY seq LIMIT 1 OFFSET ?2";
+        let beyond: Option<i64> = self.one(sql, params![from, most as i64])?;
+        let next = beyond.unwrap_or(i64::MAX).min(to + 1);
         self.run(
             "DELETE FROM journal WHERE seq >= ?1 AND seq < ?2 AND run IS NOT NULL \
              AND seq < (SELECT max(seq) FROM journal) \
@@ -247,7 +233,6 @@ impl Retention for SqliteTx<'_> {
             "SELECT hash, EXISTS (SELECT 1 FROM runs WHERE plan = plans.hash), octet_length(body) FROM plans \
              WHERE hash > ?1 OR ?2 ORDER BY hash LIMIT ?3",
             params![after.unwrap_or(0), after.is_none(), part.rows as i64],
-            |columns| Ok((columns.get(0)?, columns.get(1)?, columns.get(2)?)),
         )?;
         let all = looked_at.len() < part.rows;
         let mut left = part;
@@ -267,11 +252,8 @@ impl Retention for SqliteTx<'_> {
     }
 
     fn store_id(&mut self) -> Result<String> {
-        let id = self
-            .conn
-            .prepare_cached("SELECT value FROM meta WHERE name = 'store_id'")
-            .and_then(|mut statement| statement.query_row([], |columns| columns.get(0)).optional());
-        self.sql("reading", id)?.ok_or_else(|| Error::Corrupt {
+        let id = self.one("SELECT value FROM meta WHERE name = 'store_id'", &[])?;
+        id.ok_or_else(|| Error::Corrupt {
             path: self.path.to_owned(),
             reason: "it has no name of its own".into(),
         })

@@ -7,6 +7,7 @@ mod claims;
 mod common;
 mod conformance;
 mod contracts;
+mod declared;
 mod environments;
 mod equality;
 mod fan_out;
