@@ -20,6 +20,7 @@ mod proxy;
 mod python;
 mod random;
 mod sandbox;
+mod terminal;
 mod wait;
 
 pub use cable::Cable;
@@ -36,4 +37,5 @@ pub use python::python;
 pub use random::Random;
 pub use rustix::process::Signal;
 pub use sandbox::{Answer, Sandbox, Started, program};
+pub use terminal::Terminal;
 pub use wait::{SOON, now_ms, until, until_some, within};

@@ -16,9 +16,12 @@ use sprag_store::{
 
 use crate::App;
 use crate::error::Error;
+use crate::failures::{FailedStep, failures, why_attempt_failed};
+use crate::gates::questions;
 use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
-use crate::text::{local, plain, rfc3339};
+use crate::text::{local, plain, plain_lines, rfc3339};
+use crate::waiting_for::WaitingFor;
 
 /// The most steps that are listed: people do not read longer lists.
 const MOST_TOLD: usize = 1_000;
@@ -37,6 +40,11 @@ pub struct Explained {
     pub waits_for: Option<String>,
     /// Its steps that are not settled.
     pub steps: Vec<Unsettled>,
+    /// The kind of thing that it waits for, in one word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<WaitingFor>,
+    /// Its steps that failed, and why.
+    pub failed: Vec<FailedStep>,
     /// Its steps that failed because of something that only a person can remove.
     pub blocked: Vec<BlockedStep>,
     /// Events that were refused, newest last.
@@ -176,7 +184,7 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
         format!(
             "a place in group {:?}, held by {}",
             known.run.group.as_deref().unwrap_or_default(),
-            if holders.is_empty() { "nobody".to_owned() } else { holders.join(", ") }
+            if holders.is_empty() { "no run any more".to_owned() } else { holders.join(", ") }
         )
     });
     let failed = steps.iter().filter(|step| step.status() == StepStatus::Failed && !step.rework_pending);
@@ -184,13 +192,25 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
         let last = executions.iter().rfind(|row| (row.id.step, row.id.attempt) == (step.no, step.attempt))?;
         BlockedStep::of(view.name(step.no), last)
     });
+    let mut waiting: Vec<Unsettled> = unsettled.map(|step| view.waiting(step).told()).collect();
+    for step in &mut waiting {
+        // A question of a child run can be answered through this run.
+        if let Wait::Child(child) = step.wait
+            && let Some(question) = questions(app, child)?.first()
+        {
+            step.waits_for = format!("run {child}, which waits for {}", gate_text(&question.gate));
+            step.owner = format!("a person: sprag approve {id} {}", question.step);
+        }
+    }
     Ok(Explained {
+        waiting_for: app.waiting_for(&known.run)?.run,
+        failed: failures(app, known)?,
         blocked: blocked.collect(),
         id: id.to_string(),
         pipeline: known.run.pipeline.to_string(),
         status: known.run.status().as_str(),
         waits_for,
-        steps: unsettled.map(|step| view.waiting(step).told()).collect(),
+        steps: waiting,
         refused: refusals.iter().map(|refusal| refused(known, refusal)).collect(),
     })
 }
@@ -288,14 +308,14 @@ impl View<'_> {
                 waiting.wait = Wait::Outside;
                 let run = self.known.id();
                 waiting.waits_for = format!(
-                    "its tasks, of which {} of {} are settled, and for `sprag board close {run}`",
+                    "its tasks, of which {} of {} have finished, and for `sprag board close {run}`",
                     items.settled, items.total
                 );
                 waiting.owner = "the board's leader".into();
                 return true;
             }
             waiting.waits_for = format!(
-                "its items: {} of {} are settled, {} are live",
+                "its items: {} of {} have finished, {} are running or waiting",
                 items.settled,
                 items.total,
                 items.created - items.settled
@@ -306,10 +326,17 @@ impl View<'_> {
             waiting.wait = Wait::Gate;
             waiting.waits_for = gate_text(gate);
             waiting.since_ms = Some(gate.opened_ms);
-            waiting.until_ms = (gate.timeout_at_ms > 0).then(|| self.wall(gate.timeout_at_ms));
+            waiting.until_ms = match gate.timeout_at_ms {
+                0 => None,
+                // The moment that the pipeline names, which the conversion of the timer misses by a millisecond.
+                _ if gate.kind == GateKind::Time && gate.until_ms > 0 => Some(gate.until_ms),
+                timeout => Some(self.wall(timeout)),
+            };
             waiting.owner = match gate.kind {
                 GateKind::Question => format!("a person: sprag approve {} {}", gate.run, self.name(step.no)),
-                GateKind::Signal => format!("anybody: sprag signal {} {}", gate.run, gate.question),
+                GateKind::Signal => {
+                    format!("any program or person: sprag signal {} {}", gate.run, gate.question)
+                }
                 GateKind::Time => "the clock".into(),
             };
             return true;
@@ -387,8 +414,9 @@ impl View<'_> {
                     .map(|other| format!("{} ({})", self.name(other.no), other.status()))
                     .collect();
                 waiting.wait = Wait::Needs;
-                waiting.waits_for = if open.is_empty() { "its run to go on".into() } else { open.join(", ") };
-                waiting.owner = "nobody yet".into();
+                waiting.waits_for =
+                    if open.is_empty() { "its run to continue".into() } else { open.join(", ") };
+                waiting.owner = "none yet".into();
             }
             Some(row) => {
                 self.work(row, &mut waiting);
@@ -404,7 +432,7 @@ impl View<'_> {
         match row.status() {
             ExecutionStatus::Requested | ExecutionStatus::Scheduling => {
                 if row.not_before_ms > self.now.steady_ms {
-                    waiting.waits_for = format!("its backoff, before attempt {}", row.id.attempt);
+                    waiting.waits_for = self.backoff(row);
                     waiting.until_ms = Some(self.wall(row.not_before_ms));
                 } else {
                     waiting.waits_for = format!("a place in queue {:?}, which is full or held", row.queue);
@@ -430,14 +458,28 @@ impl View<'_> {
                 waiting.since_ms = row.started_ms;
                 waiting.wait = if self.is_executed(row) { Wait::Work } else { Wait::LeaseHolder };
                 waiting.owner = self.worker(row.owner).unwrap_or_else(|| "a worker that is gone".into());
-                waiting.until_ms = Some(self.wall(row.lease_until_ms));
+                if waiting.wait == Wait::LeaseHolder {
+                    waiting.until_ms = Some(self.wall(row.lease_until_ms));
+                }
                 waiting.waits_for = if row.cancel_requested {
                     "its processes to end: it was cancelled".into()
                 } else {
-                    format!("attempt {} to end (the lease lasts as long as it is renewed)", row.id.attempt)
+                    format!("attempt {} to end", row.id.attempt)
                 };
             }
         }
+    }
+
+    /// Describes the delay before the next attempt: which attempt, and why the one before it failed.
+    fn backoff(&self, row: &ExecutionRow) -> String {
+        let step = self.steps.iter().find(|step| step.no == row.id.step);
+        let most = step.map_or(0, |step| self.known.plan.step(step.node()).policy.attempts);
+        let of = if row.id.attempt <= most { format!(" of {most}") } else { String::new() };
+        let before =
+            self.executions.iter().rfind(|one| one.id.step == row.id.step && one.id.attempt < row.id.attempt);
+        let why =
+            before.map(|one| format!("; attempt {} failed: {}", one.id.attempt, why_attempt_failed(one)));
+        format!("its backoff before attempt {}{of}{}", row.id.attempt, why.unwrap_or_default())
     }
 }
 
@@ -447,24 +489,31 @@ impl View<'_> {
     fn worker_for(&self, row: &ExecutionRow) -> String {
         let queue = &row.queue;
         if self.is_task(row.id.step) {
-            return format!("somebody who claims it: sprag task claim --queue {queue}");
+            return format!("an agent or a person who claims it: sprag task claim --queue {queue}");
         }
         // Claimers take tasks only, whatever queue they read.
         let serving: Vec<&WorkerRow> =
             self.workers.iter().filter(|worker| !worker.process.is_empty() && worker.serves(queue)).collect();
-        if serving.is_empty() {
-            return format!("a worker: none serves queue {queue:?} (sprag worker --queue {queue})");
-        }
         let step = self.steps.iter().find(|step| step.no == row.id.step);
         let labels = step.map_or(&[][..], |step| &self.known.plan.step(step.node()).labels);
+        let options: String = labels.iter().map(|label| format!(" --label {label}")).collect();
+        if serving.is_empty() {
+            return format!("a worker: none serves queue {queue:?} (sprag worker --queue {queue}{options})");
+        }
         let able: Vec<&WorkerRow> = serving.iter().copied().filter(|worker| worker.has_all(labels)).collect();
         if able.is_empty() {
-            let (n, wanted) = (serving.len(), labels.join(", "));
-            let options: String = labels.iter().map(|label| format!(" --label {label}")).collect();
-            return format!(
-                "a worker with {wanted}: none of the {n} that serve{} queue {queue:?} has (sprag worker --queue {queue}{options})",
-                if n == 1 { "s" } else { "" }
-            );
+            let labelled = format!("label{} {}", plural(labels.len()), labels.join(", "));
+            let lacking = match serving.len() {
+                1 => format!(
+                    "the only worker on queue {queue:?} lacks {}",
+                    if labels.len() == 1 { "it" } else { "some" }
+                ),
+                n => format!(
+                    "none of the {n} workers on queue {queue:?} has {}",
+                    if labels.len() == 1 { "it" } else { "all" }
+                ),
+            };
+            return format!("a worker with {labelled}; {lacking} (sprag worker --queue {queue}{options})");
         }
         let is_there = |worker: &&WorkerRow| self.hosts.iter().all(|host| **host == *worker.host());
         match (able.iter().copied().filter(is_there).count(), self.hosts.first()) {
@@ -490,7 +539,7 @@ pub fn gate_text(gate: &GateRow) -> String {
             let choices: Vec<&str> = choices.iter().filter_map(Value::as_str).collect();
             format!(
                 "an answer: {} [{}]",
-                plain(question["ask"].as_str().unwrap_or_default()),
+                plain_lines(question["ask"].as_str().unwrap_or_default()),
                 choices.join(", ")
             )
         }

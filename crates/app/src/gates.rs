@@ -18,6 +18,12 @@ pub struct Question {
 }
 
 impl Question {
+    /// Returns the text of the question.
+    pub fn ask(&self) -> String {
+        let question: Value = serde_json::from_str(&self.gate.question).unwrap_or_default();
+        question["ask"].as_str().unwrap_or_default().to_owned()
+    }
+
     /// Returns the answers that the question offers; the first lets the run continue.
     pub fn choices(&self) -> Vec<String> {
         choices(&self.gate)

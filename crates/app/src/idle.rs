@@ -52,7 +52,7 @@ fn is_lost(worker: &WorkerRow, now: Now) -> bool {
 }
 
 fn waiting(run: RunId, step: Option<String>, what: impl Into<String>) -> Waiting {
-    Waiting { run, step, what: what.into(), is_gate: false, until_ms: None }
+    Waiting { run, step, what: what.into(), is_gate: false, since_ms: None, until_ms: None }
 }
 
 struct Look<'a> {

@@ -8,9 +8,10 @@ use sprag_store::{JournalEntry, Row, RunRow, StepRow, Store, Table, is_task, ste
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
+use crate::text::nearest;
 use crate::view::EntryView;
 
-/// The number of runs that are searched for the one whose id ends as the user wrote.
+/// The number of runs that are searched for the one whose id starts or ends as the user wrote.
 const LOOK_BACK: usize = 10_000;
 
 /// A run and its plan.
@@ -80,7 +81,7 @@ impl RunWithPlan {
     }
 }
 
-/// Returns the run that the user means: by id, by the end of an id, or the newest.
+/// Returns the run that the user means: by id, by the start or the end of an id, by the name of a board, or the newest.
 pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
@@ -89,58 +90,52 @@ pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
             newest.into_iter().next().ok_or_else(none)?
         }
         Some(text) => match text.parse::<RunId>() {
-            Ok(id) => app
-                .store
-                .read(|db| Table::<RunRow>::load(db, id))?
-                .map_or_else(|| by_ending(app, text), Ok)?,
-            Err(_) => by_ending(app, text)?,
+            Ok(id) => {
+                app.store.read(|db| Table::<RunRow>::load(db, id))?.map_or_else(|| by_part(app, text), Ok)?
+            }
+            Err(_) => by_part(app, text)?,
         },
     };
     RunWithPlan::load(app, run.id)
 }
 
-fn by_ending(app: &App, text: &str) -> Result<RunRow, Error> {
+fn by_part(app: &App, text: &str) -> Result<RunRow, Error> {
+    if let Some(run) = app.board_run(text)?
+        && let Some(row) = app.store.read(|db| Table::<RunRow>::load(db, run))?
+    {
+        return Ok(row);
+    }
     let runs = app.store.read(|db| db.runs(None, &[], LOOK_BACK))?;
     let wanted = text.to_ascii_lowercase();
-    let matching: Vec<&RunRow> =
-        runs.iter().filter(|run| !wanted.is_empty() && run.id.to_string().ends_with(&wanted)).collect();
+    let is_meant = |run: &&RunRow| {
+        let id = run.id.to_string();
+        !wanted.is_empty() && (id.starts_with(&wanted) || id.ends_with(&wanted))
+    };
+    let matching: Vec<&RunRow> = runs.iter().filter(is_meant).collect();
     match matching.as_slice() {
         [one] => Ok((*one).clone()),
         [] => {
             let none = Error::new(ErrorKind::NotFound, format!("there is no run {text:?}"));
-            let nearest = runs.iter().min_by_key(|run| distance(&run.id.to_string(), &wanted));
-            Err(match nearest {
+            let ids: Vec<String> = runs.iter().map(|run| run.id.to_string()).collect();
+            let near = nearest(&wanted, ids.iter().map(String::as_str));
+            let near = near.and_then(|near| runs.iter().find(|run| run.id.to_string() == near));
+            Err(match near {
                 Some(run) => none.next(format!(
-                    "the nearest is {} ({}, {}); `sprag ls` lists them",
+                    "did you mean {} ({}, {})? `sprag ls` lists the runs",
                     run.id,
                     run.pipeline,
                     run.status()
                 )),
-                None => none.next("there are no runs yet; start one: sprag run FILE"),
+                None if runs.is_empty() => none.next("there are no runs yet; start one: sprag run FILE"),
+                None => none.next("list the runs: sprag ls"),
             })
         }
         several => {
             let ids: Vec<String> = several.iter().take(5).map(|run| run.id.to_string()).collect();
-            let message = format!("several runs end in {text:?}: {}", ids.join(", "));
+            let message = format!("several runs start or end with {text:?}: {}", ids.join(", "));
             Err(Error::invalid(message).next("write more of the id"))
         }
     }
-}
-
-/// Returns the number of characters that must be changed, added or removed to turn one text into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(64).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.chars().enumerate() {
-        let mut before = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.iter().enumerate() {
-            let above = row[j + 1];
-            row[j + 1] = (before + usize::from(a != *b)).min(above + 1).min(row[j] + 1);
-            before = above;
-        }
-    }
-    row[b.len()]
 }
 
 /// The ids of steps, by run. Each run's plan is read once.

@@ -16,6 +16,7 @@ mod error;
 mod evaluator;
 mod events;
 mod explain;
+mod failures;
 pub mod gates;
 pub mod hooks;
 mod idempotency;
@@ -35,6 +36,7 @@ pub mod tokens;
 mod uncommitted;
 pub mod view;
 mod waiting;
+mod waiting_for;
 
 pub use app::App;
 pub use chores::{Chore, Limits};
@@ -45,6 +47,7 @@ pub use error::{Error, ErrorKind};
 pub use evaluator::{MarkedEvaluator, PipelineEvaluator};
 pub use events::{Events, check_seq};
 pub use explain::{BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, gate_text};
+pub use failures::{FailedStep, failures, why_attempt_failed, why_failed};
 pub use idempotency::RunRequest;
 pub use idle::first_left;
 pub use known::{Names, RunWithPlan, find_run};
@@ -71,6 +74,7 @@ pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Call, CallError, Files};
 pub use uncommitted::{CheckoutLooks, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, course, keep_time, questions_alone};
+pub use waiting_for::{RunWaits, WaitingFor};
 
 /// Loads a pipeline file.
 pub fn load(path: &std::path::Path) -> Result<Pipeline, Diagnostics> {

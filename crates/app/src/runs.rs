@@ -1,11 +1,12 @@
 //! Runs: start, list, cancel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
+use sprag_pipeline::{Kind, StepSpec, Wait};
 use sprag_store::ops::{Created, NewRun, NewWorker, Signalled};
 use sprag_store::{Row, RunRow, Table};
 
@@ -14,6 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::idempotency::RunRequest;
 use crate::known::RunWithPlan;
 use crate::resume::{abandon_the_dead, is_attended};
+use crate::text::nearest;
 use crate::waiting::keep_time;
 
 /// The most runs in one page of a list.
@@ -214,13 +216,47 @@ impl App {
     }
 
     /// Sends a signal to a run. Returns the name of the step that had waited for it; none if the store keeps the
-    /// signal for a step that will.
+    /// signal for a step that will. A name that no step of the run waits for, now or later, is refused.
     pub async fn signal(&self, run: RunId, name: &str, payload: &Value) -> Result<Option<String>, Error> {
+        self.check_signal(run, name)?;
         let sent = self.store.person().signal(run, name.into(), payload.to_string().into()).await?;
         match sent {
             Signalled::Received(step) => Ok(Some(RunWithPlan::load(self, run)?.name_of(self, step))),
             Signalled::Kept => Ok(None),
         }
+    }
+}
+
+impl App {
+    /// Refuses a signal that no step of a run waits for.
+    fn check_signal(&self, run: RunId, name: &str) -> Result<(), Error> {
+        let known = RunWithPlan::load(self, run)?;
+        if known.run.status().is_terminal() {
+            return Ok(());
+        }
+        let names: BTreeSet<String> =
+            known.plan.steps.iter().filter_map(|step| awaited_signal(&step.spec)).collect();
+        // The name of a signal may be a template, which is known only when its step begins.
+        if names.iter().any(|one| one == name || one.contains("{{")) {
+            return Ok(());
+        }
+        let error = Error::invalid(format!("no step of run {run} waits for a signal {name:?}"));
+        let near = nearest(name, names.iter().map(String::as_str));
+        let all = names.iter().cloned().collect::<Vec<_>>().join(", ");
+        Err(match near {
+            Some(near) => error.next(format!("did you mean {near:?}? Its steps wait for: {all}")),
+            None if names.is_empty() => error.next("none of its steps waits for a signal"),
+            None => error.next(format!("its steps wait for: {all}")),
+        })
+    }
+}
+
+/// Returns the name of the signal that a step waits for, if its work is to wait for one.
+fn awaited_signal(spec: &str) -> Option<String> {
+    let spec: StepSpec = serde_json::from_str(spec).ok()?;
+    match spec.kind {
+        Kind::Wait(Wait::Signal { name }) => Some(name),
+        _ => None,
     }
 }
 

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use sprag_lifecycle::{Plan, RunId, StepNo, Word, WorkKind};
+use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, Word, WorkKind};
 use sprag_store::{
     Backend, ExecutionRow, GateRow, JournalEntry, Now, QueueCount, QueueRow, Row, RunRow, StepRow, WorkerRow,
     step_name,
 };
 
+use crate::App;
+use crate::error::Error;
 use crate::logs::MissingLog;
 use crate::text::rfc3339;
+use crate::waiting_for::{RunWaits, WaitingFor};
 
 /// Gives the types of this module a schema when the API asks for one.
 macro_rules! views {
@@ -32,6 +35,9 @@ views! {
         pub pipeline: String,
         /// Its status.
         pub status: &'static str,
+        /// What it waits for; absent if it does not wait, or has ended.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub waiting_for: Option<WaitingFor>,
         /// When it was made.
         pub created_at: String,
         /// When it started.
@@ -68,6 +74,9 @@ views! {
         pub pipeline: String,
         /// Its status.
         pub status: &'static str,
+        /// What it waits for; absent if it does not wait, or has ended.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub waiting_for: Option<WaitingFor>,
         /// Raised by each resume and rewind.
         pub epoch: u32,
         /// Its steps, and the items of its fan-outs.
@@ -107,6 +116,12 @@ views! {
         pub status: &'static str,
         /// The present attempt.
         pub attempt: u32,
+        /// What it waits for; absent if it does not wait.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub waiting_for: Option<WaitingFor>,
+        /// Whether it was cancelled before it began, such as a step after one that failed.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        pub not_run: bool,
         /// The fan-out that it is an item of.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub item_of: Option<String>,
@@ -268,11 +283,24 @@ impl RunView {
             id: run.id.to_string(),
             pipeline: run.pipeline.to_string(),
             status: run.status().as_str(),
+            waiting_for: None,
             created_at: rfc3339(run.created_ms),
             started_at: run.started_ms.map(rfc3339),
             ended_at: run.ended_ms.map(rfc3339),
         }
     }
+
+    /// Returns the views of runs with what each of them waits for.
+    pub fn list(app: &App, runs: &[RunRow]) -> Result<Vec<Self>, Error> {
+        let waits = app.all_waiting_for(runs)?;
+        let views = runs.iter().zip(waits);
+        Ok(views.map(|(run, waiting_for)| RunView { waiting_for, ..RunView::of(run) }).collect())
+    }
+}
+
+/// Returns whether a step was cancelled before it began: no attempt of it was executed.
+pub fn is_not_run(step: &StepRow) -> bool {
+    step.status() == StepStatus::Cancelled && step.started_ms.is_none() && step.attempt == 1
 }
 
 /// Whether a step counts. An item of a list that has been made again since, or will be, does not.
@@ -296,13 +324,31 @@ impl StatusView {
             id: run.id.to_string(),
             pipeline: run.pipeline.to_string(),
             status: run.status().as_str(),
+            waiting_for: None,
             epoch: run.epoch,
             steps: current.map(view).collect(),
         }
     }
+
+    /// Adds what the run and its steps wait for.
+    pub fn waiting(mut self, plan: &Plan, steps: &[StepRow], waits: &RunWaits) -> Self {
+        self.waiting_for = waits.run;
+        for (no, wait) in &waits.steps {
+            let name = steps.iter().rfind(|step| step.no == *no).map(|step| step_name(plan, step));
+            let view = self.steps.iter_mut().rfind(|view| Some(&view.id) == name.as_ref());
+            view.into_iter().for_each(|view| view.waiting_for = Some(*wait));
+        }
+        self
+    }
 }
 
 impl RunDetail {
+    /// Adds what the run and its steps wait for.
+    pub fn waiting(mut self, plan: &Plan, steps: &[StepRow], waits: &RunWaits) -> Self {
+        self.status = self.status.waiting(plan, steps, waits);
+        self
+    }
+
     /// Returns the full view of a run; `missing` are the logs that have not arrived to their end.
     pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow], missing: &BTreeMap<StepNo, MissingLog>) -> Self {
         RunDetail {
@@ -331,6 +377,8 @@ impl StepView {
             id: step_name(plan, step),
             status: step.status().as_str(),
             attempt: step.attempt,
+            waiting_for: None,
+            not_run: is_not_run(step),
             item_of: step.item_of.map(|parent| plan.step(parent).id.clone()),
             items: step.items.map(|list| ItemsView {
                 total: list.items.total,

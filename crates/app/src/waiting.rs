@@ -39,6 +39,8 @@ pub struct Waiting {
     pub what: String,
     /// Whether it waits for a question, a time or a signal: the run reports those by itself when it reaches them.
     pub is_gate: bool,
+    /// The time at which the wait began, in milliseconds of the wall clock.
+    pub since_ms: Option<i64>,
     /// The time at which the wait ends at the latest, in milliseconds of the wall clock.
     pub until_ms: Option<i64>,
 }
@@ -53,12 +55,33 @@ impl PartialEq for Waiting {
 impl Eq for Waiting {}
 
 impl Waiting {
-    /// Formats the wait in one line, for people.
+    /// Formats the wait in one line, for people: for what, since when, until when.
     pub fn line(&self, now_ms: i64) -> String {
+        let since = self.since_ms.map(|since| format!("since {}", local(since)));
+        let until = self.until_ms.map(|until| format!("until {}, in {}", local(until), span(until - now_ms)));
+        let times: Vec<String> = since.into_iter().chain(until).collect();
+        let times = if times.is_empty() { String::new() } else { format!(" ({})", times.join("; ")) };
+        format!("{}{times}", self.subject())
+    }
+
+    /// Formats the wait in one line that is drawn anew every moment: the times count up and down.
+    pub fn live_line(&self, now_ms: i64) -> String {
+        let since = self.since_ms.map(|since| format!(" for {}", whole_span(now_ms - since)));
+        let until = self.until_ms.map(|until| format!(", {} left", whole_span(until - now_ms)));
+        format!("waiting{}{}: {}", since.unwrap_or_default(), until.unwrap_or_default(), self.subject())
+    }
+
+    fn subject(&self) -> String {
         let step = self.step.as_ref().map(|step| format!("{step}: ")).unwrap_or_default();
-        let until =
-            self.until_ms.map(|until| format!(" until {} (in {})", local(until), span(until - now_ms)));
-        format!("{step}{}{}", self.what, until.unwrap_or_default())
+        format!("{step}{}", self.what.replace('\n', " "))
+    }
+}
+
+/// Formats a span in whole seconds.
+fn whole_span(ms: i64) -> String {
+    match ms.max(0) / 1000 {
+        s @ 0..60 => format!("{s}s"),
+        s => span(s * 1000),
     }
 }
 
@@ -72,8 +95,15 @@ pub fn course(app: &App, run: RunId) -> Result<Course, Error> {
         false if !seen.works.is_empty() => Course::Works(seen.works),
         false if seen.waits.is_empty() => {
             // The run is between two steps; or it stays like this, where no process looks after it.
-            let what = format!("a process that looks after it: sprag resume {run}, or sprag worker");
-            Course::Waits(vec![Waiting { run, step: None, what, is_gate: false, until_ms: None }])
+            let what = format!("a process that continues it: sprag resume {run}, or sprag worker");
+            Course::Waits(vec![Waiting {
+                run,
+                step: None,
+                what,
+                is_gate: false,
+                since_ms: None,
+                until_ms: None,
+            }])
         }
         false => Course::Waits(seen.waits),
     })
@@ -91,7 +121,14 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
     }
     let known = RunWithPlan::load(app, run)?;
     let told = explain(app, &known)?;
-    let whole = told.waits_for.map(|what| Waiting { run, step: None, what, is_gate: false, until_ms: None });
+    let whole = told.waits_for.map(|what| Waiting {
+        run,
+        step: None,
+        what,
+        is_gate: false,
+        since_ms: Some(known.run.created_ms),
+        until_ms: None,
+    });
     let queued = whole.is_some();
     seen.waits.extend(whole);
     for step in told.steps {
@@ -113,6 +150,7 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
                     step: Some(step.step),
                     what,
                     is_gate,
+                    since_ms: step.since_ms,
                     until_ms: step.until_ms,
                 });
             }

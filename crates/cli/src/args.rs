@@ -10,25 +10,32 @@ pub(crate) use crate::sub_args::{
     Answer, EnvCommand, HookCommand, QueueCommand, Serve, Shown, TokenCommand, WorkerCommand, inherited,
 };
 
-/// Runs pipelines of commands: durably, in order, and never a step twice.
+/// The heading of the options that every command has.
+const GLOBAL: &str = "Global options";
+
+/// Run pipelines of commands and coding agents. Every step is stored, so a run survives crashes.
 #[derive(Debug, Parser)]
-#[command(name = "sprag", version, after_help = exit::HELP, max_term_width = 100)]
+#[command(name = "sprag", version, after_help = exit::HELP, max_term_width = 80)]
+#[command(arg_required_else_help = true, subcommand_required = true)]
 pub(crate) struct Args {
-    /// Where everything is kept [default: $XDG_DATA_HOME/sprag]
-    #[arg(long, global = true, env = "SPRAG_DATA", value_name = "DIR")]
+    /// The data directory [env: SPRAG_DATA] [default: $XDG_DATA_HOME/sprag]
+    #[arg(long, global = true, value_name = "DIR", help_heading = GLOBAL)]
     pub(crate) data: Option<PathBuf>,
-    /// Keep runs in PostgreSQL instead of the data directory, which then holds logs and worktrees alone:
+    /// Store runs in PostgreSQL; the data directory then holds only logs and worktrees:
     /// postgres://USER@HOST/DATABASE
-    #[arg(long, global = true, env = "SPRAG_STORE", hide_env_values = true, value_name = "URL")]
+    #[arg(long, global = true, env = "SPRAG_STORE", hide_env_values = true, value_name = "URL", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
-    /// Answers for programs, as JSON on stdout
-    #[arg(long, global = true)]
+    /// Print JSON (docs/cli.md has the shape of each command)
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
+    /// Never ask questions on the terminal
+    #[arg(long, global = true, env = "SPRAG_NO_INPUT", value_parser = clap::builder::FalseyValueParser::new(), help_heading = GLOBAL)]
+    pub(crate) no_input: bool,
     /// When to use colours
-    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
+    #[arg(long, global = true, value_enum, default_value_t = Colour::Auto, value_name = "WHEN", help_heading = GLOBAL)]
     pub(crate) color: Colour,
-    /// Tell more of what goes on (twice: even more)
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    /// Log more to stderr; -vv logs even more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = GLOBAL)]
     pub(crate) verbose: u8,
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -58,71 +65,98 @@ pub(crate) enum GraphFormat {
     Svg,
 }
 
-/// A run, by its id or the end of it.
-const RUN_HELP: &str = "The run: its id, or the last characters of it [default: the newest]";
+/// A run, by its id, a part of it, or the name of a board.
+const RUN_HELP: &str =
+    "The run: its id, the first or last characters of it, or a board [default: the newest]";
+/// A run that must be named.
+const THE_RUN_HELP: &str = "The run: its id, the first or last characters of it, or a board";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Write a first pipeline, fitted to this folder
+    /// Write a first pipeline for this folder
     #[command(after_help = "\
-It looks for Cargo.toml, package.json (and its scripts), pyproject.toml or
-requirements.txt, go.mod, and a Makefile, and writes .sprag/pipelines/NAME.yaml.")]
+It looks for Cargo.toml, package.json and its scripts, pyproject.toml,
+requirements.txt, go.mod and a Makefile, and writes .sprag/pipelines/NAME.yaml.
+
+Examples:
+  sprag init           writes .sprag/pipelines/ci.yaml
+  sprag run ci         runs it
+  sprag init --stdout  prints it")]
     Init {
-        /// What to call the pipeline
+        /// The pipeline's name
         #[arg(default_value = "ci")]
         name: String,
-        /// Replace the file if it is there
+        /// Replace an existing file
         #[arg(long)]
         force: bool,
-        /// Print it, and write nothing
+        /// Print it instead of writing the file
         #[arg(long, visible_alias = "dry")]
         stdout: bool,
     },
-    /// Run a pipeline file and watch it
+    /// Run a pipeline and watch it
     #[command(after_help = "\
+Without a name it lists the pipelines in .sprag/pipelines. On a terminal it asks
+for missing inputs, and for answers to the run's questions.
+
 Examples:
+  sprag run ci                        .sprag/pipelines/ci.yaml
   sprag run examples/hello.yaml
   sprag run release.yaml --input version=1.2.0
+  sprag run - < ci.yaml               a pipeline from stdin
   sprag run nightly.yaml --detach     leaves it to a `sprag worker`
   sprag run ci.yaml --json            one JSON object per event, the result last")]
     Run {
-        /// The pipeline file
-        file: PathBuf,
-        /// An input's value; repeat it for more
+        /// The pipeline: a file, the name of one in .sprag/pipelines, or `-` for stdin
+        #[arg(value_name = "NAME|FILE")]
+        file: Option<PathBuf>,
+        /// The value of an input; repeat it for more
         #[arg(long = "input", short = 'i', value_name = "KEY=VALUE")]
         pairs: Vec<String>,
         /// All inputs at once: a JSON file, `-` for stdin, or JSON itself
         #[arg(long, value_name = "FILE|JSON")]
         inputs: Option<String>,
-        /// Show what would run, in which order, and run nothing
-        #[arg(long, conflicts_with = "detach")]
+        /// Show what would run, in which order, without running it
+        #[arg(long, visible_alias = "dry-run", conflicts_with = "detach")]
         dry: bool,
-        /// Leave the run to a worker, and return at once
+        /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
         /// The same key never starts a second run
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
-        /// How many steps to work on at once
+        /// How many steps to run at once
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
-        /// How long this process may be silent before others take its work, 5s at least
+        /// How long this process may miss heartbeats before others take its work, at least 5s
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
-        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
     },
     /// List runs, newest first
+    #[command(after_help = "\
+Examples:
+  sprag ls
+  sprag ls --status failed -n 5
+  sprag ls --waiting           runs that wait for something
+  sprag ls --waiting=person    runs that wait for an answer")]
     Ls {
         /// Only runs in this status; repeat it for more
         #[arg(long, value_name = "STATUS")]
         status: Vec<String>,
+        /// Only runs that wait: for anything, or for a person, a task, a signal, a worker, a group or a time
+        #[arg(long, value_name = "FOR", num_args = 0..=1, require_equals = true, default_missing_value = "any")]
+        waiting: Option<String>,
         /// How many
         #[arg(long, short = 'n', default_value_t = 20)]
         limit: usize,
     },
     /// Show a run and its steps
+    #[command(after_help = "\
+Examples:
+  sprag status        the newest run
+  sprag status 0aj8   by the first characters of its id")]
     Status {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -130,83 +164,125 @@ Examples:
     /// Show what steps printed
     #[command(after_help = "\
 Examples:
-  sprag logs            everything the newest run printed
-  sprag logs RUN test   one step
-  sprag logs -f         as it is printed")]
+  sprag logs                     everything the newest run printed
+  sprag logs RUN test            one step
+  sprag logs RUN --failed        only the steps that failed
+  sprag logs RUN test --tail 20  its last 20 lines
+  sprag logs -f                  as it is printed")]
     Logs {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
         /// Only this step
         step: Option<String>,
-        /// Go on until the run ends
-        #[arg(long, short)]
-        follow: bool,
-        /// Only this attempt [default: the last]
-        #[arg(long, value_name = "N")]
-        attempt: Option<u32>,
+        #[command(flatten)]
+        options: LogOptions,
     },
+    /// Watch a run, or all live runs
+    #[command(after_help = "\
+With a run it shows what `sprag run` shows, while other processes execute it.
+Without one it shows one line for each live run. Ctrl-C stops watching; the
+runs continue.
+
+Examples:
+  sprag watch RUN
+  sprag watch")]
+    Watch {
+        #[arg(
+            help = "The run: its id, the first or last characters of it, or a board [default: all live runs]"
+        )]
+        run: Option<String>,
+    },
+    /// List open questions of all runs
+    #[command(after_help = "\
+Examples:
+  sprag questions
+  sprag approve RUN STEP")]
+    Questions,
     /// Wait until a run has ended; its outcome is the exit code
+    #[command(after_help = "\
+Examples:
+  sprag wait RUN && echo completed
+  sprag wait RUN --timeout 10m")]
     Wait {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
-        /// Give up after this long (exit code 124), like 90s or 5m
+        /// Stop waiting after this time (exit code 124), like 90s or 5m
         #[arg(long, value_name = "TIME")]
         timeout: Option<String>,
     },
-    /// End a run: what goes on is ended, what waits never starts
+    /// Cancel a run: stop its running steps and skip the rest
+    #[command(after_help = "\
+Cancelling a run that is already cancelled is fine (exit code 0).
+
+Examples:
+  sprag cancel RUN")]
     Cancel {
-        #[arg(help = "The run: its id, or the last characters of it")]
+        #[arg(help = THE_RUN_HELP)]
         run: String,
     },
-    /// Try again what failed, or one step and all that follows it
+    /// Retry the failed steps, or one step and all that follow it
     #[command(after_help = "\
 Examples:
-  sprag retry RUN               the failed steps, keeping what is done
-  sprag retry RUN --step test   `test` and everything after it, whatever became of them")]
+  sprag retry RUN               the failed steps; finished ones stay finished
+  sprag retry RUN --step test   `test` and everything after it")]
     Retry {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
-        /// Go on from this step
+        /// Continue from this step
         #[arg(long, value_name = "STEP")]
         step: Option<String>,
-        /// Leave the run to a worker, and return at once
+        /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
     },
-    /// Go on with a run that failed, was cancelled, or whose process died
+    /// Continue a run that failed, was cancelled, or whose process died
+    #[command(after_help = "\
+Exit code 4 if the run is completed: there is nothing to do.
+
+Examples:
+  sprag resume RUN
+  sprag resume RUN --detach")]
     Resume {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
-        /// Leave the run to a worker, and return at once
+        /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
     },
-    /// Go back: a step and everything after it run again
+    /// Go back to a step: it and everything after it run again
+    #[command(after_help = "\
+The run must have ended. Files of its worktree are restored to where the step began.
+
+Examples:
+  sprag rewind RUN --to test")]
     Rewind {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
         /// The step to go back to
         #[arg(long, value_name = "STEP")]
         to: String,
-        /// Leave the run to a worker, and return at once
+        /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
     },
-    /// Start a new run from where another had finished a step
+    /// Start a new run from a finished step of another run
     #[command(after_help = "\
-The step and everything before it are taken over as they are, with what they handed on;
-everything else runs anew. The other run stays as it is.")]
+The new run takes over the step and everything before it, with their outputs, and
+runs the rest. The other run stays as it is.
+
+Examples:
+  sprag fork RUN --from build")]
     Fork {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
-        /// The finished step to begin after
+        /// The finished step to start after
         #[arg(long, value_name = "STEP")]
         from: String,
-        /// Leave the run to a worker, and return at once
+        /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
     },
-    /// Make and look after boards: tasks for several agents and people
+    /// Manage boards: tasks for several agents and people
     #[command(after_help = "\
 Examples:
   sprag board new release --goal 'Ship 2.0'
@@ -220,17 +296,22 @@ Examples:
     },
     /// Serve an agent over stdin and stdout, by the Model Context Protocol
     #[command(after_help = "\
-The agent gets tools for boards, tasks, runs and questions. Many of these on one data
-directory share it safely, with no server. See docs/mcp.md for how to add it to an agent.")]
+The agent gets tools for boards, tasks, runs and questions. Several of these can
+share one data directory without a server. docs/mcp.md says how to add it to an
+agent.
+
+Examples:
+  sprag mcp
+  sprag mcp --server http://127.0.0.1:7717")]
     Mcp {
-        /// Pass everything on to this server instead, like http://127.0.0.1:7717
+        /// Forward everything to this server, like http://127.0.0.1:7717
         #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
         server: Option<String>,
-        /// The token that the server wants [default: that of this user's own server on this machine]
+        /// The token for the server [default: that of this user's own server on this machine]
         #[arg(long, env = "SPRAG_TOKEN", value_name = "TOKEN", hide_env_values = true)]
         token: Option<String>,
     },
-    /// Claim and report work that is done from outside: by agents, scripts, people
+    /// Claim and report tasks: work that agents, scripts and people do
     #[command(after_help = "\
 Examples:
   TOKEN=$(sprag task claim --board release --as ada --wait 30s)
@@ -240,24 +321,31 @@ Examples:
         #[command(subcommand)]
         command: TaskCommand,
     },
-    /// Where runs work: list, look at, remove
+    /// Manage worktrees of runs
+    #[command(after_help = "\
+Examples:
+  sprag env ls
+  sprag env show RUN
+  sprag env rm RUN
+  sprag env gc --dry-run")]
     Env {
         #[command(subcommand)]
         command: EnvCommand,
     },
-    /// Forget runs that ended long ago, with their logs and files
+    /// Delete runs that ended long ago, with their logs and files
     #[command(after_help = "\
 Examples:
-  sprag gc --keep 30d --dry-run   what would go
-  sprag gc --keep 30d             forget runs that ended more than 30 days ago
+  sprag gc --keep 30d --dry-run   what would be deleted
+  sprag gc --keep 30d             delete runs that ended more than 30 days ago
 
-Runs that go on, that keep a worktree, or that a webhook has not been told of stay. A run with an idempotency key stays
-for a day after its end, so that a repeated request finds it. The key of a forgotten run can be used again.")]
+Kept: live runs, runs with a kept worktree, runs with undelivered webhooks. A run
+with an idempotency key is kept for a day after its end, so that a repeated
+request finds it. The key of a deleted run can be used again.")]
     Gc {
         /// How long ended runs are kept
         #[arg(long, value_name = "AGE")]
         keep: String,
-        /// Only tell what would go
+        /// Only print what would be deleted
         #[arg(long)]
         dry_run: bool,
     },
@@ -273,15 +361,16 @@ Examples:
         /// A step, or two with `..` between them
         steps: Option<String>,
     },
-    /// Answer a run's question with yes: it goes on
+    /// Answer a run's question with yes: the run continues
     #[command(after_help = "\
-Without anybody else working on the run, this process goes on with it.
+If no other process executes the run, this one continues it. A question of a child
+run can be answered through its parent.
 
 Examples:
   sprag approve RUN
   sprag approve RUN release --choice canary --comment 'only to the north'")]
     Approve {
-        #[arg(help = "The run: its id, or the last characters of it")]
+        #[arg(help = THE_RUN_HELP)]
         run: String,
         /// The step that asks, if several do
         step: Option<String>,
@@ -289,8 +378,12 @@ Examples:
         answer: Answer,
     },
     /// Answer a run's question with no: the step that asks fails
+    #[command(after_help = "\
+Examples:
+  sprag reject RUN
+  sprag reject RUN release --comment 'the notes are missing'")]
     Reject {
-        #[arg(help = "The run: its id, or the last characters of it")]
+        #[arg(help = THE_RUN_HELP)]
         run: String,
         /// The step that asks, if several do
         step: Option<String>,
@@ -298,27 +391,33 @@ Examples:
         answer: Answer,
     },
     /// Send a signal to a run that waits for it, or will
+    #[command(after_help = "\
+A name that no step of the run waits for is an error.
+
+Examples:
+  sprag signal RUN deployed
+  sprag signal RUN deployed --payload '{\"version\": 3}'")]
     Signal {
-        #[arg(help = "The run: its id, or the last characters of it")]
+        #[arg(help = THE_RUN_HELP)]
         run: String,
         /// The signal's name
         name: String,
-        /// What comes with it, as JSON: the step's outputs
+        /// The data of the signal as JSON: the outputs of the step that receives it
         #[arg(long, value_name = "JSON")]
         payload: Option<String>,
-        /// Leave the run to a worker, and return at once
+        /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
     },
-    /// Work off the runs that were left to workers, until stopped
+    /// Run a worker for detached runs
     #[command(after_help = "\
-Stop it with Ctrl-C or SIGTERM: it finishes the steps it has, then leaves. A second
-signal ends them; they are then tried again elsewhere.
+Ctrl-C or SIGTERM stops it after its running steps have finished. A second signal
+stops those too; other workers then retry them.
 
-With --store it works for everybody who uses that database, from as many machines as there are.
-With --server it claims over HTTP and opens no database: what it needs is a token with the
-scope `work` (sprag token new NAME --scope work). It finds the one of this user's own server on
-this machine by itself.
+With --store it works for all users of that database, on any number of machines.
+With --server it claims over HTTP and opens no database. It then needs a token
+with the scope `work` (sprag token new NAME --scope work), unless the server is
+this user's own on this machine.
 
 Examples:
   sprag worker --slots 4
@@ -333,82 +432,111 @@ Examples:
         /// A queue to serve; repeat it for more
         #[arg(long = "queue", value_name = "NAME", default_value = "default")]
         queues: Vec<String>,
-        /// What it has that steps may ask for with `labels`; repeat it for more
+        /// A label that steps may ask for with `labels`; repeat it for more
         #[arg(long = "label", value_name = "NAME")]
         labels: Vec<String>,
-        /// How many steps to work on at once
+        /// How many steps to run at once
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
-        /// What to call it
+        /// The worker's name
         #[arg(long)]
         name: Option<String>,
-        /// Leave once nothing is left that a worker can do (exit code 4 if there never was anything)
+        /// Stop when no work is left for a worker (exit code 4 if there was none at all)
         #[arg(long)]
         until_idle: bool,
-        /// How long this process may be silent before others take its work, 5s at least
+        /// How long this process may miss heartbeats before others take its work, at least 5s
         #[arg(long, value_name = "TIME", default_value = "30s")]
         lease: String,
-        /// How long a step waits for a worker before it is handed over again, and a lost host given up
+        /// How long a step waits for a worker before it is scheduled again, and a lost host is given up
         #[arg(long, value_name = "TIME", default_value = "5m")]
         dispatch_deadline: String,
-        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
-        /// A variable of its own environment that steps inherit, beyond the few that all do: NAME or PREFIX_*;
-        /// repeat it for more
+        /// A variable of its environment that steps inherit besides the usual few: NAME or PREFIX_*; repeat it for
+        /// more
         #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", value_delimiter = ',', value_parser = inherited)]
         inherit: Vec<String>,
-        /// Work for a server elsewhere instead of the data on this machine: http://HOST:PORT
+        /// Work for this server instead of the data directory: http://HOST:PORT
         #[arg(long, value_name = "URL", conflicts_with = "until_idle")]
         server: Option<String>,
-        /// What the server wants to be shown; the steps do not see it [default: as of this user's own server]
+        /// The token for the server; steps do not see it [default: that of this user's own server]
         #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true)]
         token: Option<String>,
-        /// With --server: take no further steps while more than this of their logs waits to be sent
+        /// With --server: claim no further steps while more than this of their logs is unsent
         #[arg(long, value_name = "SIZE", default_value = "2GB")]
         unsent_logs: String,
     },
-    /// Serve the HTTP API, and work off runs, until stopped
+    /// Serve the HTTP API and execute runs
     #[command(after_help = "\
-Every request shows a token. The server writes one to the file `token` of its data directory, which
-this user's `sprag mcp --server` and `sprag worker --server` read by themselves; make others with
-`sprag token new`.
+Every request needs a token. The server writes one to the file `token` of its data
+directory. This user's `sprag mcp --server` and `sprag worker --server` read it;
+`sprag token new` makes others.
 
-Stop it with Ctrl-C or SIGTERM: it finishes the requests and steps it has. A second signal ends them.
+Ctrl-C or SIGTERM stops it after its requests and steps have finished. A second
+signal stops those too.
 
 Examples:
   sprag serve
   sprag serve --listen 0.0.0.0:7717 --no-worker
   SPRAG_STORE=postgres://sprag@db.example/sprag sprag serve --no-worker")]
     Serve(Serve),
-    /// Who may call a server: make, list and remove tokens
+    /// Manage access tokens of a server
+    #[command(after_help = "\
+Examples:
+  sprag token new ci --scope run --expires 90d
+  sprag token ls
+  sprag token rm ci")]
     Token {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// Whom a server tells of what happens: add, list, remove and retry webhooks
+    /// Manage webhooks
+    #[command(after_help = "\
+Examples:
+  sprag hook add http://127.0.0.1:9000/sprag --event run.failed
+  sprag hook ls
+  sprag hook rm HOOK")]
     Hook {
         #[command(subcommand)]
         command: HookCommand,
     },
-    /// Where work waits for workers: list, hold, release, limit
+    /// Manage queues: list, hold, release, limit
+    #[command(after_help = "\
+Examples:
+  sprag queue ls
+  sprag queue hold default
+  sprag queue limit gpu 2")]
     Queue {
         #[command(subcommand)]
         command: QueueCommand,
     },
     /// Show the journal: everything that happened, in order
+    #[command(after_help = "\
+Examples:
+  sprag events --run RUN
+  sprag events -f --tail 20")]
     Events {
-        /// Only this run's
+        /// Only entries of this run
         #[arg(long, value_name = "RUN")]
         run: Option<String>,
-        /// Only what came after this number
+        /// Only entries after this number
         #[arg(long, value_name = "SEQ", default_value_t = 0)]
         since: u64,
-        /// Go on as it grows
+        /// Continue as it grows
         #[arg(long, short)]
         follow: bool,
+        /// Start with the last N entries
+        #[arg(long, value_name = "N", conflicts_with = "since")]
+        tail: Option<usize>,
     },
-    /// Say why a run waits: for what, since when, until when, who has it
+    /// Explain why a run waits or failed
+    #[command(after_help = "\
+It says what each step waits for, since when, until when, and which worker has it.
+For a failed step it says why it failed, and shows the last lines it printed.
+
+Examples:
+  sprag explain RUN")]
     Explain {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -417,43 +545,109 @@ Examples:
     #[command(after_help = "\
 Examples:
   sprag graph ci.yaml                          in the terminal
-  sprag graph                                  the newest run, with what became of its steps
+  sprag graph                                  the newest run, with statuses
   sprag graph ci.yaml --format svg > ci.svg    a picture
   sprag graph ci.yaml --format mermaid         for a README")]
     Graph {
-        /// The pipeline file, or a run: its id, or the last characters of it [default: the newest run]
+        /// The pipeline file, or a run: its id, or the first or last characters of it [default: the newest run]
         #[arg(value_name = "FILE|RUN")]
         what: Option<String>,
         /// How to draw it [default: text]
         #[arg(long, value_enum)]
         format: Option<GraphFormat>,
     },
-    /// Check a pipeline file without running it
+    /// Check pipeline files without running them
+    #[command(after_help = "\
+Examples:
+  sprag validate ci
+  sprag validate .sprag/pipelines/*.yaml --strict")]
     Validate {
-        /// The pipeline files
-        #[arg(required = true)]
+        /// The pipelines: files, or names in .sprag/pipelines
+        #[arg(required = true, value_name = "NAME|FILE")]
         files: Vec<PathBuf>,
-        /// Warnings count too (exit code 1)
+        /// Treat warnings as errors (exit code 2)
         #[arg(long)]
         strict: bool,
     },
     /// Print the JSON Schema of pipeline files, for editors
+    #[command(after_help = "\
+Examples:
+  sprag schema > sprag.schema.json")]
     Schema,
-    /// Print the lifecycle tables: what every status means and what leads to it
+    /// Print the lifecycle tables: each status and what leads to it
+    #[command(after_help = "\
+Examples:
+  sprag lifecycle run")]
     Lifecycle {
         /// Only this one: run, step, execution, environment, thread, gate, worker, enforcement
         entity: Option<String>,
     },
-    /// Check the data directory, the database, the broker and this machine
+    /// Check the data directory, the database and this machine
+    #[command(after_help = "\
+Exit code 1 if a check fails.
+
+Examples:
+  sprag doctor")]
     Doctor {
-        /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+        /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
     },
     /// Print a completion script for a shell
+    #[command(after_help = "\
+Examples:
+  sprag completion bash > ~/.local/share/bash-completion/completions/sprag
+  sprag completion zsh > ~/.zfunc/_sprag")]
     Completion {
         /// The shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
+    /// Write man pages and completion scripts as files
+    #[command(after_help = "\
+Examples:
+  sprag manual ~/.local/share        man/man1 and completions for this user
+  sprag manual \"$DESTDIR/usr/share\"  for a package")]
+    Manual {
+        /// The folder: man/man1, bash-completion/completions, zsh/site-functions and fish/vendor_completions.d are
+        /// made below it
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Show the configuration and where it comes from
+    #[command(after_help = "\
+Settings are read from $XDG_CONFIG_HOME/sprag/config.toml, then from
+.sprag/config.toml in this folder or the nearest one above it. The environment and
+the command line come last. docs/cli.md lists the keys.
+
+Examples:
+  sprag config
+  sprag config --json")]
+    Config,
+}
+
+/// Which part of the logs to show, and how.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct LogOptions {
+    /// Continue until the run ends
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Only this attempt [default: the last]
+    #[arg(long, value_name = "N")]
+    pub(crate) attempt: Option<u32>,
+    /// Only steps that failed
+    #[arg(long, conflicts_with = "step")]
+    pub(crate) failed: bool,
+    /// Only the last N lines of each step
+    #[arg(long, value_name = "N")]
+    pub(crate) tail: Option<usize>,
+    /// Only lines after this time: a duration before now such as 10m, or a time such as 2026-01-31T10:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// Print the time of each line
+    #[arg(long, short = 't')]
+    pub(crate) timestamps: bool,
+    /// Print exactly what the steps printed: no names, and control characters unchanged
+    #[arg(long, conflicts_with = "timestamps")]
+    pub(crate) raw: bool,
 }

@@ -1,5 +1,6 @@
 //! The context of every command: the data directory, the store in it or elsewhere, and the run that the user means.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 pub(crate) use sprag_app::RunWithPlan;
@@ -7,6 +8,7 @@ use sprag_app::{App, Files};
 
 use crate::args::Args;
 use crate::exit::Failure;
+use crate::settings::Settings;
 use crate::show::Style;
 
 pub(crate) struct Context {
@@ -14,18 +16,25 @@ pub(crate) struct Context {
     /// The database's URL, if the store is not in the data directory.
     store: Option<String>,
     pub(crate) json: bool,
+    /// Whether the command may ask on the terminal: it has one, and the user has not said `--no-input`.
+    pub(crate) interactive: bool,
     pub(crate) style: Style,
 }
 
 impl Context {
     pub(crate) fn new(args: &Args) -> Result<Self, Failure> {
-        let data = match &args.data {
-            Some(data) => data.clone(),
-            None => default_data()?,
+        let settings = Settings::load()?;
+        let from_environment = || std::env::var_os("SPRAG_DATA").filter(|data| !data.is_empty());
+        let data = match args.data.clone().or_else(|| from_environment().map(PathBuf::from)) {
+            Some(data) => data,
+            None => match settings.data() {
+                Some(data) => data,
+                None => default_data()?,
+            },
         };
         let data = std::path::absolute(&data)
             .map_err(|error| Failure::usage(format!("{}: {error}", data.display())))?;
-        let store = args.store.clone().filter(|url| !url.is_empty());
+        let store = args.store.clone().or_else(|| settings.text("store")).filter(|url| !url.is_empty());
         if let Some(url) = &store
             && !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
         {
@@ -33,8 +42,11 @@ impl Context {
             return Err(Failure::usage("--store (or SPRAG_STORE) is not the URL of a PostgreSQL database")
                 .next("write it like postgres://USER@HOST/DATABASE; for a folder use --data DIR"));
         }
-        Style::choose(args.color);
-        Ok(Context { data, store, json: args.json, style: Style::stdout() })
+        Style::choose(settings.colour(args.color)?);
+        let has_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+        let asks = !args.no_input && !args.json && settings.flag("input").unwrap_or(true);
+        let interactive = has_terminal && asks;
+        Ok(Context { data, store, json: args.json, interactive, style: Style::stdout() })
     }
 
     /// Creates the data directory, or closes it to other users and prints a message if it was open.
@@ -83,7 +95,7 @@ fn default_data() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns the run that the user means: by id, by the end of an id, or the newest.
+/// Returns the run that the user means: by id, by a part of an id, by the name of a board, or the newest.
 pub(crate) fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Failure> {
     Ok(sprag_app::find_run(app, wanted)?)
 }

@@ -12,7 +12,7 @@ pub(crate) enum Exit {
     Ok = 0,
     /// An error.
     Error = 1,
-    /// The command line or a file is invalid.
+    /// The command line or a file is wrong, or names something that does not exist.
     Usage = 2,
     /// There was nothing to do.
     Nothing = 4,
@@ -29,7 +29,8 @@ pub(crate) enum Exit {
 /// The meaning of the exit codes, for `--help`.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0 ok · 1 error · 2 usage · 4 nothing to do · 5 waiting for a person
+  0 ok · 1 error · 2 usage: the command line or a file is wrong, or names
+  something that does not exist · 4 nothing to do · 5 waiting for a person
   100 run failed · 124 timed out · 130 cancelled";
 
 impl From<Exit> for ExitCode {
@@ -56,11 +57,13 @@ pub(crate) struct Failure {
     pub(crate) next: Option<String>,
     /// Whether the message is a rendered report with its own headings.
     pub(crate) drawn: bool,
+    /// The problems of a pipeline or its inputs, for `--json`.
+    pub(crate) diagnostics: Option<Box<sprag_app::Diagnostics>>,
 }
 
 impl Failure {
     pub(crate) fn error(message: impl Into<String>) -> Self {
-        Failure { exit: Exit::Error, message: message.into(), next: None, drawn: false }
+        Failure { exit: Exit::Error, message: message.into(), next: None, drawn: false, diagnostics: None }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -76,11 +79,12 @@ impl Failure {
 impl From<sprag_app::Error> for Failure {
     fn from(error: sprag_app::Error) -> Self {
         let exit = match (error.code, error.kind) {
-            ("no_token", _) | (_, ErrorKind::Invalid) => Exit::Usage,
+            // The command line is wrong, or names something that does not exist.
+            ("no_token", _) | (_, ErrorKind::Invalid | ErrorKind::NotFound) => Exit::Usage,
             ("cancelled", _) => Exit::Cancelled,
             _ => Exit::Error,
         };
-        Failure { exit, next: error.next, ..Failure::error(error.message) }
+        Failure { exit, next: error.next, diagnostics: error.diagnostics, ..Failure::error(error.message) }
     }
 }
 
@@ -93,9 +97,13 @@ impl From<std::io::Error> for Failure {
 /// Prints the error on stderr, or as JSON, and returns its exit code.
 pub(crate) fn report(failure: &Failure, json: bool) -> ExitCode {
     if json {
-        let told = serde_json::json!({
+        let mut told = serde_json::json!({
             "type": "error", "code": failure.exit as u8, "message": failure.message, "next": failure.next,
         });
+        if let Some(diagnostics) = &failure.diagnostics {
+            told["message"] = diagnostics.to_string().into();
+            told["diagnostics"] = serde_json::json!(diagnostics);
+        }
         eprintln!("{told}");
     } else if failure.drawn {
         eprintln!("{}", failure.message);

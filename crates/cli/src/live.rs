@@ -4,41 +4,24 @@ use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use sprag_app::{App, Events, Files, Id, JournalEntry, Names, Row, Waiting, gate_text, questions_alone};
-use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, Word, WorkKind};
+use serde_json::json;
+use sprag_app::view::{GateView, is_not_run, wall_ms};
+use sprag_app::{
+    App, Events, Files, GateKind, Id, JournalEntry, Names, Row, Waiting, gate_text, keep_time,
+    questions_alone, why_attempt_failed,
+};
+use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, WorkKind};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::RunWithPlan;
 use crate::exit::Failure;
 use crate::patience::{Patience, say};
-use crate::show::{Style, line, plain, span};
-use crate::tails::Tails;
+use crate::show::{Style, hanging, line, local, plain, span};
+use crate::tails::{LineOptions, Tails};
 
 /// The time between two redraws of the terminal, and between two reads of the logs.
 const TICK: Duration = Duration::from_millis(100);
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
-
-/// Returns a few words on why a step of this run failed, from its result, and the next action where only a person can
-/// act.
-pub(crate) fn why_failed(run: RunId, result: &str) -> Option<String> {
-    let facts: Value = serde_json::from_str(result).ok()?;
-    if let (Some("blocked"), Some(message), Some(remedy)) =
-        (facts["reason"].as_str(), facts["message"].as_str(), facts["remedy"].as_str())
-    {
-        return Some(plain(&format!("blocked: {message}; {remedy}, then: sprag resume {run}")));
-    }
-    if let Some(could_not) = facts["reason"].get("could_not_start") {
-        return could_not["message"].as_str().map(plain);
-    }
-    if let Some(message) = facts["message"].as_str() {
-        return Some(plain(message));
-    }
-    if let Some(code) = facts["exit_code"].as_i64() {
-        return Some(format!("exit code {code}"));
-    }
-    facts["signal"].as_i64().map(|signal| format!("ended by signal {signal}"))
-}
 
 /// Returns whether lines of several steps may be interleaved.
 fn is_crowded(known: &RunWithPlan) -> bool {
@@ -52,8 +35,17 @@ pub(crate) enum Watched {
     Ended(RunStatus),
     /// It continues only after a person has answered.
     Waits,
-    /// The user interrupted again, and leaves the run.
+    /// The user leaves the run: interrupted again, or watches a run of others.
     Left,
+}
+
+/// The effect of the first interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnInterrupt {
+    /// It cancels the run, which this process executes. A second one leaves it.
+    Cancel,
+    /// It ends the view. Other processes execute the run.
+    Leave,
 }
 
 /// Watches a run until it has ended, or the user leaves.
@@ -63,6 +55,7 @@ pub(crate) async fn watch(
     known: &RunWithPlan,
     json: bool,
     since: Option<u64>,
+    on_interrupt: OnInterrupt,
 ) -> Result<Watched, Failure> {
     // The handler stays installed all the time, so that a signal during output is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -70,6 +63,10 @@ pub(crate) async fn watch(
     let mut interrupts = 0;
     let mut terminate = signal(SignalKind::terminate())?;
     loop {
+        if on_interrupt == OnInterrupt::Leave {
+            // Where no server and no worker runs, no other process does this.
+            keep_time(app, known.id()).await?;
+        }
         let status = screen.update().await?;
         if status.is_terminal() {
             screen.clear();
@@ -91,11 +88,11 @@ pub(crate) async fn watch(
         }
         interrupts += 1;
         screen.clear();
-        if interrupts > 1 {
+        if interrupts > 1 || on_interrupt == OnInterrupt::Leave {
             return Ok(Watched::Left);
         }
         if !json {
-            eprintln!("cancelling; once more leaves at once");
+            eprintln!("Cancelling. Press Ctrl-C again to quit.");
         }
         app.request_cancel(known.id()).await?;
     }
@@ -137,7 +134,12 @@ impl<'k> Screen<'k> {
                 Some(known.id()),
                 since.unwrap_or(known.run.first_seq.saturating_sub(1)),
             ),
-            tails: Tails::new(app, files, known, false, is_crowded(known)),
+            tails: Tails::new(
+                app,
+                files,
+                known,
+                LineOptions { named: is_crowded(known), ..LineOptions::default() },
+            ),
             names: Names::new(app),
             json,
             style: Style::stderr(),
@@ -171,12 +173,14 @@ impl<'k> Screen<'k> {
                 self.clear();
                 self.tails.print_some(id)?;
             }
-            self.draw();
         }
         if any {
             self.waits.reset();
         }
         self.say_waits(status)?;
+        if !self.json && !status.is_terminal() {
+            self.draw()?;
+        }
         Ok(status)
     }
 
@@ -228,17 +232,38 @@ impl<'k> Screen<'k> {
         let sign = style.sign(entry.to);
         match entry.event {
             "step.succeeded" => eprintln!("{sign} {name} {}", style.dim(took)),
-            "step.failed" | "step.retried" => {
-                let why = self.why(id)?.unwrap_or_else(|| "failed".into());
-                if entry.event == "step.failed" {
-                    eprintln!("{sign} {name} {} {}", style.red(&why), style.dim(took));
-                } else {
-                    eprintln!("{} {name} {why}; trying again {}", style.bold("↻"), style.dim(took));
-                }
+            "step.failed" => {
+                let why = self.why(id)?;
+                eprintln!("{sign} {name} {} {}", style.red(&format!("failed: {why}")), style.dim(took));
+            }
+            "step.retried" => {
+                let (why, next) = (self.why(id)?, self.next_attempt(id)?);
+                let took = style.dim(&format!("({took})"));
+                eprintln!("{} {name} failed: {why} {took}; {next}", style.bold("↻"));
+            }
+            "step.cancelled" if self.was_not_run(id)? => {
+                eprintln!("{} {name} {}", style.sign("not run"), style.dim("not run"));
             }
             _ => eprintln!("{sign} {name} {}", style.dim(entry.to)),
         }
         Ok(())
+    }
+
+    fn was_not_run(&self, id: ExecutionId) -> Result<bool, Failure> {
+        let row = self.app.step(self.known.id(), id.step)?;
+        Ok(row.is_some_and(|row| is_not_run(&row)))
+    }
+
+    /// Describes the attempt after this one: its number, and the delay before it.
+    fn next_attempt(&self, id: ExecutionId) -> Result<String, Failure> {
+        let next = ExecutionId { attempt: id.attempt + 1, ..id };
+        let node = self.app.step(self.known.id(), id.step)?.map(|row| row.node());
+        let most = node.map_or(0, |node| self.known.plan.step(node).policy.attempts);
+        let of = if next.attempt <= most { format!(" of {most}") } else { String::new() };
+        let row = self.app.execution(next)?;
+        let delay_ms = row.map_or(0, |row| row.not_before_ms - self.app.now().steady_ms);
+        let wait = if delay_ms > 0 { format!(" in {}", span(delay_ms)) } else { String::new() };
+        Ok(format!("retry {}{of}{wait}", next.attempt))
     }
 
     fn is_planned(&self, step: StepNo) -> bool {
@@ -264,17 +289,21 @@ impl<'k> Screen<'k> {
         let Some(gate) = gate else { return Ok(()) };
         let Some(gate) = self.app.gate(gate)? else { return Ok(()) };
         let sign = self.style.bold("?");
-        eprintln!("{sign} {name} {}", self.style.dim(&format!("waits for {}", gate_text(&gate))));
+        let now = self.app.now();
+        let told = match (gate.kind, GateView::of(&gate, name, now).until) {
+            (GateKind::Time, Some(_)) => {
+                let until = if gate.until_ms > 0 { gate.until_ms } else { wall_ms(now, gate.timeout_at_ms) };
+                format!("waits until {}", local(until))
+            }
+            _ => format!("waits for {}", gate_text(&gate)),
+        };
+        eprintln!("{sign} {name} {}", hanging(&told, 2));
         Ok(())
     }
 
-    fn why(&self, id: ExecutionId) -> Result<Option<String>, Failure> {
+    fn why(&self, id: ExecutionId) -> Result<String, Failure> {
         let row = self.app.execution(id)?;
-        Ok(row.and_then(|row| match row.status().as_str() {
-            "timed_out" => Some("took too long".to_owned()),
-            "abandoned" => Some("its worker was lost".to_owned()),
-            _ => row.result.as_deref().and_then(|result| why_failed(id.run, result)),
-        }))
+        Ok(row.map_or_else(|| "no reason was reported".to_owned(), |row| why_attempt_failed(&row)))
     }
 
     /// Prints what the run waits for, if none of its steps is being executed.
@@ -285,6 +314,10 @@ impl<'k> Screen<'k> {
             return Ok(());
         }
         let Some(mut waits) = self.waits.look(self.app, self.known.id())? else { return Ok(()) };
+        // On a terminal the progress line says it.
+        if self.footer {
+            return Ok(());
+        }
         // The run's own gates were shown when they opened.
         waits.retain(|waiting| !asks(waiting));
         self.clear();
@@ -295,12 +328,10 @@ impl<'k> Screen<'k> {
     /// Returns whether a worker executes a step, according to the entries that were shown.
     fn executes_something(&self) -> Result<bool, Failure> {
         for no in self.running.keys() {
-            let node = match self.is_planned(*no) {
-                true => Some(*no),
-                false => {
-                    let row = self.app.step(self.known.id(), *no)?;
-                    row.map(|row| row.node())
-                }
+            let node = if self.is_planned(*no) {
+                Some(*no)
+            } else {
+                self.app.step(self.known.id(), *no)?.map(|row| row.node())
             };
             let step = node.map(|node| self.known.plan.step(node));
             if step
@@ -312,13 +343,22 @@ impl<'k> Screen<'k> {
         Ok(false)
     }
 
-    /// Draws the progress line.
-    fn draw(&mut self) {
-        if !self.footer || self.running.is_empty() {
-            return;
+    /// Draws the progress line: the running steps, or what the run waits for.
+    fn draw(&mut self) -> Result<(), Failure> {
+        if !self.footer {
+            return Ok(());
         }
         self.tick += 1;
         let now = self.app.now().wall_ms;
+        if !self.executes_something()? {
+            let Some(first) = self.waits.waits().first() else { return Ok(()) };
+            let more = self.waits.waits().len() - 1;
+            let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+            let text =
+                format!("{} {}{more}", SPINNER[self.tick % SPINNER.len()], plain(&first.live_line(now)));
+            self.draw_line(&text);
+            return Ok(());
+        }
         let names: Vec<String> = self
             .running
             .iter()
@@ -337,6 +377,11 @@ impl<'k> Screen<'k> {
             self.known.plan.steps.len(),
             names.join(", ")
         );
+        self.draw_line(&text);
+        Ok(())
+    }
+
+    fn draw_line(&mut self, text: &str) {
         let width = usize::from(
             rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col.max(20)),
         );

@@ -10,9 +10,11 @@ mod commands;
 mod context;
 mod draw;
 mod exit;
+mod help;
 mod live;
 mod own_server;
 mod patience;
+mod settings;
 mod show;
 mod starter;
 mod sub_args;
@@ -21,14 +23,12 @@ mod tails;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
     // A step's supervisor is this program too; it must not start a runtime.
     if let Some(code) = sprag_process::run_if_supervisor() {
         return code;
     }
-    let args = args::Args::parse();
+    let args = help::parse();
     // SAFETY: no thread was started before this.
     unsafe { sprag_process::take_environment() };
     // A run in the foreground belongs to its user, so its steps inherit the user's environment.
@@ -77,8 +77,9 @@ fn log_to_stderr(args: &args::Args) {
         // The writer never fails; if it did, the subscriber would panic while it reports that.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none());
-    match json {
-        true => builder.json().init(),
-        false => builder.init(),
+    if json {
+        builder.json().init();
+    } else {
+        builder.init();
     }
 }

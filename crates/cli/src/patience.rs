@@ -22,12 +22,23 @@ pub(crate) struct Patience {
     /// The time of the next look, by the boot clock.
     look_ms: Option<u64>,
     said: Option<Course>,
+    /// Whether the last look was after the last event.
+    is_current: bool,
 }
 
 impl Patience {
     /// Starts a new wait after an event.
     pub(crate) fn reset(&mut self) {
         self.look_ms = None;
+        self.is_current = false;
+    }
+
+    /// Returns what the run waits for, as far as the last look has shown.
+    pub(crate) fn waits(&self) -> &[Waiting] {
+        match &self.said {
+            Some(Course::Waits(waits)) if self.is_current => waits,
+            _ => &[],
+        }
     }
 
     /// Returns whether it is time to look.
@@ -55,6 +66,7 @@ impl Patience {
             return Ok(None);
         }
         let now = course(app, run)?;
+        self.is_current = true;
         if self.said.as_ref() == Some(&now) {
             return Ok(None);
         }

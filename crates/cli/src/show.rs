@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-pub(crate) use sprag_app::text::{local, plain, rfc3339, span};
+pub(crate) use sprag_app::text::{local, plain, plain_lines, rfc3339, span};
+
+use sprag_app::WaitingFor;
 
 use crate::args::Colour;
 
@@ -77,6 +79,7 @@ impl Style {
             "failed" | "failing" | "timed_out" | "abandoned" => self.red(&text),
             "running" | "scheduled" => self.paint("36", &text),
             "cancelled" | "cancelling" | "skipped" => self.paint("33", &text),
+            word if word.starts_with("waits for ") => self.paint("35", &text),
             _ => self.dim(&text),
         }
     }
@@ -140,13 +143,23 @@ pub(crate) fn defused(text: &str) -> Cow<'_, str> {
 /// Returns the length of the colour that a text begins with (`ESC [ 1 ; 31 m`); 0 if it begins with something else.
 fn colour_length(text: &str) -> usize {
     let Some(numbers) = text.strip_prefix("\x1b[") else { return 0 };
-    let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';').unwrap_or(numbers.len());
+    let end = numbers.find(|c: char| !c.is_ascii_digit() && c != ';' && c != ':').unwrap_or(numbers.len());
     if numbers[end..].starts_with('m') { "\x1b[".len() + end + 1 } else { 0 }
 }
 
 /// Returns the number of characters in a line of stdout: the terminal's width, else 80.
 pub(crate) fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| usize::from(size.ws_col.max(40)))
+}
+
+/// Returns the status of a run or a step as people see it: what it waits for, if it does.
+pub(crate) fn shown_status(status: &str, waiting_for: Option<WaitingFor>) -> String {
+    waiting_for.map_or_else(|| status.to_owned(), |wait| format!("waits for {}", wait.as_str()))
+}
+
+/// Returns a text of several lines in which all lines but the first are indented.
+pub(crate) fn hanging(text: &str, indent: usize) -> String {
+    plain_lines(text).replace('\n', &format!("\n{}", " ".repeat(indent)))
 }
 
 /// Returns a count with its noun: `1 step`, `2 steps`.

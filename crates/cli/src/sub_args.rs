@@ -1,41 +1,41 @@
-//! What follows a command: the options of `serve`, and what can be done with tokens, hooks, queues, workers and environments.
+//! Arguments below the first level: the options of `serve`, and the subcommands for tokens, hooks, queues, workers and
+//! environments.
 
 use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
-/// How a server is to behave.
+/// The options of a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7717")]
     pub(crate) listen: std::net::SocketAddr,
-    /// What a request must show
+    /// The credentials that a request needs
     #[arg(long, value_enum, default_value_t = Shown::Token, value_name = "WHAT")]
     pub(crate) auth: Shown,
-    /// A further name by which the server may be called; repeat it for more
+    /// A further host name of the server; repeat it for more
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
-    /// The folder whose .sprag/pipelines can be named, and where runs work
+    /// The folder whose .sprag/pipelines can be named, and in which runs work
     #[arg(long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
-    /// Do no steps here: leave them to workers
+    /// Execute no steps here: leave them to workers
     #[arg(long)]
     pub(crate) no_worker: bool,
     /// A queue to serve; repeat it for more
     #[arg(long = "queue", value_name = "NAME", default_value = "default")]
     pub(crate) queues: Vec<String>,
-    /// What it has that steps may ask for with `labels`; repeat it for more
+    /// A label that steps may ask for with `labels`; repeat it for more
     #[arg(long = "label", value_name = "NAME")]
     pub(crate) labels: Vec<String>,
-    /// A variable of its own environment that steps inherit, beyond the few that all do: NAME or PREFIX_*;
-    /// repeat it for more
+    /// A variable of its environment that steps inherit besides the usual few: NAME or PREFIX_*; repeat it for more
     #[arg(long = "inherit", value_name = "NAME", env = "SPRAG_INHERIT", value_delimiter = ',', value_parser = inherited)]
     pub(crate) inherit: Vec<String>,
-    /// A NATS broker that tells workers of work and others of events, like nats://127.0.0.1:4222
+    /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
     #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
     pub(crate) bus: Option<String>,
-    /// How many steps to work on at once
+    /// How many steps to run at once
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<usize>,
     /// How many requests a second each caller may send [default: 1000 for each token]
@@ -47,22 +47,22 @@ pub(crate) struct Serve {
     /// How many connections there may be at once; one token, or one address, gets half of them
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub(crate) connections: usize,
-    /// How long a client may keep silent, or not read what it asked for
+    /// How long a client may send nothing, or not read its answer
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) idle_timeout: String,
-    /// Log as JSON, one object a line
+    /// Log as JSON, one object per line
     #[arg(long)]
     pub(crate) log_json: bool,
-    /// How often a webhook is tried in a row before it is parked
+    /// How many times a webhook is tried in a row before it is parked
     #[arg(long, value_name = "N", default_value_t = 12)]
     pub(crate) hook_tries: u32,
     /// Let webhooks be sent to addresses of private networks (10.0.0.0/8, fc00::/7 and the like)
     #[arg(long)]
     pub(crate) allow_private_hooks: bool,
-    /// How long this process may be silent before others take its work, 5s at least
+    /// How long this process may miss heartbeats before others take its work, at least 5s
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub(crate) lease: String,
-    /// How long a step waits for a worker before it is handed over again, and a lost host given up
+    /// How long a step waits for a worker before it is scheduled again, and a lost host is given up
     #[arg(long, value_name = "TIME", default_value = "5m")]
     pub(crate) dispatch_deadline: String,
 }
@@ -77,7 +77,7 @@ pub(crate) fn inherited(name: &str) -> Result<String, String> {
     }
 }
 
-/// What a request must show.
+/// The credentials that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shown {
     /// A token: the one in the data directory, or one of `sprag token new`
@@ -87,33 +87,33 @@ pub(crate) enum Shown {
     None,
 }
 
-/// What can be done with tokens.
+/// The subcommands for tokens.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make a token: it is shown once
+    /// Create a token: it is shown once
     New {
-        /// What to call it
+        /// Its name
         name: String,
-        /// What it may do: read, run, work, admin; repeat it for more
+        /// Its scope: read, run, work or admin; repeat it for more
         #[arg(long = "scope", value_name = "SCOPE", default_value = "read")]
         scopes: Vec<String>,
-        /// When it ends, like 90d or 12h [default: never]
+        /// When it expires, like 90d or 12h [default: never]
         #[arg(long, value_name = "TIME")]
         expires: Option<String>,
     },
     /// List the tokens, without their secrets
     Ls,
-    /// Remove a token: whoever has it is not let in any more
+    /// Remove a token: requests that show it are refused
     Rm {
         /// Its name or number
         token: String,
     },
 }
 
-/// What can be done with webhooks.
+/// The subcommands for webhooks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HookCommand {
-    /// Have a URL told of what happens: its secret is shown once
+    /// Notify a URL of events: its secret is shown once
     #[command(after_help = "\
 Each message is a POST of {\"hook\": ID, \"events\": [...]} with the headers sprag-event-id,
 sprag-timestamp and sprag-signature: v1=HEX, the HMAC-SHA256 with the secret of the timestamp,
@@ -121,23 +121,23 @@ a dot and the body. A running `sprag serve` sends them, in order and at least on
     Add {
         /// Where to POST: http://HOST:PORT/PATH
         url: String,
-        /// What to sign with, 16 bytes at least [default: drawn]
+        /// The secret that signs messages, at least 16 bytes [default: random]
         #[arg(long, env = "SPRAG_HOOK_SECRET", hide_env_values = true)]
         secret: Option<String>,
-        /// Only this run's
+        /// Only events of this run
         #[arg(long, value_name = "RUN")]
         run: Option<String>,
-        /// Only those on this kind of thing, such as run; repeat it for more
+        /// Only events of this kind of entity, such as run; repeat it for more
         #[arg(long = "entity", value_name = "ENTITY")]
         entities: Vec<String>,
         /// Only this event, such as run.succeeded; repeat it for more
         #[arg(long = "event", value_name = "EVENT")]
         events: Vec<String>,
-        /// Begin after this entry of the journal [default: from now on]
+        /// Start after this entry of the journal [default: from now on]
         #[arg(long, value_name = "SEQ")]
         since: Option<u64>,
     },
-    /// List webhooks, how far each has been told, and which are parked
+    /// List webhooks, the last entry sent to each, and which are parked
     Ls,
     /// Remove a webhook
     Rm {
@@ -151,19 +151,19 @@ a dot and the body. A running `sprag serve` sends them, in order and at least on
     },
 }
 
-/// What can be done with workers.
+/// The subcommands for workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerCommand {
-    /// List the workers that are there: what they serve, what they have, what they do
+    /// List workers, their queues, their labels and what they execute
     Ls,
 }
 
-/// What can be done with queues.
+/// The subcommands for queues.
 #[derive(Debug, Subcommand)]
 pub(crate) enum QueueCommand {
-    /// List queues: what waits in them, what is out, who serves them
+    /// List queues: what waits, what is running, and which workers serve them
     Ls,
-    /// Hold a queue: nothing of it is handed over until it is released
+    /// Hold a queue: workers get nothing of it until it is released
     Hold {
         /// The queue
         queue: String,
@@ -173,11 +173,11 @@ pub(crate) enum QueueCommand {
         /// The queue
         queue: String,
     },
-    /// Limit how much of a queue may be out at once
+    /// Limit how many steps of a queue may run at once
     Limit {
         /// The queue
         queue: String,
-        /// So much, or `none`
+        /// The number, or `none`
         limit: String,
     },
 }
@@ -185,38 +185,38 @@ pub(crate) enum QueueCommand {
 /// A person's answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Answer {
-    /// Which of the choices [default: the first to approve, the last to reject]
+    /// The choice [default: the first to approve, the last to reject]
     #[arg(long, value_name = "CHOICE")]
     pub(crate) choice: Option<String>,
-    /// What else to say; a step that is sent back reads it
+    /// A comment; a step that is sent back reads it
     #[arg(long, value_name = "TEXT")]
     pub(crate) comment: Option<String>,
-    /// Leave the run to a worker, and return at once
+    /// Leave the run to a worker and return at once
     #[arg(long)]
     pub(crate) detach: bool,
 }
 
-/// What can be done with environments.
+/// The subcommands for environments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EnvCommand {
-    /// List them, and why each is still there
+    /// List worktrees, and why each still exists
     Ls,
-    /// Show those of a run
+    /// Show the worktrees of a run
     Show {
-        #[arg(help = "The run: its id, or the last characters of it")]
+        #[arg(help = "The run: its id, or the first or last characters of it")]
         run: String,
     },
-    /// Remove those of a run that has ended; work that is not committed is saved first
+    /// Remove the worktrees of a run that has ended; uncommitted work is saved first
     Rm {
-        #[arg(help = "The run: its id, or the last characters of it")]
+        #[arg(help = "The run: its id, or the first or last characters of it")]
         run: String,
     },
-    /// Remove all that no run needs: worktrees of ended runs, ready ones, merged branches, old recorded states
+    /// Remove all that no run needs: worktrees of ended runs, pooled ones, merged branches, old checkpoints
     Gc {
-        /// Only tell what would go
+        /// Only print what would be removed
         #[arg(long)]
         dry_run: bool,
-        /// Forget recorded states, and saved work that a branch holds, of runs that ended longer ago than this
+        /// Delete checkpoints, and saved work that a branch holds, of runs that ended longer ago than this
         #[arg(long, value_name = "AGE", default_value = "14d")]
         older_than: String,
         /// Also delete saved work of such runs that no branch holds

@@ -1,20 +1,38 @@
 //! The output of attempts, printed as it arrives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
 
 use serde_json::json;
+use sprag_app::text::command_line;
 use sprag_app::{App, Files};
 use sprag_lifecycle::ExecutionId;
-use sprag_process::{LineJoiner, LogEntry, LogReader};
+use sprag_process::{LineJoiner, LogEntry, LogReader, Stream};
 
 use crate::context::RunWithPlan;
 use crate::exit::Failure;
-use crate::show::{Style, line, plain};
+use crate::show::{Style, line};
 
 /// The number of log entries in one read.
 const ENTRIES_AT_ONCE: usize = 4096;
 /// The most reads of one log before the next log gets its turn.
 const READS_AT_ONCE: usize = 64;
+
+/// The look of printed lines, and which of them are printed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LineOptions {
+    pub(crate) json: bool,
+    /// Whether lines begin with the step's name.
+    pub(crate) named: bool,
+    /// Whether lines begin with their time.
+    pub(crate) timestamps: bool,
+    /// Whether the text is printed exactly as the command printed it.
+    pub(crate) raw: bool,
+    /// The time of the first line that is printed, in the form of [`LogEntry::at`].
+    pub(crate) since: Option<String>,
+    /// The number of lines that are printed of what each log holds at first.
+    pub(crate) tail: Option<usize>,
+}
 
 /// The logs of attempts, printed line by line, each line once and whole.
 pub(crate) struct Tails {
@@ -23,9 +41,7 @@ pub(crate) struct Tails {
     app: App,
     known: RunWithPlan,
     width: usize,
-    json: bool,
-    /// Whether lines begin with the step's name.
-    named: bool,
+    options: LineOptions,
 }
 
 /// One attempt's log, read as far as it was printed.
@@ -33,20 +49,24 @@ struct Tail {
     step: String,
     reader: LogReader,
     lines: LineJoiner,
+    /// The last lines of the first read, until it is complete.
+    held: Option<VecDeque<LogEntry>>,
 }
 
 impl Tails {
-    pub(crate) fn new(app: &App, files: Files, known: &RunWithPlan, json: bool, named: bool) -> Self {
+    pub(crate) fn new(app: &App, files: Files, known: &RunWithPlan, options: LineOptions) -> Self {
         let width = known.plan.steps.iter().map(|step| step.id.chars().count()).max().unwrap_or(0);
         let (app, known) = (app.clone(), known.clone());
-        Tails { files, tails: BTreeMap::new(), app, known, width, json, named }
+        Tails { files, tails: BTreeMap::new(), app, known, width, options }
     }
 
     /// Prints the new part of an attempt's log, to its end.
     pub(crate) fn print(&mut self, id: ExecutionId) -> Result<(), Failure> {
         self.read(id, usize::MAX)?;
         let Some(mut tail) = self.tails.remove(&id) else { return Ok(()) };
-        tail.lines.rest().for_each(|entry| self.show(id, &tail.step, &entry));
+        for entry in tail.lines.rest() {
+            self.show(id, &tail.step, &entry);
+        }
         self.tails.insert(id, tail);
         Ok(())
     }
@@ -61,7 +81,8 @@ impl Tails {
         let mut tail = self.tails.remove(&id).unwrap_or_else(|| {
             let step = self.known.name_of(&self.app, id.step);
             let reader = LogReader::new(self.files.log(id, &step));
-            Tail { step, reader, lines: LineJoiner::default() }
+            let held = self.options.tail.map(|_| VecDeque::new());
+            Tail { step, reader, lines: LineJoiner::default(), held }
         });
         for _ in 0..most {
             let entries = tail.reader.read(ENTRIES_AT_ONCE).map_err(|error| {
@@ -69,11 +90,22 @@ impl Tails {
                 Failure::error(format!("{}: {error}", path.display()))
             })?;
             if entries.is_empty() {
+                // All that was there is read: the last lines of it are known.
+                for entry in tail.held.take().into_iter().flatten() {
+                    self.show(id, &tail.step, &entry);
+                }
                 break;
             }
             for entry in entries {
-                if let Some(whole) = tail.lines.add(entry) {
-                    self.show(id, &tail.step, &whole);
+                let Some(whole) = tail.lines.add(entry) else { continue };
+                match (&mut tail.held, self.options.tail) {
+                    (Some(held), Some(most)) => {
+                        held.push_back(whole);
+                        if held.len() > most {
+                            held.pop_front();
+                        }
+                    }
+                    _ => self.show(id, &tail.step, &whole),
                 }
             }
         }
@@ -82,17 +114,34 @@ impl Tails {
     }
 
     fn show(&self, id: ExecutionId, step: &str, entry: &LogEntry) {
-        if self.json {
+        let options = &self.options;
+        if options.since.as_ref().is_some_and(|since| entry.at < *since) {
+            return;
+        }
+        if options.json {
             let told = json!({
                 "run": id.run, "step": step, "attempt": id.attempt,
                 "at": entry.at, "stream": entry.stream, "text": entry.text,
             });
             line(&told.to_string());
-        } else if self.named {
-            let name = format!("{step:>width$} │", width = self.width.max(step.chars().count()));
-            line(&format!("{} {}", Style::stdout().dim(&name), plain(&entry.text)));
-        } else {
-            line(&plain(&entry.text));
+            return;
         }
+        if options.raw {
+            // Notes are Sprag's own, not the command's.
+            if entry.stream != Stream::Note {
+                let mut out = std::io::stdout().lock();
+                let _ = writeln!(out, "{}", entry.text);
+            }
+            return;
+        }
+        let style = Style::stdout();
+        let mut before = String::new();
+        if options.timestamps {
+            before += &format!("{} ", entry.at);
+        }
+        if options.named {
+            before += &format!("{step:>width$} │ ", width = self.width.max(step.chars().count()));
+        }
+        line(&format!("{}{}", style.dim(&before), command_line(&entry.text, style.coloured())));
     }
 }

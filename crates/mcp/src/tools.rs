@@ -244,7 +244,7 @@ async fn run_list(agents: &Agents, given: ListRuns) -> Done {
 
 pub(crate) fn runs(agents: &Agents, statuses: &[RunStatus], limit: usize) -> Done {
     let filter = RunFilter { statuses: statuses.to_vec(), ..RunFilter::default() };
-    let told: Vec<RunView> = agents.app.runs(&filter, limit)?.runs.iter().map(RunView::of).collect();
+    let told = RunView::list(&agents.app, &agents.app.runs(&filter, limit)?.runs)?;
     Ok(json!({ "runs": told }))
 }
 
@@ -256,7 +256,9 @@ pub(crate) fn status(agents: &Agents, run: &str) -> Done {
     let known = find_run(&agents.app, Some(run))?;
     let steps = agents.app.steps(known.id())?;
     let missing = sprag_app::missing_logs(&agents.app, agents.app.files(), &known)?;
-    Ok(json!(RunDetail::of(&known.run, &known.plan, &steps, &missing)))
+    let waits = agents.app.waiting_for(&known.run)?;
+    let told = RunDetail::of(&known.run, &known.plan, &steps, &missing);
+    Ok(json!(told.waiting(&known.plan, &steps, &waits)))
 }
 
 async fn run_explain(agents: &Agents, given: OneRun) -> Done {

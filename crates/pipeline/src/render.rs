@@ -69,8 +69,9 @@ pub fn when_holds(spec: &StepSpec, context: &Value) -> Result<bool, RenderError>
 
 /// Evaluates `when` as [`when_holds`] does, within the given budget.
 pub fn when_holds_within(spec: &StepSpec, context: &Value, budget: &Budget) -> Result<bool, RenderError> {
-    let holds = spec.when.as_ref().map_or(Ok(true), |when| template::holds(when, context, budget));
-    holds.map_err(|why| RenderError { place: "`when`".into(), why })
+    let Some(when) = &spec.when else { return Ok(true) };
+    template::holds(when, context, budget)
+        .map_err(|why| RenderError { place: format!("`when: {when}`"), why })
 }
 
 struct Renderer<'b> {

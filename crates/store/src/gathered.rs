@@ -49,7 +49,11 @@ fn lists(items: &[Handed]) -> Value {
         let Value::Object(of_item) = item.value() else { continue };
         for (name, value) in of_item {
             let list = lists.entry(name).or_insert_with(|| Value::Array(vec![Value::Null; items.len()]));
-            list[at] = value;
+            // A step of a child run that has handed nothing on, such as one that failed.
+            let has_none = matches!(item, Handed::Run(_)) && value.as_object().is_some_and(Map::is_empty);
+            if !has_none {
+                list[at] = value;
+            }
         }
     }
     Value::Object(lists)

@@ -77,7 +77,7 @@ fn control_characters_are_neither_taken_nor_shown() {
     let sandbox = Sandbox::new();
     let told = sandbox.sprag(["run", "\x1b[31mno.yaml"]).expect(2);
     assert!(!told.stderr.contains('\x1b'), "{told:?}");
-    let told = sandbox.sprag(["status", "\x1b[31mrun"]).expect(1);
+    let told = sandbox.sprag(["status", "\x1b[31mrun"]).expect(2);
     assert!(!told.stderr.contains('\x1b'), "{told:?}");
 }
 
@@ -180,13 +180,13 @@ fn a_run_that_is_not_there_is_answered_with_the_nearest() {
     let mut wrong = run.clone();
     wrong.replace_range(0..1, if run.starts_with('z') { "y" } else { "z" });
     for command in ["status", "logs", "wait", "cancel", "retry", "resume", "explain"] {
-        let told = sandbox.sprag([command, &wrong]).expect(1);
+        let told = sandbox.sprag([command, &wrong]).expect(2);
         assert!(told.stderr.contains(&wrong) && told.stderr.contains(&run), "{command}: {told:?}");
     }
-    let told = sandbox.sprag(["events", "--run", &wrong]).expect(1);
+    let told = sandbox.sprag(["events", "--run", &wrong]).expect(2);
     assert!(told.stderr.contains(&run), "{told:?}");
     let before = sandbox.journal(None).entries.len();
-    sandbox.sprag(["cancel", &wrong]).expect(1);
+    sandbox.sprag(["cancel", &wrong]).expect(2);
     assert_eq!(sandbox.journal(None).entries.len(), before);
 }
 

@@ -227,8 +227,10 @@ fn a_signal_ends_a_wait_and_brings_outputs() {
     let run = sprag_tests::until_some("a run that waits", || {
         sandbox.newest().filter(|run| sandbox.step(run, "deployed")["status"] == "running")
     });
-    let kept = sandbox.sprag(["signal", &run, "other"]).expect(0);
-    assert!(kept.stderr.contains("kept"), "{kept:?}");
+    let refused = sandbox.sprag(["signal", &run, "deployd"]).expect(2);
+    assert!(
+        refused.stderr.contains("no step of run") && refused.stderr.contains("did you mean \"deployed\"?")
+    );
     sandbox.sprag(["signal", &run, "deployed", "--payload", "{"]).expect(2);
     let told = sandbox.json([
         "signal",

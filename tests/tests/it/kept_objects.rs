@@ -81,7 +81,7 @@ fn env_gc_deletes_refs_whose_objects_are_gone_and_names_them() {
     assert!(!try_git(&project.repo(), ["gc", "--quiet"]).status.success(), "git cannot do with it");
     let all = project.refs("refs/sprag");
     let told = project.sprag(["env", "gc", "--dry-run"]).expect(0).stdout;
-    assert!(told.contains(&format!("broken ref {broken}: would go")), "{told}");
+    assert!(told.contains(&format!("broken ref {broken}: would be removed")), "{told}");
     assert_eq!(project.refs("refs/sprag"), all);
     let told = project.sprag(["env", "gc"]).expect(0).stdout;
     assert!(told.contains(&format!("broken ref {broken}: deleted")), "{told}");

@@ -228,7 +228,7 @@ fn e01_a_landing_that_is_killed_while_a_checkout_follows_is_told_of_and_repaired
             true => drop(project.sprag(["resume", &run]).expect(0)),
             false => {
                 let told = project.sprag(["env", "gc"]).expect(0).stdout;
-                assert!(told.contains("put in order"), "{told}");
+                assert!(told.contains("repaired"), "{told}");
                 assert_eq!(status(&repo), "A  mine.md");
                 project.sprag(["resume", &run]).expect(0);
             }

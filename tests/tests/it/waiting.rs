@@ -159,10 +159,17 @@ fn e02_a_run_says_what_it_waits_for() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("fails", &[("flaky", "retry: { attempts: 2, delay: 10m }\nrun: exit 3")]);
     let backing_off = sandbox.start(["run", "fails.yaml"]);
-    says(&backing_off, "waiting: flaky: its backoff, before attempt 2 until ");
+    says(
+        &backing_off,
+        "waiting: flaky: its backoff before attempt 2 of 2; attempt 1 failed: exit code 3 (since ",
+    );
+    says(&backing_off, "; until ");
     sandbox.pipeline("task", &[("review", "task: { queue: people, prompt: Look }")]);
     let unclaimed = sandbox.start(["run", "task.yaml"]);
-    says(&unclaimed, "waiting: review: somebody who claims it: sprag task claim --queue people");
+    says(
+        &unclaimed,
+        "waiting: review: an agent or a person who claims it: sprag task claim --queue people (since ",
+    );
     let task = sandbox.json(["task", "claim", "--queue", "people", "--as", "ada", "--json"]);
     says(&unclaimed, "worker ada");
     sandbox.sprag(["task", "done", task["token"].as_str().expect("a token")]).expect(0);

@@ -6,13 +6,15 @@ use std::net::IpAddr;
 
 use http::Uri;
 use serde::{Deserialize, Serialize};
-use sprag_lifecycle::RunId;
+use sprag_lifecycle::{
+    Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, Word, WorkerPresence,
+};
 use sprag_store::{Delivery, HookRow, Id};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
 use crate::secret::random_hex;
-use crate::text::rfc3339;
+use crate::text::{nearest, rfc3339};
 
 pub use address::{check_hook_address, resolve_hook_host};
 
@@ -126,9 +128,7 @@ impl HookTarget {
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
-                return Err(
-                    "https is not spoken by this build: send to a proxy on this machine that does".into()
-                );
+                return Err("HTTPS is not supported: send to a proxy on this machine that adds it".into());
             }
             _ => return Err(format!("{url:?} does not begin with http://")),
         }
@@ -179,6 +179,8 @@ impl App {
         if let Some(run) = &new.filter.run {
             run.parse::<RunId>().map_err(|error| wrong(format!("filter.run: {error}")))?;
         }
+        check_words("entity", "filter.entities", &new.filter.entities, &entities())?;
+        check_words("event", "filter.events", &new.filter.events, &events())?;
         if let Some(since) = new.since {
             crate::events::check_seq(since).map_err(|error| wrong(format!("since: {error}")))?;
         }
@@ -227,6 +229,57 @@ impl App {
     ) -> Result<bool, Error> {
         Ok(self.store.service().hook_told(id, holder, cursor, how).await?)
     }
+}
+
+/// Refuses a word of a filter that no journal entry has: the hook would never be sent.
+fn check_words(what: &str, field: &str, given: &[String], known: &[&'static str]) -> Result<(), Error> {
+    let Some(wrong) = given.iter().find(|word| !known.contains(&word.as_str())) else { return Ok(()) };
+    let error = Error::invalid(format!("{field}: there is no {what} {wrong:?}"));
+    let part = wrong.split('.').next().unwrap_or_default();
+    let alike: Vec<&str> =
+        known.iter().copied().filter(|word| word.split('.').next() == Some(part)).collect();
+    let all = if alike.is_empty() { known.to_vec() } else { alike };
+    Err(match nearest(wrong, known.iter().copied()) {
+        Some(near) => error.next(format!("did you mean {near:?}?")),
+        None => error.next(format!("use one of: {}", all.join(", "))),
+    })
+}
+
+/// Returns the names of the entities that journal entries are about.
+fn entities() -> Vec<&'static str> {
+    vec![
+        Run::NAME,
+        Step::NAME,
+        Execution::NAME,
+        Environment::NAME,
+        Thread::NAME,
+        Gate::NAME,
+        WorkerPresence::NAME,
+        Enforcement::NAME,
+    ]
+}
+
+/// The events that create an entity. No table has them, because they lead from no status.
+const CREATIONS: [&str; 9] = [
+    "run.created",
+    "step.added",
+    "step.inherited",
+    "execution.requested",
+    "execution.inherited",
+    "environment.created",
+    "thread.created",
+    "gate.opened",
+    "enforcement.created",
+];
+
+/// Returns the events that journal entries tell of.
+fn events() -> Vec<&'static str> {
+    fn of<L: Lifecycle>() -> impl Iterator<Item = &'static str> {
+        L::Event::ALL.iter().map(|event| event.as_str())
+    }
+    let runs = of::<Run>().chain(of::<Step>()).chain(of::<Execution>()).chain(of::<Environment>());
+    let others = of::<Thread>().chain(of::<Gate>()).chain(of::<WorkerPresence>()).chain(of::<Enforcement>());
+    runs.chain(others).chain(CREATIONS).collect()
 }
 
 fn no_hook(id: Id) -> Error {

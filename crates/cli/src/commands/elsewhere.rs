@@ -63,7 +63,7 @@ pub(crate) async fn worker(
         error = worker.failed() => return Err(failure(error)),
     }
     telling.abort();
-    eprintln!("draining: finishing the steps it has; a second signal ends them");
+    eprintln!("Finishing the running steps. Press Ctrl-C again to stop them.");
     let abandon = worker.abandoner();
     let mut done = std::pin::pin!(worker.shutdown());
     let left = tokio::select! {
@@ -88,7 +88,7 @@ pub(crate) async fn worker(
 async fn tell(mut notice: watch::Receiver<Option<String>>) {
     while notice.changed().await.is_ok() {
         let now = notice.borrow_and_update().clone();
-        eprintln!("{}", now.as_deref().unwrap_or("takes steps again"));
+        eprintln!("{}", now.as_deref().unwrap_or("claims steps again"));
     }
 }
 

@@ -125,20 +125,36 @@ fn show(context: &Context, app: &App, keeper: &Environments, run: &str) -> Resul
 }
 
 async fn rm(context: &Context, app: &App, keeper: &Environments, run: &str) -> Result<Exit, Failure> {
+    let mut outcomes = Outcomes::default();
     for row in of_run(app, run)?.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
         let how = keeper.remove(row, Then::Nothing).await.map_err(|why| {
             Failure::error(why).next(format!("a live run keeps its environment: sprag cancel {run}"))
         })?;
-        tell(context, &row.path, &how);
+        outcomes.tell(context, &row.path, if how.is_empty() { "removed" } else { &how });
     }
+    outcomes.finish(context);
     Ok(Exit::Ok)
 }
 
-fn tell(context: &Context, what: &str, how: &str) {
-    if context.json {
-        line(&json!({ "path": what, "outcome": how }).to_string());
-    } else {
-        line(&format!("{what}: {}", plain(how)));
+/// What became of each thing that was to be removed: a line each for people, one array for programs.
+#[derive(Default)]
+struct Outcomes {
+    told: Vec<Value>,
+}
+
+impl Outcomes {
+    fn tell(&mut self, context: &Context, what: &str, how: &str) {
+        if context.json {
+            self.told.push(json!({ "path": what, "outcome": how }));
+        } else {
+            line(&format!("{what}: {}", plain(how)));
+        }
+    }
+
+    fn finish(self, context: &Context) {
+        if context.json {
+            line(&Value::Array(self.told).to_string());
+        }
     }
 }
 
@@ -149,6 +165,7 @@ async fn gc(
     limits: Limits,
 ) -> Result<Exit, Failure> {
     let chores = keeper.chores(limits).map_err(Failure::error)?;
+    let mut outcomes = Outcomes::default();
     let mut freed = 0;
     let mut forgotten = 0;
     let mut wrong = 0;
@@ -157,24 +174,25 @@ async fn gc(
         freed += size;
         forgotten += refs_in(chore);
         if dry_run {
-            tell(context, &what, "would go");
+            outcomes.tell(context, &what, "would be removed");
             continue;
         }
         match keeper.do_chore(chore).await {
-            Ok(how) => tell(context, &what, &how),
+            Ok(how) => outcomes.tell(context, &what, &how),
             Err(why) => {
                 freed -= size;
                 forgotten -= refs_in(chore);
                 wrong += 1;
-                tell(context, &what, &format!("still there: {why}"));
+                outcomes.tell(context, &what, &format!("not removed: {why}"));
             }
         }
     }
     if !dry_run {
         for checkout in keeper.recover().map_err(Failure::error)? {
-            tell(context, &format!("checkout {}", checkout.display()), "put in order");
+            outcomes.tell(context, &format!("checkout {}", checkout.display()), "repaired");
         }
     }
+    outcomes.finish(context);
     if !context.json {
         let verb = if dry_run { "would free" } else { "freed" };
         let refs = match forgotten {

@@ -1,5 +1,7 @@
 //! `sprag events`: the journal.
 
+use std::collections::VecDeque;
+
 use serde_json::json;
 use sprag_app::{Events, JournalEntry, Names};
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,12 +15,27 @@ pub(crate) async fn events(
     run: Option<&str>,
     since: u64,
     follow: bool,
+    tail: Option<usize>,
 ) -> Result<Exit, Failure> {
     let app = context.app()?;
     let only = run.map(|run| find_run(&app, Some(run))).transpose()?.map(|known| known.id());
     let mut names = Names::new(&app);
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut events = Events::new(&app, only, since);
+    if let Some(most) = tail {
+        let mut last = VecDeque::new();
+        loop {
+            let entries = events.ready()?;
+            if entries.is_empty() {
+                break;
+            }
+            last.extend(entries);
+            last.drain(..last.len().saturating_sub(most));
+        }
+        for entry in &last {
+            show(context, &mut names, entry)?;
+        }
+    }
     loop {
         let entries = events.ready()?;
         for entry in &entries {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, plain, span};
+use crate::show::{hanging, line, local, plain, shown_status, span};
 
 pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
@@ -16,12 +16,29 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
     }
     let style = context.style;
     let now = app.now();
-    line(&format!("{}  {}  {}", style.bold(&told.id), told.pipeline, style.status(told.status, 0)));
+    line(&format!(
+        "{}  {}  {}",
+        style.bold(&told.id),
+        told.pipeline,
+        style.status(&shown_status(told.status, told.waiting_for), 0)
+    ));
     if let Some(place) = &told.waits_for {
         line(&format!("  the run waits for {}", plain(place)));
     }
-    if told.steps.is_empty() && told.blocked.is_empty() {
-        line("  nothing waits: every step is settled");
+    if told.steps.is_empty() && told.blocked.is_empty() && told.failed.is_empty() {
+        line(&format!("  nothing waits: the run is {}", told.status));
+    }
+    let is_blocked = |step: &str| told.blocked.iter().any(|one| one.step == step);
+    for failure in told.failed.iter().filter(|failure| !is_blocked(&failure.step)) {
+        let of_child = if failure.run == told.id { String::new() } else { format!(" (run {})", failure.run) };
+        line(&format!("  {} {}{of_child}", style.sign("failed"), style.red(&plain(&failure.line()))));
+        for text in &failure.last_lines {
+            line(&format!("      {} {text}", style.dim("│")));
+        }
+        line(&format!("      {} sprag logs {} {}", style.dim("log:"), failure.run, failure.step));
+    }
+    if told.status == "failed" {
+        line(&format!("  {} sprag retry {}", style.dim("next:"), told.id));
     }
     for step in &told.blocked {
         line(&format!("  {} {} ({})", style.sign("failed"), style.bold(&step.step), "blocked"));
@@ -36,7 +53,7 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
     }
     for step in &told.steps {
         line(&format!("  {} {} ({})", style.sign(&step.status), style.bold(&step.step), step.status));
-        line(&format!("      waits for  {}", plain(&step.waits_for)));
+        line(&format!("      waits for  {}", hanging(&step.waits_for, 17)));
         if let Some(since) = step.since_ms {
             line(&format!("      since      {} ({} ago)", local(since), span(now.wall_ms - since)));
         }

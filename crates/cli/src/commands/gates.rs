@@ -7,7 +7,7 @@ use sprag_lifecycle::RunId;
 use super::run::go_on;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, line};
+use crate::show::{Style, hanging, line};
 
 /// A person's answer.
 pub(crate) struct Answer<'a> {
@@ -67,7 +67,8 @@ pub(crate) fn waits_for_person(
         let step = step_of(app, gate);
         // The questions of child runs were not shown before.
         if !watched || gate.run != run {
-            eprintln!("{} {step} waits for {}", style.bold("?"), gate_text(gate));
+            let told = format!("{step} waits for {}", gate_text(gate));
+            eprintln!("{} {}", style.bold("?"), hanging(&told, 2));
         }
         eprintln!(
             "{} sprag approve {} {step} · sprag reject {} {step}",
@@ -79,7 +80,7 @@ pub(crate) fn waits_for_person(
     Ok(Exit::WaitsForPerson)
 }
 
-fn step_of(app: &App, gate: &GateRow) -> String {
+pub(crate) fn step_of(app: &App, gate: &GateRow) -> String {
     find_run(app, Some(&gate.run.to_string()))
         .map_or_else(|_| gate.step.to_string(), |known| known.name_of(app, gate.step))
 }
@@ -106,8 +107,10 @@ pub(crate) async fn signal(
         line(&json!({ "type": "signal", "run": id, "name": name, "received_by": step }).to_string());
     } else {
         match &step {
-            Some(step) => eprintln!("{} step {step} has waited for it", Style::stderr().green("✓")),
-            None => eprintln!("kept: no step of run {id} waits for {name:?} yet"),
+            Some(step) => eprintln!("{} signal delivered to step {step}", Style::stderr().green("✓")),
+            None => {
+                eprintln!("kept: no step of run {id} waits for {name:?} yet; the next one that does gets it")
+            }
         }
     }
     if step.is_none() {

@@ -4,14 +4,15 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sprag_app::Row;
-use sprag_lifecycle::{OnFail, PlanStep, Policy, StepNo};
+use sprag_app::view::is_not_run;
+use sprag_lifecycle::{OnFail, PlanStep, Policy, StepNo, Word};
 use sprag_pipeline::{FanOutItems, Kind, StepSpec};
 
 use crate::args::GraphFormat;
 use crate::context::{Context, find_run};
-use crate::draw::{Graph, Node, Shape, layers, mermaid, svg, text};
+use crate::draw::{Graph, Node, Shape, StoredStatus, layers, mermaid, svg, text};
 use crate::exit::{Exit, Failure};
-use crate::show::{counted, line, width};
+use crate::show::{counted, line, shown_status, width};
 
 pub(crate) fn graph(
     context: &Context,
@@ -44,13 +45,14 @@ fn of_file(path: &Path) -> Result<Graph, Failure> {
     let loaded = sprag_pipeline::load_stream(path).map_err(|problems| super::drawn(&problems))?;
     let nodes =
         loaded.pipeline.steps.iter().map(|step| node(&step.id, &step.needs, &step.policy, Some(&step.spec)));
-    Ok(Graph { name: loaded.pipeline.name.clone(), run: None, nodes: nodes.collect() })
+    Ok(Graph { name: loaded.pipeline.name.clone(), run: None, stored: None, nodes: nodes.collect() })
 }
 
 fn of_run(context: &Context, run: Option<&str>) -> Result<Graph, Failure> {
     let app = context.app()?;
     let known = find_run(&app, run)?;
     let rows = app.steps(known.id())?;
+    let waits = app.waiting_for(&known.run)?;
     let planned = |step: &PlanStep| {
         node(&step.id, &step.needs, &step.policy, serde_json::from_str(&step.spec).ok().as_ref())
     };
@@ -65,11 +67,16 @@ fn of_run(context: &Context, run: Option<&str>) -> Result<Graph, Failure> {
     }
     for row in rows.iter().filter(|row| row.item_of.is_none()) {
         if let Some(node) = nodes.get_mut(row.no as usize) {
-            (node.status, node.attempt) = (Some(row.status().to_string()), row.attempt);
+            let (stored, waits_for) = (row.status().to_string(), waits.steps.get(&row.no).copied());
+            let shown = if is_not_run(row) { "not run".to_owned() } else { shown_status(&stored, waits_for) };
+            node.status = Some(shown);
+            node.stored = Some(StoredStatus { status: stored, waits_for, not_run: is_not_run(row) });
+            node.attempt = row.attempt;
         }
     }
-    let run = Some((known.id().to_string(), known.run.status().to_string()));
-    Ok(Graph { name: known.plan.name.clone(), run, nodes })
+    let run = Some((known.id().to_string(), shown_status(known.run.status().as_str(), waits.run)));
+    let stored = Some(known.run.status().to_string());
+    Ok(Graph { name: known.plan.name.clone(), run, stored, nodes })
 }
 
 fn node(id: &str, needs: &[StepNo], policy: &Policy, spec: Option<&StepSpec>) -> Node {
@@ -86,6 +93,7 @@ fn node(id: &str, needs: &[StepNo], policy: &Policy, spec: Option<&StepSpec>) ->
         conditional: spec.is_some_and(|spec| spec.when.is_some()),
         always: policy.always,
         status: None,
+        stored: None,
         attempt: 0,
     }
 }
@@ -144,7 +152,9 @@ fn as_json(graph: &Graph) -> Value {
                 "fan_out": node.fan_out,
                 "when": node.conditional,
                 "always": node.always,
-                "status": node.status,
+                "status": node.stored.as_ref().map(|stored| &stored.status),
+                "waiting_for": node.stored.as_ref().and_then(|stored| stored.waits_for),
+                "not_run": node.stored.as_ref().map(|stored| stored.not_run),
                 "attempt": node.status.as_ref().map(|_| node.attempt),
             })
         })
@@ -152,7 +162,7 @@ fn as_json(graph: &Graph) -> Value {
     json!({
         "pipeline": graph.name,
         "run": graph.run.as_ref().map(|(run, _)| run),
-        "status": graph.run.as_ref().map(|(_, status)| status),
+        "status": graph.stored,
         "steps": steps,
     })
 }

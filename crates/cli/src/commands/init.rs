@@ -19,12 +19,17 @@ pub(crate) fn init(context: &Context, name: &str, force: bool, stdout: bool) -> 
     let found = find(Path::new("."));
     let text = pipeline(name, &found);
     if stdout {
-        line(text.trim_end());
+        if context.json {
+            let files: Vec<&str> = found.iter().map(Found::told).collect();
+            line(&json!({ "file": null, "found": files, "text": text }).to_string());
+        } else {
+            line(text.trim_end());
+        }
         return Ok(Exit::Ok);
     }
     let path = PathBuf::from(FOLDER).join(format!("{name}.yaml"));
     write(&path, &text, force)?;
-    tell(context, &path, &found);
+    tell(context, name, &path, &found);
     Ok(Exit::Ok)
 }
 
@@ -58,7 +63,7 @@ fn write(path: &Path, text: &str, force: bool) -> Result<(), Failure> {
     file.write_all(text.as_bytes()).map_err(failed)
 }
 
-fn tell(context: &Context, path: &Path, found: &[Found]) {
+fn tell(context: &Context, name: &str, path: &Path, found: &[Found]) {
     let files: Vec<&str> = found.iter().map(Found::told).collect();
     if context.json {
         line(&json!({ "file": path, "found": files }).to_string());
@@ -73,8 +78,10 @@ fn tell(context: &Context, path: &Path, found: &[Found]) {
     line(&format!("{} {path} {}", style.green("wrote"), style.dim(&format!("({why})"))));
     line("");
     line("next:");
-    for (command, what) in [("graph", "look at its steps"), ("run", "run it here")] {
-        line(&format!("  {:<42} {}", format!("sprag {command} {path}"), style.dim(what)));
+    for (command, what) in
+        [(format!("sprag graph {path}"), "draw its steps"), (format!("sprag run {name}"), "run it")]
+    {
+        line(&format!("  {command:<42} {}", style.dim(what)));
     }
     if Path::new(".git").exists() {
         line(&format!("  {:<42} {}", format!("git add {path}"), style.dim("keep it with the code")));

@@ -25,6 +25,7 @@ pub(crate) struct RawInputs<'a> {
 pub(crate) fn prepare(
     pipeline: &Pipeline,
     given: &RawInputs<'_>,
+    interactive: bool,
 ) -> Result<(Plan, BTreeMap<String, Value>), Failure> {
     let mut values = given.all.map(read).transpose()?.unwrap_or_default();
     let mut texts = BTreeMap::new();
@@ -35,6 +36,11 @@ pub(crate) fn prepare(
         if texts.insert(key.to_owned(), value.to_owned()).is_some() {
             return Err(Failure::usage(format!("--input {key} is given twice")));
         }
+    }
+    if interactive {
+        let is_given = |name: &str| values.contains_key(name) || texts.contains_key(name);
+        let typed = super::ask::missing_inputs(pipeline, is_given)?;
+        texts.extend(typed);
     }
     // A single `--input` overrides the value in `--inputs`.
     values.extend(pipeline.coerce(&texts).map_err(|problems| drawn(&problems))?);

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use sprag_app::view::is_current;
 use sprag_app::{App, ExecutionRow, Files, Row, StepRow, Topic, find_attempt, log_place, why_no_log};
-use sprag_lifecycle::{ExecutionId, StepNo};
+use sprag_lifecycle::{ExecutionId, StepNo, Word};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::args::LogOptions;
 use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, counted, plain};
-use crate::tails::Tails;
+use crate::show::{Style, counted, plain, rfc3339};
+use crate::tails::{LineOptions, Tails};
 
 /// The pause between two reads of a growing log file.
 const LOOK: Duration = Duration::from_millis(100);
@@ -22,17 +23,26 @@ pub(crate) async fn logs(
     context: &Context,
     run: Option<&str>,
     step: Option<&str>,
-    follow: bool,
-    attempt: Option<u32>,
+    options: &LogOptions,
 ) -> Result<Exit, Failure> {
     let app = context.app()?;
+    let since = options.since.as_deref().map(|text| start_of(text, app.now().wall_ms)).transpose()?;
     let known = find_run(&app, run)?;
     let only = step.map(|step| known.find_step(step, Some(&app))).transpose()?;
-    let wanted = LogSelection { app: &app, known: &known, only, attempt };
+    let LogOptions { follow, attempt, failed, .. } = *options;
+    let wanted = LogSelection { app: &app, known: &known, only, attempt, failed };
+    let lines = LineOptions {
+        json: context.json,
+        named: only.is_none(),
+        timestamps: options.timestamps,
+        raw: options.raw,
+        since,
+        tail: options.tail,
+    };
     let id = known.id();
     let wake = app.subscribe(vec![Topic::Run(id)]);
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut tails = Tails::new(&app, context.files(), &known, context.json, only.is_none());
+    let mut tails = Tails::new(&app, context.files(), &known, lines);
     loop {
         let (row, steps, executions) = app.run_in_full(id)?;
         let over = row.is_none_or(|row| row.status().is_terminal());
@@ -46,6 +56,10 @@ pub(crate) async fn logs(
         }
         if !follow || over {
             wanted.check_attempt(&executions, &chosen)?;
+            if failed && chosen.is_empty() {
+                eprintln!("no step of run {id} has failed");
+                return Ok(Exit::Ok);
+            }
             return wanted.say_what_is_missing(&context.files(), &steps, &executions, &chosen);
         }
         tokio::select! {
@@ -62,6 +76,21 @@ struct LogSelection<'a> {
     /// One step, or one fan-out with its items.
     only: Option<StepNo>,
     attempt: Option<u32>,
+    /// Only steps whose last attempt failed.
+    failed: bool,
+}
+
+/// Parses the time of the first line: a duration before now, or a time.
+fn start_of(text: &str, now_ms: i64) -> Result<String, Failure> {
+    if let Ok(before) = sprag_pipeline::parse_duration(text) {
+        let ms = i64::try_from(before.as_millis()).unwrap_or(i64::MAX);
+        return Ok(rfc3339(now_ms.saturating_sub(ms)));
+    }
+    let time: Result<jiff::Timestamp, _> = text.parse();
+    time.map(|time| rfc3339(time.as_millisecond())).map_err(|error| {
+        Failure::usage(format!("--since {text:?}: {error}"))
+            .next("write it like 10m, or 2026-01-31T10:00:00Z")
+    })
 }
 
 impl LogSelection<'_> {
@@ -86,7 +115,11 @@ impl LogSelection<'_> {
                 follow || counts && is_last(row)
             }
         };
-        executions.iter().filter(is_wanted).filter(|row| self.is_of(&by_no, row.id)).cloned().collect()
+        let has_failed = |row: &&ExecutionRow| {
+            !self.failed || ["failed", "timed_out", "abandoned"].contains(&row.status().as_str())
+        };
+        let chosen = executions.iter().filter(is_wanted).filter(has_failed);
+        chosen.filter(|row| self.is_of(&by_no, row.id)).cloned().collect()
     }
 
     /// Returns an error that names the existing attempts, if the given attempt does not exist.

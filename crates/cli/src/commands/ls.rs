@@ -2,14 +2,28 @@
 
 use serde_json::json;
 use sprag_app::view::RunView;
-use sprag_app::{Row, RunFilter};
+use sprag_app::{App, RunFilter, RunRow};
 use sprag_lifecycle::{RunStatus, Word};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, span, table};
+use crate::show::{line, local, shown_status, span, table};
 
-pub(crate) fn ls(context: &Context, statuses: &[String], limit: usize) -> Result<Exit, Failure> {
+/// The kinds of things that a run can wait for, as `--waiting` names them.
+const WAITS: [&str; 7] = ["any", "person", "task", "signal", "worker", "group", "time"];
+/// The most live runs that are searched for those that wait.
+const SEARCHED: usize = 10_000;
+
+pub(crate) fn ls(
+    context: &Context,
+    statuses: &[String],
+    waiting: Option<&str>,
+    limit: usize,
+) -> Result<Exit, Failure> {
+    if let Some(kind) = waiting.filter(|kind| !WAITS.contains(kind)) {
+        return Err(Failure::usage(format!("no run waits for {kind:?}"))
+            .next(format!("use one of: {}", WAITS.join(", "))));
+    }
     let mut wanted = Vec::new();
     for text in statuses {
         let known = || RunStatus::ALL.iter().map(|status| status.as_str()).collect::<Vec<_>>().join(", ");
@@ -20,29 +34,66 @@ pub(crate) fn ls(context: &Context, statuses: &[String], limit: usize) -> Result
     }
     let app = context.app()?;
     let filter = RunFilter { statuses: wanted, ..RunFilter::default() };
-    let runs = app.all_runs(&filter, limit)?;
+    let (runs, views, more) = find(&app, filter, waiting, limit)?;
     if context.json {
-        line(&json!(runs.iter().map(RunView::of).collect::<Vec<_>>()).to_string());
+        line(&json!(views).to_string());
         return Ok(Exit::Ok);
     }
     if runs.is_empty() {
-        line("no runs yet; start one: sprag run FILE");
+        match (waiting, statuses) {
+            (None, []) => line("no runs yet; start one: sprag run FILE"),
+            (Some(_), _) => line("no run waits"),
+            _ => line("no such runs"),
+        }
         return Ok(Exit::Ok);
     }
     let now = app.now().wall_ms;
     let rows: Vec<Vec<String>> = runs
         .iter()
-        .map(|run| {
+        .zip(&views)
+        .map(|(run, view)| {
             let took = run.started_ms.map(|started| span(run.ended_ms.unwrap_or(now) - started));
             vec![
                 run.id.to_string(),
                 run.pipeline.to_string(),
-                run.status().to_string(),
+                shown_status(view.status, view.waiting_for),
                 local(run.created_ms),
                 took.unwrap_or_default(),
             ]
         })
         .collect();
     table(context.style, &["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK"], &rows);
+    if more {
+        eprintln!("there are more: sprag ls -n {}", limit * 5);
+    }
     Ok(Exit::Ok)
+}
+
+/// Returns the runs, their views, and whether there are more of them.
+fn find(
+    app: &App,
+    mut filter: RunFilter,
+    waiting: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<RunRow>, Vec<RunView>, bool), Failure> {
+    let Some(kind) = waiting else {
+        let mut runs = app.all_runs(&filter, limit.saturating_add(1))?;
+        let more = runs.len() > limit;
+        runs.truncate(limit);
+        let views = RunView::list(app, &runs)?;
+        return Ok((runs, views, more));
+    };
+    if filter.statuses.is_empty() {
+        filter.statuses = RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect();
+    }
+    let live = app.all_runs(&filter, SEARCHED)?;
+    let views = RunView::list(app, &live)?;
+    let is_meant =
+        |view: &RunView| view.waiting_for.is_some_and(|wait| kind == "any" || kind == wait.as_str());
+    let mut found: Vec<(RunRow, RunView)> =
+        live.into_iter().zip(views).filter(|(_, view)| is_meant(view)).collect();
+    let more = found.len() > limit;
+    found.truncate(limit);
+    let (runs, views) = found.into_iter().unzip();
+    Ok((runs, views, more))
 }

@@ -11,10 +11,17 @@ use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
 use crate::show::{counted, line, plain};
 
-pub(crate) fn lifecycle(entity: Option<&str>) -> Result<Exit, Failure> {
+pub(crate) fn lifecycle(context: &Context, entity: Option<&str>) -> Result<Exit, Failure> {
     let page = sprag_lifecycle::reference();
+    let show = |name: &str, text: &str| {
+        if context.json {
+            line(&json!({ "entity": name, "markdown": text }).to_string());
+        } else {
+            line(text);
+        }
+    };
     let Some(entity) = entity else {
-        line(page.trim_end());
+        show("all", page.trim_end());
         return Ok(Exit::Ok);
     };
     let section = page
@@ -22,7 +29,7 @@ pub(crate) fn lifecycle(entity: Option<&str>) -> Result<Exit, Failure> {
         .find(|section| section.lines().next().is_some_and(|title| title.eq_ignore_ascii_case(entity)));
     match section {
         Some(section) => {
-            line(&format!("## {}", section.trim_end()));
+            show(&entity.to_lowercase(), &format!("## {}", section.trim_end()));
             Ok(Exit::Ok)
         }
         None => Err(Failure::usage(format!("{entity:?} has no lifecycle"))

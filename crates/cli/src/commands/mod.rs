@@ -1,6 +1,8 @@
 //! One file per command.
 
+mod ask;
 mod board;
+mod config;
 mod diff;
 mod dry;
 mod elsewhere;
@@ -17,7 +19,10 @@ mod inputs;
 mod logs;
 mod ls;
 mod machine;
+mod manual;
 mod mcp;
+mod pipelines;
+mod questions;
 mod queue;
 mod run;
 mod serve;
@@ -26,6 +31,7 @@ mod task;
 mod token;
 mod validate;
 mod wait;
+mod watch;
 mod worker;
 
 use clap::CommandFactory;
@@ -41,11 +47,12 @@ use crate::show::{Style, line};
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
     match args.command {
-        Command::Run { file, pairs, inputs, dry, detach, idempotency_key, slots, lease, bus } => {
+        Command::Run { file: None, .. } => pipelines::list(&context),
+        Command::Run { file: Some(file), pairs, inputs, dry, detach, idempotency_key, slots, lease, bus } => {
             let lease = worker::lease(&lease)?;
             let options = run::Options { dry, detach, idempotency_key, slots, lease, bus: broker(bus)? };
             let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
-            run::start(&context, &file, given, options).await
+            run::start(&context, &pipelines::find(&file)?, given, options).await
         }
         Command::Retry { run, step, detach } => {
             run::retry(&context, run.as_deref(), step.as_deref(), detach).await
@@ -69,11 +76,14 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Env { command } => env::env(&context, &command).await,
         Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
         Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
-        Command::Ls { status, limit } => ls::ls(&context, &status, limit),
+        Command::Ls { status, waiting, limit } => ls::ls(&context, &status, waiting.as_deref(), limit),
         Command::Status { run } => status::status(&context, run.as_deref()),
-        Command::Logs { run, step, follow, attempt } => {
-            logs::logs(&context, run.as_deref(), step.as_deref(), follow, attempt).await
+        Command::Logs { run, step, options } => {
+            logs::logs(&context, run.as_deref(), step.as_deref(), &options).await
         }
+        Command::Watch { run: Some(run) } => watch::one(&context, &run).await,
+        Command::Watch { run: None } => watch::all(&context).await,
+        Command::Questions => questions::questions(&context),
         Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
         Command::Worker { command: Some(WorkerCommand::Ls), .. } => worker::ls(&context),
         Command::Worker {
@@ -106,23 +116,28 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
         Command::Queue { command } => queue::queue(&context, &command).await,
-        Command::Events { run, since, follow } => {
-            events::events(&context, run.as_deref(), since, follow).await
+        Command::Events { run, since, follow, tail } => {
+            events::events(&context, run.as_deref(), since, follow, tail).await
         }
         Command::Explain { run } => explain::explain(&context, run.as_deref()),
-        Command::Validate { files, strict } => validate::validate(&context, &files, strict),
+        Command::Validate { files, strict } => {
+            let files = files.iter().map(|file| pipelines::find(file)).collect::<Result<Vec<_>, _>>()?;
+            validate::validate(&context, &files, strict)
+        }
         Command::Init { name, force, stdout } => init::init(&context, &name, force, stdout),
         Command::Graph { what, format } => graph::graph(&context, what.as_deref(), format),
         Command::Schema => {
             line(&format!("{:#}", sprag_pipeline::schema()));
             Ok(Exit::Ok)
         }
-        Command::Lifecycle { entity } => machine::lifecycle(entity.as_deref()),
+        Command::Lifecycle { entity } => machine::lifecycle(&context, entity.as_deref()),
         Command::Doctor { bus } => machine::doctor(&context, broker(bus)?.as_ref()).await,
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "sprag", &mut std::io::stdout());
             Ok(Exit::Ok)
         }
+        Command::Manual { folder } => manual::manual(&context, &folder),
+        Command::Config => config::config(&context),
     }
 }
 
@@ -146,7 +161,8 @@ fn gate_answer<'a>(
 /// Returns a file's problems as a rendered report.
 pub(crate) fn drawn(problems: &Diagnostics) -> Failure {
     let message = problems.render(Style::stderr().coloured());
-    Failure { exit: Exit::Usage, message, next: None, drawn: true }
+    let diagnostics = Some(Box::new(problems.clone()));
+    Failure { exit: Exit::Usage, message, next: None, drawn: true, diagnostics }
 }
 
 /// Parses a broker's address. It is not parsed with the other arguments, because their error message would show its

@@ -11,12 +11,14 @@ use sprag_app::{
 };
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
 
+use super::ask::{TypedLines, answer_open};
 use super::drawn;
 use super::inputs::{RawInputs, prepare};
 use super::worker::drain;
 use crate::context::{Context, RunWithPlan, find_run, this_program};
 use crate::exit::{Exit, Failure};
-use crate::live::{Watched, watch};
+use crate::live::{OnInterrupt, Watched, watch};
+use crate::settings::Settings;
 use crate::show::{Style, counted, line, plain, span};
 
 /// The options for starting a run.
@@ -45,7 +47,7 @@ pub(crate) async fn start(
         let hint = format!("{told} about {0}: see `sprag validate {0}`", file.display());
         eprintln!("{}", Style::stderr().dim(&hint));
     }
-    let (plan, inputs) = prepare(&loaded.pipeline, &given)?;
+    let (plan, inputs) = prepare(&loaded.pipeline, &given, context.interactive)?;
     if options.dry {
         return super::dry::dry(context, &loaded.pipeline, &plan, &inputs);
     }
@@ -74,7 +76,7 @@ pub(crate) async fn start(
         return attached.see_through(context, &app, run, None).await;
     }
     if !context.json {
-        eprintln!("this key has started run {run} before");
+        eprintln!("the idempotency key has already started run {run}");
     }
     // The run's process may have died. Then this process resumes the run. Otherwise it waits for the live one.
     if started.run.status().is_terminal() || is_attended(&app, &started.run)? {
@@ -121,7 +123,7 @@ fn leave(
     if !app.has_workers()? {
         eprintln!("no worker is running: start one with `sprag worker`");
     }
-    eprintln!("watch it: sprag logs -f {run}");
+    eprintln!("watch it: sprag watch {run}");
     Ok(Exit::Ok)
 }
 
@@ -135,7 +137,8 @@ pub(crate) struct WorkerOptions {
 
 impl From<&Options> for WorkerOptions {
     fn from(options: &Options) -> Self {
-        WorkerOptions { slots: options.slots, lease: Some(options.lease), bus: options.bus.clone() }
+        let slots = options.slots.or_else(|| Settings::load().ok()?.slots());
+        WorkerOptions { slots, lease: Some(options.lease), bus: options.bus.clone() }
     }
 }
 
@@ -187,12 +190,8 @@ impl Attached {
     ) -> Result<Exit, Failure> {
         let engine = self.builder.attached_to(run, self.id).start().await?;
         let known = find_run(app, Some(&run.to_string()))?;
-        if !context.json {
-            let steps = counted(known.plan.steps.len(), "step");
-            let style = Style::stderr();
-            eprintln!("{} {} · {steps}", style.bold(&known.plan.name), style.dim(&run.to_string()));
-        }
-        let watched = watch(app, context.files(), &known, context.json, since).await?;
+        heading(context, &known);
+        let watched = watch_and_ask(context, app, &known, since, OnInterrupt::Cancel).await?;
         let status = match watched {
             Watched::Ended(status) => {
                 engine.shutdown().await?;
@@ -216,23 +215,88 @@ impl Attached {
     }
 }
 
-/// Prints the run's outcome, and the next command to try.
-fn outcome(context: &Context, app: &App, known: &RunWithPlan, status: RunStatus) -> Result<(), Failure> {
+/// Prints the first line of a run's live view.
+pub(crate) fn heading(context: &Context, known: &RunWithPlan) {
+    if !context.json {
+        let steps = counted(known.plan.steps.len(), "step");
+        let style = Style::stderr();
+        eprintln!("{} {} · {steps}", style.bold(&known.plan.name), style.dim(&known.id().to_string()));
+    }
+}
+
+/// Watches a run. On a terminal, asks the questions that it waits for, and continues.
+pub(crate) async fn watch_and_ask(
+    context: &Context,
+    app: &App,
+    known: &RunWithPlan,
+    mut since: Option<u64>,
+    on_interrupt: OnInterrupt,
+) -> Result<Watched, Failure> {
+    let mut typed = None;
+    loop {
+        let watched = watch(app, context.files(), known, context.json, since, on_interrupt).await?;
+        if watched != Watched::Waits || !context.interactive {
+            return Ok(watched);
+        }
+        since = Some(app.last_seq()?);
+        let typed = typed.get_or_insert_with(TypedLines::open);
+        if !answer_open(app, known.id(), typed).await? {
+            return Ok(Watched::Waits);
+        }
+    }
+}
+
+/// Prints the run's outcome, every failure again, and the next commands to try.
+pub(crate) fn outcome(
+    context: &Context,
+    app: &App,
+    known: &RunWithPlan,
+    status: RunStatus,
+) -> Result<(), Failure> {
     let run = known.id();
     if context.json {
         line(&json!({ "type": "result", "run": run, "status": status }).to_string());
         return Ok(());
     }
     let row = app.run(run)?;
-    let took = row.and_then(|row| Some(span(row.ended_ms? - row.started_ms?))).unwrap_or_default();
+    let took = row.and_then(|row| Some(format!("in {}", span(row.ended_ms? - row.started_ms?))));
     let style = Style::stderr();
-    eprintln!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&format!("in {took}")));
+    let told =
+        format!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&took.unwrap_or_default()));
+    eprintln!("{}", told.trim_end());
+    if status == RunStatus::Failed {
+        tell_failures(app, known)?;
+    }
     let next = match status {
-        RunStatus::Completed => format!("sprag status {run} · sprag logs {run} · sprag events --run {run}"),
-        RunStatus::Failed => format!("sprag logs {run} · sprag explain {run} · sprag resume {run}"),
-        _ => format!("sprag status {run} · sprag resume {run}"),
+        RunStatus::Completed => format!("sprag status {run} · sprag logs {run}"),
+        RunStatus::Failed => format!("sprag logs {run} --failed · sprag retry {run}"),
+        RunStatus::Cancelled => format!("sprag status {run} · sprag resume {run}"),
+        _ => format!("sprag status {run} · sprag wait {run}"),
     };
     eprintln!("{} {next}", style.dim("next:"));
+    Ok(())
+}
+
+/// Prints each failure with the last lines of its log.
+fn tell_failures(app: &App, known: &RunWithPlan) -> Result<(), Failure> {
+    /// The most failures that are printed; further ones are counted.
+    const MOST: usize = 20;
+    let style = Style::stderr();
+    let failures = sprag_app::failures(app, known)?;
+    for failure in failures.iter().take(MOST) {
+        let of_child = if failure.run == known.id().to_string() {
+            String::new()
+        } else {
+            format!(" (run {})", failure.run)
+        };
+        eprintln!("{} {}{of_child}", style.sign("failed"), style.red(&failure.line()));
+        for text in &failure.last_lines {
+            eprintln!("    {} {text}", style.dim("│"));
+        }
+    }
+    if failures.len() > MOST {
+        eprintln!("and {}", counted(failures.len() - MOST, "more failure"));
+    }
     Ok(())
 }
 
@@ -240,15 +304,28 @@ pub(crate) async fn cancel(context: &Context, run: &str) -> Result<Exit, Failure
     let app = context.app()?;
     let known = find_run(&app, Some(run))?;
     let id = known.id();
-    let Cancelled::Done { run, is_attended } = app.cancel_run(id, None).await? else { return Ok(Exit::Ok) };
-    let status = run.status();
+    let (status, is_attended) = match app.cancel_run(id, None).await {
+        Ok(Cancelled::Done { run, is_attended }) => (run.status(), is_attended),
+        Ok(Cancelled::Changed { .. }) => return Ok(Exit::Ok),
+        // It is cancelled already: that is what was asked for.
+        Err(error) => match app.require_run(id)?.status() {
+            status @ (RunStatus::Cancelling | RunStatus::Cancelled) => (status, true),
+            status if status.is_terminal() => {
+                return Err(Failure {
+                    exit: Exit::Nothing,
+                    ..Failure::error(format!("run {id} is {status}"))
+                });
+            }
+            _ => return Err(error.into()),
+        },
+    };
     if context.json {
         line(&json!({ "run": id, "status": status }).to_string());
     } else {
         line(&format!("{id} {}", context.style.status(status.to_string().as_str(), 0)));
     }
     if !is_attended {
-        eprintln!("its `always` steps wait for a worker: sprag resume {id} executes them, and the run ends");
+        eprintln!("its `always` steps wait for a worker: `sprag resume {id}` executes them");
     }
     Ok(Exit::Ok)
 }
@@ -271,10 +348,10 @@ pub(crate) async fn retry(
     if !known.run.status().is_terminal() {
         let id = known.id();
         return Err(Failure::error(format!(
-            "run {id} is {}: there is nothing to retry yet",
+            "run {id} is {}: it can be rewound or retried after it has ended",
             known.run.status()
         ))
-        .next(format!("wait for it (`sprag wait {id}`), or take it over (`sprag resume {id}`)")));
+        .next(format!("wait for it (`sprag wait {id}`), or cancel it (`sprag cancel {id}`)")));
     }
     resume_run(context, &app, &known, detach, to).await
 }
@@ -313,8 +390,9 @@ async fn resume_run(
     let id = known.id();
     let status = known.run.status();
     if status == RunStatus::Completed && to.is_none() {
-        return Err(Failure::error(format!("run {id} is completed: nothing is left to do"))
-            .next(format!("run a step again with `sprag retry {id} --step STEP`")));
+        let failure = Failure::error(format!("run {id} is completed: there is nothing to do"))
+            .next(format!("run a step again with `sprag retry {id} --step STEP`"));
+        return Err(Failure { exit: Exit::Nothing, ..failure });
     }
     if !status.is_terminal() {
         abandon_dead_owners(app, &known.run).await?;

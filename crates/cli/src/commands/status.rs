@@ -2,22 +2,23 @@
 
 use serde_json::json;
 use sprag_app::text::size;
-use sprag_app::view::StatusView;
-use sprag_app::{Row, StepRow, step_name};
-use sprag_lifecycle::{RunId, WorkKind};
+use sprag_app::view::{StatusView, is_not_run};
+use sprag_app::{Row, StepRow, step_name, why_attempt_failed};
+use sprag_lifecycle::{RunId, Word, WorkKind};
 
 use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
-use crate::live::why_failed;
-use crate::show::{line, local, span};
+use crate::show::{line, local, shown_status, span};
 
 pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = find_run(&app, run)?;
     let (_, steps, executions) = app.run_in_full(known.id())?;
     let missing = sprag_app::missing_logs(&app, &context.files(), &known)?;
+    let waits = app.waiting_for(&known.run)?;
     if context.json {
-        line(&json!(StatusView::of(&known.run, &known.plan, &steps, &missing)).to_string());
+        let view = StatusView::of(&known.run, &known.plan, &steps, &missing);
+        line(&json!(view.waiting(&known.plan, &steps, &waits)).to_string());
         return Ok(Exit::Ok);
     }
     let style = context.style;
@@ -29,25 +30,31 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         "{}  {}  {}  {}",
         style.bold(&run.id.to_string()),
         run.pipeline,
-        style.status(run.status().to_string().as_str(), 0),
+        style.status(&shown_status(run.status().as_str(), waits.run), 0),
         style.dim(&format!("{}{took}", local(run.created_ms)))
     ));
     let names: Vec<String> = steps.iter().map(|step| step_name(&known.plan, step)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     for (step, name) in in_order(&steps, &names) {
-        let status = step.status().to_string();
+        let not_run = is_not_run(step);
+        let status = if not_run { "not run".to_owned() } else { step.status().to_string() };
+        let wait = waits.steps.get(&step.no).copied();
         let took = step.started_ms.map(|at| span(step.ended_ms.unwrap_or(now) - at)).unwrap_or_default();
         let tries = if step.attempt > 1 { format!("attempt {}", step.attempt) } else { String::new() };
         let last = executions.iter().rfind(|row| row.id.step == step.no);
         let result = last.and_then(|row| row.result.as_deref()).filter(|_| step.status().is_settled());
-        let failed = result.filter(|_| status == "failed").and_then(|result| why_failed(run.id, result));
+        // An attempt that failed is worth a word, also if the step was cancelled before the next one.
+        let attempt =
+            last.filter(|row| ["failed", "timed_out", "abandoned"].contains(&row.status().as_str()));
+        let failed =
+            attempt.filter(|_| step.status().is_settled() && status != "done").map(why_attempt_failed);
         let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();
         let why = (!told.is_empty()).then(|| told.join("; "));
         let text = format!(
             "  {} {:width$}  {}  {:>7}  {tries} {}",
             style.sign(&status),
             name,
-            style.status(&status, 9),
+            style.status(&shown_status(&status, wait), if waits.steps.is_empty() { 9 } else { 16 }),
             took,
             why.or_else(|| about(&known, step)).unwrap_or_default()
         );

@@ -40,9 +40,5 @@ pub(crate) fn validate(context: &Context, files: &[PathBuf], strict: bool) -> Re
     if context.json {
         line(&Value::Array(told).to_string());
     }
-    Ok(match (refused, strict && suspicious) {
-        (true, _) => Exit::Usage,
-        (false, true) => Exit::Error,
-        (false, false) => Exit::Ok,
-    })
+    Ok(if refused || strict && suspicious { Exit::Usage } else { Exit::Ok })
 }

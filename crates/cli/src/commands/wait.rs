@@ -23,7 +23,12 @@ pub(crate) async fn wait(
         None => ended.await?,
         Some(limit) => match tokio::time::timeout(limit, ended).await {
             Ok(status) => status?,
-            Err(_) => return Ok(Exit::TimedOut),
+            Err(_) => {
+                if !context.json {
+                    eprintln!("run {run} has not ended in {}", timeout.unwrap_or_default());
+                }
+                return Ok(Exit::TimedOut);
+            }
         },
     };
     let Some(status) = ended else {

@@ -64,7 +64,7 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
         result = idle(&engine), if until_idle => result?,
     }
     if !until_idle {
-        eprintln!("draining: finishing the steps it has; a second signal ends them");
+        eprintln!("Finishing the running steps. Press Ctrl-C again to stop them.");
     }
     let again = async {
         tokio::select! {
@@ -109,8 +109,8 @@ pub(crate) fn ls(context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     if views.is_empty() {
-        line("no worker is there: start one with `sprag worker`");
-        return Ok(Exit::Nothing);
+        line("no workers online; start one: sprag worker");
+        return Ok(Exit::Ok);
     }
     let mut rows = Vec::new();
     for (worker, view) in workers.iter().zip(&views) {

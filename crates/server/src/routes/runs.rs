@@ -96,7 +96,7 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
     let filter = RunFilter { statuses, pipeline: which.pipeline, before: cursor };
     app.blocking(move |app| {
         let page = app.core().runs(&filter, limit)?;
-        let runs = page.runs.iter().map(RunView::of).collect();
+        let runs = RunView::list(app.core(), &page.runs)?;
         Ok(Json(Runs { runs, next_cursor: page.next.map(|run| run.to_string()) }))
     })
     .await
@@ -216,7 +216,8 @@ async fn detail(app: &App, run: RunId) -> Answer<Response> {
             let known = RunWithPlan::load(app.core(), run)?;
             let steps = app.core().steps(run)?;
             let missing = sprag_app::missing_logs(app.core(), app.files(), &known)?;
-            Ok(RunDetail::of(&known.run, &known.plan, &steps, &missing))
+            let waits = app.core().waiting_for(&known.run)?;
+            Ok(RunDetail::of(&known.run, &known.plan, &steps, &missing).waiting(&known.plan, &steps, &waits))
         })
         .await?;
     let tag = HeaderValue::from_str(&format!("\"{}\"", told.version));

@@ -1,0 +1,196 @@
+//! Questions to the person at the terminal: missing inputs, and the answers that a run waits for.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+use sprag_app::{App, GateRow, Row, gates, questions_alone};
+use sprag_lifecycle::{RunId, Word};
+use sprag_pipeline::{Input, Pipeline};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use super::gates::step_of;
+use crate::exit::Failure;
+use crate::show::{Style, hanging, plain};
+
+/// The pause between two looks whether a question was answered elsewhere.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// The lines that the person types. One thread reads them, because a read of the terminal cannot be taken back.
+pub(crate) struct TypedLines {
+    lines: mpsc::UnboundedReceiver<String>,
+}
+
+/// What came instead of a question's end.
+enum Reply {
+    Line(String),
+    /// The person leaves the question open: end of input, or Ctrl-C.
+    Left,
+    /// The question is no longer open.
+    Closed,
+}
+
+impl TypedLines {
+    /// Starts to read the terminal.
+    pub(crate) fn open() -> TypedLines {
+        let (send, lines) = mpsc::unbounded_channel();
+        // Without the thread the channel is closed, which counts as the end of the input.
+        let _ = std::thread::Builder::new().name("terminal".into()).spawn(move || {
+            for line in std::io::stdin().lock().lines() {
+                let Ok(line) = line else { return };
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        TypedLines { lines }
+    }
+
+    /// Asks, and waits for a line, for Ctrl-C, or until the gate is closed from elsewhere.
+    async fn ask(&mut self, app: &App, gate: &GateRow, text: &str) -> Result<Reply, Failure> {
+        prompt(text);
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        loop {
+            tokio::select! {
+                line = self.lines.recv() => return Ok(line.map_or(Reply::Left, Reply::Line)),
+                _ = interrupt.recv() => return Ok(Reply::Left),
+                () = app.pause(LOOK) => {}
+            }
+            let is_open = app.gate(gate.id)?.is_some_and(|gate| gate.status().as_str() == "open");
+            if !is_open {
+                return Ok(Reply::Closed);
+            }
+        }
+    }
+}
+
+/// Asks the questions that a run waits for, and answers them. Returns whether the run continues.
+pub(crate) async fn answer_open(app: &App, run: RunId, typed: &mut TypedLines) -> Result<bool, Failure> {
+    let style = Style::stderr();
+    loop {
+        let questions = questions_alone(app, run)?;
+        let Some(gate) = questions.first() else { return Ok(true) };
+        let step = step_of(app, gate);
+        let question = gates::Question { gate: gate.clone(), step: step.clone() };
+        // The run's own questions were shown when they opened; those of child runs were not.
+        if gate.run != run {
+            eprintln!("{} {step} of run {}: {}", style.bold("?"), gate.run, hanging(&question.ask(), 2));
+        }
+        let choices = question.choices();
+        let offered = if choices.is_empty() { "yes/no".to_owned() } else { choices.join("/") };
+        let text = format!("{} [{}] (Ctrl-C leaves it open): ", plain(&step), plain(&offered));
+        let choice = match typed.ask(app, gate, &text).await? {
+            Reply::Left => {
+                eprintln!("");
+                return Ok(false);
+            }
+            Reply::Closed => {
+                eprintln!("\nanswered elsewhere");
+                continue;
+            }
+            Reply::Line(line) => match chosen(&line, &choices) {
+                Some(choice) => choice,
+                None => {
+                    eprintln!("answer with one of: {}", plain(&offered.replace('/', ", ")));
+                    continue;
+                }
+            },
+        };
+        let comment = match typed.ask(app, gate, "comment (optional): ").await? {
+            Reply::Left => {
+                eprintln!("");
+                return Ok(false);
+            }
+            Reply::Closed => {
+                eprintln!("\nanswered elsewhere");
+                continue;
+            }
+            Reply::Line(line) => Some(line.trim().to_owned()).filter(|line| !line.is_empty()),
+        };
+        let given = gates::Answer { approved: None, choice: Some(&choice), comment: comment.as_deref() };
+        let answered = gates::answer(app, gate, given).await?;
+        let sign = if answered.approved { style.green("✓") } else { style.red("✗") };
+        eprintln!("{sign} {step} {}", style.dim(&format!("answered {choice:?}")));
+    }
+}
+
+/// Returns the choice that a line means: by its name, the start of its name, or its number from 1.
+fn chosen(line: &str, choices: &[String]) -> Option<String> {
+    let word = line.trim().to_lowercase();
+    if word.is_empty() {
+        return None;
+    }
+    if choices.is_empty() {
+        return ["yes", "no"].into_iter().find(|choice| choice.starts_with(&word)).map(str::to_owned);
+    }
+    if let Some(same) = choices.iter().find(|choice| choice.to_lowercase() == word) {
+        return Some(same.clone());
+    }
+    let mut alike = choices.iter().filter(|choice| choice.to_lowercase().starts_with(&word));
+    if let (Some(one), None) = (alike.next(), alike.next()) {
+        return Some(one.clone());
+    }
+    let number: usize = word.parse().ok()?;
+    choices.get(number.checked_sub(1)?).cloned()
+}
+
+/// Asks for the required inputs that were not given. An empty line, or the end of the input, leaves one out.
+pub(crate) fn missing_inputs(
+    pipeline: &Pipeline,
+    is_given: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut texts = BTreeMap::new();
+    let is_missing = |input: &&Input| input.required && input.default.is_none() && !is_given(&input.name);
+    for input in pipeline.inputs.iter().filter(is_missing) {
+        let about = input.description.as_deref().map(|about| format!(" ({})", plain(about)));
+        let allowed: Vec<String> = input.allowed.iter().map(ToString::to_string).collect();
+        let allowed =
+            if allowed.is_empty() { String::new() } else { format!(" [{}]", plain(&allowed.join(", "))) };
+        loop {
+            prompt(&format!("{}{}{allowed}: ", plain(&input.name), about.as_deref().unwrap_or_default()));
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line)? == 0 {
+                eprintln!("");
+                return Ok(texts);
+            }
+            let text = line.trim_end_matches(['\r', '\n']).to_owned();
+            if text.is_empty() {
+                break;
+            }
+            let one = BTreeMap::from([(input.name.clone(), text.clone())]);
+            match pipeline.coerce(&one) {
+                Ok(_) => {
+                    texts.insert(input.name.clone(), text);
+                    break;
+                }
+                Err(problems) => eprintln!("{problems}"),
+            }
+        }
+    }
+    Ok(texts)
+}
+
+fn prompt(text: &str) {
+    eprint!("{text}");
+    let _ = std::io::stderr().flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chosen;
+
+    #[test]
+    fn a_choice_is_named_by_its_start_or_its_number() {
+        let choices = ["canary".to_owned(), "all".to_owned(), "abort".to_owned()];
+        let of = |line: &str| chosen(line, &choices);
+        assert_eq!(of(" Canary "), Some("canary".into()));
+        assert_eq!(of("c"), Some("canary".into()));
+        assert_eq!(of("al"), Some("all".into()));
+        assert_eq!(of("3"), Some("abort".into()));
+        for wrong in ["", "a", "0", "4", "yes"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+        assert_eq!(chosen("y", &[]), Some("yes".into()));
+    }
+}

@@ -1,0 +1,174 @@
+//! `sprag watch`: the live view of a run that other processes execute, or one line for each live run.
+
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sprag_app::view::RunView;
+use sprag_app::{App, Row, RunFilter, RunRow, Topic};
+use sprag_lifecycle::{RunStatus, Word};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::run::{heading, outcome, watch_and_ask};
+use crate::context::{Context, find_run};
+use crate::exit::{Exit, Failure};
+use crate::live::{OnInterrupt, Watched};
+use crate::show::{Style, counted, line, plain, shown_status, span, width};
+
+/// The time between two looks at all live runs.
+const LOOK: Duration = Duration::from_millis(500);
+/// The most runs that are shown at once.
+const MOST: usize = 200;
+
+/// `sprag watch RUN`: shows the run until it has ended, as `sprag run` does.
+pub(crate) async fn one(context: &Context, run: &str) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let known = find_run(&app, Some(run))?;
+    heading(context, &known);
+    match watch_and_ask(context, &app, &known, None, OnInterrupt::Leave).await? {
+        Watched::Ended(status) => {
+            outcome(context, &app, &known, status)?;
+            Ok(status.into())
+        }
+        Watched::Waits => super::gates::waits_for_person(context, &app, known.id(), true),
+        Watched::Left => {
+            if !context.json {
+                eprintln!("stopped watching; the run continues: sprag watch {}", known.id());
+            }
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// One live run, as it is shown.
+struct LiveRun {
+    view: RunView,
+    settled: usize,
+    total: usize,
+    since_ms: i64,
+}
+
+/// `sprag watch`: shows all live runs until Ctrl-C. On a terminal the lines are drawn in place; otherwise a line is
+/// printed for each change.
+pub(crate) async fn all(context: &Context) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let wake = app.subscribe(vec![Topic::Journal]);
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let in_place = !context.json && std::io::stdout().is_terminal();
+    let mut drawn = 0;
+    let mut shown: BTreeMap<String, String> = BTreeMap::new();
+    loop {
+        let live = live_runs(&app)?;
+        if in_place {
+            drawn = redraw(context.style, &live, drawn, app.now().wall_ms);
+        } else {
+            changes(context, &app, &live, &mut shown)?;
+        }
+        tokio::select! {
+            () = wake.wait(LOOK) => {}
+            _ = interrupt.recv() => return Ok(Exit::Ok),
+            _ = terminate.recv() => return Ok(Exit::Ok),
+        }
+    }
+}
+
+fn live_runs(app: &App) -> Result<Vec<LiveRun>, Failure> {
+    let statuses: Vec<RunStatus> =
+        RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect();
+    let rows: Vec<RunRow> = app.all_runs(&RunFilter { statuses, ..RunFilter::default() }, MOST)?;
+    let views = RunView::list(app, &rows)?;
+    let mut live = Vec::new();
+    for (row, view) in rows.iter().zip(views) {
+        let steps = app.steps(row.id)?;
+        let planned = steps.iter().filter(|step| step.item_of.is_none());
+        live.push(LiveRun {
+            view,
+            settled: planned.clone().filter(|step| step.status().is_settled()).count(),
+            total: planned.count(),
+            since_ms: row.started_ms.unwrap_or(row.created_ms),
+        });
+    }
+    Ok(live)
+}
+
+impl LiveRun {
+    fn line(&self, style: Style, took: Option<String>, width: usize) -> String {
+        let status = shown_status(self.view.status, self.view.waiting_for);
+        let took = took.map(|took| format!("  {took:>7}")).unwrap_or_default();
+        let progress = format!("{}/{}", self.settled, self.total);
+        let before = format!("{}  {progress:>7}", self.view.id);
+        let room = width.saturating_sub(before.chars().count() + took.chars().count() + 21);
+        let name: String = plain(&self.view.pipeline).chars().take(room.max(8)).collect();
+        format!("{before}  {}{took}  {name}", style.status(&status, 16))
+    }
+}
+
+/// Draws the lines over those that were drawn before. Returns how many there are now.
+fn redraw(style: Style, live: &[LiveRun], before: usize, now_ms: i64) -> usize {
+    let height =
+        rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| usize::from(size.ws_row.max(4)));
+    let room = height - 2;
+    let mut lines: Vec<String> = live
+        .iter()
+        .take(room)
+        .map(|run| run.line(style, Some(span((now_ms - run.since_ms) / 1000 * 1000)), width()))
+        .collect();
+    if live.is_empty() {
+        lines.push(style.dim("no live runs (Ctrl-C stops watching)"));
+    } else if live.len() > room {
+        lines.push(style.dim(&format!("and {}", counted(live.len() - room, "more run"))));
+    }
+    let mut text = String::new();
+    if before > 0 {
+        text += &format!("\x1b[{before}A");
+    }
+    for line in &lines {
+        text += &format!("\r\x1b[2K{line}\n");
+    }
+    // Lines of runs that have ended since.
+    text += "\x1b[J";
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    lines.len()
+}
+
+/// Prints a line for each run that has changed since the last look, and for each that has ended.
+fn changes(
+    context: &Context,
+    app: &App,
+    live: &[LiveRun],
+    shown: &mut BTreeMap<String, String>,
+) -> Result<(), Failure> {
+    let as_json = |view: &RunView, steps: Option<(usize, usize)>| -> String {
+        let mut told: Value = json!(view);
+        told["steps"] = json!(steps.map(|(settled, total)| json!({ "settled": settled, "total": total })));
+        told.to_string()
+    };
+    for run in live {
+        let text = if context.json {
+            as_json(&run.view, Some((run.settled, run.total)))
+        } else {
+            run.line(context.style, None, usize::MAX / 2)
+        };
+        if shown.get(&run.view.id) != Some(&text) {
+            line(&text);
+            shown.insert(run.view.id.clone(), text);
+        }
+    }
+    let ended: Vec<String> =
+        shown.keys().filter(|id| live.iter().all(|run| run.view.id != **id)).cloned().collect();
+    for id in ended {
+        shown.remove(&id);
+        let row = id.parse().ok().map(|id| app.run(id)).transpose()?.flatten();
+        let Some(row) = row else { continue };
+        if context.json {
+            line(&as_json(&RunView::of(&row), None));
+        } else {
+            let (status, name) = (row.status().to_string(), plain(&row.pipeline));
+            line(&format!("{id}           {}  {name}", context.style.status(&status, 16)));
+        }
+    }
+    Ok(())
+}

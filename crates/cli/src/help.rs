@@ -1,0 +1,83 @@
+//! The help of `sprag` itself: its commands in groups.
+
+use clap::{Command, CommandFactory, FromArgMatches};
+
+use crate::args::Args;
+
+/// The commands, in groups.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Start", &["init", "run", "validate", "graph"]),
+    ("Look", &["ls", "status", "watch", "logs", "explain", "events", "diff"]),
+    ("Answer", &["questions", "approve", "reject", "signal"]),
+    ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
+    ("Share work", &["worker", "queue", "board", "task", "serve", "token", "hook", "mcp"]),
+    ("Maintain", &["env", "gc", "doctor", "config"]),
+    ("Reference", &["schema", "lifecycle", "completion", "manual", "help"]),
+];
+
+const EXAMPLES: &str = "\
+Examples:
+  sprag init && sprag run ci     write a pipeline for this folder and run it
+  sprag explain                  why the newest run waits or failed
+  sprag logs --failed            what its failed steps printed
+  sprag COMMAND --help           options and examples of a command";
+
+/// Parses the command line.
+pub(crate) fn parse() -> Args {
+    let matches = command().get_matches();
+    Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Returns the command line with its help in groups.
+pub(crate) fn command() -> Command {
+    let command = Args::command();
+    let help = template(&command);
+    command.help_template(help)
+}
+
+/// Returns the template of the help: the groups, the examples, and clap's own list of options.
+fn template(command: &Command) -> String {
+    let width = GROUPS.iter().flat_map(|(_, names)| names.iter()).map(|name| name.len()).max().unwrap_or(0);
+    let mut groups = String::new();
+    for (heading, names) in GROUPS {
+        groups += &format!("\n{heading}:\n");
+        for name in *names {
+            let about = match command.find_subcommand(name).and_then(Command::get_about) {
+                Some(about) => about.to_string(),
+                None => "Print this help, or the help of a command".to_owned(),
+            };
+            groups += &format!("  {name:width$}  {about}\n");
+        }
+    }
+    format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}\n{EXAMPLES}\n\nOptions:\n{{options}}\n\n{{after-help}}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_and_has_an_example() {
+        let command = Args::command();
+        for one in command.get_subcommands().filter(|one| !one.is_hide_set()) {
+            let name = one.get_name();
+            let listed = GROUPS.iter().flat_map(|(_, names)| names.iter()).filter(|listed| **listed == name);
+            assert_eq!(listed.count(), 1, "{name}");
+            let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains("Examples:\n  ") && after.contains(&format!("sprag {name}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_help_fits_80_columns() {
+        let mut command = command();
+        let help = command.render_help().to_string();
+        let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert!(long.is_empty(), "{long:#?}");
+        for (heading, _) in GROUPS {
+            assert!(help.contains(&format!("\n{heading}:\n")), "{help}");
+        }
+    }
+}

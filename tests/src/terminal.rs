@@ -1,0 +1,78 @@
+//! A `sprag` process on a terminal of 80 columns and 24 rows, which `script` (util-linux) makes.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use crate::sandbox::Sandbox;
+use crate::wait::{SOON, within};
+
+/// A process that has a terminal.
+pub struct Terminal {
+    child: Child,
+    keyboard: Option<ChildStdin>,
+    screen: PathBuf,
+}
+
+impl Sandbox {
+    /// Starts `sprag` on a terminal; `no` tells apart several of one test.
+    pub fn on_terminal<A: AsRef<OsStr>>(&self, no: u32, args: impl IntoIterator<Item = A>) -> Terminal {
+        let plain = self.command(args);
+        let quoted = |word: &OsStr| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
+        let words: Vec<String> =
+            std::iter::once(plain.get_program()).chain(plain.get_args()).map(quoted).collect();
+        let line = format!("stty cols 80 rows 24 -echo; exec {}", words.join(" "));
+        let screen = self.path(&format!("screen.{no}"));
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--return", "--flush", "--command", &line, "/dev/null"]);
+        command.current_dir(self.path("")).env("TERM", "xterm").env("SHELL", "/bin/sh");
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command.stdin(Stdio::piped()).stdout(File::create(&screen).expect("a file")).stderr(Stdio::null());
+        let mut child = command.spawn().expect("`script` of util-linux is there");
+        let keyboard = child.stdin.take();
+        Terminal { child, keyboard, screen }
+    }
+}
+
+impl Terminal {
+    /// Everything that was written to the terminal until now.
+    pub fn shown(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.screen).unwrap_or_default()).replace("\r\n", "\n")
+    }
+
+    /// Waits until these words were written.
+    #[track_caller]
+    pub fn shows(&self, words: &str) {
+        let found = within(SOON, || self.shown().contains(words).then_some(()));
+        assert!(found.is_some(), "{words:?} is not in {:?}", self.shown());
+    }
+
+    /// Types a text; `\u{3}` is Ctrl-C.
+    pub fn types(&mut self, text: &str) {
+        let keyboard = self.keyboard.as_mut().expect("a keyboard");
+        keyboard.write_all(text.as_bytes()).and_then(|()| keyboard.flush()).expect("it takes keys");
+    }
+
+    /// Waits for the end of the process; its exit code, and everything that it wrote.
+    #[track_caller]
+    pub fn finish(mut self) -> (i32, String) {
+        let ended = within(SOON, || self.child.try_wait().expect("a child"));
+        let code = ended.unwrap_or_else(|| panic!("it does not end: {:?}", self.shown())).code();
+        (code.unwrap_or(-1), self.shown())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        drop(self.keyboard.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
