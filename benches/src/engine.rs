@@ -21,7 +21,7 @@ fn plan() -> Result<Arc<Plan>> {
 
 /// Starts an engine on the store, or on a file in the folder.
 async fn engine(folder: &Path, app: Option<App>, slots: usize) -> Result<Engine> {
-    let mut engine = Engine::builder(folder).handler("noop", |_| async { Ok(serde_json::Value::Null) });
+    let mut engine = Engine::builder(folder).handler("noop", |_, _| async { Ok(serde_json::Value::Null) });
     if let Some(app) = app {
         engine = engine.app(app);
     }

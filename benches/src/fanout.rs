@@ -122,7 +122,7 @@ async fn through_library(folder: &Path, items: usize, runs: usize) -> Result<f64
     let list = json!((0..items).collect::<Vec<_>>());
     let text = format!("steps:\n  - {{ id: each, foreach: {list}, call: noop }}\n");
     let plan = Arc::new(sprag_app::parse("fanout.yaml", &text)?.plan(&Default::default())?);
-    let engine = Engine::builder(data.path()).handler("noop", |_| async { Ok(Value::Null) });
+    let engine = Engine::builder(data.path()).handler("noop", |_, _| async { Ok(Value::Null) });
     let engine = engine.slots(SLOTS).start().await?;
     let watch = Stopwatch::start();
     for _ in 0..runs {

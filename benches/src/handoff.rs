@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
 use serde_json::json;
-use sprag_app::{Engine, Pipeline, RunStatus};
+use sprag_app::{App, Engine, Pipeline, RunStatus};
 use sprag_testkit::Postgres;
 use sprag_tests::Nats;
 
@@ -70,21 +70,22 @@ async fn run_worker(queue: &str) -> Result<Board> {
     let file =
         std::fs::OpenOptions::new().create(true).append(true).open(Path::new(&folder).join("times"))?;
     let file = std::sync::Arc::new(Mutex::new(file));
-    let mark = move |call: sprag_app::Call| {
+    let mark = move |_, with: serde_json::Value| {
         let (begun_us, file) = (now_us(), std::sync::Arc::clone(&file));
         async move {
-            let line = format!("{} {begun_us} {}\n", call.with["n"], now_us());
+            let line = format!("{} {begun_us} {}\n", with["n"], now_us());
             let written = file.lock().map(|mut file| file.write_all(line.as_bytes()));
             written.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
             Ok(json!(null))
         }
     };
-    let mut builder = Engine::builder(Path::new(&folder).join("data")).queues([queue]).handler("mark", mark);
+    let data = Path::new(&folder).join("data");
+    let mut builder = Engine::builder(&data).queues([queue]).handler("mark", mark);
     if let Ok(bus) = std::env::var(BUS) {
         builder = builder.bus(bus.parse()?);
     }
     if let Ok(url) = std::env::var(STORE) {
-        builder = builder.postgres(url);
+        builder = builder.app(App::open_postgres(&url, &data)?);
     }
     let engine = builder.start().await?;
     println!("ready");
@@ -119,9 +120,10 @@ fn worker(folder: &Path, queue: &str, store: Option<&str>, bus: Option<&str>) ->
 async fn gaps(pipeline: &Pipeline, steps: usize, store: Option<&str>, bus: Option<&str>) -> Result<Vec<u64>> {
     let folder = files::scratch()?;
     let workers = [worker(folder.path(), "a", store, bus)?, worker(folder.path(), "b", store, bus)?];
-    let mut builder = Engine::builder(folder.path().join("data")).without_worker();
+    let data = folder.path().join("data");
+    let mut builder = Engine::builder(&data).without_worker();
     if let Some(url) = store {
-        builder = builder.postgres(url);
+        builder = builder.app(App::open_postgres(url, &data)?);
     }
     let engine = builder.start().await?;
     // The first pass warms up; the second one is measured.

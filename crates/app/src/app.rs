@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::{Id, Now, Observer, Reach, Store, Subscription, Topic};
+use sprag_store::{Id, Now, Observer, Reach, Store, Subscription, System, Topic};
 use sprag_worker::Files;
 
 use crate::error::Error;
@@ -34,8 +34,14 @@ impl App {
 
     /// Opens the PostgreSQL database that a URL names, and makes its tables if they do not exist. Logs and worktrees
     /// are kept in the data directory.
+    #[cfg(feature = "postgres")]
     pub fn open_postgres(url: &str, data: &Path) -> Result<App, Error> {
         Ok(App::evaluating(Store::open_postgres(url)?, data))
+    }
+
+    /// Creates a store in memory, which is gone with its last user. Logs and worktrees are kept in the data directory.
+    pub fn in_memory(data: &Path) -> App {
+        App::evaluating(Store::in_memory(Arc::new(System), Arc::new(System)), data)
     }
 
     /// Has the store evaluate the expressions of pipelines.

@@ -24,6 +24,7 @@ mod idle;
 mod known;
 mod local_files;
 mod logs;
+mod outputs;
 mod queries;
 mod queues;
 mod resume;
@@ -53,6 +54,7 @@ pub use idle::first_left;
 pub use known::{Names, RunWithPlan, find_run};
 pub use local_files::LocalFiles;
 pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
+pub use outputs::StepState;
 pub use queries::OpenTask;
 pub use resume::{
     abandon_dead_owners, abandon_the_dead, fork, host_elsewhere, is_attended, repository_of, resume_from,
@@ -60,6 +62,7 @@ pub use resume::{
 };
 pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunFilter, RunPage, StartRun, Started};
 pub use secret::{fill_random, hex};
+#[cfg(feature = "nats")]
 pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
 pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
@@ -71,7 +74,7 @@ pub use sprag_store::{
     step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
-pub use sprag_worker::{Call, CallError, Files};
+pub use sprag_worker::{Context, Files, HandlerError};
 pub use uncommitted::{CheckoutLooks, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, course, keep_time, questions_alone};
 pub use waiting_for::{RunWaits, WaitingFor};

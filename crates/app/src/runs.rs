@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::{Kind, StepSpec, Wait};
 use sprag_store::ops::{Created, NewRun, NewWorker, Signalled};
-use sprag_store::{Row, RunRow, Table};
+use sprag_store::{Row, RunRow, Table, Topic};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
@@ -130,6 +131,20 @@ impl App {
     /// Returns the run with this id; an error if there is none.
     pub fn require_run(&self, id: RunId) -> Result<RunRow, Error> {
         self.run(id)?.ok_or_else(|| no_run(id))
+    }
+
+    /// Waits until a run has ended. An engine of this process must be running, because the notifications come from its
+    /// executor; without one, the run is looked at every two seconds.
+    pub async fn wait_for_run(&self, run: RunId) -> Result<RunStatus, Error> {
+        // The executor listens to the whole journal, so changes of other processes arrive here too.
+        let changes = self.subscribe_here(vec![Topic::Run(run)]);
+        loop {
+            let status = self.require_run(run)?.status();
+            if status.is_terminal() {
+                return Ok(status);
+            }
+            changes.wait(Duration::from_secs(2)).await;
+        }
     }
 
     /// Lists runs, newest first: at most `limit` of them.

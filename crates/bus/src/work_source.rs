@@ -22,11 +22,11 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The delay after a failed subscription.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// A store, optionally with a broker that announces work.
+/// A store with a broker that announces its work.
 #[derive(Clone)]
 pub struct BusWorkSource {
     store: Store,
-    bus: Option<Bus>,
+    bus: Bus,
     pulls: bool,
     shared: Arc<Shared>,
 }
@@ -43,7 +43,7 @@ struct Shared {
 
 impl BusWorkSource {
     /// Creates the work source of a worker. With `reserved_only` it pulls from no queue.
-    pub fn new(store: Store, bus: Option<Bus>, reserved_only: bool) -> Self {
+    pub fn new(store: Store, bus: Bus, reserved_only: bool) -> Self {
         BusWorkSource { store, bus, pulls: !reserved_only, shared: Arc::default() }
     }
 
@@ -151,7 +151,7 @@ impl WorkSource for BusWorkSource {
             BusListener { topics, subscribed: Mutex::default(), pulling: None, listening: None, messages };
         // Subscribe at once, whatever the state of the broker, so that no notification is missed.
         drop(listener.subscription(&self.store));
-        let Some(bus) = &self.bus else { return listener };
+        let bus = &self.bus;
         if let [Topic::Worker(worker)] = listener.topics[..] {
             let task = listen(
                 bus.clone(),

@@ -85,7 +85,7 @@ pub use identity::{
     Liveness, ProcessId, ProcessIdError, VOUCHED_MARK, current, is_alive, reported_host_name, vouched_host,
 };
 pub use lock::{is_held, remove_if_free};
-pub use log::{LineJoiner, LogEntry, LogReader, Stream, append_notes};
+pub use log::{LineJoiner, LineLog, LogEntry, LogReader, Stream, append_notes};
 pub use order::{Capture, DEFAULT_GRACE_MS, DEFAULT_LOG_LIMIT_BYTES, LEASE_GRACE_MS, Order, TREE_MARKER};
 pub use orphans::{KilledOrphans, kill_orphans};
 pub use report::{Ended, NotStarted, Reason, Started, Usage};

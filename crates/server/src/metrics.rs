@@ -128,6 +128,7 @@ impl Metrics {
         let mut text = String::new();
         prometheus_client::encoding::text::encode_registry(&mut text, &inner.registry)?;
         prometheus_client::encoding::text::encode_registry(&mut text, &of_worktrees())?;
+        #[cfg(feature = "nats")]
         prometheus_client::encoding::text::encode_registry(&mut text, &of_bus())?;
         prometheus_client::encoding::text::encode_eof(&mut text)?;
         Ok(text)
@@ -179,6 +180,7 @@ fn of_worktrees() -> Registry {
 }
 
 /// Returns the counts of messages that this process has sent to a broker and received from it.
+#[cfg(feature = "nats")]
 fn of_bus() -> Registry {
     let mut registry = Registry::with_prefix("sprag_bus");
     let mut total = |name: &str, help: &str, value: u64| {

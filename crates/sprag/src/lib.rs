@@ -1,34 +1,47 @@
 //! Durable, ordered, exactly-owned pipelines inside a program.
 //!
-//! Open an [`Engine`] on a folder, register handlers, submit pipelines, and watch them. The engine commits every change to
-//! disk before it reports it, so a program that is killed at any moment resumes where it stopped.
+//! Open an [`Engine`] on a folder, register handlers, start runs of pipelines, and watch them. The engine commits every
+//! change to disk before it reports it, so a program that is killed at any moment resumes where it stopped.
 //!
 //! ```
-//! use serde_json::json;
-//! use sprag::{Engine, RunStatus};
+//! use serde::{Deserialize, Serialize};
+//! use sprag::{Context, Engine, Pipeline, RunStatus};
+//!
+//! #[derive(Deserialize)]
+//! struct Order {
+//!     cents: u64,
+//! }
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Receipt {
+//!     number: u64,
+//! }
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! # let folder = tempfile::tempdir()?;
 //! # let data = folder.path();
-//! let engine = Engine::builder(data)
-//!     .handler("double", |call: sprag::Call| async move {
-//!         let n = call.with["n"].as_i64().ok_or("n is missing")?;
-//!         Ok(json!(n * 2))
+//! let engine = Engine::sqlite(data)
+//!     .handler("charge", |ctx: Context, order: Order| async move {
+//!         ctx.log(format!("charging {} cents", order.cents));
+//!         Ok(Receipt { number: order.cents / 100 })
 //!     })
 //!     .start()
 //!     .await?;
 //!
-//! let pipeline = sprag::parse("sums.yaml", "
+//! let pipeline = Pipeline::parse(
+//!     "
+//! inputs:
+//!   cents: { type: integer }
 //! steps:
-//!   - id: first
-//!     call: { handler: double, with: { n: 21 } }
-//!   - id: second
-//!     call: { handler: double, with: { n: 4 } }
-//! ")?;
-//! let run = engine.submit(&pipeline, &Default::default()).await?;
-//! assert_eq!(engine.wait(run).await?, RunStatus::Completed);
-//! assert_eq!(engine.output(run, "first")?, Some(json!(42)));
+//!   - id: charge
+//!     call: { handler: charge, with: { cents: '{{ inputs.cents }}' } }
+//! ",
+//! )?;
+//! let run = engine.new_run(&pipeline).input("cents", 4200).start().await?;
+//! assert_eq!(run.wait().await?, RunStatus::Completed);
+//! let receipt: Option<Receipt> = run.output("charge")?;
+//! assert_eq!(receipt.map(|receipt| receipt.number), Some(42));
 //! engine.shutdown().await?;
 //! # Ok(())
 //! # })
@@ -36,10 +49,34 @@
 //! ```
 //!
 //! Transitions and events happen exactly once. A step's effects happen at least once, with at most one start per attempt:
-//! use [`Call::idempotency_key`] for effects outside of the program, and [`Call::fence`] where the other side can check that
-//! it only grows.
+//! use [`Context::idempotency_key`] for effects outside of the program, and [`Context::fence`] where the other side can
+//! check that it only grows.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! |---|---|---|
+//! | `postgres` | yes | `Engine::postgres`: runs in a database that any number of machines share |
+//! | `nats` | yes | `EngineBuilder::nats`: a broker that tells workers of new work |
+//! | `server` | no | `Engine::serve`: the HTTP API of the program `sprag`, in this process |
 
+mod engine;
+mod error;
+mod event;
+mod handler;
+mod pipeline;
+mod run;
+#[cfg(feature = "server")]
+mod server;
+
+pub use engine::{Engine, EngineBuilder};
+pub use error::Error;
+pub use event::{Event, Events};
+pub use pipeline::Pipeline;
+pub use run::{NewRun, Run};
+#[cfg(feature = "server")]
+pub use server::Server;
+#[doc(inline)]
 pub use sprag_app::{
-    Builder, Call, CallError, Diagnostics, Effect, EffectFuture, Engine, Error, ErrorKind, Events,
-    JournalEntry, Pipeline, RunId, RunStatus, StepStatus, load, parse, run_if_supervisor,
+    Context, ErrorKind, HandlerError, RunId, RunStatus, StepState, StepStatus, run_if_supervisor,
 };

@@ -109,12 +109,14 @@ impl Store {
     }
 
     /// Opens the PostgreSQL database that a URL names. Creates its tables if they do not exist.
+    #[cfg(feature = "postgres")]
     pub fn open_postgres(url: &str) -> Result<Store> {
         Store::open_postgres_with(url, None, Arc::new(System))
     }
 
     /// Opens a PostgreSQL database with the caller's randomness and, for tests, a clock instead of the database's
     /// own.
+    #[cfg(feature = "postgres")]
     pub fn open_postgres_with(
         url: &str,
         clock: Option<Arc<dyn Clock>>,

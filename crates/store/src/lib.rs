@@ -26,6 +26,10 @@ mod names;
 pub mod ops;
 mod outcome;
 mod outside;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(not(feature = "postgres"))]
+#[path = "no_postgres.rs"]
 mod postgres;
 mod retention;
 mod roles;

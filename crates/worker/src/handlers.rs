@@ -6,68 +6,61 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sprag_lifecycle::{ExecutionId, RunId};
 use sprag_pipeline::{Kind, StepSpec};
-use sprag_process::withhold;
+use sprag_process::{Secrets, withhold};
 use sprag_store::ops::{Assignment, Ending};
 
 use crate::command::{Commands, render};
+use crate::context::{CallFacts, Context, StepLog};
 use crate::control::{Control, Signal, left, pause};
+use crate::files::Files;
 use crate::secrets::{mask, masker};
 use crate::slots::{Ended, Runner, RunnerFuture};
 
-/// The arguments of a handler.
-#[derive(Debug, Clone)]
-pub struct Call {
-    /// The run that the step belongs to.
-    pub run: RunId,
-    /// The step's id.
-    pub step: String,
-    /// The attempt, from 1.
-    pub attempt: u32,
-    /// The fence that proves the right to act. Pass it to any service that can check that it only grows; it grows
-    /// over all attempts at the step.
-    pub fence: u64,
-    /// The step's `with`, with its templates filled in.
-    pub with: Value,
-    /// The run's inputs.
-    pub inputs: Value,
-    /// The message of the step that sent this one back; none if it was not sent back.
-    pub feedback: Option<String>,
-}
-
-impl Call {
-    /// Returns a key that names the effect of this step. It is the same for all attempts.
-    pub fn idempotency_key(&self) -> String {
-        format!("{}/{}", self.run, self.step)
-    }
-}
-
-/// The failure of a handler.
+/// The failure of a handler. Every error that can be shown becomes one with `?` or `.into()`, and a retry of the step
+/// is worthwhile then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallError {
+pub struct HandlerError {
     /// The error message, which the step's result contains.
     pub message: String,
     /// Whether a retry makes sense.
     pub retriable: bool,
 }
 
-impl<E: std::fmt::Display> From<E> for CallError {
+impl HandlerError {
+    /// Returns an error after which no retry makes sense, whatever the step's `retry` says.
+    pub fn permanent(message: impl std::fmt::Display) -> Self {
+        HandlerError { message: message.to_string(), retriable: false }
+    }
+}
+
+impl<E: std::fmt::Display> From<E> for HandlerError {
     fn from(error: E) -> Self {
-        CallError { message: error.to_string(), retriable: true }
+        HandlerError { message: error.to_string(), retriable: true }
     }
 }
 
 /// The future of a handler's output or error.
-pub type CallFuture = Pin<Box<dyn Future<Output = Result<Value, CallError>> + Send>>;
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Result<Value, HandlerError>> + Send>>;
 
-type Handler = Arc<dyn Fn(Call) -> CallFuture + Send + Sync>;
+type Handler = Arc<dyn Fn(Context, Value) -> HandlerFuture + Send + Sync>;
+
+/// The time that a handler has to stop by itself, if no other is set.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// The runner of steps in this program: commands, and `call` steps by registered handlers.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Handlers {
     commands: Option<Commands>,
     handlers: BTreeMap<String, Handler>,
+    files: Option<Files>,
+    grace: Duration,
+}
+
+impl Default for Handlers {
+    fn default() -> Self {
+        Handlers { commands: None, handlers: BTreeMap::new(), files: None, grace: GRACE }
+    }
 }
 
 impl Handlers {
@@ -77,35 +70,50 @@ impl Handlers {
         self
     }
 
-    /// Runs `call: NAME` steps with this function. The runner drops its future when the step is cancelled, exceeds
-    /// its timeout, or loses its lease.
-    pub fn with_handler<F, Fut>(mut self, name: impl Into<String>, handler: F) -> Self
-    where
-        F: Fn(Call) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Value, CallError>> + Send + 'static,
-    {
-        self.handlers.insert(name.into(), Arc::new(move |call| Box::pin(handler(call))));
+    /// Keeps the lines that handlers log, in the logs of their steps.
+    pub fn with_logs(mut self, files: Files) -> Self {
+        self.files = Some(files);
         self
     }
 
-    async fn call(&self, assignment: &Assignment, name: &str, with: &Value, limits: Limits) -> Ended {
+    /// Sets the time that a cancelled handler has to stop by itself, if it has asked about cancellation.
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Runs `call: NAME` steps with this function, which gets the step's `with` with its templates filled in. The
+    /// runner drops its future when the step exceeds its timeout or loses its lease, and when it is cancelled: see
+    /// [`Context::cancelled`].
+    pub fn with_handler<F, Fut>(mut self, name: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Context, Value) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Value, HandlerError>> + Send + 'static,
+    {
+        self.handlers.insert(name.into(), Arc::new(move |context, with| Box::pin(handler(context, with))));
+        self
+    }
+
+    async fn call(&self, assignment: &Assignment, call: Call<'_>, limits: Limits) -> Ended {
+        let Call { name, with, secrets } = call;
         let Some(handler) = self.handlers.get(name) else {
             let known: Vec<&str> = self.handlers.keys().map(String::as_str).collect();
             let message = format!("no handler is called {name:?}; registered are: {}", known.join(", "));
             return failed(json!({ "reason": "no_handler", "message": message }), false);
         };
-        let ExecutionId { run, attempt, .. } = assignment.lease.execution;
-        let work = handler(Call {
-            run,
+        let id = assignment.lease.execution;
+        let facts = CallFacts {
+            run: id.run,
             step: assignment.name.clone(),
-            attempt,
+            attempt: id.attempt,
             fence: assignment.lease.guard(),
-            with: with.clone(),
             inputs: serde_json::from_str(&assignment.inputs).unwrap_or(Value::Null),
             feedback: assignment.feedback.as_deref().map(str::to_owned),
-        });
+        };
+        let log = self.files.as_ref().map(|files| files.log(id, &assignment.name));
+        let context = Context::new(facts, StepLog::new(log, secrets.clone()));
         // In a task of its own, so that a handler that panics fails only its step.
-        let mut task = tokio::spawn(work);
+        let mut task = tokio::spawn(handler(context.clone(), with.clone()));
         let Limits { mut control, timeout } = limits;
         let ended = tokio::select! {
             done = &mut task => match done {
@@ -124,11 +132,28 @@ impl Handlers {
             },
             () = elapsed(timeout) => Ended::Report(Ending::TimedOut { result: None }),
         };
+        let listens = context.cancel();
+        let ended = if listens && ended == Ended::Report(Ending::Cancelled) {
+            tokio::select! {
+                _ = &mut task => return ended,
+                () = control.lost() => Ended::Lost,
+                () = pause(self.grace) => ended,
+            }
+        } else {
+            ended
+        };
         task.abort();
         // Wait until the task is gone before the ending is reported.
         let _ = task.await;
         ended
     }
+}
+
+/// A `call` step, with its templates filled in.
+struct Call<'c> {
+    name: &'c str,
+    with: &'c Value,
+    secrets: &'c Secrets,
 }
 
 struct Limits {
@@ -188,7 +213,8 @@ impl Runner for Handlers {
             let ended = match (&spec.kind, &self.commands) {
                 (Kind::Call { handler, with }, _) => {
                     let timeout = spec.timeout_ms.map(Duration::from_millis);
-                    self.call(assignment, handler, with, Limits { control, timeout }).await
+                    let call = Call { name: handler, with, secrets: &secrets };
+                    self.call(assignment, call, Limits { control, timeout }).await
                 }
                 (Kind::Land { .. }, Some(commands)) => commands.land(assignment, &spec, control).await,
                 (Kind::Run { .. } | Kind::Exec { .. }, Some(commands)) => {

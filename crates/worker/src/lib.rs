@@ -11,6 +11,7 @@
 //! execution when the fence is taken away, by the store's answer or by its own clock.
 
 mod command;
+mod context;
 mod control;
 mod entered;
 mod environment;
@@ -34,10 +35,11 @@ use sprag_store::Id;
 use sprag_store::ops::NewWorker;
 
 pub use command::{Commands, render};
+pub use context::Context;
 pub use control::{Control, Signal};
 pub use environment::{Environments, before, host};
 pub use files::{Files, Owed};
-pub use handlers::{Call, CallError, CallFuture, Handlers};
+pub use handlers::{HandlerError, HandlerFuture, Handlers};
 pub use landing::fence_name;
 pub use records::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, bury, last_finished, worked};
 pub use slots::{Ended, Runner, RunnerFuture, Worker};

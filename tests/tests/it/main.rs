@@ -14,6 +14,7 @@ mod dead_runs;
 mod deployment;
 mod dirty_checkouts;
 mod docs;
+mod embedding;
 mod env_commands;
 mod examples;
 mod failures;

@@ -3,7 +3,6 @@
 //!
 //! It prints its figures (`--nocapture`); what it insists on is only that no interval of polling is in the path.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
@@ -38,22 +37,24 @@ fn child_role() {
     runtime.expect("a runtime").block_on(async {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("times"));
         let file = std::sync::Arc::new(file.expect("a file"));
-        let mut builder = Engine::builder(folder.join("data")).queues([queue.as_str()]).handler(
+        let data = folder.join("data");
+        let builder = match std::env::var(STORE) {
+            Ok(url) => Engine::postgres(url, data),
+            Err(_) => Engine::sqlite(data),
+        };
+        let mut builder = builder.queues([queue.as_str()]).handler(
             "mark",
-            move |call: sprag::Call| {
+            move |_: sprag::Context, with: serde_json::Value| {
                 let (begun_us, file) = (now_us(), std::sync::Arc::clone(&file));
                 async move {
-                    let line = format!("{} {begun_us} {}\n", call.with["n"], now_us());
+                    let line = format!("{} {begun_us} {}\n", with["n"], now_us());
                     (&*file).write_all(line.as_bytes()).map_err(|error| error.to_string())?;
                     Ok(json!(null))
                 }
             },
         );
         if let Ok(bus) = std::env::var(BUS) {
-            builder = builder.bus(bus.parse().expect("an address"));
-        }
-        if let Ok(url) = std::env::var(STORE) {
-            builder = builder.postgres(url);
+            builder = builder.nats(bus);
         }
         let engine = builder.start().await.expect("an engine");
         std::fs::write(folder.join(format!("ready-{queue}")), "").expect("a file");
@@ -88,18 +89,18 @@ fn gaps(store: Option<&str>, bus: Option<&str>) -> Vec<u64> {
             format!("  - id: s{n}\n    queue: {queue}\n    call: {{ handler: mark, with: {{ n: {n} }} }}\n")
         })
         .collect();
-    let pipeline = sprag::parse("latency.yaml", &format!("steps:\n{steps}")).expect("a pipeline");
+    let pipeline = sprag::Pipeline::parse(&format!("steps:\n{steps}")).expect("a pipeline");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let mut builder = Engine::builder(sandbox.data()).without_worker();
-        if let Some(url) = store {
-            builder = builder.postgres(url);
-        }
-        let engine = builder.start().await.expect("an engine");
+        let builder = match store {
+            Some(url) => Engine::postgres(url, sandbox.data()),
+            None => Engine::sqlite(sandbox.data()),
+        };
+        let engine = builder.without_worker().start().await.expect("an engine");
         // Once for everything that happens once, then for the figures.
         for _ in 0..2 {
-            let run = engine.submit(&pipeline, &BTreeMap::new()).await.expect("a run");
-            let ended = tokio::time::timeout(SOON * 2, engine.wait(run)).await.expect("in time");
+            let run = engine.new_run(&pipeline).start().await.expect("a run");
+            let ended = tokio::time::timeout(SOON * 2, run.wait()).await.expect("in time");
             assert_eq!(ended.expect("a status"), RunStatus::Completed);
         }
         engine.shutdown().await.expect("a shutdown");

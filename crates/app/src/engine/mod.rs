@@ -1,28 +1,34 @@
 //! The engine: a store, an executor and a worker in one process.
 
+#[cfg(feature = "nats")]
+mod nats;
+#[cfg(not(feature = "nats"))]
+#[path = "no_nats.rs"]
+mod nats;
+mod worker;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use sprag_bus::{Address, Bus, BusWorkSource, Relay};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::Pipeline;
 use sprag_process::{Liveness, ProcessId};
 use sprag_store::ops::NewWorker;
-use sprag_store::{DEFAULT_QUEUE, Id, JournalEntry, Row, RunRow, Table, Topic};
+use sprag_store::{DEFAULT_QUEUE, Id};
 use sprag_sweeper::{Effect, Executor, Hosts};
-use sprag_worker::{Call, CallError, Commands, Handlers, Worker};
+use sprag_worker::{Commands, Context, HandlerError, Handlers};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::App;
 use crate::environments::{Environments, RemoveEnvironments};
 use crate::error::Error;
-use crate::events::Events;
-use crate::known::Names;
 use crate::tidy::RemoveLocks;
+use nats::{Address, Broker};
+use worker::{RunningWorker, StartWorker, WorkerControl};
 
 /// Returns the identity of this process, as workers are registered with it.
 fn own_process() -> Result<String, Error> {
@@ -44,7 +50,6 @@ impl Hosts for ThisHost {
 pub struct Builder {
     data: PathBuf,
     app: Option<App>,
-    postgres: Option<String>,
     handlers: Handlers,
     effects: Vec<Arc<dyn Effect>>,
     supervisor: Option<PathBuf>,
@@ -68,18 +73,12 @@ impl Builder {
         self
     }
 
-    /// Stores runs in the PostgreSQL database that a URL names, instead of the data directory.
-    pub fn postgres(mut self, url: impl Into<String>) -> Self {
-        self.postgres = Some(url.into());
-        self
-    }
-
-    /// Runs `call: NAME` steps with this function. The engine drops its future when the step is cancelled, takes too
-    /// long, or is taken away.
+    /// Runs `call: NAME` steps with this function, which gets the step's `with`. See
+    /// [`sprag_worker::Handlers::with_handler`].
     pub fn handler<F, Fut>(mut self, name: impl Into<String>, handler: F) -> Self
     where
-        F: Fn(Call) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<Value, CallError>> + Send + 'static,
+        F: Fn(Context, Value) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Value, HandlerError>> + Send + 'static,
     {
         self.handlers = self.handlers.with_handler(name, handler);
         self
@@ -136,7 +135,7 @@ impl Builder {
         self
     }
 
-    /// Sets the time between asking a command to stop and killing it.
+    /// Sets the time between asking a command or a handler to stop and ending it.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -176,6 +175,7 @@ impl Builder {
 
     /// Has a broker notify workers of new work, and other programs of events. Without a broker, or while it is out of
     /// reach, everything continues as usual.
+    #[cfg(feature = "nats")]
     pub fn bus(mut self, address: Address) -> Self {
         self.bus = Some(address);
         self
@@ -183,34 +183,32 @@ impl Builder {
 
     /// Opens the store and starts to work.
     pub async fn start(mut self) -> Result<Engine, Error> {
-        let app = match (self.app.take(), &self.postgres) {
-            (Some(app), _) => app,
-            (None, Some(url)) => App::open_postgres(url, &self.data)?,
-            (None, None) => App::open(&self.data)?,
+        let app = match self.app.take() {
+            Some(app) => app,
+            None => App::open(&self.data)?,
         };
         let (store, files) = (app.store.clone(), app.files().clone());
         crate::retention::note_store(&store, app.data());
         let id = self.id.unwrap_or_else(|| store.new_id());
         let config = self.config(id);
         let supervisor = self.supervisor.unwrap_or_default();
-        let mut handlers = self.handlers;
+        let mut handlers = self.handlers.with_grace(self.grace).with_logs(files.clone());
         if !supervisor.as_os_str().is_empty() {
             let environments = sprag_worker::Environments::new(Arc::new(store.clone()), &self.data, id);
             let commands = Commands::new(files.clone(), supervisor, self.grace).in_environments(environments);
             handlers = handlers.with_commands(commands);
         }
-        let bus = match &self.bus {
-            Some(address) => {
-                Some(Bus::connect(address).await.map_err(|trouble| Error::invalid(trouble.to_string()))?)
-            }
-            None => None,
-        };
-        let source = BusWorkSource::new(store.clone(), bus.clone(), self.attached_to.is_some());
+        let handlers = Arc::new(handlers);
         let environments = Environments::new(&app, id);
         let process = own_process()?;
-        let worker = match self.works {
-            true => Some(Worker::register(source, config, Arc::new(handlers), &process).await?),
-            false => None,
+        let broker = Broker::connect(self.bus.as_ref()).await?;
+        let (stop_worker, stop) = watch::channel(false);
+        let (ended, over) = watch::channel(false);
+        let worker = if self.works {
+            let start = StartWorker { config, handlers, process, stop, ended };
+            Some(broker.start_worker(start, &store, self.attached_to.is_some()).await?)
+        } else {
+            None
         };
         let executor = sprag_sweeper::Config {
             only: self.attached_to,
@@ -220,22 +218,13 @@ impl Builder {
         };
         let executor = executor_with_effects(&app, executor, environments.clone());
         let executor = self.effects.into_iter().fold(executor, Executor::with_effect);
-        let (stop_worker, worker_stops) = watch::channel(false);
         let (stop_executor, executor_stops) = watch::channel(false);
-        let (ended, over) = watch::channel(false);
-        let working = worker.clone().map(|worker| {
-            tokio::spawn(async move {
-                let worked = worker.run(worker_stops).await;
-                let _ = ended.send(true);
-                worked
-            })
-        });
         let executing = tokio::spawn(executor.run(executor_stops.clone()));
-        let relaying = bus.map(|bus| tokio::spawn(relay(&app, bus, id).run(executor_stops.clone())));
+        let relaying = broker.relay(&app, id, executor_stops.clone());
         if self.attached_to.is_none() {
             tokio::spawn(look_after(environments, executor_stops));
         }
-        Ok(Engine { app, id, worker, stop_worker, stop_executor, working, over, executing, relaying })
+        Ok(Engine { app, id, worker, stop_worker, stop_executor, over, executing, relaying })
     }
 }
 
@@ -252,15 +241,6 @@ pub(crate) async fn finish_effects(app: &App) -> sprag_store::Result<()> {
     executor_with_effects(app, sprag_sweeper::Config::default(), environments).finish_effects().await
 }
 
-/// Returns a relay that sends events to a broker, in the words that programs see everywhere.
-fn relay(app: &App, bus: Bus, id: Id) -> Relay {
-    let mut names = Names::new(app);
-    let write_out = move |entry: &JournalEntry| {
-        Ok(serde_json::to_value(names.entry(entry)?).expect("an entry is plain data"))
-    };
-    Relay::new(app.store.clone(), bus, id, Box::new(write_out))
-}
-
 /// Retries the removal of what could not be removed, until told to stop.
 async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>) {
     const EVERY: Duration = Duration::from_secs(30);
@@ -273,12 +253,12 @@ async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>)
 }
 
 /// A handle that stops all work of an engine at once, so that other processes may take it over.
-pub struct Abandoner(Option<Worker<BusWorkSource>>);
+pub struct Abandoner(Option<Arc<dyn WorkerControl>>);
 
 impl Abandoner {
     /// Stops the work.
     pub fn abandon(&self) {
-        self.0.iter().for_each(Worker::drop_all);
+        self.0.iter().for_each(|worker| worker.drop_all());
     }
 }
 
@@ -296,10 +276,9 @@ impl Pulse {
 pub struct Engine {
     app: App,
     id: Id,
-    worker: Option<Worker<BusWorkSource>>,
+    worker: Option<RunningWorker>,
     stop_worker: watch::Sender<bool>,
     stop_executor: watch::Sender<bool>,
-    working: Option<JoinHandle<sprag_store::Result<()>>>,
     /// Becomes true when the worker has ended.
     over: watch::Receiver<bool>,
     executing: JoinHandle<()>,
@@ -312,7 +291,6 @@ impl Engine {
         Builder {
             data: data.as_ref().to_owned(),
             app: None,
-            postgres: None,
             handlers: Handlers::default(),
             effects: Vec::new(),
             supervisor: None,
@@ -343,7 +321,7 @@ impl Engine {
     /// Returns a handle that tells whether the executor and the worker are still running, even after the engine has
     /// moved.
     pub fn pulse(&self) -> Pulse {
-        let working = self.working.as_ref().map(JoinHandle::abort_handle);
+        let working = self.worker.as_ref().map(|worker| worker.working.abort_handle());
         Pulse(working.into_iter().chain([self.executing.abort_handle()]).collect())
     }
 
@@ -370,58 +348,19 @@ impl Engine {
         Ok(self.app.start_run(start).await?.run.id)
     }
 
-    /// Returns a run's status.
-    pub fn status(&self, run: RunId) -> Result<RunStatus, Error> {
-        let row = self.app.run(run)?;
-        row.map(|row| row.status()).ok_or_else(|| crate::runs::no_run(run))
-    }
-
-    /// Waits until a run has ended.
+    /// Waits until a run has ended. See [`App::wait_for_run`].
     pub async fn wait(&self, run: RunId) -> Result<RunStatus, Error> {
-        // The executor listens to the whole journal, so changes of other processes arrive here too.
-        let changes = self.app.subscribe_here(vec![Topic::Run(run)]);
-        loop {
-            let status = self.status(run)?;
-            if status.is_terminal() {
-                return Ok(status);
-            }
-            changes.wait(Duration::from_secs(2)).await;
-        }
-    }
-
-    /// Returns what a step's last attempt produced; none if the attempt has not succeeded.
-    pub fn output(&self, run: RunId, step: &str) -> Result<Option<Value>, Error> {
-        let found = self.app.store.read(|db| {
-            let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
-            let plan = db.plan(row.plan)?;
-            let no = plan.and_then(|plan| plan.steps.iter().position(|planned| planned.id == step));
-            let executions = db.executions(run)?;
-            let last = executions.into_iter().rev().find(|row| Some(row.id.step as usize) == no);
-            Ok(last.and_then(|row| row.result))
-        })?;
-        let result: Option<Value> = found.and_then(|text| serde_json::from_str(&text).ok());
-        Ok(result.and_then(|mut facts| facts.get_mut("output").map(Value::take)))
-    }
-
-    /// Asks a run to stop.
-    pub async fn cancel(&self, run: RunId) -> Result<(), Error> {
-        self.app.store.person().cancel_run(run).await?.require_applied()?;
-        Ok(())
-    }
-
-    /// Follows the journal after `since`, of one run or all.
-    pub fn events(&self, run: Option<RunId>, since: u64) -> Events {
-        Events::new(&self.app, run, since)
+        self.app.wait_for_run(run).await
     }
 
     /// Returns the number of executions that run in this process.
     pub fn busy(&self) -> usize {
-        self.worker.as_ref().map_or(0, Worker::busy)
+        self.worker.as_ref().map_or(0, |worker| worker.control.busy())
     }
 
     /// Returns a handle that stops all work, even while the engine shuts down.
     pub fn abandoner(&self) -> Abandoner {
-        Abandoner(self.worker.clone())
+        Abandoner(self.worker.as_ref().map(|worker| Arc::clone(&worker.control)))
     }
 
     /// Waits until the worker ends without having been told to, because the store refuses it for good.
@@ -439,8 +378,8 @@ impl Engine {
     /// Takes no more work, finishes what the worker holds, and closes the store.
     pub async fn shutdown(self) -> Result<(), Error> {
         let _ = self.stop_worker.send(true);
-        if let Some(working) = self.working
-            && let Ok(worked) = working.await
+        if let Some(worker) = self.worker
+            && let Ok(worked) = worker.working.await
         {
             worked?;
         }

@@ -1,0 +1,152 @@
+//! The outputs of steps: of a handler, a command, a question, a child run, a fan-out.
+
+use serde_json::{Value, json};
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, Plan, RunId, StepNo, StepStatus, WorkKind};
+use sprag_process::{LineJoiner, LogReader};
+use sprag_store::{Backend, ExecutionRow, GateRow, Row, RunRow, StepRow, Table, outputs_of, step_name};
+
+use crate::App;
+use crate::error::Error;
+use crate::known::RunWithPlan;
+use crate::logs::find_attempt;
+use crate::view::is_current;
+
+/// A step of a run, as it was when it was looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepState {
+    /// The step's id; an item of a fan-out is `step[2]`.
+    pub id: String,
+    /// The step's status.
+    pub status: StepStatus,
+    /// The number of the last attempt, from 1; 0 if none was made.
+    pub attempt: u32,
+    /// The message of the last attempt, if the step has failed.
+    pub error: Option<String>,
+}
+
+impl App {
+    /// Returns the steps of a run that count, in the order of its pipeline; items follow after all planned steps.
+    pub fn step_states(&self, run: RunId) -> Result<Vec<StepState>, Error> {
+        let known = RunWithPlan::load(self, run)?;
+        Ok(self.store.read(|db| {
+            let steps = db.steps(run)?;
+            let mut states = Vec::new();
+            for row in steps.iter().filter(|row| is_current(&steps, row)) {
+                let id = ExecutionId { run, step: row.no, attempt: row.attempt };
+                let error = match row.status() {
+                    StepStatus::Failed => Table::<ExecutionRow>::load(db, id)?.map(|row| failure(&row)),
+                    _ => None,
+                };
+                let (id, status) = (step_name(&known.plan, row), row.status());
+                states.push(StepState { id, status, attempt: row.attempt, error });
+            }
+            Ok(states)
+        })?)
+    }
+
+    /// Returns the lines of the log of a step's last attempt, as far as they are in this data directory.
+    pub fn log_lines(&self, run: RunId, step: &str) -> Result<Vec<String>, Error> {
+        let known = RunWithPlan::load(self, run)?;
+        let attempt = find_attempt(self, &known, known.find_step(step, Some(self))?, None)?;
+        let log = self.files().log(attempt.id, step);
+        if !log.exists() {
+            return Ok(Vec::new());
+        }
+        let entries = LogReader::new(&log)
+            .read_all()
+            .map_err(|error| Error::bug(format!("the log {} cannot be read: {error}", log.display())))?;
+        let mut joiner = LineJoiner::default();
+        let mut lines: Vec<String> =
+            entries.into_iter().filter_map(|entry| joiner.add(entry)).map(|entry| entry.text).collect();
+        lines.extend(joiner.rest().map(|entry| entry.text));
+        Ok(lines)
+    }
+
+    /// Returns what a step produced; none if it has not succeeded, or not yet.
+    ///
+    /// Of a handler that is the value that it returned, of a command the object of its declared outputs, of a question
+    /// the answer, of a signal its payload, of a child run the outputs of its steps by their ids, and of a fan-out the
+    /// list of its items' outputs. An item is named like `each[2]`.
+    pub fn output(&self, run: RunId, step: &str) -> Result<Option<Value>, Error> {
+        let known = RunWithPlan::load(self, run)?;
+        let no = known.find_step(step, Some(self))?;
+        Ok(self.store.read(|db| {
+            let steps = db.steps(run)?;
+            match steps.iter().find(|row| row.no == no) {
+                Some(row) => output_of(db, &known.plan, &steps, row),
+                None => Ok(None),
+            }
+        })?)
+    }
+}
+
+/// Returns the message of an attempt that failed.
+fn failure(row: &ExecutionRow) -> String {
+    let result: Value =
+        row.result.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    match (row.status(), result["message"].as_str(), result["exit_code"].as_i64()) {
+        (_, Some(message), _) => message.to_owned(),
+        (ExecutionStatus::TimedOut, None, _) => "it took too long".to_owned(),
+        (_, None, Some(code)) => format!("exit code {code}"),
+        (status, None, None) => status.to_string(),
+    }
+}
+
+/// Returns the output of a step among `steps`, which are all steps of its run.
+fn output_of(
+    db: &mut dyn Backend,
+    plan: &Plan,
+    steps: &[StepRow],
+    row: &StepRow,
+) -> sprag_store::Result<Option<Value>> {
+    if row.status() != StepStatus::Done {
+        return Ok(None);
+    }
+    if row.items.is_some() {
+        let items = steps.iter().filter(|item| item.item_of == Some(row.no) && is_current(steps, item));
+        let mut outputs = Vec::new();
+        for item in items {
+            outputs.push(output_of(db, plan, steps, item)?.unwrap_or_default());
+        }
+        return Ok(Some(Value::Array(outputs)));
+    }
+    match plan.step(row.node()).work {
+        WorkKind::Execution | WorkKind::Task => {
+            let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
+            let result = Table::<ExecutionRow>::load(db, id)?.and_then(|execution| execution.result);
+            Ok(Some(result.map_or_else(|| json!({}), |result| reported(&result))))
+        }
+        WorkKind::Gate | WorkKind::Wait => {
+            let gate = row.work.map(|gate| Table::<GateRow>::load(db, gate)).transpose()?.flatten();
+            let answer = gate.and_then(|gate| gate.answer);
+            Ok(Some(answer.and_then(|answer| serde_json::from_str(&answer).ok()).unwrap_or(json!({}))))
+        }
+        WorkKind::Child => match row.work {
+            Some(child) => outputs_of_run(db, RunId::from_i64(child)).map(Some),
+            None => Ok(Some(json!({}))),
+        },
+    }
+}
+
+/// Returns the output in the result that a worker reported: a handler's value as it is, or an object of outputs.
+fn reported(result: &str) -> Value {
+    let facts: Value = serde_json::from_str(result).unwrap_or_default();
+    match (facts.get("outputs"), facts.get("output")) {
+        (None, Some(output)) => output.clone(),
+        _ => outputs_of(result),
+    }
+}
+
+/// Returns the outputs of a run's steps, by their ids.
+fn outputs_of_run(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Value> {
+    let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(json!({})) };
+    let Some(plan) = db.plan(row.plan)? else { return Ok(json!({})) };
+    let steps = db.steps(run)?;
+    let mut outputs = serde_json::Map::new();
+    for step in steps.iter().filter(|step| (step.no as usize) < plan.steps.len()) {
+        let output = output_of(db, &plan, &steps, step)?;
+        outputs.insert(plan.step(step.no as StepNo).id.clone(), output.unwrap_or_default());
+    }
+    Ok(Value::Object(outputs))
+}
