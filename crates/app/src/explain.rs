@@ -23,7 +23,7 @@ use crate::text::{local, plain, rfc3339};
 /// The most steps that are listed: people do not read longer lists.
 const MOST_TOLD: usize = 1_000;
 
-/// Why a run waits.
+/// An explanation of what a run waits for.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Explained {
@@ -33,17 +33,17 @@ pub struct Explained {
     pub pipeline: String,
     /// Its status.
     pub status: &'static str,
-    /// What the whole run waits for.
+    /// The condition that the whole run waits for.
     pub waits_for: Option<String>,
     /// Its steps that are not settled.
     pub steps: Vec<Unsettled>,
-    /// Its steps that failed because of something that only a person can remove.
+    /// Its steps that failed because of an obstacle that only a person can remove.
     pub blocked: Vec<BlockedStep>,
     /// Events that were refused, newest last.
     pub refused: Vec<RefusedView>,
 }
 
-/// What is known of one step that is not settled.
+/// The state of a step that is not settled.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unsettled {
@@ -52,13 +52,13 @@ pub struct Unsettled {
     pub step: String,
     /// Its status.
     pub status: String,
-    /// What it waits for.
+    /// The condition that it waits for.
     pub waits_for: String,
-    /// Since when.
+    /// The start of the wait.
     pub since: Option<String>,
-    /// Until when.
+    /// The end of the wait, if it is known.
     pub until: Option<String>,
-    /// Who has it.
+    /// The worker or agent that has it.
     pub owner: String,
     /// Since when (wall clock).
     #[serde(skip)]
@@ -90,19 +90,19 @@ pub enum Wait {
     Outside,
 }
 
-/// A step that failed because of something that only a person can remove. Once that is done, a resume tries again.
+/// A step that failed because of an obstacle that only a person can remove. After that, a resume tries again.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlockedStep {
     /// The step.
     pub step: String,
-    /// What is in the way.
+    /// A description of the obstacle.
     pub message: String,
-    /// The checkout in which it is, if it is in one.
+    /// The checkout with the obstacle, if it is in one.
     pub checkout: Option<String>,
-    /// The files that are in the way, as far as they are known.
+    /// The files in the way, as far as they are known.
     pub files: Vec<String>,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -127,19 +127,19 @@ impl BlockedStep {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RefusedView {
-    /// When.
+    /// The time of the refusal.
     pub at: String,
-    /// What kind of thing.
+    /// The kind of the entity.
     pub entity: &'static str,
-    /// The step it belongs to.
+    /// The entity's step.
     pub step: Option<String>,
-    /// What was reported.
+    /// The reported event.
     pub event: &'static str,
-    /// By whom.
+    /// The actor that reported it.
     pub actor: &'static str,
     /// `superseded` or `illegal`.
     pub reason: &'static str,
-    /// The predicate that failed, or the status in which the event means nothing.
+    /// The predicate that failed, or the status in which the event is not allowed.
     pub detail: String,
     /// When (wall clock).
     #[serde(skip)]
@@ -288,7 +288,7 @@ impl View<'_> {
                 waiting.wait = Wait::Outside;
                 let run = self.known.id();
                 waiting.waits_for = format!(
-                    "its tasks, of which {} of {} are settled, and for `sprag board close {run}`",
+                    "its tasks ({} of {} are settled) and `sprag board close {run}`",
                     items.settled, items.total
                 );
                 waiting.owner = "the board's leader".into();
@@ -309,7 +309,7 @@ impl View<'_> {
             waiting.until_ms = (gate.timeout_at_ms > 0).then(|| self.wall(gate.timeout_at_ms));
             waiting.owner = match gate.kind {
                 GateKind::Question => format!("a person: sprag approve {} {}", gate.run, self.name(step.no)),
-                GateKind::Signal => format!("anybody: sprag signal {} {}", gate.run, gate.question),
+                GateKind::Signal => format!("a signal: sprag signal {} {}", gate.run, gate.question),
                 GateKind::Time => "the clock".into(),
             };
             return true;
@@ -375,7 +375,7 @@ impl View<'_> {
         match execution {
             None if busy && self.outside(step, &mut waiting) => {}
             None if step.rework_pending => {
-                waiting.waits_for = "the live work of the steps it sends back to end".into();
+                waiting.waits_for = "the running steps that it sends back to stop".into();
             }
             None => {
                 let own = self.task_needs.get(&step.no);
@@ -387,7 +387,8 @@ impl View<'_> {
                     .map(|other| format!("{} ({})", self.name(other.no), other.status()))
                     .collect();
                 waiting.wait = Wait::Needs;
-                waiting.waits_for = if open.is_empty() { "its run to go on".into() } else { open.join(", ") };
+                waiting.waits_for =
+                    if open.is_empty() { "its run to continue".into() } else { open.join(", ") };
                 waiting.owner = "nobody yet".into();
             }
             Some(row) => {
@@ -447,7 +448,7 @@ impl View<'_> {
     fn worker_for(&self, row: &ExecutionRow) -> String {
         let queue = &row.queue;
         if self.is_task(row.id.step) {
-            return format!("somebody who claims it: sprag task claim --queue {queue}");
+            return format!("a claimer: sprag task claim --queue {queue}");
         }
         // Claimers take tasks only, whatever queue they read.
         let serving: Vec<&WorkerRow> =
@@ -470,7 +471,7 @@ impl View<'_> {
         match (able.iter().copied().filter(is_there).count(), self.hosts.first()) {
             (0, Some(host)) => {
                 format!(
-                    "a worker on {host}, where the run's files are: {} would do, but not from elsewhere",
+                    "a worker on {host}, where the run's files are: {} would fit, but on another host",
                     able.len()
                 )
             }
@@ -516,7 +517,7 @@ fn being_made(app: &App, run: RunId) -> Result<Option<String>, Error> {
             holder.run,
             local(holder.since_unix_ms as i64)
         ),
-        None => "its worktree to be made".to_owned(),
+        None => "its worktree to be created".to_owned(),
     }))
 }
 

@@ -72,7 +72,7 @@ pub fn course(app: &App, run: RunId) -> Result<Course, Error> {
         false if !seen.works.is_empty() => Course::Works(seen.works),
         false if seen.waits.is_empty() => {
             // The run is between two steps; or it stays like this, where no process looks after it.
-            let what = format!("a process that looks after it: sprag resume {run}, or sprag worker");
+            let what = format!("a process that runs it: sprag resume {run}, or sprag worker");
             Course::Waits(vec![Waiting { run, step: None, what, is_gate: false, until_ms: None }])
         }
         false => Course::Waits(seen.waits),

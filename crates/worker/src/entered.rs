@@ -158,7 +158,7 @@ impl Entered {
         let remote = self.place.remote.clone()?;
         let sent = blocking(move || guest.send(&remote, &state, &Cancel::default())).await;
         sent.err().map(|error| {
-            tracing::warn!(%run, %path, step, %error, "the step's state was not sent");
+            tracing::warn!(%run, %path, step, %error, "the step's state was not pushed");
             format!("should this host be lost, the run cannot go on elsewhere with what this step has done: {error}")
         })
     }
@@ -180,7 +180,7 @@ impl Entered {
             let kept =
                 tokio::task::spawn_blocking(move || worktree.keep(&format!("run {run} goes on in it")));
             if let Ok(Err(error)) = kept.await {
-                tracing::warn!(%run, path = %path.display(), %error, "leaving a worktree");
+                tracing::warn!(%run, path = %path.display(), %error, "leaving a worktree failed");
             }
         }
         drop(live);

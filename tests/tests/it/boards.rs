@@ -305,7 +305,7 @@ fn e17_f2_a_report_that_stands_is_answered_again_and_no_other_takes_its_place() 
         server.post(&format!("/v1/tasks/{first}/{verb}"), &json!({})).problem(409, "reported");
     }
     let other = sandbox.sprag(["task", "done", &first]).expect(1);
-    assert!(other.stderr.contains("was reported as completed before"), "{other:?}");
+    assert!(other.stderr.contains("has already been reported as completed"), "{other:?}");
     // A failure too, also after the next try has begun.
     let failed =
         |reason: &str| server.post(&format!("/v1/tasks/{second}/fail"), &json!({ "reason": reason }));

@@ -58,8 +58,8 @@ fn e11_whoever_starts_a_run_over_http_or_mcp_is_told_of_uncommitted_changes() {
     let yaml = |head: &str| format!("name: told\n{head}\nsteps:\n  - {{id: one, run: 'true'}}\n");
     for (dirty, words, end) in [
         ("ignore", "not part of this run: 4 uncommitted changes", "completed"),
-        ("include", "this run begins with 4 uncommitted changes", "completed"),
-        ("refuse", "the run does not begin beside 4 uncommitted changes", "failed"),
+        ("include", "this run starts with 4 uncommitted changes", "completed"),
+        ("refuse", "the run does not start because of 4 uncommitted changes", "failed"),
     ] {
         let yaml = yaml(&tree(dirty));
         let http = server.post("/v1/runs", &json!({ "yaml": yaml })).expect(201).json();
@@ -158,7 +158,7 @@ fn e11_a_run_begins_with_uncommitted_changes_if_told_to_and_leaves_the_checkout_
     );
     let file = project.pipeline("includes", &tree("include"), &steps);
     let told = run(&project, &file).expect(0);
-    assert!(told.stderr.contains("this run begins with 4 uncommitted changes"), "{}", told.stderr);
+    assert!(told.stderr.contains("this run starts with 4 uncommitted changes"), "{}", told.stderr);
     let seen = project.sandbox.read("seen");
     assert_eq!(seen, " D gone.txt\n M shared.txt\n M staged.txt\n?? new.txt\nfirst\nmine\n");
     assert_eq!(project.sandbox.read("tries"), "first\nmine\n".repeat(2), "a retry begins with them too");

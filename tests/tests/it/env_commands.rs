@@ -319,7 +319,7 @@ fn env_gc_forgets_what_is_kept_for_old_runs() {
         said,
         [
             format!("4 recorded states, 0 starts, 1 fences of run {landed}"),
-            format!("saved work refs/sprag/salvage/{landed}-2 (a branch holds it)"),
+            format!("saved work refs/sprag/salvage/{landed}-2 (a branch contains it)"),
             format!("2 recorded states, 0 starts, 0 fences of run {lost}"),
         ]
     );

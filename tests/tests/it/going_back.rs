@@ -75,7 +75,7 @@ fn resume_keeps_what_a_done_step_did_beside_the_broken_one_and_says_so() {
     let run = project.sandbox.newest().expect("a run");
     project.sandbox.write("go", "");
     let told = project.sprag(["resume", &run]).expect(0);
-    assert!(told.stderr.contains("worked beside what is done again"), "{}", told.stderr);
+    assert!(told.stderr.contains("ran beside the steps that run again"), "{}", told.stderr);
     assert_eq!(project.sandbox.read("seen"), "done\n");
 }
 

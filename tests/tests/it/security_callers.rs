@@ -223,7 +223,7 @@ fn e04_hooks_are_not_sent_to_link_local_or_private_addresses() {
     server.run("steps:\n  - id: a\n    run: 'true'\n");
     until("it is parked", || !server.get(&format!("/v1/hooks/{hook}"))["parked"].is_null());
     let error = server.get(&format!("/v1/hooks/{hook}"))["error"].to_string();
-    assert!(error.contains("link-local") || error.contains("cannot find"), "{error}");
+    assert!(error.contains("link-local") || error.contains("cannot resolve"), "{error}");
     drop(server);
     let server = Server::start(&sandbox, &["--no-worker", "--allow-private-hooks"]);
     add(&server, "http://169.254.169.254/").problem(422, "invalid");

@@ -105,7 +105,7 @@ fn e05_an_open_data_directory_is_closed_with_a_message() {
     };
     everything(&data).iter().for_each(|path| open(path));
     let told = sandbox.sprag(["ls"]).expect(0);
-    assert!(told.stderr.contains("other users could look into") && told.stderr.contains("755"), "{told:?}");
+    assert!(told.stderr.contains("other users could read") && told.stderr.contains("755"), "{told:?}");
     assert_private(&data);
     assert!(sandbox.sprag(["logs", &run]).expect(0).stdout.contains("hello"));
     assert!(!sandbox.sprag(["ls"]).expect(0).stderr.contains("other users"), "once");

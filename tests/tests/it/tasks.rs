@@ -102,7 +102,7 @@ fn c06_only_the_holder_of_a_task_reports_and_only_once() {
     let task = claim(&sandbox);
     let refused = |args: &[&str]| {
         let told = sandbox.sprag(["task"].iter().chain(args)).expect(1);
-        let (lost, reported) = ("no longer yours", "was reported as completed before");
+        let (lost, reported) = ("no longer yours", "has already been reported as completed");
         assert!(told.stderr.contains(lost) || told.stderr.contains(reported), "{told:?}");
     };
     // Nobody can make one up: not with another fence, not without the store's signature.

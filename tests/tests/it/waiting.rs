@@ -162,7 +162,7 @@ fn e02_a_run_says_what_it_waits_for() {
     says(&backing_off, "waiting: flaky: its backoff, before attempt 2 until ");
     sandbox.pipeline("task", &[("review", "task: { queue: people, prompt: Look }")]);
     let unclaimed = sandbox.start(["run", "task.yaml"]);
-    says(&unclaimed, "waiting: review: somebody who claims it: sprag task claim --queue people");
+    says(&unclaimed, "waiting: review: a claimer: sprag task claim --queue people");
     let task = sandbox.json(["task", "claim", "--queue", "people", "--as", "ada", "--json"]);
     says(&unclaimed, "worker ada");
     sandbox.sprag(["task", "done", task["token"].as_str().expect("a token")]).expect(0);

@@ -34,7 +34,7 @@ pub async fn resolve_hook_host(
 ) -> Result<Vec<SocketAddr>, String> {
     let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port))
         .await
-        .map_err(|error| format!("cannot find {host}: {error}"))?
+        .map_err(|error| format!("cannot resolve {host}: {error}"))?
         .collect();
     let mut refused = None;
     let allowed: Vec<SocketAddr> = found

@@ -54,7 +54,7 @@ async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) ->
         .map_err(|error| format!("cannot connect to {}: {error}", target.authority))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
-        .map_err(|error| format!("cannot talk to {}: {error}", target.authority))?;
+        .map_err(|error| format!("cannot send to {}: {error}", target.authority))?;
     let driving = tokio::spawn(connection);
     let timestamp = (message.wall_ms / 1000).to_string();
     let request = Request::post(&target.path)
