@@ -309,7 +309,9 @@ impl View<'_> {
             waiting.until_ms = (gate.timeout_at_ms > 0).then(|| self.wall(gate.timeout_at_ms));
             waiting.owner = match gate.kind {
                 GateKind::Question => format!("a person: sprag approve {} {}", gate.run, self.name(step.no)),
-                GateKind::Signal => format!("a signal: sprag signal {} {}", gate.run, gate.question),
+                GateKind::Signal => {
+                    format!("a person or program: sprag signal {} {}", gate.run, gate.question)
+                }
                 GateKind::Time => "the clock".into(),
             };
             return true;

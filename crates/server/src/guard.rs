@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_told_from_its_port() {
+    fn a_host_and_its_port_are_split() {
         for (host, name) in [
             ("localhost:7717", "localhost"),
             ("localhost", "localhost"),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_tells_its_run() {
+    fn the_run_is_parsed_from_a_path() {
         assert_eq!(run_in("/v1/runs/abc/steps"), Some("abc"));
         assert_eq!(run_in("/v1/runs/abc"), Some("abc"));
         assert_eq!(run_in("/v1/runs/"), None);

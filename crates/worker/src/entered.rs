@@ -93,8 +93,8 @@ impl Entered {
         let visit = blocking(move || guest.enter(&Cancel::default())).await?;
         *self.visit() = Some(visit);
         Ok((!done?).then(|| {
-            "others work in the same worktree: it goes on with the files as they are, not with those from before \
-             the step"
+            "other steps run in the same worktree: this one continues with the current files, not with those from \
+             before the step"
                 .to_owned()
         }))
     }

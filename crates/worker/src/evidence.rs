@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_told() {
+    fn values_are_parsed_as_documented() {
         assert_eq!(read_as("a\n".into(), Format::Text), Ok(json!("a")));
         assert_eq!(read_as("[1, 2]\n".into(), Format::Json), Ok(json!([1, 2])));
         assert!(read_as("oops".into(), Format::Json).unwrap_err().starts_with("not JSON (expected value"));

@@ -71,7 +71,7 @@ fn forged(token: &str) -> String {
 }
 
 #[test]
-fn o01_a_command_is_not_reported_by_who_guesses_its_place() {
+fn o01_a_guessed_address_cannot_report_a_step() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "check",
@@ -92,7 +92,7 @@ fn o01_a_command_is_not_reported_by_who_guesses_its_place() {
 }
 
 #[test]
-fn o09_c08_without_any_server_the_tasks_of_the_dead_come_back() {
+fn o09_c08_without_a_server_tasks_of_dead_claimers_are_reclaimed() {
     let sandbox = Sandbox::new();
     sandbox.sprag(["board", "new", "b", "--attempts", "2", "--retry-delay", "1s"]).expect(0);
     sandbox.sprag(["task", "add", "b", "x"]).expect(0);
@@ -139,7 +139,7 @@ fn c09_a_board_hands_out_its_own_tasks_and_is_not_rewound() {
 }
 
 #[test]
-fn bad_input_is_told_and_changes_nothing() {
+fn bad_input_is_reported_and_changes_nothing() {
     let sandbox = Sandbox::new();
     board(&sandbox, "b", 1);
     let cases: &[(&[&str], i32, &str)] = &[
@@ -271,7 +271,7 @@ fn c06_l07_a_lost_token_is_refused_over_http_with_its_outcome() {
 }
 
 #[test]
-fn e17_f2_a_report_that_stands_is_answered_again_and_no_other_takes_its_place() {
+fn e17_f2_a_repeated_report_gets_the_same_answer_and_a_different_one_does_not_replace_it() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);
     server.post("/v1/boards", &json!({ "name": "b", "attempts": 2 })).expect(201);

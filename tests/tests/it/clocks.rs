@@ -12,7 +12,7 @@ fn waits(sandbox: &Sandbox, time: &str) -> std::path::PathBuf {
 
 /// The database's clock is put back by a day while a run waits.
 #[test]
-fn i17_a_database_clock_that_is_put_back_a_day_stops_no_wait() {
+fn i17_a_database_clock_that_is_set_back_a_day_stops_no_wait() {
     let postgres = Postgres::shared();
     let database = postgres.database();
     let schema = &database.schema;

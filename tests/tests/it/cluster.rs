@@ -141,7 +141,7 @@ fn o14_postgresql_killed_under_a_server_and_its_workers() {
 }
 
 #[test]
-fn a_doctor_looks_at_the_database_and_a_wrong_url_is_told_without_its_password() {
+fn doctor_checks_the_database_and_reports_a_wrong_url_without_its_password() {
     let machines = Machines::new();
     let told = machines.client.sprag(["doctor"]).expect(0);
     assert!(told.stdout.contains("PostgreSQL 1") && told.stdout.contains("fsync on"), "{}", told.stdout);
@@ -160,7 +160,7 @@ fn a_doctor_looks_at_the_database_and_a_wrong_url_is_told_without_its_password()
 
 /// From a step's end to the next step's start in another process: through a notification, without any polling.
 #[test]
-fn a_step_goes_on_in_another_process_within_milliseconds() {
+fn the_next_step_starts_in_another_process_within_milliseconds() {
     let machines = Machines::new();
     let Machines { server: on_server, client, .. } = &machines;
     let _server = Server::start(on_server, &["--no-worker"]);

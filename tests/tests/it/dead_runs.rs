@@ -30,7 +30,7 @@ fn until_left(project: &Project, run: &str) {
 }
 
 #[test]
-fn w09_a_run_killed_between_two_steps_gives_way_and_goes_on_later() {
+fn w09_a_run_killed_between_two_steps_releases_its_branch_and_can_be_resumed() {
     for directory_is_gone in [false, true] {
         let project = Project::new();
         let steps = "  - {id: a, run: 'echo a > a.txt; git add a.txt; git commit -qm mine; echo precious > precious.txt'}
@@ -93,7 +93,7 @@ fn w09_a_run_that_waits_at_a_gate_without_a_process_is_not_dead() {
 }
 
 #[test]
-fn w09_what_was_asked_to_be_kept_keeps_its_branch() {
+fn w09_a_kept_worktree_keeps_its_branch() {
     let project = Project::new();
     let kept = "environment: {worktree: {branch: wanted, keep: always}}";
     let run = project.run(&project.pipeline("kept", kept, "  - {id: a, run: 'echo a > a.txt'}"), 0);

@@ -82,7 +82,7 @@ fn e05_units_keep_the_data_to_the_services_user() {
 }
 
 #[test]
-fn units_start_the_program_with_what_it_knows() {
+fn units_start_the_program_with_options_that_exist() {
     let sandbox = Sandbox::new();
     for name in SERVICES {
         let service = section(&unit(name), "Service");

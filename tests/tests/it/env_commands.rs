@@ -288,7 +288,7 @@ fn env_gc_does_what_its_dry_run_says() {
 }
 
 #[test]
-fn env_gc_forgets_what_is_kept_for_old_runs() {
+fn env_gc_deletes_refs_of_old_runs() {
     let project = Project::new();
     let steps = "  - {id: work, run: 'echo x > x.txt; git add .; git commit -qm x; echo more > more.txt'}
   - {id: land, needs: [work], land: main}";

@@ -64,7 +64,7 @@ fn resume_after_a_cancel_inside_a_child_run_begins_with_the_files_from_before_th
 }
 
 #[test]
-fn resume_keeps_what_a_done_step_did_beside_the_broken_one_and_says_so() {
+fn resume_keeps_changes_of_a_done_parallel_step_and_says_so() {
     let project = Project::new();
     let steps = "  - {id: broken, needs: [], run: 'touch $OUT/begun; echo half > half.txt; until [ -e $OUT/beside ]; do sleep 0.02; done; test -e $OUT/go'}
   - {id: beside, needs: [], run: 'until [ -e $OUT/begun ]; do sleep 0.02; done; echo done > beside.txt'}
@@ -114,7 +114,7 @@ fn e10_a_recorded_state_that_is_gone_is_an_error_that_names_it() {
 }
 
 #[test]
-fn e10_a_run_whose_worktree_and_states_are_gone_does_not_go_on_with_its_base() {
+fn e10_a_run_whose_worktree_and_states_are_gone_does_not_continue_from_its_base() {
     let project = Project::new();
     let steps = "  - {id: a, run: 'echo a > log.txt'}
   - {id: ask, needs: [a], gate: {ask: 'go on?'}}

@@ -85,7 +85,7 @@ fn stop<const N: usize>(workers: [Started; N]) {
 }
 
 #[test]
-fn a_run_goes_on_elsewhere_from_what_a_remote_has() {
+fn a_run_continues_elsewhere_from_the_state_on_a_remote() {
     let Some(machines) = Machines::new() else { return };
     let run = machines.begin("{ base: main, remote: origin }");
     machines.lose_the_east();
@@ -127,7 +127,7 @@ fn a_run_that_no_remote_knows_waits_for_its_host() {
 }
 
 #[test]
-fn a_run_whose_state_never_reached_the_remote_is_not_begun_anew_without_it() {
+fn a_run_whose_state_never_reached_the_remote_does_not_start_without_it() {
     let Some(machines) = Machines::new() else { return };
     let hooks = machines.client.path("origin.git/hooks/pre-receive");
     std::fs::write(&hooks, "#!/bin/sh\necho no room\nexit 1\n").expect("a hook");
@@ -151,7 +151,7 @@ fn a_run_whose_state_never_reached_the_remote_is_not_begun_anew_without_it() {
 }
 
 #[test]
-fn what_was_lost_with_its_host_is_not_listed_for_ever() {
+fn environments_of_a_lost_host_are_not_listed_for_ever() {
     let Some(machines) = Machines::new() else { return };
     let run = machines.begin("{ base: main, remote: origin }");
     machines.lose_the_east();

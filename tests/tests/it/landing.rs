@@ -52,7 +52,7 @@ fn land_by_rebase_merge_and_squash() {
 }
 
 #[test]
-fn land_what_was_not_committed() {
+fn land_commits_uncommitted_changes() {
     let project = Project::new();
     let steps = "  - {id: work, run: 'echo new > new.txt; echo changed > shared.txt'}\n  - {id: land, needs: [work], land: {into: main, message: All of it}}";
     project.run(&project.pipeline("lands", TREE, steps), 0);

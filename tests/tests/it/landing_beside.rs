@@ -35,7 +35,7 @@ fn e01_a_persons_next_commit_undoes_nothing_that_landed() {
 }
 
 #[test]
-fn e01_staged_unstaged_and_untracked_changes_stay_as_they_are() {
+fn e01_staged_unstaged_and_untracked_changes_stay_unchanged() {
     let project = Project::new();
     for name in ["staged.txt", "unstaged.txt", "both.txt", "gone.txt"] {
         project.commit(name, "first\n");
@@ -200,7 +200,7 @@ fn e01_every_checkout_of_the_branch_follows_or_none_does() {
 }
 
 #[test]
-fn e01_a_landing_that_is_killed_while_a_checkout_follows_is_told_of_and_repaired() {
+fn e01_a_landing_killed_while_it_updates_a_checkout_is_reported_and_repaired() {
     for by_resume in [false, true] {
         let project = Project::new();
         // The checkout is being written when the process is killed.
@@ -241,7 +241,7 @@ fn e01_a_landing_that_is_killed_while_a_checkout_follows_is_told_of_and_repaired
 }
 
 #[test]
-fn e01_a_checkout_that_something_else_left_behind_is_told_of_with_its_repair() {
+fn e01_a_checkout_left_behind_is_reported_with_its_repair() {
     let project = Project::new();
     project.commit("words.txt", "one\n");
     let steps = "  - {id: work, run: 'echo two >> words.txt; echo new > new.txt; rm shared.txt'}\n  - {id: land, needs: [work], land: main}";

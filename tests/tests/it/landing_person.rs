@@ -154,7 +154,7 @@ fn land(project: &Project, file: &Path, n: usize) {
 }
 
 #[test]
-fn e01_a_person_who_uses_git_beside_sixty_landings_loses_nothing_and_undoes_nothing() {
+fn e01_a_persons_git_during_sixty_landings_loses_and_undoes_nothing() {
     let count = nightly(60, 240);
     let project = Project::new();
     project.commit("slots.txt", &slots(count));

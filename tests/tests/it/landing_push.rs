@@ -73,7 +73,7 @@ fn e01_a_colleagues_commit_that_was_only_fetched_stays_on_the_remote() {
 }
 
 #[test]
-fn push_takes_along_what_only_the_local_branch_has() {
+fn push_includes_commits_that_only_the_local_branch_has() {
     let team = Team::new();
     team.project.commit("mine.txt", "not pushed yet\n");
     team.project.run(&lands(&team.project, "lands", "{into: main, push: origin}"), 0);
@@ -149,7 +149,7 @@ fn push_to_a_remote_that_cannot_be_reached() {
 }
 
 #[test]
-fn push_that_the_remote_refuses_is_told_and_moves_nothing_where_it_is_required() {
+fn a_refused_push_is_reported_and_moves_nothing_if_it_is_required() {
     let team = Team::new();
     let hook = team.remote.join("hooks/pre-receive");
     fs::write(&hook, "#!/bin/sh\necho no entry >&2; exit 1\n").expect("a hook");

@@ -56,7 +56,7 @@ fn endless(
 type EndlessFuture = std::pin::Pin<Box<dyn Future<Output = Result<serde_json::Value, CallError>> + Send>>;
 
 #[tokio::test]
-async fn handlers_get_what_they_are_called_with_and_return_outputs() {
+async fn handlers_get_their_input_and_return_outputs() {
     let sandbox = Sandbox::new();
     let engine = Engine::builder(sandbox.data())
         .handler("sum", |call: Call| async move {
@@ -213,7 +213,7 @@ async fn the_stream_of_events_has_no_gap() {
 }
 
 #[tokio::test]
-async fn a_shutdown_finishes_what_goes_on_and_the_next_engine_goes_on() {
+async fn a_shutdown_finishes_running_steps_and_the_next_engine_continues() {
     let sandbox = Sandbox::new();
     let (began, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let calls = Arc::new(Mutex::new(Vec::new()));

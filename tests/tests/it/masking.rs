@@ -104,7 +104,7 @@ fn e06_webhooks_streams_and_endpoints_tell_no_secret() {
 
 /// Steps need the files that are handed on as they are. One that holds a secret is not served.
 #[test]
-fn e06_a_file_with_a_secret_is_handed_on_and_not_served() {
+fn e06_a_file_with_a_secret_is_passed_on_and_not_served() {
     const KEY: &str = "k3y-0f-th3-api";
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);

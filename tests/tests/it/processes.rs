@@ -86,7 +86,7 @@ fn a_hundred_runs_share_one_file() {
 }
 
 #[test]
-fn c03_what_is_more_urgent_is_claimed_first() {
+fn c03_a_higher_priority_is_claimed_first() {
     let sandbox = Sandbox::new();
     for (name, priority) in [("low", -1), ("middle", 0), ("high", 7)] {
         sandbox.pipeline(name, &[("a", &format!("priority: {priority}\nrun: echo {name} >> ran"))]);

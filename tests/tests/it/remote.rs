@@ -68,7 +68,7 @@ fn completed() -> Value {
 }
 
 #[test]
-fn o01_what_a_worker_did_not_receive_is_refused() {
+fn o01_a_report_of_an_unreceived_execution_is_refused() {
     let scene = Scene::new();
     scene.sandbox.pipeline("one", &[("a", "run: 'true'")]);
     let run = scene.detach("one");
@@ -208,7 +208,7 @@ fn o05_a_cancel_that_races_hand_off_has_one_outcome() {
 }
 
 #[test]
-fn o08_o09_a_worker_that_is_killed_is_replaced_and_what_it_says_late_is_refused() {
+fn o08_o09_a_killed_worker_is_replaced_and_its_late_report_is_refused() {
     let scene = Scene::new();
     scene.sandbox.pipeline("one", &[("a", SECOND_TIME)]);
     let run = scene.detach("one");
@@ -231,7 +231,7 @@ fn o08_o09_a_worker_that_is_killed_is_replaced_and_what_it_says_late_is_refused(
 }
 
 #[test]
-fn o12_a_worker_that_is_asked_to_stop_finishes_what_it_has() {
+fn o12_a_worker_that_is_asked_to_stop_finishes_its_steps() {
     let scene = Scene::new();
     let steps = [
         ("a", "run: echo in >> ran; until [ -e go ]; do sleep 0.1; done; echo out >> ran"),
@@ -394,7 +394,7 @@ fn a_log_is_whole_and_in_order_after_cuts() {
 }
 
 #[test]
-fn a_wrong_token_a_wrong_scope_and_a_strange_server_are_told() {
+fn a_wrong_token_a_wrong_scope_and_a_foreign_server_are_reported() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);
     let url = format!("http://{}", server.addr);
@@ -435,7 +435,7 @@ fn a_wrong_token_a_wrong_scope_and_a_strange_server_are_told() {
 }
 
 #[test]
-fn secrets_are_the_workers_own_its_token_is_nobodys_and_a_missing_repository_is_told() {
+fn a_remote_workers_secrets_token_and_missing_repository() {
     let scene = Scene::new();
     let steps = "  - id: a\n    secrets: [PASSWORD]\n    run: echo $PASSWORD; echo token=$SPRAG_TOKEN.\n";
     scene.sandbox.yaml("secret", &format!("name: secret\nsteps:\n{steps}"));

@@ -44,7 +44,7 @@ fn stop(worker: Started) -> String {
 }
 
 #[test]
-fn e16_f1_a_log_that_arrives_late_is_told_of_kept_and_whole_in_the_end() {
+fn e16_f1_a_late_log_is_reported_kept_and_finally_complete() {
     let scene = Scene::new();
     let sandbox = &scene.sandbox;
     sandbox.pipeline("loud", &[("a", LOUD)]);
@@ -163,7 +163,7 @@ fn unknown_run(no: u64) -> String {
 }
 
 #[test]
-fn f4_every_folder_is_tidied_and_what_a_forgotten_run_handed_on_goes_with_it() {
+fn f4_every_folder_is_cleaned_up_with_the_output_files_of_deleted_runs() {
     let scene = Scene::new();
     let sandbox = &scene.sandbox;
     let file = "outputs: { out: out.txt }\nrun: echo made > out.txt";
@@ -197,7 +197,7 @@ fn f4_every_folder_is_tidied_and_what_a_forgotten_run_handed_on_goes_with_it() {
 
 /// The files of one server's runs are none of another's business.
 #[test]
-fn f4_another_server_tidies_nothing_away() {
+fn f4_another_server_deletes_nothing() {
     let (first, second) = (Scene::new(), Scene::new());
     let sandbox = &first.sandbox;
     sandbox.pipeline("makes", &[("a", "outputs: { out: out.txt }\nrun: echo made > out.txt")]);

@@ -25,7 +25,7 @@ fn rustix_uid(uid: u32) -> bool {
 const HELLO: &str = "steps:\n  - id: say\n    run: echo hello\n";
 
 #[test]
-fn e05_every_request_shows_a_token_and_the_data_directory_has_one() {
+fn e05_every_request_needs_a_token_and_the_data_directory_has_one() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     for path in ["/healthz", "/readyz", "/openapi.json"] {

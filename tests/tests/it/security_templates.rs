@@ -146,7 +146,7 @@ fn e03_no_schema_ends_or_freezes_the_server() {
 
 /// A step whose texts have killed three processes in a row fails with that reason; others go on.
 #[test]
-fn e03_a_step_that_has_killed_three_processes_is_not_filled_in_again() {
+fn e03_a_step_that_has_killed_three_processes_is_not_rendered_again() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "poison",

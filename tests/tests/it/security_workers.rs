@@ -292,7 +292,7 @@ fn e04_a_remote_worker_is_on_no_host_but_its_tokens() {
 }
 
 #[test]
-fn e04_what_a_worker_says_of_its_environment_is_checked() {
+fn e04_the_environment_that_a_worker_reports_is_checked() {
     let scene = Scene::new();
     let run = scene.run_away();
     let worker = scene.liar('a');

@@ -136,7 +136,7 @@ fn l07_a_refused_transition_is_409_with_its_outcome() {
 }
 
 #[test]
-fn a_version_that_was_seen_is_insisted_on() {
+fn if_match_refuses_a_changed_version() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     let run = server.run(WAITS);
@@ -152,7 +152,7 @@ fn a_version_that_was_seen_is_insisted_on() {
 }
 
 #[test]
-fn runs_go_on_from_where_they_were() {
+fn runs_are_resumed_retried_rewound_and_forked() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     let flag = sandbox.path("flag");
@@ -510,7 +510,7 @@ fn nothing_under_v1_is_open_and_nothing_is_changed_by_a_reader() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told() {
+fn an_address_in_use_is_reported() {
     let sandbox = Sandbox::new();
     let taken = Server::start(&sandbox, &[]);
     let refused = sandbox.sprag(["serve", "--listen", &taken.addr.to_string()]).expect(1);

@@ -124,7 +124,7 @@ fn messages_are_signed_and_come_in_order() {
 }
 
 #[test]
-fn a_dead_hook_is_parked_and_delays_nobody_and_is_tried_again() {
+fn a_dead_hook_is_parked_delays_no_other_and_can_be_retried() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--hook-tries", "3"]);
     let good = Listener::start(200);
@@ -183,7 +183,7 @@ fn of_two_servers_one_delivers_and_the_other_takes_over() {
 }
 
 #[test]
-fn what_cannot_be_a_hook_is_refused() {
+fn an_invalid_hook_is_refused() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);
     for body in [

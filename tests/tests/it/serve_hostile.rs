@@ -299,7 +299,7 @@ fn a_page_that_has_its_name_point_here_is_refused() {
 }
 
 #[test]
-fn who_asks_too_often_is_told_when_to_come_back() {
+fn a_rate_limited_caller_is_told_when_to_retry() {
     let sandbox = Sandbox::new();
     let token = |name: &str| {
         let made = sandbox.json(["token", "new", name, "--json"]);

@@ -15,7 +15,7 @@ fn running(project: &Project, run: &str) -> usize {
 }
 
 #[test]
-fn a_second_process_begins_when_the_setup_is_done_and_both_record_what_they_leave() {
+fn a_second_process_starts_after_the_setup_and_both_record_their_files() {
     let project = Project::new();
     let setup = format!("echo set >> $OUT/setups; {}; echo made > ignored.setup", wait_for("go"));
     let steps = "  - {id: a, needs: [], run: 'cat ignored.setup >> $OUT/seen; echo a > a.txt'}
@@ -87,7 +87,7 @@ fn a_further_try_takes_no_files_from_a_step_of_another_process() {
 }
 
 #[test]
-fn the_process_that_has_the_worktree_is_killed_and_the_other_goes_on() {
+fn a_worktree_owner_is_killed_and_the_other_process_continues() {
     let project = Project::new();
     let steps = format!(
         "  - {{id: a, needs: [], run: 'touch $OUT/a-begun; sleep 300'}}

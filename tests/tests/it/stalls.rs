@@ -132,7 +132,7 @@ con.execute('VACUUM')
 
 /// A backup only reads, in steps: nobody waits for it, however long it takes, and what it has taken is whole.
 #[test]
-fn e15_a_backup_that_takes_longer_than_the_lease_holds_nobody_up() {
+fn e15_a_backup_longer_than_the_lease_blocks_no_process() {
     let sandbox = Sandbox::new();
     let (mut worker, run) = working(&sandbox);
     let script = "
@@ -235,7 +235,7 @@ fn e15_a_step_that_ends_while_the_disk_is_full_is_reported_when_there_is_room() 
 }
 
 #[test]
-fn e15_a_step_that_goes_on_while_the_disk_is_full_keeps_its_lease() {
+fn e15_a_step_that_runs_while_the_disk_is_full_keeps_its_lease() {
     let sandbox = Sandbox::new();
     let Some(disk) = Disk::mount(&sandbox.data(), "8m") else { return };
     let (mut worker, run) = working(&sandbox);

@@ -110,7 +110,7 @@ fn e06_credentials_are_in_no_process_of_a_worker_for_a_server() {
 }
 
 #[test]
-fn e06_a_foreground_run_inherits_what_is_no_other_steps_secret() {
+fn e06_a_foreground_run_does_not_inherit_secrets_of_other_steps() {
     let sandbox = Sandbox::new();
     let given = looking(&sandbox, "given", "    secrets: [DEPLOY_KEY]\n");
     let (other, nephew) = (looking(&sandbox, "other", ""), looking(&sandbox, "nephew", ""));

@@ -142,7 +142,7 @@ fn c06_a_claim_that_lapsed_is_refused() {
 }
 
 #[test]
-fn a_task_of_a_cancelled_run_is_told_so() {
+fn the_holder_of_a_task_learns_that_its_run_was_cancelled() {
     let (sandbox, run, running) = reviewed();
     let task = claim(&sandbox);
     sandbox.sprag(["cancel", &run]).expect(0);
@@ -175,7 +175,7 @@ fn c01_items_of_a_fan_out_are_tasks_of_their_own() {
 }
 
 #[test]
-fn a_run_that_was_left_to_workers_goes_on_after_an_answer_although_somebody_claimed_tasks() {
+fn a_detached_run_continues_after_an_answer_although_its_tasks_are_claimed() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "both",

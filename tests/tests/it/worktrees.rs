@@ -221,7 +221,7 @@ fn w08_the_worktree_of_a_failed_or_cancelled_run_goes_and_others_stay() {
 }
 
 #[test]
-fn w10_a_leftover_path_is_not_used_as_it_is() {
+fn w10_a_leftover_path_is_not_reused() {
     let project = Project::new();
     let file = project.pipeline("own", "environment: {worktree: {}}", "  - {id: a, run: 'ls > $OUT/files'}");
     let first = project.run(&file, 0);
@@ -268,7 +268,7 @@ fn w12_a_fan_out_with_environments_of_their_own_beside_three_runs() {
 }
 
 #[test]
-fn w13_log_lines_and_events_tell_run_and_place() {
+fn w13_log_lines_and_events_have_run_and_path() {
     let project = Project::new();
     let file = project.pipeline("own", "environment: {worktree: {}}", "  - {id: a, run: 'exit 3'}");
     let mut command = project.sandbox.command([OsStr::new("run"), file.as_os_str()]);
@@ -303,7 +303,7 @@ fn w13_log_lines_and_events_tell_run_and_place() {
 }
 
 #[test]
-fn w13_events_tell_why_a_worktree_could_not_be_made() {
+fn w13_events_have_the_reason_of_a_failed_worktree() {
     let project = Project::new();
     let head = "environment: {worktree: {base: nowhere}}";
     let run = project.run(&project.pipeline("own", head, "  - {id: a, run: 'true'}"), 100);
@@ -317,7 +317,7 @@ fn w13_events_tell_why_a_worktree_could_not_be_made() {
 }
 
 #[test]
-fn a_worker_tells_its_figures_when_it_stops() {
+fn a_worker_prints_its_figures_when_it_stops() {
     let project = Project::new();
     let file = worktrees(&project);
     for _ in 0..2 {

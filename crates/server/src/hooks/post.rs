@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_what_anybody_can_compute() {
+    fn a_signature_is_a_plain_hmac() {
         // printf '1700000000.{}' | openssl dgst -sha256 -hmac 'a secret of sixteen'
         assert_eq!(
             signature("a secret of sixteen", "1700000000", b"{}"),

@@ -10,7 +10,7 @@ fn described() -> Value {
 }
 
 #[test]
-fn the_description_is_the_one_that_is_kept() {
+fn the_openapi_file_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
     let text = format!("{:#}\n", described());
     if std::env::var_os("SPRAG_GEN").is_some() {

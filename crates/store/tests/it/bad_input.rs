@@ -221,7 +221,7 @@ fn a_disk_that_is_full_while_opening_leaves_a_file_that_opens_later() {
 }
 
 #[test]
-fn what_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_not_a_database_is_refused_and_stays_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(FILE_NAME);
     let garbage = vec![b'g'; 10_000];
@@ -292,7 +292,7 @@ fn processes_that_open_a_new_file_at_once_all_succeed() {
 }
 
 #[test]
-fn a_damaged_page_is_told_of_and_nothing_is_written_over_it() {
+fn a_damaged_page_is_reported_and_not_overwritten() {
     const PAGE: usize = 4096;
     let (folder, file, _) = used_store();
     let whole = std::fs::read(&file).unwrap();
@@ -375,7 +375,7 @@ fn a_locked_file_is_waited_for_until_the_deadline_by_all_at_once() {
 }
 
 #[test]
-fn a_new_file_that_somebody_has_locked_is_waited_for_until_the_deadline() {
+fn opening_a_new_file_waits_for_a_lock_until_the_deadline() {
     const BUSY_MS: u64 = 300;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(FILE_NAME);
@@ -389,7 +389,7 @@ fn a_new_file_that_somebody_has_locked_is_waited_for_until_the_deadline() {
 }
 
 #[test]
-fn p07_an_unknown_status_is_told_with_its_row_and_holds_up_no_other_run() {
+fn p07_an_unknown_status_is_reported_with_its_row_and_blocks_no_other_run() {
     let (folder, file, run) = used_store();
     let store = Store::open(folder.path()).unwrap();
     for (table, entity) in

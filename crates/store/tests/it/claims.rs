@@ -127,7 +127,7 @@ fn o06_a_doubled_hand_off_message_runs_once() {
 }
 
 #[test]
-fn an_orphaned_run_is_reserved_to_whoever_takes_it_over() {
+fn an_orphaned_run_is_reserved_for_the_process_that_takes_it_over() {
     on_every_store(|store, _| async move {
         let mut new = store.person().new_run(sequence(1));
         new.pin = Some(5);
@@ -211,7 +211,7 @@ fn c03_a_second_hand_over_keeps_its_place_in_line() {
 }
 
 #[test]
-fn a_run_is_given_back_to_its_own_worker_only_if_it_is_nobodys() {
+fn a_run_returns_to_its_own_worker_only_if_it_is_not_reserved() {
     on_every_store(|store, _| async move {
         let mut new = store.person().new_run(sequence(1));
         new.pin = Some(5);

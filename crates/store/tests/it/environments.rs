@@ -50,7 +50,7 @@ async fn end(store: &Store) {
 
 /// Two workers start steps of one run at once: the second looks before the first has made the worktree, and asks after.
 #[test]
-fn w10_a_look_from_before_an_environment_was_ready_does_not_have_it_made_again() {
+fn w10_an_outdated_look_does_not_create_a_ready_environment_again() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;
         assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
@@ -69,7 +69,7 @@ fn w10_a_look_from_before_an_environment_was_ready_does_not_have_it_made_again()
 }
 
 #[test]
-fn one_whose_host_was_lost_is_made_elsewhere_and_what_comes_late_from_there_changes_nothing() {
+fn an_environment_of_a_lost_host_is_rebuilt_elsewhere_and_late_reports_change_nothing() {
     on_every_store(|store, _| async move {
         let worker = NewWorker {
             id: MAKER,
@@ -123,7 +123,7 @@ fn l10_a_provision_that_succeeds_too_late_revives_nothing() {
 }
 
 #[test]
-fn i10_what_became_of_making_it_was_never_heard() {
+fn i10_an_environment_whose_creator_lost_the_answer_is_recovered() {
     on_every_store(|store, _| async move {
         register(&store, MAKER).await;
         let run = create(&store, &sequence(1)).await;
@@ -203,7 +203,7 @@ fn l14_the_failure_of_a_former_attempt_is_superseded() {
 }
 
 #[test]
-fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
+fn w13_the_journal_shows_the_removal_of_an_environment() {
     on_every_store(|store, _| async move {
         let run = ready(&store).await;
         end(&store).await;

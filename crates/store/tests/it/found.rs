@@ -74,7 +74,7 @@ fn i03_a_queued_run_that_is_cancelled_counts_its_steps_rightly() {
 
 /// An environment that is made anew on another host is on that host from then on.
 #[test]
-fn i23_an_environment_that_is_made_anew_elsewhere_is_there() {
+fn i23_an_environment_rebuilt_on_another_host_names_that_host() {
     on_every_store(|store, _| async move {
         register(&store, 7, "a").await;
         register(&store, 8, "b").await;
@@ -94,7 +94,7 @@ fn i23_an_environment_that_is_made_anew_elsewhere_is_there() {
 
 /// A run that is reserved to a worker of one host, and whose files are on another: whoever works there gets it.
 #[test]
-fn i20_what_is_reserved_to_one_who_cannot_come_goes_to_others() {
+fn i20_a_run_reserved_for_a_worker_without_its_files_goes_to_others() {
     on_every_store(|store, _| async move {
         register(&store, 7, "a").await;
         register(&store, 8, "b").await;
@@ -118,7 +118,7 @@ fn i20_what_is_reserved_to_one_who_cannot_come_goes_to_others() {
 
 /// A run that is reserved to a process which died before anybody had heard of it goes to others.
 #[test]
-fn i20_what_is_reserved_to_one_who_was_never_there_goes_to_others() {
+fn i20_a_run_reserved_for_an_unregistered_worker_goes_to_others() {
     on_every_store(|store, _| async move {
         register(&store, 8, "b").await;
         let mut new = store.person().new_run(sequence(1));
@@ -167,7 +167,7 @@ fn i16_i17_the_bound_of_a_child_run_ends_with_it() {
 
 /// An operation that fails takes back everything, also what it wrote to the outbox.
 #[test]
-fn p09_what_could_not_be_written_off_is_still_to_be_done() {
+fn p09_an_effect_that_was_not_marked_as_done_runs_again() {
     on_every_store(|store, _| async move {
         create(&store, &sequence(1)).await;
         let only = claim(&store, 1).await;

@@ -64,7 +64,7 @@ fn a_step_goes_to_a_worker_that_has_all_it_asks_for() {
 }
 
 #[test]
-fn one_that_nobody_may_have_does_not_keep_others_from_those_behind_it() {
+fn an_unclaimable_execution_does_not_block_those_behind_it() {
     on_every_store(|store, _| async move {
         register(&store, 1, "").await;
         for _ in 0..8 {
@@ -78,7 +78,7 @@ fn one_that_nobody_may_have_does_not_keep_others_from_those_behind_it() {
 }
 
 #[test]
-fn what_is_reserved_to_a_process_is_its_own_whatever_it_has() {
+fn a_reserved_execution_ignores_labels() {
     on_every_store(|store, _| async move {
         register(&store, 1, "").await;
         let mut new = store.person().new_run(plan());

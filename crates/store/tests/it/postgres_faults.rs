@@ -260,7 +260,7 @@ impl Gate {
 /// One of PostgreSQL's processes dies while it commits; the others are ended, what was not on the disk is undone, and
 /// the numbers of undone transactions are given again to others, which do commit.
 #[test]
-fn o14_the_number_of_a_transaction_that_a_crash_undid_is_not_taken_for_its_commit() {
+fn o14_a_reused_transaction_number_does_not_count_as_a_commit() {
     const ROUNDS: u64 = 6;
     // A commit waits a moment before the disk is asked, and nobody else asks meanwhile.
     let server = Postgres::start(&["commit_delay = 100000", "commit_siblings = 0", "wal_writer_delay = 10s"]);

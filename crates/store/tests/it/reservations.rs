@@ -21,7 +21,7 @@ fn new_worker(id: Id, host: &str) -> NewWorker {
 
 /// A reservation is looked at whatever became of the worker, and whenever it was made.
 #[test]
-fn i20_a_run_that_is_reserved_to_one_who_is_gone_is_found_and_freed() {
+fn i20_a_run_reserved_for_a_lost_worker_is_freed() {
     on_every_store(|store, _| async move {
         let reserved = async |pin: Id| {
             let mut new = store.person().new_run(sequence(2));
@@ -50,7 +50,7 @@ fn i20_a_run_that_is_reserved_to_one_who_is_gone_is_found_and_freed() {
 /// The worker of a run registers in the transaction that makes the run, takes it over or goes on with it: so it does not if
 /// that is refused.
 #[test]
-fn i20_a_worker_registers_with_its_run_or_not_at_all() {
+fn i20_a_worker_registers_in_the_transaction_of_its_run() {
     on_every_store(|store, _| async move {
         let worker = |id: Id| new_worker(id, "a");
         let there = || look(&store, |db| db.workers()).iter().map(|row| row.id).collect::<Vec<_>>();
@@ -92,7 +92,7 @@ fn i20_a_worker_registers_with_its_run_or_not_at_all() {
 
 /// A process does all steps of its run itself, whatever queue they name; tasks are for whoever claims them.
 #[test]
-fn what_is_reserved_is_found_in_every_queue_but_tasks_are_anyones() {
+fn a_reserved_execution_is_claimed_from_every_queue_but_tasks_are_not_reserved() {
     on_every_store(|store, _| async move {
         let step = |id: &str, queue: &str, work| PlanStep {
             queue: queue.into(),

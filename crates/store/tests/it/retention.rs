@@ -65,7 +65,7 @@ fn is_there(store: &Store, run: RunId) -> bool {
 }
 
 #[test]
-fn what_ended_long_ago_goes_with_all_that_was_its_own() {
+fn an_old_run_is_deleted_with_all_its_rows() {
     on_every_store(|store, clock| async move {
         let plan = sequence(3);
         let old = create(&store, &plan).await;
@@ -97,7 +97,7 @@ fn what_ended_long_ago_goes_with_all_that_was_its_own() {
 }
 
 #[test]
-fn i26_no_number_of_the_journal_is_given_again() {
+fn i26_no_journal_number_is_reused() {
     on_every_store(|store, clock| async move {
         let run = create(&store, &sequence(1)).await;
         complete(&store, run).await;
@@ -140,7 +140,7 @@ fn a_key_is_kept_for_as_long_as_its_starter_may_repeat_the_request() {
 }
 
 #[test]
-fn a_run_goes_with_its_children_and_a_key_is_free_again() {
+fn retention_deletes_a_run_with_its_children_and_frees_its_key() {
     on_every_store(|store, clock| async move {
         let store = Plain::on(store);
         let inner = serde_json::to_value(&*sequence(1)).unwrap();
@@ -182,7 +182,7 @@ async fn untold(store: &Store, hook: i64) -> RunId {
 }
 
 #[test]
-fn what_a_hook_has_not_been_told_of_stays_for_a_week() {
+fn runs_that_a_hook_has_not_received_stay_for_a_week() {
     on_every_store(|store, clock| async move {
         let run = untold(&store, 7).await;
         clock.advance(6 * DAY_MS);
@@ -200,7 +200,7 @@ fn what_a_hook_has_not_been_told_of_stays_for_a_week() {
 }
 
 #[test]
-fn a_broker_that_was_tried_once_holds_nothing_back_after_a_day() {
+fn a_broker_that_no_process_uses_keeps_no_run_after_a_day() {
     on_every_store(|store, clock| async move {
         let run = untold(&store, HookRow::RELAY).await;
         clock.advance(DAY_MS / 2);
@@ -235,7 +235,7 @@ fn a_page_at_a_time_comes_to_the_end() {
 }
 
 #[test]
-fn a_run_that_goes_on_again_after_the_look_stays() {
+fn a_run_that_is_resumed_after_the_check_is_not_deleted() {
     on_every_store(|store, clock| async move {
         let run = create(&store, &sequence(2)).await;
         complete(&store, run).await;
@@ -313,7 +313,7 @@ fn rows_and_bytes(path: &std::path::Path) -> (i64, i64) {
 /// What happens between two looks at the clock is bounded, so that one small transaction on SQLite takes a few
 /// milliseconds whatever runs hold: many steps, large outputs, many children, a large board.
 #[test]
-fn e12_one_part_of_forgetting_is_bounded_in_rows_and_bytes() {
+fn e12_one_part_of_retention_is_bounded_in_rows_and_bytes() {
     const MOST_ROWS: i64 = 250;
     const MOST_BYTES: i64 = 256 << 10;
     const OUTPUT: usize = 64 << 10;
@@ -431,7 +431,7 @@ async fn forgetting_us(store: &Store, before_ms: i64) -> (u64, u64) {
 
 /// A run costs the same in a large store as in a small one, and no transaction works for 20 ms.
 #[test]
-fn e12_forgetting_is_linear_and_its_transactions_are_short() {
+fn e12_retention_is_linear_and_its_transactions_are_short() {
     const FEW: usize = 300;
     const MANY: usize = 6_000;
     const LONGEST_US: u64 = 20_000;

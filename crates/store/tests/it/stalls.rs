@@ -14,7 +14,7 @@ const LEASE_MS: i64 = 1_000;
 const STALL: Duration = Duration::from_millis(3_500);
 
 #[test]
-fn e15_the_first_to_write_after_a_stall_prolongs_leases_once() {
+fn e15_the_first_write_after_a_stall_extends_leases_once() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

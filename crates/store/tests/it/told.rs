@@ -39,7 +39,7 @@ fn o06_a_message_that_is_over_is_no_event_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn c03_a_message_gives_nobody_what_is_not_theirs() {
+fn c03_a_message_gives_a_worker_only_executions_that_it_may_run() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;
         let elsewhere = Claimer { queues: vec!["other".into()], ..claimer(1) };
@@ -69,7 +69,7 @@ fn o05_a_revoked_hand_off_is_stale_and_its_successor_is_not() {
 
 /// On PostgreSQL somebody else may hold a run; receiving needs the execution alone.
 #[test]
-fn o06_a_message_is_received_while_somebody_else_holds_its_run() {
+fn o06_a_message_is_received_while_another_process_holds_its_run() {
     const HELD_S: i64 = 6;
     let server = sprag_testkit::Postgres::shared();
     let database = server.database();

@@ -77,7 +77,7 @@ fn goes_on_elsewhere(lay: impl FnOnce(SocketAddr, SocketAddr) -> Between) {
 }
 
 #[test]
-fn o13_a_worker_behind_proxies_that_fall_silent_ends_its_work_and_another_goes_on() {
+fn o13_a_worker_behind_silent_proxies_stops_its_step_and_another_continues() {
     goes_on_elsewhere(|database, broker| Between {
         database: Proxy::to(database),
         broker: Proxy::to(broker),
@@ -86,7 +86,7 @@ fn o13_a_worker_behind_proxies_that_fall_silent_ends_its_work_and_another_goes_o
 }
 
 #[test]
-fn o13_a_worker_in_a_network_of_its_own_whose_cable_is_pulled_ends_its_work_and_another_goes_on() {
+fn o13_a_worker_whose_network_is_cut_stops_its_step_and_another_continues() {
     let cable = match Cable::lay() {
         Ok(cable) => cable,
         Err(why) => return println!("PASSED OVER: this machine allows no network namespaces: {why}"),

@@ -99,7 +99,7 @@ fn o06_a_redelivery_while_the_first_worker_still_runs_changes_nothing() {
 }
 
 #[test]
-fn o10_a_message_kept_by_the_dead_and_acknowledged_late_changes_nothing() {
+fn o10_a_message_of_a_dead_worker_acknowledged_late_changes_nothing() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let broker = Broker::of(&nats.url());
     broker.impatient("default", Duration::from_secs(60));
@@ -192,7 +192,7 @@ fn o14_killed_brokers_lose_no_run_and_repeat_no_step() {
 }
 
 #[test]
-fn o10_a_broker_that_is_not_there_is_told_once_and_used_when_it_comes() {
+fn o10_a_missing_broker_is_reported_once_and_used_when_it_starts() {
     let (sandbox, mut nats) = (Sandbox::new(), Nats::start());
     nats.kill();
     let workers = ["a", "b"].map(|queue| serves(&sandbox, &nats.url(), &["--queue", queue]));
@@ -217,7 +217,7 @@ fn o10_a_broker_that_is_not_there_is_told_once_and_used_when_it_comes() {
 }
 
 #[test]
-fn o10_a_worker_that_is_cut_off_from_the_broker_goes_on() {
+fn o10_a_worker_disconnected_from_the_broker_continues() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let proxy = Proxy::to(nats.addr);
     let broker = Broker::of(&nats.url());

@@ -126,7 +126,7 @@ fn gaps(store: Option<&str>, bus: Option<&str>) -> Vec<u64> {
 }
 
 #[test]
-fn o06_the_next_step_starts_in_another_process_without_waiting_for_a_look() {
+fn o06_the_next_step_starts_in_another_process_without_polling() {
     let nats = Nats::start();
     let database = Postgres::shared().database().url;
     let (bus, store) = (nats.url(), database.as_str());
