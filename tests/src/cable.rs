@@ -58,7 +58,7 @@ impl Cable {
         through(&["ip", "netns", "exec", &self.name], command)
     }
 
-    /// Pulls the cable: nothing passes, and nobody is told. Or plugs it in again.
+    /// Pulls the cable, so that nothing passes and no side is notified; or plugs it in again.
     pub fn pull(&self, out: bool) {
         let how = if out { "down" } else { "up" };
         ip(&format!("link set {} {how}", self.mine())).expect("it was set before");

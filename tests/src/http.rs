@@ -13,7 +13,7 @@ use crate::{SOON, Sandbox, Started, until_some};
 #[derive(Debug)]
 pub struct Server {
     process: Started,
-    /// Where it listens.
+    /// The address on which it listens.
     pub addr: SocketAddr,
     /// The token of its data directory.
     pub token: String,
@@ -63,7 +63,7 @@ impl Server {
         Request::to(self.addr, method, path)
     }
 
-    /// What there is at a path; it must be there.
+    /// Gets a path, which must exist.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         self.request("GET", path).send().expect(200).json()
@@ -261,7 +261,7 @@ pub struct Answering {
     pub status: u16,
     /// Its headers, in lower case.
     pub headers: BTreeMap<String, String>,
-    /// What is left of the present chunk.
+    /// The rest of the current chunk.
     left: usize,
     chunked: bool,
     over: bool,
@@ -301,7 +301,7 @@ impl Answering {
         Ok(Reply { status: self.status, headers: self.headers, body })
     }
 
-    /// How long to wait for more.
+    /// Sets the time to wait for more.
     pub fn patience(&self, limit: Duration) {
         let _ = self.lines.get_ref().set_read_timeout(Some(limit));
     }
@@ -369,6 +369,6 @@ pub struct Event {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// The event's data.
     pub data: Value,
 }

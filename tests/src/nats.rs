@@ -14,7 +14,7 @@ pub struct Nats {
     folder: TempDir,
     child: Option<Child>,
     starts: u32,
-    /// Where it listens, now and after each start.
+    /// The address on which it listens, the same after each start.
     pub addr: SocketAddr,
 }
 
@@ -69,7 +69,7 @@ impl Nats {
         });
     }
 
-    /// What programs are told.
+    /// Returns the URL for programs.
     pub fn url(&self) -> String {
         format!("nats://{}", self.addr)
     }

@@ -71,7 +71,7 @@ impl Project {
         self.git(["commit", "--quiet", "--message", &format!("{name} by a person")]);
     }
 
-    /// What a file of the main checkout holds.
+    /// Returns the content of a file of the main checkout.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.repo().join(name)).unwrap_or_default()
     }
@@ -114,7 +114,7 @@ impl Project {
         !["completed", "failed", "cancelled"].contains(&self.sandbox.status_word(run).as_str())
     }
 
-    /// Where a run works, or worked.
+    /// Returns the folder in which a run works, or worked.
     pub fn worktree(&self, run: &str) -> PathBuf {
         let shown = self.sandbox.json(["env", "show", run, "--json"]);
         shown[0]["path"].as_str().expect("a path").into()

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::wait::within;
 
-/// How often a thread that waits looks whether the proxy is still needed.
+/// The interval at which a waiting thread checks whether the proxy is still needed.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A proxy between a client and a server.
 pub struct Proxy {
-    /// Where it listens.
+    /// The address on which it listens.
     pub addr: SocketAddr,
     state: Arc<State>,
 }
@@ -22,7 +22,7 @@ pub struct Proxy {
 #[derive(Default)]
 struct State {
     to: Mutex<Option<SocketAddr>>,
-    /// Nobody hears from the other side, and no connection ends.
+    /// Whether it forwards nothing, without closing connections.
     silent: AtomicBool,
     /// Each piece waits so long.
     delay_ms: AtomicU64,
@@ -58,7 +58,7 @@ impl Proxy {
         Proxy { addr, state }
     }
 
-    /// What a worker is told.
+    /// Returns the URL for a worker.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
@@ -78,7 +78,7 @@ impl Proxy {
         open.len()
     }
 
-    /// From now on nothing passes in either direction, and nobody is told; or it passes again.
+    /// Stops forwarding in both directions without closing connections; or forwards again.
     pub fn silence(&self, silent: bool) {
         self.state.silent.store(silent, Ordering::SeqCst);
     }

@@ -18,7 +18,7 @@ use crate::journal::{Entry, Journal};
 use crate::machine::{carrying, signal};
 use crate::wait::{SOON, ready, until};
 
-/// The program under test, next to this test's own; built now if nobody has.
+/// Returns the program under test, next to this test's own; built now if it does not exist.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -111,7 +111,7 @@ impl Sandbox {
         self.write(&format!("{name}.yaml"), &text)
     }
 
-    /// What a file holds; nothing if it is not there.
+    /// Returns the content of a file; empty if it does not exist.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -189,7 +189,7 @@ impl Sandbox {
         result["run"].as_str().expect("an id").to_owned()
     }
 
-    /// What `sprag status --json` tells of one step, or of one item as `step[2]`.
+    /// Returns the part of `sprag status --json` about one step, or about one item as `step[2]`.
     #[track_caller]
     pub fn step(&self, run: &str, id: &str) -> Value {
         let told = self.status(run);
@@ -295,7 +295,7 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         let data = self.data();
-        // Whoever was about to start another is ended in the next round.
+        // A process that was about to start another one is killed in the next round.
         for _ in 0..100 {
             let left = carrying("SPRAG_DATA", &data.to_string_lossy());
             if left.is_empty() {
@@ -323,12 +323,12 @@ impl Started {
         self.child.id() as i32
     }
 
-    /// What it has printed until now.
+    /// Returns its standard output until now.
     pub fn stdout(&self) -> String {
         fs::read_to_string(&self.out).unwrap_or_default()
     }
 
-    /// What it has told people until now.
+    /// Returns its standard error until now.
     pub fn stderr(&self) -> String {
         fs::read_to_string(&self.err).unwrap_or_default()
     }
@@ -351,7 +351,7 @@ impl Started {
         });
     }
 
-    /// Stops it in the middle of a write: until it goes on, nobody else can write to its SQLite file.
+    /// Stops it in the middle of a write: until it continues, no other process can write to its SQLite file.
     pub fn stop_in_a_write(&mut self) {
         until("it stops in a write", || {
             assert!(self.is_running(), "it ended first: {}", self.stderr());
@@ -371,7 +371,7 @@ impl Started {
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     }
 
-    /// Whether it holds the lock that whoever writes to a SQLite file has: one byte of its shared memory.
+    /// Returns whether it holds the write lock of a SQLite file: one byte of its shared memory.
     fn has_write_lock(&self) -> bool {
         const WRITER: &str = "120";
         let pid = self.pid().to_string();
@@ -447,7 +447,7 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| -status.signal().unwrap_or(0))
 }
 
-/// How a `sprag` process ended and what it said.
+/// The result of a `sprag` process: its exit code and its output.
 #[derive(Debug)]
 pub struct Answer {
     /// The exit code.

@@ -59,7 +59,7 @@ fn start_runs(scene: &Scene, random: &mut Random) {
     }
 }
 
-/// What happens to a process within its first time; returns it if it was left alone or goes on.
+/// Harms a process within its first time; returns it if it was left alone or still runs.
 fn suffer(scene: &Scene, random: &mut Random, process: Started, within_ms: u64) -> Option<Started> {
     let at_ms = random.below(within_ms);
     match random.below(10) {

@@ -1,4 +1,4 @@
-//! What must hold when chaos is over, looked at from outside.
+//! The checks after chaos, made from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -118,7 +118,7 @@ fn journal(scene: &Scene, follower: Started) -> Journal {
     journal
 }
 
-/// What is known of each run besides its marks.
+/// Returns the facts about each run besides its marks.
 fn known(scene: &Scene, journal: &Journal) -> BTreeMap<String, RunWithPlan> {
     let mut known: BTreeMap<String, RunWithPlan> = BTreeMap::new();
     for run in scene.lines("again") {
@@ -323,7 +323,7 @@ fn clean_up(scene: &Scene) -> String {
     said
 }
 
-/// What is left in a folder that must be empty, and for that of a run what Sprag says about the run.
+/// Describes the leftovers in a folder that must be empty and, for the folder of a run, what Sprag says about the run.
 fn describe(scene: &Scene, folder: &str, left: &Path, clean_up_said: &str) -> String {
     let inside: Vec<_> =
         fs::read_dir(left).into_iter().flatten().flatten().map(|file| file.file_name()).collect();

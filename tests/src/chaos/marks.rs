@@ -1,4 +1,4 @@
-//! What the marks of the steps tell: order, overlap, double starts, groups.
+//! Checks of the steps' marks: order, overlap, double starts, groups.
 
 use std::collections::BTreeMap;
 
@@ -36,10 +36,10 @@ impl Mark {
     }
 }
 
-/// What is known of a run besides its marks.
+/// The facts about a run besides its marks.
 #[derive(Debug, Default, Clone)]
 pub(super) struct RunWithPlan {
-    /// How often a person asked to resume, retry or rewind it.
+    /// The number of a person's requests to resume, retry or rewind it.
     pub(super) again: usize,
     /// The steps that a fork took over from another run.
     pub(super) inherited: Vec<String>,

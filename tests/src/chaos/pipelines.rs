@@ -19,7 +19,7 @@ pub(super) struct Pipeline {
     yaml: &'static str,
     /// The steps that write marks, with those of them that each one needs.
     pub(super) steps: &'static [(&'static str, &'static [&'static str])],
-    /// How often it is started, compared with the others.
+    /// The relative frequency of its starts.
     weight: u64,
     /// Whether a person may resume, rewind or fork its runs.
     pub(super) may_run_again: bool,

@@ -30,7 +30,7 @@ printf '%s %s %s %s\n' "$kind" "$1" "$2" "$3" >> "$GIT_DIR/moves"
 /// See the module's documentation.
 pub(super) struct Scene {
     pub(super) project: Project,
-    /// Where the server listens that workers without a database claim from.
+    /// The port of the server from which workers without a database claim.
     port: u16,
     deadline_ms: u64,
     over: AtomicBool,
@@ -109,7 +109,7 @@ impl Scene {
         *self.counted.lock().expect("no thread panics with it").entry(what).or_default() += times as u64;
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub(super) fn counted(&self) -> BTreeMap<&'static str, u64> {
         self.counted.lock().expect("no thread panics with it").clone()
     }
@@ -121,7 +121,7 @@ impl Scene {
         self.found.lock().expect("no thread panics with it").push(text);
     }
 
-    /// What was found.
+    /// Returns the findings.
     pub(super) fn findings(&self) -> Vec<String> {
         self.found.lock().expect("no thread panics with it").clone()
     }
@@ -222,7 +222,7 @@ pub(super) fn chance(random: &mut Random, percent: u64) -> bool {
     random.below(100) < percent
 }
 
-/// A port of loopback that nobody listens on.
+/// Returns a loopback port on which no process listens.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("loopback");
     listener.local_addr().expect("an address").port()

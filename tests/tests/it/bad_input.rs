@@ -1,4 +1,4 @@
-//! What people get wrong: the message names the place and the remedy, and nothing is lost.
+//! Common mistakes of users: the message names the place and the remedy, and nothing is lost.
 
 use std::fs::File;
 

@@ -252,7 +252,7 @@ fn c06_l07_a_lost_token_is_refused_over_http_with_its_outcome() {
     let again = server.post("/v1/tasks/claim", &wanted).expect(200).json();
     assert_eq!(first["task"]["token"], again["task"]["token"], "the same request gets the same task");
     let token = first["task"]["token"].as_str().expect("a token");
-    // Nobody renews it: another gets it, and the first one's word counts no more.
+    // The lease is not renewed: another claimer gets the task, and reports of the first one are refused.
     let other = json!({ "name": "bob", "board": "b", "wait_s": 60 });
     let second = server.post("/v1/tasks/claim", &other).expect(200).json();
     assert_eq!(second["task"]["attempt"], 2, "{second}");

@@ -1,4 +1,4 @@
-//! What a step left behind is recorded: to look at, to go back to, and to go on from.
+//! Checkpoints: the files that a step left are recorded, can be shown, and are the start of later steps and runs.
 
 use std::path::{Path, PathBuf};
 

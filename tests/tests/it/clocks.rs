@@ -30,13 +30,13 @@ fn i17_a_database_clock_that_is_set_back_a_day_stops_no_wait() {
     sandbox.until_step(&first, "pause", "running");
     postgres.sql(&format!("UPDATE {schema}.shift SET by = '-1 day'"));
     server.until(&first, "completed");
-    // Whoever starts afterwards finds the same time.
+    // A process that starts afterwards finds the same time.
     let second = server.run(&yaml);
     sandbox.until_step(&second, "pause", "running");
     drop(server);
     let later = Server::start(&sandbox, &[]);
     later.until(&second, "completed");
-    // And when nobody was there to see it, time goes on from the last commit.
+    // If no process was running at the jump, time continues from the last commit.
     let third = later.run(&yaml);
     sandbox.until_step(&third, "pause", "running");
     drop(later);

@@ -28,7 +28,7 @@ fn worker(machine: &Sandbox) -> Started {
     worker
 }
 
-/// What must hold of a run that has come to its end, whoever was killed meanwhile.
+/// Asserts the invariants of an ended run, whichever processes were killed meanwhile.
 fn expect_done_once(client: &Sandbox, run: &str) {
     client.ends_as(run, "completed");
     let journal = client.check(run);
@@ -81,7 +81,7 @@ fn o14_a_server_two_workers_and_a_client_killed_in_turn_lose_nothing() {
         for _ in 0..RUNS / KILLS {
             runs.push(client.detach(&file));
         }
-        // A client that waits is killed as well; whoever asks next is told the truth.
+        // A waiting client is killed as well; the next client gets the correct answer.
         let waiting = client.start(["wait", runs.last().expect("a run"), "--timeout", "60s"]);
         let begun = client.lines("ledger").len();
         let some = 1 + random.below(4) as usize;

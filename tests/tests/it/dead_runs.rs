@@ -1,4 +1,4 @@
-//! The branch of a run that nobody goes on with is free for the next one, and nothing of its work is lost; that of
+//! The branch of a run that no process continues is free for the next one, and none of its work is lost; that of
 //! a run that merely waits is not.
 
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ fn next(project: &Project) -> PathBuf {
     project.pipeline("next", ON_WANTED, steps)
 }
 
-/// Waits until a run's worktree is nobody's: between two steps.
+/// Waits until no step owns a run's worktree: between two steps.
 fn until_left(project: &Project, run: &str) {
     let entries = project.repo().join(".git/worktrees");
     until("its worktree was left", || {

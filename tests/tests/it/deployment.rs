@@ -94,7 +94,7 @@ fn units_start_the_program_with_options_that_exist() {
     }
 }
 
-/// What systemd says of a unit that starts the program under test; none where systemd is not installed.
+/// Returns systemd's messages about a unit that starts the program under test; none if systemd is not installed.
 fn verified(folder: &Path, name: &str, text: &str) -> Option<String> {
     let path = folder.join(name);
     fs::write(&path, text.replace("/usr/local/bin/sprag", &program().display().to_string())).expect("a unit");

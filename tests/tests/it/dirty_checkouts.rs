@@ -48,7 +48,7 @@ fn e11_dirty_ignore_reports_uncommitted_changes_in_one_line() {
     }
 }
 
-/// The same over HTTP and MCP, where nobody reads what a process prints.
+/// The same over HTTP and MCP, where no person reads the output of a process.
 #[test]
 fn e11_http_and_mcp_report_uncommitted_changes() {
     let project = Project::new();

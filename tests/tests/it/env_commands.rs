@@ -295,7 +295,7 @@ fn env_gc_deletes_refs_of_old_runs() {
     let landed = project.run(&project.pipeline("lands", TREE, steps), 0);
     let lost = project.run(&one(&project, "{worktree: {}}", "echo x > lost.txt"), 0);
     let kept = project.run(&one(&project, "{worktree: {keep: always}}", "echo x > x"), 0);
-    // What a step saved and somebody has brought onto a branch since.
+    // Saved work of a step that was brought onto a branch later.
     project.git(["update-ref", &format!("refs/sprag/salvage/{landed}-2"), "main"]);
     // What another data directory keeps in the same repository.
     project.git(["update-ref", "refs/sprag/runs/00000000000z/a", "main"]);

@@ -3,7 +3,7 @@
 use serde_json::json;
 use sprag_tests::{Sandbox, until};
 
-/// How many items of `step` were at work at once at most, from lines `begin` and `end` that they wrote.
+/// Returns the largest number of items of `step` that ran at once, from the lines `begin` and `end` that they wrote.
 fn most_at_once(lines: &[String]) -> usize {
     let mut now = 0;
     let mut most = 0;

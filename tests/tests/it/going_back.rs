@@ -120,7 +120,7 @@ fn e10_a_run_whose_worktree_and_states_are_gone_does_not_continue_from_its_base(
   - {id: ask, needs: [a], gate: {ask: 'go on?'}}
   - {id: b, needs: [ask], run: 'cat log.txt > $OUT/seen'}";
     let run = project.run(&project.pipeline("asks", TREE, steps), 5);
-    // Somebody removes both by hand while the run waits.
+    // A person removes both by hand while the run waits.
     std::fs::remove_dir_all(project.worktree(&run)).expect("the worktree");
     for name in project.refs("refs/sprag/runs") {
         project.git(["update-ref", "-d", &name]);

@@ -1,4 +1,4 @@
-//! Those who hold something and are gone: reservations, places in a group, runs that nobody goes on with.
+//! Dead holders: of reservations, of places in a group, and of runs that no process continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use sprag_lifecycle::{Plan, PlanStep};
 use sprag_store::ops::Created;
 use sprag_tests::{Sandbox, Signal, Started, now_ms, until, until_some, within};
 
-/// Far less than the five minutes after which a step that nobody came for is handed over again.
+/// Far less than the five minutes after which an execution that no worker received is handed over again.
 const SOON_FREED: Duration = Duration::from_secs(45);
 
 /// A step that begins, and ends when a file is there.
@@ -122,7 +122,7 @@ fn e14_d2_a_dead_run_that_a_person_cancels_makes_room() {
     sandbox.check(&run);
 }
 
-/// Cancelled first and killed then: nobody else could say that it has ended.
+/// The run is cancelled first and its process killed then: no other process could report its end.
 #[test]
 fn e14_d2_a_run_that_dies_while_it_is_cancelled_frees_its_place() {
     let sandbox = Sandbox::new();

@@ -7,7 +7,7 @@ use sprag_tests::{Host, Sandbox, Signal, Started, git, until};
 
 const WORKER: &[&str] = &["worker", "--lease", "5s", "--dispatch-deadline", "5s"];
 
-/// Two machines with a clone each of one repository, and somebody who asks for runs.
+/// Two machines with a clone each of one repository, and a client that starts runs.
 struct Machines {
     client: Sandbox,
     east: Host,

@@ -124,7 +124,7 @@ fn land_conflict_goes_back_to_the_step_with_files_and_hunks() {
 #[test]
 fn land_many_at_once() {
     let project = Project::new();
-    // Whoever verifies gives the others time to land first.
+    // A slow `verify` gives the others time to land first.
     let file = lands(&project, "lands", "{into: main, verify: 'git log --oneline | wc -l'}");
     let started: Vec<Started> = (0..4).map(|_| start(&project, &file)).collect();
     for one in started {

@@ -82,7 +82,7 @@ fn e01_overlapping_changes_block_the_landing_until_a_person_has_settled_them() {
     let before = project.git(["rev-parse", "main"]);
     let told = start(&project, &overlaps(&project)).finish().expect(100);
     let run = project.sandbox.newest().expect("a run");
-    // Nothing moved, nothing was overwritten, and nobody was sent back to work.
+    // Nothing moved, nothing was overwritten, and no step was reworked.
     assert_eq!(project.git(["rev-parse", "main"]), before);
     assert_eq!(project.read("shared.txt"), "being edited\n");
     assert_eq!(project.sandbox.lines("worked").len(), 1);
@@ -123,7 +123,7 @@ fn e01_a_file_that_git_does_not_know_is_never_overwritten() {
         let told = start(&project, &file).finish().expect(100);
         assert!(told.stderr.contains(name), "{}", told.stderr);
         assert_eq!(project.read(name), "mine\n");
-        // The same text is nobody's loss.
+        // The same text loses nothing.
         fs::write(project.repo().join(name), "landed\n").expect("a file");
         project.sprag(["resume", &project.sandbox.newest().expect("a run")]).expect(0);
         assert_eq!(status(&project.repo()), "");
@@ -132,7 +132,7 @@ fn e01_a_file_that_git_does_not_know_is_never_overwritten() {
 
 #[test]
 fn e01_nothing_lands_while_a_merge_a_rebase_or_a_bisect_is_in_progress() {
-    /// What a person began, how it is called, and how it is ended.
+    /// An operation that a person started: its commands, its name, and the command that ends it.
     type Unfinished = (&'static str, &'static [&'static str], &'static [&'static str]);
     const ALL: [Unfinished; 5] = [
         ("merge", &["merge", "--no-commit", "--no-ff", "side"], &["merge", "--abort"]),

@@ -11,7 +11,7 @@ use sprag_tests::{Project, Random, git, nightly, try_git, within};
 
 use crate::landing::TREE;
 
-/// How many land at once.
+/// The number of concurrent landings.
 const LANDERS: usize = 4;
 
 /// A person in a checkout, and what the person has committed.

@@ -1,4 +1,4 @@
-//! Landing with `push`: the remote decides, nobody's commits are overwritten, and the local branch follows.
+//! Landing with `push`: the remote decides, no commit is overwritten, and the local branch follows.
 
 use std::fs;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ fn e01_a_colleagues_commit_that_was_only_fetched_stays_on_the_remote() {
     assert!(team.remote_holds("theirs.txt"), "the colleague's commit was removed from the remote");
     assert!(team.remote_holds(&format!("{run}.txt")));
     team.assert_in_step();
-    // One that nobody here has even fetched.
+    // A commit that has not even been fetched here.
     team.colleague_pushes("more.txt");
     let run = team.project.run(&lands(&team.project, "again", "{into: main, push: origin}"), 0);
     assert!(team.remote_holds("more.txt") && team.remote_holds(&format!("{run}.txt")));

@@ -1,4 +1,4 @@
-//! What a step hands on: files, what it printed, and what becomes of it when that is not to be had.
+//! Outputs of a step: files and standard output, and the failure if one is missing.
 
 use std::path::Path;
 
@@ -201,7 +201,7 @@ steps:
     }
 }
 
-/// What the files under a folder hold.
+/// Returns the contents of the files under a folder.
 fn files_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let read = |path: std::path::PathBuf| match path.is_dir() {

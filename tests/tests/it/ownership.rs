@@ -1,4 +1,4 @@
-//! Who owns an execution: before hand-off, after it, and when its owner is gone.
+//! The owner of an execution: before hand-off, after it, and after the owner's death.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,7 +11,7 @@ fn five_steps(sandbox: &Sandbox) {
     sandbox.pipeline("five", &[("s1", TRACE), ("s2", TRACE), ("s3", TRACE), ("s4", TRACE), ("s5", TRACE)]);
 }
 
-/// What each run's steps wrote, in order.
+/// Returns the lines that each run's steps wrote, in order.
 fn ledger(sandbox: &Sandbox) -> BTreeMap<String, Vec<String>> {
     let mut runs: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in sandbox.lines("ledger") {

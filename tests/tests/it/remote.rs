@@ -134,7 +134,7 @@ fn o06_the_same_claim_gets_the_same_and_a_claimer_that_goes_away_loses_nothing()
         });
         let run = scene.detach("one");
         leaves.join().expect("it leaves");
-        // It went back at once; or the answer was on its way, and whoever comes again with the same nonce gets it.
+        // It was released at once; or the answer was on its way, and a repeated claim with the same nonce gets it.
         let other = by_hand(&scene, 'b');
         let (who, lease) =
             within(Duration::from_secs(2), || other.claim(now_ms() as i64).map(|lease| (&other, lease)))

@@ -1,4 +1,4 @@
-//! What steps of a worker elsewhere print: it arrives whole, or is told of and kept; and the worker's folder does not grow
+//! Logs of remote workers: they arrive complete, or are reported and kept; and the worker's folder does not grow
 //! for ever.
 
 use std::path::PathBuf;

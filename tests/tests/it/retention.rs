@@ -183,7 +183,7 @@ fn e13_a_gc_that_is_killed_at_any_moment_leaks_no_folder() {
     let mut random = Random::new(3);
     let live = runtime.block_on(async {
         let mut new = store.person().new_run(sequence(1));
-        // Reserved, so that nobody claims it with the others.
+        // Reserved, so that no worker claims it with the others.
         new.pin = Some(99);
         let live = new.id;
         store.person().create_run(new).await.expect("a live run");

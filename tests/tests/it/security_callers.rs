@@ -1,4 +1,4 @@
-//! What one caller can learn of another, of the server's files and its network: agents, keys, logs, names, hooks.
+//! Information that a caller must not get about other callers, the server's files and its network.
 
 use serde_json::{Value, json};
 use sprag_tests::{HandWorker, Reply, Sandbox, Server, Signal, until};

@@ -1,4 +1,4 @@
-//! Pipes, links, devices and endless files in the place of outputs and logs: nobody waits for them, and nothing else is
+//! Pipes, links, devices and endless files in the place of outputs and logs: no process waits for them, and nothing is
 //! read or served through them.
 
 use std::path::Path;

@@ -11,7 +11,7 @@ struct Scene {
     project: Project,
     server: Server,
     token: String,
-    /// The kept worktree of somebody else's run.
+    /// The kept worktree of another run.
     kept: PathBuf,
     /// The server's own host, as `GET /v1/workers` tells it.
     host: String,
@@ -114,7 +114,7 @@ fn new_token(project: &Project, name: &str) -> String {
 }
 
 /// Commits a bare repository into the project: with a filter in its settings, a hook, and a forged mark of Sprag's for
-/// a worktree. Whoever runs git in it runs commands of whoever committed it.
+/// a worktree. Running git in it runs commands of the person who committed it.
 fn plant_bare_repository(project: &Project) {
     let bare = project.repo().join("vendor");
     let pwned = project.sandbox.path("pwned").display().to_string();

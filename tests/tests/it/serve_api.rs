@@ -130,7 +130,7 @@ fn l07_a_refused_transition_is_409_with_its_outcome() {
     for verb in ["cancel", "resume", "retry"] {
         server.request("POST", &format!("{NOBODY}/{verb}")).send().problem(404, "not_found");
     }
-    // The refusals are there for whoever asks why.
+    // `explain` shows the refusals.
     let refused = &server.get(&format!("/v1/runs/{run}/explain"))["refused"];
     assert!(refused.as_array().is_some_and(|all| all.len() >= 3), "{refused}");
 }

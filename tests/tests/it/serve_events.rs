@@ -133,7 +133,7 @@ fn a_reader_that_does_not_read_is_disconnected_and_can_reconnect() {
         server.until(&more, "completed");
     }
     until("the reader that does not read is cut off", open);
-    // Whoever reads goes on where it was.
+    // A client that reads continues from its position.
     let all = journal(&server, "");
     let seen = read(&server, "after=5", |seen| seen.len() == 500);
     assert_eq!(seen[..], all[5..505]);

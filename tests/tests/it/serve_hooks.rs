@@ -27,7 +27,7 @@ impl Message {
     }
 }
 
-/// Somebody who listens, and answers as it was told.
+/// A receiver of webhooks that answers as configured.
 pub(crate) struct Listener {
     addr: SocketAddr,
     got: Arc<Mutex<Vec<Message>>>,
@@ -129,7 +129,7 @@ fn a_dead_hook_is_parked_delays_no_other_and_can_be_retried() {
     let server = Server::start(&sandbox, &["--hook-tries", "3"]);
     let good = Listener::start(200);
     let broken = Listener::start(500);
-    // Nobody listens there any more.
+    // No process listens there any more.
     let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let add = |url: &str| {
         let made =

@@ -1,4 +1,4 @@
-//! Several processes at work on one run: they share its worktree, and nobody pulls files away from under another.
+//! Several processes that run steps of one run: they share its worktree, and none removes files that another uses.
 
 use std::ffi::OsStr;
 
@@ -102,7 +102,7 @@ fn a_worktree_owner_is_killed_and_the_other_process_continues() {
     let guest = project.start(["worker", "--slots", "1"]);
     until("b works", || project.sandbox.path("b-begun").exists());
     owner.kill();
-    // Its owner is dead, and somebody wants its branch: a step of the run still works there.
+    // Its owner is dead, and another run wants its branch: a step of the run still works there.
     let other =
         project.pipeline("other", "environment: {worktree: {branch: wanted}}", "  - {id: a, run: 'true'}");
     let told = project.start([OsStr::new("run"), other.as_os_str()]).finish().expect(100);

@@ -38,8 +38,8 @@ fn assert_ran_once(sandbox: &Sandbox, run: &str) {
     assert_eq!(sandbox.status_word(run), "completed");
 }
 
-/// Looks at everything while a process holds the write lock for longer than the lease: the step goes on, reading does not
-/// wait, and whoever wants to write is told which process is in the way. `holder` is the beginning of how that is named.
+/// Checks everything while a process holds the write lock for longer than the lease: the step continues, reads do not
+/// wait, and a process that wants to write names the blocking one. `holder` is the start of that name.
 fn assert_step_stays(sandbox: &Sandbox, worker: &mut Started, holder: &str) {
     let since_ms = now_ms();
     let waiting = sandbox.start(["run", "one.yaml", "--detach"]);
@@ -130,7 +130,7 @@ con.execute('VACUUM')
     assert_not_taken(&sandbox, &run);
 }
 
-/// A backup only reads, in steps: nobody waits for it, however long it takes, and what it has taken is whole.
+/// A backup only reads, in steps: no process waits for it, however long it takes, and the backup is complete.
 #[test]
 fn e15_a_backup_longer_than_the_lease_blocks_no_process() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! What steps, and the hooks and filters of git, see of the environment of whoever runs them (E06).
+//! The environment that steps, and git's hooks and filters, inherit (E06).
 
 use std::ffi::OsStr;
 use std::fs;

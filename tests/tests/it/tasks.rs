@@ -105,7 +105,7 @@ fn c06_only_the_holder_of_a_task_reports_and_only_once() {
         let (lost, reported) = ("no longer yours", "has already been reported as completed");
         assert!(told.stderr.contains(lost) || told.stderr.contains(reported), "{told:?}");
     };
-    // Nobody can make one up: not with another fence, not without the store's signature.
+    // A token cannot be forged: not with another fence, not without the store's signature.
     let parts: Vec<&str> = token(&task).split('.').collect();
     let forged = [parts[0], parts[1], parts[2], "7", parts[4]].join(".");
     for token in [&forged, &parts[..4].join(".")] {
@@ -185,7 +185,7 @@ fn a_detached_run_continues_after_an_answer_although_its_tasks_are_claimed() {
     let task = sandbox.json(["task", "claim", "--json"]);
     sandbox.sprag(["task", "done", token(&task)]).expect(0);
     sandbox.until_step(&run, "ask", "running");
-    // Whoever claims tasks works on nothing else: this process goes on.
+    // A claimer of tasks runs no steps: this process continues the run.
     sandbox.sprag(["approve", &run]).expect(0);
     assert_eq!(sandbox.lines("ran"), ["last"]);
 }

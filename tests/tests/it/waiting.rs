@@ -1,4 +1,4 @@
-//! Whoever waits for a run ends, or says within a second what it waits for.
+//! A command that waits for a run ends, or prints within a second what it waits for.
 
 use std::time::Duration;
 
@@ -210,7 +210,7 @@ fn e02_wait_says_that_a_runs_process_is_gone() {
     other.finish().expect(0);
 }
 
-/// What a process has had written, in calls.
+/// Returns the number of write calls of a process.
 fn writes_of(process: &Started) -> Option<u64> {
     let told = std::fs::read_to_string(format!("/proc/{}/io", process.pid())).ok()?;
     told.lines().find_map(|line| line.strip_prefix("syscw: ")?.trim().parse().ok())

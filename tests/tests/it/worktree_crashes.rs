@@ -1,5 +1,5 @@
 //! Worktrees when things go wrong: kill -9, full disks, files that cannot be deleted, processes that go on.
-//! No work is lost, nobody else is blocked, and what is left is taken back.
+//! No work is lost, no other run is blocked, and leftovers are reclaimed.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

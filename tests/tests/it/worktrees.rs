@@ -135,7 +135,7 @@ fn w04_all_ways_to_a_repository_are_one() {
     let run = [OsStr::new("run"), file.as_os_str()];
     let started: Vec<Started> = ways.iter().map(|way| project.start_in(way, run)).collect();
     each_its_own(&project, finish(started));
-    // One repository: what the last run left ready is listed once, whoever asks from wherever.
+    // One repository: the worktree that the last run left ready is listed once, from every folder.
     let listed = project.sandbox.json(["env", "ls", "--json"]);
     let mut paths: Vec<&str> =
         listed.as_array().expect("a list").iter().filter_map(|one| one["path"].as_str()).collect();
@@ -150,7 +150,7 @@ fn w04_repositories_do_not_wait_for_each_other() {
     let other = project.repository("other");
     let file = worktrees(&project);
     project.run(&file, 0);
-    // Somebody has the first one's lock, for as long as we like.
+    // A process holds the first one's lock, for as long as the test needs.
     let held = std::fs::File::open(project.repo().join(".git/sprag/lock")).expect("the lock");
     held.lock().expect("it is free");
     let mut waiting = project.start([OsStr::new("run"), file.as_os_str()]);

@@ -289,7 +289,7 @@ fn files_that_cannot_be_read_are_named() {
     assert_eq!(load(&plain).unwrap().pipeline.name, "my-pipeline.v2");
 }
 
-/// What all steps have from the pipeline counts for each of them, so that a file of a few lines makes no plan without bound.
+/// Values that all steps inherit from the pipeline count for each step, so a short file cannot create an unbounded plan.
 #[test]
 fn e03_a_plan_has_a_bound() {
     let steps = |count: usize| -> String {

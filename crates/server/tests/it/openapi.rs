@@ -1,4 +1,4 @@
-//! What the API says of itself is kept beside the code, so that a change of it is seen.
+//! The stored OpenAPI file must match the code, so that changes of the API are visible.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -427,7 +427,7 @@ fn p07_an_unknown_status_is_reported_with_its_row_and_blocks_no_other_run() {
     runtime().block_on(store.executor().heal_run(run)).unwrap();
 }
 
-/// A wall clock that somebody sets, over a time since the start that goes on.
+/// A wall clock that a test can set, beside a boot clock that continues.
 struct Jumping {
     wall_ms: AtomicI64,
     boot_ms: AtomicI64,
@@ -467,7 +467,7 @@ fn a_wall_clock_that_jumps_expires_no_lease_and_disorders_nothing() {
         let held = claim(&store, 1).await;
         for jump_ms in [HOUR_MS, -HOUR_MS, -HOUR_MS, HOUR_MS, 24 * HOUR_MS] {
             clock.pass(LEASE_MS / 6, jump_ms);
-            // Whoever opens the file after the jump agrees with whoever had it open before.
+            // A process that opens the file after the jump agrees with one that had it open before.
             let late = open();
             assert_eq!(late.now().steady_ms, store.now().steady_ms);
             let now_ms = store.now().steady_ms;
@@ -503,7 +503,7 @@ fn i17_a_clock_that_was_wrong_at_the_start_makes_no_wait_longer() {
             store.now().steady_ms + WAIT_MS
         });
         drop(store);
-        // As after another start of the machine: the anchor is of a start that nobody remembers.
+        // As after another boot of the machine: the anchor belongs to a boot that no process remembers.
         let file = Connection::open(folder.path().join(sprag_store::FILE_NAME)).unwrap();
         file.execute("UPDATE meta SET value = '0 another-start' WHERE name = 'clock'", []).unwrap();
         drop(file);

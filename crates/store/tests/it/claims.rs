@@ -1,4 +1,4 @@
-//! Who is given what, on every store: order, limits, leases, what is given back.
+//! Claims on every store: order, limits, leases, releases.
 
 use crate::common::*;
 use sprag_lifecycle::{Backoff, Policy, RunId, RunStatus, Word};

@@ -1,4 +1,4 @@
-//! What every store does alike with runs and their steps: one suite, run on each of them.
+//! The conformance suite for runs and steps: every store passes the same tests.
 
 use crate::common::*;
 use sprag_lifecycle::{ExecutionPredicate, ExecutionStatus, OnFail, Policy, RunId};

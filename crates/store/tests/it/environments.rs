@@ -129,7 +129,7 @@ fn i10_an_environment_whose_creator_lost_the_answer_is_recovered() {
         let run = create(&store, &sequence(1)).await;
         assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
         end(&store).await;
-        // Its maker lives, and cannot say any more how it went: somebody else leaves it alone, the maker does not.
+        // Its maker is live but can no longer report the result: others leave the environment alone, the maker does not.
         assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), None);
         assert_eq!(word(&store, run), "provisioning");
         assert_eq!(store.claims().dispatch_destroy(1, MAKER, true).await.unwrap(), Some(1));
@@ -148,7 +148,7 @@ fn l10_the_success_of_a_former_attempt_does_not_count_for_the_next() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;
         assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
-        // Nobody has heard of MAKER as a worker: it is gone, and another begins anew.
+        // MAKER never registered as a worker, so it counts as gone, and another worker starts again.
         let Provide::Make(again) = provide(&store, run, REMOVER, false).await else {
             panic!("it is to be made")
         };
@@ -255,13 +255,13 @@ fn w09_only_a_dead_run_gives_its_environment_away() {
         assert_eq!(take(&store).await, None, "its process lives");
         worker_5_dies(&store).await;
         assert_eq!(take(&store).await, Some(1));
-        // Whoever resumes it now has to wait, and then makes another one elsewhere.
+        // A process that resumes the run now has to wait, and then makes another environment elsewhere.
         assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Busy(_)));
         assert!(report(&store, E::DestroySucceeded, 1).await);
         let Provide::Make(row) = provide(&store, run, MAKER, false).await else { panic!("it is to be made") };
         assert_eq!((row.provision_attempt, &*row.path), (2, "/w-2"));
     });
-    // Somebody has taken the run over before.
+    // Another worker has already taken the run over.
     on_every_store(|store, _| async move {
         let run = of_worker_5(&store).await;
         worker_5_dies(&store).await;
@@ -270,7 +270,7 @@ fn w09_only_a_dead_run_gives_its_environment_away() {
         assert_eq!(take(&store).await, None);
         assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Ready(_)));
     });
-    // It is not reserved to anybody: a worker may come.
+    // The run is not reserved: a worker may still claim it.
     on_every_store(|store, _| async move {
         let run = of_worker_5(&store).await;
         worker_5_dies(&store).await;

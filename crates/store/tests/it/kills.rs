@@ -64,7 +64,7 @@ fn c05_a_claim_that_a_kill_cut_short_is_durable_or_never_happened() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let run = runtime().block_on(create(&store, &graph(&vec![&[][..]; TASKS], |_| Policy::default())));
-    // While nobody else has the file open, whoever comes after a kill has to recover it.
+    // While no other process has the file open, the process that opens it after a kill has to recover it.
     drop(store);
     let (mut tried, mut got) = (BTreeSet::new(), BTreeMap::new());
     for round in 0..ROUNDS {
@@ -135,7 +135,7 @@ async fn work_telling(store: &Store, worker: i64) {
     }
 }
 
-/// What a process was told has happened.
+/// Asserts that a change that a process was told of is in the store.
 fn expect_there(store: &Store, line: &str) {
     let (what, which) = line.split_once(' ').unwrap();
     let which = numbers(which);
@@ -172,7 +172,7 @@ fn killed_writers_lose_nothing_acknowledged_and_leave_nothing_half_done() {
             said.extend((0..enough).filter_map(|_| child.line()));
             said.extend(child.kill());
         }
-        // Every process is gone: whoever comes next finds the file as it is.
+        // Every process is gone: the next one opens the file in this state.
         let store = Store::open(folder.path()).unwrap();
         said.iter().for_each(|line| expect_there(&store, line));
         checked = check(&store, checked);

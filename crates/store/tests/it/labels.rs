@@ -1,4 +1,4 @@
-//! What a step asks for, and which workers are given it.
+//! Labels: which workers receive a step with labels.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn a_step_goes_to_a_worker_that_has_all_it_asks_for() {
         }
         let run = create(&store, &plan()).await;
         let first = claim(&store, 1).await;
-        // What follows is received with the report, by whoever may have it: not by this one.
+        // The report also receives the next step, but only for a worker that may run it: not for this one.
         let reported = store.worker(first.lease).finish(well(), Some(claimer(1))).await.unwrap();
         assert!(reported.outcome.is_applied() && reported.next.is_none(), "{reported:?}");
         for id in [1, 2, 4] {

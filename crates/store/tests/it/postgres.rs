@@ -1,4 +1,4 @@
-//! What is PostgreSQL's own: opening it, its journal with many writers, and what it refuses by itself.
+//! PostgreSQL only: opening it, its journal with many writers, and the changes that its triggers refuse.
 
 use std::sync::Arc;
 
@@ -112,7 +112,7 @@ fn o02_a_status_is_not_moved_by_hand_nor_by_the_executor_after_receipt() {
     let refused = as_who("executor").unwrap_err();
     assert!(refused.contains("is running, and not the executor's any more"), "{refused}");
     assert_eq!(look(&store, |db| db.executions(held.lease.execution.run)), before, "nothing was changed");
-    // What is no status is nobody's secret, and whoever may move it says who it is.
+    // Other columns can be changed freely, and an actor that may move the status names itself.
     server.sql(&format!("UPDATE {schema}.executions SET priority = 7"));
     as_who("worker").unwrap();
 }

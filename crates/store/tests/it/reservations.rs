@@ -75,7 +75,7 @@ fn i20_a_worker_registers_in_the_transaction_of_its_run() {
         );
         assert!(!store.person().resume_run(run, Some(worker(5))).await.unwrap().is_applied(), "it goes on");
         assert_eq!(there(), [1]);
-        // Whoever saw the reservation to be of no use takes the run over; the second one is too late.
+        // The worker that saw the useless reservation takes the run over; the second one is too late.
         assert!(store.claims().take_over(run, Some(1), worker(6)).await.unwrap());
         assert!(!store.claims().take_over(run, Some(1), worker(7)).await.unwrap());
         assert_eq!(there(), [1, 6]);
@@ -90,7 +90,7 @@ fn i20_a_worker_registers_in_the_transaction_of_its_run() {
     });
 }
 
-/// A process does all steps of its run itself, whatever queue they name; tasks are for whoever claims them.
+/// A process runs all steps of its run itself, whatever queue they name; tasks are left to claimers.
 #[test]
 fn a_reserved_execution_is_claimed_from_every_queue_but_tasks_are_not_reserved() {
     on_every_store(|store, _| async move {

@@ -253,7 +253,7 @@ fn a_run_that_is_resumed_after_the_check_is_not_deleted() {
     });
 }
 
-/// What is left of a run is removed bite by bite, and nobody sees it meanwhile.
+/// The remaining rows of a run are deleted in small parts, and no query finds the run meanwhile.
 #[test]
 fn a_large_run_goes_in_several_transactions() {
     on_every_store(|store, clock| async move {
@@ -300,7 +300,7 @@ fn a_large_run_goes_in_several_transactions() {
     });
 }
 
-/// How many rows a file has, in all tables together, and how many bytes the results of its executions.
+/// Returns the number of rows in all tables of a file, and the total size of its executions' results in bytes.
 fn rows_and_bytes(path: &std::path::Path) -> (i64, i64) {
     let conn = rusqlite::Connection::open(path).unwrap();
     let mut tables = conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
@@ -310,7 +310,7 @@ fn rows_and_bytes(path: &std::path::Path) -> (i64, i64) {
     (rows, count("SELECT coalesce(sum(octet_length(result)), 0) FROM executions"))
 }
 
-/// What happens between two looks at the clock is bounded, so that one small transaction on SQLite takes a few
+/// The work between two looks at the clock is bounded, so that one small transaction on SQLite takes a few
 /// milliseconds whatever runs hold: many steps, large outputs, many children, a large board.
 #[test]
 fn e12_one_part_of_retention_is_bounded_in_rows_and_bytes() {

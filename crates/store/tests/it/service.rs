@@ -1,4 +1,4 @@
-//! What a server keeps: tokens, hooks and counts, the same on every store.
+//! The server's own rows: tokens, hooks and counts, the same on every store.
 
 use std::sync::Arc;
 

@@ -57,7 +57,7 @@ fn words(source: &str) -> Vec<String> {
     words
 }
 
-/// How many statements of a source file set a status, and how many insert one.
+/// Returns how many statements of a source file set a status, and how many insert one.
 fn status_writes(source: &str) -> (usize, usize) {
     let words = words(source);
     let until = |from: usize, ends: &[&str]| {

@@ -67,7 +67,7 @@ fn o05_a_revoked_hand_off_is_stale_and_its_successor_is_not() {
     });
 }
 
-/// On PostgreSQL somebody else may hold a run; receiving needs the execution alone.
+/// On PostgreSQL another process may hold a run; receiving needs only the execution.
 #[test]
 fn o06_a_message_is_received_while_another_process_holds_its_run() {
     const HELD_S: i64 = 6;
@@ -96,7 +96,7 @@ fn o06_a_message_is_received_while_another_process_holds_its_run() {
         assert!(!holding.is_finished(), "it was held all the time");
         drop(holding.join());
     });
-    // Whoever received it looks at the run when that is free.
+    // The worker that received it looks at the run when the run is free.
     let is_running = |_| {
         std::thread::park_timeout(std::time::Duration::from_millis(10));
         look(&store, |db| db.steps(run))[0].status().to_string() == "running"

@@ -1,4 +1,4 @@
-//! What the tests with a broker share: workers that use it, pipelines that change hands, and a look at what it holds.
+//! Helpers of the tests with a broker: workers that use it, pipelines that change hands, and a view of its streams.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub fn counted(stderr: &str) -> BTreeMap<String, u64> {
     parts.map(|(count, of)| (of.replace(' ', "_"), count.parse().expect("a number"))).collect()
 }
 
-/// How often a log tells that the broker is out of reach.
+/// Returns how often a log says that the broker is out of reach.
 pub fn complaints(stderr: &str) -> usize {
     stderr.matches("the broker is out of reach").count()
 }
@@ -125,7 +125,7 @@ impl Broker {
         })
     }
 
-    /// Publishes as anybody could, without an id.
+    /// Publishes as any client could, without an id.
     pub fn publish(&self, subject: &str, payload: Vec<u8>) {
         self.block(async {
             let sent = self.context.publish(subject.to_owned(), payload.into()).await.expect("published");
@@ -133,7 +133,7 @@ impl Broker {
         });
     }
 
-    /// Makes the work stream and a queue's consumer before anybody else does, with a short wait for acknowledgements.
+    /// Creates the work stream and a queue's consumer before any other process, with a short wait for acknowledgements.
     pub fn impatient(&self, queue: &str, ack_wait: std::time::Duration) {
         use jetstream::consumer::{AckPolicy, pull};
         self.block(async {
@@ -166,7 +166,7 @@ impl Broker {
         })
     }
 
-    /// Whether somebody waits for a queue's hand-offs.
+    /// Returns whether a worker waits for a queue's hand-offs.
     pub fn pulls(&self, queue: &str) -> bool {
         let Some(stream) = self.stream("sprag-work") else { return false };
         let info = self.block(stream.consumer_info(format!("queue-{queue}")));

@@ -26,7 +26,7 @@ fn pipeline(client: &Sandbox) -> std::path::PathBuf {
     client.pipeline("work", &steps)
 }
 
-/// A process that somebody sees to: when it has ended, it is started again.
+/// A supervised process: when it has ended, it is started again.
 struct Kept {
     machine: Sandbox,
     args: Vec<String>,
@@ -86,7 +86,7 @@ fn ask_for_runs(client: &Sandbox, file: &Path, over: &AtomicBool) -> BTreeMap<St
     told
 }
 
-/// What the ledger tells of one step: the attempts that were begun, and those that came to their end, in order.
+/// Returns the ledger's attempts of one step that were started or finished, in order.
 fn attempts<'l>(ledger: &'l [String], word: &str, run: &str, step: usize) -> Vec<(usize, &'l str)> {
     let wanted = format!("{word} {run} s{step} ");
     let lines = ledger.iter().enumerate();

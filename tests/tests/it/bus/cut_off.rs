@@ -6,11 +6,11 @@ use super::broker::serves;
 use sprag_testkit::Postgres;
 use sprag_tests::{Cable, Nats, Proxy, Sandbox, Server, Started, until};
 
-/// What lies between a worker and everything else.
+/// The connections of a worker to everything else.
 struct Between {
     database: Proxy,
     broker: Proxy,
-    /// Where the worker is in a network of its own.
+    /// The cable, if the worker is in its own network.
     cable: Option<Cable>,
 }
 
@@ -63,7 +63,7 @@ fn goes_on_elsewhere(lay: impl FnOnce(SocketAddr, SocketAddr) -> Between) {
     client.ends_as(&run, "completed");
     let journal = client.check(&run);
     assert_eq!((journal.events("lease.expired"), journal.events("execution.completed")), (1, 1));
-    // Nobody could tell the first attempt to end: its supervisor did, before there was a second.
+    // No process could tell the first attempt to stop: its supervisor killed it before there was a second one.
     let ledger = client.lines("ledger");
     let second = ledger.iter().position(|line| line == "2").expect("a second attempt");
     assert_eq!(second, ledger.len() - 1, "{:?}", &ledger[second..]);

@@ -1,4 +1,4 @@
-//! What `sprag doctor --bus` says of brokers, well and unwell.
+//! The report of `sprag doctor --bus` on healthy and broken brokers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ fn doctor_checks_the_broker() {
     assert!(!told.stderr.contains("secret"), "{}", told.stderr);
 }
 
-/// What the doctor says of a broker that is of no use; it must not take long, and it must not tell the password.
+/// Returns the doctor's report on a useless broker; it must not take long, and must not show the password.
 #[track_caller]
 fn expect_told(address: &str, words: &[&str]) {
     let told = soon(|| Sandbox::new().sprag(["doctor", "--bus", address])).expect(1);

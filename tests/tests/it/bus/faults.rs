@@ -51,7 +51,7 @@ fn wiped(sandbox: &Sandbox) {
         }
     }
     all_done(sandbox, &runs, 4);
-    // It is of use again: whoever publishes has made the streams anew.
+    // The broker is useful again: the publishing process has created the streams again.
     let next = runs.len();
     until("hand-offs go through it again", || {
         runs.push(sandbox.detach(&alternating(sandbox, runs.len(), 2)));
@@ -106,7 +106,7 @@ fn o10_a_message_of_a_dead_worker_acknowledged_late_changes_nothing() {
     let server = Server::start(&sandbox, &["--no-worker", "--bus", &nats.url()]);
     let file = sandbox.pipeline("one", &[("a", "run: echo a >> out")]);
     let run = sandbox.detach(&file);
-    // Somebody took the message and is not heard of again: the others find the work by looking.
+    // A client took the message and vanished: the others find the work by polling.
     let held = broker.hold("default");
     let worker = serves(&sandbox, &nats.url(), &[]);
     sandbox.ends_as(&run, "completed");
@@ -128,7 +128,7 @@ fn doubled(sandbox: &Sandbox) {
     let nats = Nats::start();
     let broker = Broker::of(&nats.url());
     let server = Server::start(sandbox, &["--no-worker", "--bus", &nats.url()]);
-    // Published with nobody there to take them.
+    // Published while no worker could receive them.
     until("the streams are made", || broker.stream("sprag-events").is_some());
     let runs: Vec<String> = (0..RUNS).map(|nth| sandbox.detach(&alternating(sandbox, nth, 1))).collect();
     let told = until_some("all are told of", || {
@@ -225,7 +225,7 @@ fn o10_a_worker_disconnected_from_the_broker_continues() {
     let near = serves(&sandbox, &nats.url(), &["--queue", "b"]);
     until("both pull", || ["a", "b"].iter().all(|queue| broker.pulls(queue)));
     let mut runs: Vec<String> = (0..2).map(|nth| sandbox.detach(&alternating(&sandbox, nth, 4))).collect();
-    // Nothing passes, and nobody is told so.
+    // Nothing passes, and no side is notified.
     proxy.silence(true);
     runs.extend((2..5).map(|nth| sandbox.detach(&alternating(&sandbox, nth, 4))));
     all_done(&sandbox, &runs, 4);

@@ -1,4 +1,4 @@
-//! Hand-off through a real broker: what workers are told, what others can follow, and what is nobody else's business.
+//! Hand-off through a real broker: the messages that workers get, and the events that others can follow.
 
 use std::collections::BTreeMap;
 

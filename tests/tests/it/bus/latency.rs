@@ -1,7 +1,7 @@
-//! How long it is from a step's end to the next one's begin in another process, through the broker and without it, on a file
+//! The time from a step's end to the next one's start in another process, through the broker and without it, on a file
 //! and on PostgreSQL.
 //!
-//! It prints its figures (`--nocapture`); what it insists on is only that no interval of polling is in the path.
+//! It prints its figures (`--nocapture`), and only checks that no polling interval is in the path.
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! What must hold in any store at any moment, looked at through `Backend` alone.
+//! Invariants of any store at any moment, checked through `Backend` alone.
 
 use std::collections::BTreeMap;
 

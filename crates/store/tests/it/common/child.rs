@@ -11,12 +11,12 @@ use std::time::Duration;
 const ROLE: &str = "SPRAG_TEST_ROLE";
 const FOLDER: &str = "SPRAG_TEST_FOLDER";
 const GIVEN: &str = "SPRAG_TEST_GIVEN";
-/// What a child says stands behind this: the test harness talks on the same pipe.
+/// The prefix of a child's messages: the test harness writes to the same pipe.
 const MARK: &str = "say: ";
 /// No child is waited for longer than this.
 const DEADLINE: Duration = Duration::from_secs(100);
 
-/// What a child was started for.
+/// The task of a child process.
 pub struct Part {
     pub role: String,
     pub folder: PathBuf,
@@ -38,7 +38,7 @@ pub fn say(line: impl std::fmt::Display) {
     std::io::stdout().lock().write_all(line.as_bytes()).expect("the parent listens");
 }
 
-/// What the parent says next; none when it is done or gone.
+/// Returns the parent's next message; none when the parent is done or gone.
 pub fn hear() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line).expect("the parent speaks");

@@ -1,4 +1,4 @@
-//! What the store's tests share: plans, stores of every kind, and the common moves.
+//! Helpers of the store's tests: plans, stores of every kind, and common operations.
 
 #![allow(dead_code, reason = "a program that shares it uses its own part")]
 
@@ -160,7 +160,7 @@ pub fn journal(store: &Store) -> Vec<JournalEntry> {
     look(store, |db| db.journal(0, None, 1_000_000))
 }
 
-/// How often something happened to a run, or to one of its steps.
+/// Returns how often an event happened to a run, or to one of its steps.
 pub fn told(store: &Store, event: &str, run: RunId, step: Option<StepNo>) -> usize {
     let of = |entry: &&JournalEntry| {
         entry.event == event && entry.place.run == Some(run) && (step.is_none() || entry.place.step == step)

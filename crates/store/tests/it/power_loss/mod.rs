@@ -51,7 +51,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What callers were told, in order; the disk's log has their numbers in it.
+/// The answers that callers received, in order; the disk's log contains their numbers.
 #[derive(Default)]
 struct Told(Vec<Fact>);
 
@@ -119,7 +119,7 @@ async fn futures<T: Send + 'static>(
     done
 }
 
-/// What was answered is there.
+/// Asserts that every acknowledged change is in the store.
 fn expect(store: &Store, facts: &[Fact]) {
     let mut fences: BTreeMap<ExecutionId, u32> = BTreeMap::new();
     for fact in facts {

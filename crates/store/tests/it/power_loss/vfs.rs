@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use rusqlite::ffi;
 
-/// What a disk is asked to do, in the order of asking.
+/// A request to the disk, in the order of the requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// Bytes are written.
@@ -40,7 +40,7 @@ struct Disk {
     /// The folder whose files are looked at.
     folder: PathBuf,
     ops: Vec<Op>,
-    /// How many operations could have failed so far.
+    /// The number of operations that could have failed so far.
     asked: u64,
     /// The operation that fails, and how.
     failing: Option<(u64, Fault)>,
@@ -152,7 +152,7 @@ passed_on! {
 
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     let code = pass_on!(file, xClose);
-    // SAFETY: made by `open`; nobody uses the file after this.
+    // SAFETY: made by `open`; the file is not used after this.
     drop(unsafe { Box::from_raw((*file.cast::<File>()).path) });
     code
 }
