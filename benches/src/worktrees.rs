@@ -105,7 +105,7 @@ struct Place {
     disk: Disk,
 }
 
-/// A repository to be cloned.
+/// Returns a repository to be cloned.
 fn source(size: &Size) -> Result<TempDir> {
     let folder = files::scratch()?;
     let path = folder.path();
@@ -181,7 +181,7 @@ impl Place {
         Ok(held_since(held_before))
     }
 
-    /// One after the other: git itself fails when they are made at once.
+    /// Creates the worktrees in sequence, because git itself fails when they are created at once.
     fn git_adds(&mut self, count: usize) -> Result<Duration> {
         let names: Vec<String> = (0..count).map(|_| self.next_name()).collect();
         self.disk.settle()?;

@@ -53,7 +53,7 @@ impl Cable {
         format!("{}h", self.name)
     }
 
-    /// The same command, in the network at the other end.
+    /// Returns the same command, in the network at the other end.
     pub fn beyond(&self, command: &Command) -> Command {
         through(&["ip", "netns", "exec", &self.name], command)
     }

@@ -111,13 +111,13 @@ impl Journal {
         self.count(|entry| entry.event == event)
     }
 
-    /// The events of one step, in order.
+    /// Returns the events of one step, in order.
     pub fn of_step(&self, step: &str) -> Vec<&str> {
         let its = |entry: &&Entry| entry.entity == "step" && entry.step.as_deref() == Some(step);
         self.entries.iter().filter(its).map(|entry| entry.event.as_str()).collect()
     }
 
-    /// The events of one step's executions, in order.
+    /// Returns the events of one step's executions, in order.
     pub fn of_executions(&self, step: &str) -> Vec<&str> {
         let its = |entry: &&Entry| entry.entity == "execution" && entry.step.as_deref() == Some(step);
         self.entries.iter().filter(its).map(|entry| entry.event.as_str()).collect()

@@ -24,7 +24,7 @@ struct State {
     to: Mutex<Option<SocketAddr>>,
     /// Whether it forwards nothing, without closing connections.
     silent: AtomicBool,
-    /// Each piece waits so long.
+    /// The delay of each piece, in milliseconds.
     delay_ms: AtomicU64,
     over: AtomicBool,
     next: AtomicU64,
@@ -42,12 +42,12 @@ impl State {
 }
 
 impl Proxy {
-    /// A proxy to this server.
+    /// Returns a proxy to this server.
     pub fn to(server: SocketAddr) -> Proxy {
         Proxy::at(Ipv4Addr::LOCALHOST, server)
     }
 
-    /// A proxy at this address of the machine.
+    /// Returns a proxy at this address of the machine.
     pub fn at(address: Ipv4Addr, server: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((address, 0)).expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -63,12 +63,12 @@ impl Proxy {
         format!("http://{}", self.addr)
     }
 
-    /// The server is elsewhere from now on.
+    /// Sets another address of the server.
     pub fn moved(&self, server: SocketAddr) {
         *self.state.to.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     }
 
-    /// Ends all connections at once, in the middle of whatever they carry; says how many.
+    /// Cuts all connections at once, in the middle of their data. Returns how many there were.
     pub fn cut(&self) -> usize {
         let open = std::mem::take(&mut *self.state.open());
         for (client, server) in open.values() {
@@ -83,7 +83,7 @@ impl Proxy {
         self.state.silent.store(silent, Ordering::SeqCst);
     }
 
-    /// Each piece waits for so long.
+    /// Sets the delay of each piece.
     pub fn delay(&self, for_a_while: Duration) {
         self.state.delay_ms.store(for_a_while.as_millis() as u64, Ordering::SeqCst);
     }

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::program;
 
-/// A Python with the official MCP client, set up once for all tests of this build.
+/// Returns a Python with the official MCP client, set up once for all tests of this build.
 ///
 /// It lies beside the program under test, so that a fresh build sets it up anew.
 pub fn python() -> PathBuf {

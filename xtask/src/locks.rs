@@ -33,7 +33,7 @@ pub(crate) fn check(root: &Path, problems: &mut Vec<String>) -> Result<(), Strin
     Ok(())
 }
 
-/// The names under `[dependencies]` in a manifest, without those that are optional.
+/// Returns the names under `[dependencies]` in a manifest, without those that are optional.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut inside = false;
     let mut names = Vec::new();

@@ -47,7 +47,7 @@ pub(super) struct RunWithPlan {
     pub(super) approved: bool,
 }
 
-/// Checks one run's marks; what is wrong with them.
+/// Checks one run's marks, and returns the violations.
 pub(super) fn check_run(marks: &[Mark], known: &RunWithPlan) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut last: BTreeMap<&str, &Mark> = BTreeMap::new();

@@ -54,7 +54,7 @@ pub struct Outcome {
     pub folder: Option<PathBuf>,
 }
 
-/// Makes chaos, lets it calm down, and checks what is left.
+/// Makes chaos, waits until it has calmed down, and checks the result.
 pub fn run(options: Options) -> Outcome {
     let server = (options.store == Kept::Postgres).then(|| Postgres::start(&[]));
     let database = server.as_ref().map(|server| server.database().url);

@@ -63,7 +63,7 @@ fn c03_c06_tasks_in_order_held_by_one() {
     assert!(!journal.entries.is_empty());
 }
 
-/// A token that says another fence than the one it was given for.
+/// Returns the token with a changed fence.
 fn forged(token: &str) -> String {
     let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
     parts[3] = (parts[3].parse::<u32>().expect("a fence") + 1).to_string();

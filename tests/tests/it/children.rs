@@ -3,7 +3,7 @@
 use serde_json::json;
 use sprag_tests::{Sandbox, Signal, until, until_some};
 
-/// The run that is the work of a step.
+/// Returns the child run of a step.
 fn child_of(sandbox: &Sandbox, run: &str, step: &str) -> String {
     sandbox.step(run, step)["child"].as_str().expect("a run").to_owned()
 }

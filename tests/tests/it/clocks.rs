@@ -5,7 +5,7 @@ use std::process::Command;
 use sprag_testkit::Postgres;
 use sprag_tests::{Sandbox, Server, through, until};
 
-/// A pipeline that waits for a while and then does something.
+/// Writes a pipeline that waits for this time and then runs a command.
 fn waits(sandbox: &Sandbox, time: &str) -> std::path::PathBuf {
     sandbox.pipeline("waits", &[("pause", &format!("wait: {time}")), ("done", "run: echo done")])
 }

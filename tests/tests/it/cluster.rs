@@ -5,7 +5,7 @@ use sprag_tests::{Random, Sandbox, Server, Started, until};
 
 const STEPS: usize = 3;
 
-/// Each step tells of its beginning and its end.
+/// Writes a pipeline whose steps record their start and end.
 fn pipeline(client: &Sandbox) -> std::path::PathBuf {
     let ledger = client.path("ledger");
     let ledger = ledger.display();
@@ -190,7 +190,7 @@ fn the_next_step_starts_in_another_process_within_milliseconds() {
     assert!(median < 100, "no polling interval lies in between: {handed:?}");
 }
 
-/// Milliseconds since midnight: `2026-11-16T07:32:12.345Z`.
+/// Returns the milliseconds since midnight of a time such as `2026-11-16T07:32:12.345Z`.
 fn day_ms(at: &str) -> i64 {
     let digits = |from: usize, to: usize| at[from..to].parse::<i64>().expect("digits");
     ((digits(11, 13) * 60 + digits(14, 16)) * 60 + digits(17, 19)) * 1000 + digits(20, 23)

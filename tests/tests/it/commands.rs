@@ -39,7 +39,7 @@ fn keys(value: &Value) -> BTreeSet<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// A sandbox with `ok` (two steps), `bad` (fails) and `slow` (waits for a signal).
+/// Returns a sandbox with `ok` (two steps), `bad` (fails) and `slow` (waits for a signal).
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.pipeline("ok", &[("one", "run: echo hello"), ("two", "run: echo again >&2")]);

@@ -12,7 +12,7 @@ fn start(project: &Project, file: &Path) -> Started {
     project.start([OsStr::new("run"), file.as_os_str()])
 }
 
-/// Commits, on the wanted branch, and tells what it has seen.
+/// Writes a pipeline that commits on the wanted branch and records its files.
 fn next(project: &Project) -> PathBuf {
     let steps = "  - {id: a, run: 'ls > $OUT/files; echo n > n.txt; git add n.txt; git commit -qm next'}";
     project.pipeline("next", ON_WANTED, steps)

@@ -18,7 +18,7 @@ fn unit(name: &str) -> String {
     fs::read_to_string(deploy().join("systemd").join(name)).expect("a unit")
 }
 
-/// The settings of one section of a unit; each name may be given several times.
+/// Returns the settings of one section of a unit; each name may be given several times.
 fn section(unit: &str, wanted: &str) -> BTreeMap<String, Vec<String>> {
     let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut inside = false;

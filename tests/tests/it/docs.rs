@@ -45,7 +45,7 @@ impl Example<'_> {
     }
 }
 
-/// Words as a shell would split them; only single quotes are needed.
+/// Splits words as a shell would; only single quotes are supported.
 fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for (at, part) in text.split('\'').enumerate() {
@@ -119,7 +119,7 @@ fn the_page_names_every_key() {
     assert!(missing.is_empty(), "docs/pipelines.md does not tell of {missing:?}");
 }
 
-/// The names of all properties in a schema.
+/// Collects the names of all properties in a schema.
 fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
     match schema {
         Value::Object(entries) => {

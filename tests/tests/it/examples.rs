@@ -14,7 +14,7 @@ fn example(name: &str) -> String {
     folder().join(name).to_str().expect("a name").to_owned()
 }
 
-/// The pipeline files in a folder.
+/// Returns the pipeline files in a folder.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     entries.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()

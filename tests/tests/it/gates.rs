@@ -13,7 +13,7 @@ steps:
     run: echo ship {{ steps.ask.outputs.choice }} {{ steps.ask.outputs.comment | default("-") }} >> ran
 "#;
 
-/// A sandbox with a run that asks.
+/// Returns a sandbox with a run that asks a question.
 fn asking() -> (Sandbox, String) {
     let sandbox = Sandbox::new();
     sandbox.yaml("release", RELEASE);

@@ -8,7 +8,7 @@ use sprag_tests::{Project, until};
 const TREE: &str = "environment: {worktree: {}}";
 const UNTIL_GO: &str = "until [ -e $OUT/go ]; do sleep 0.02; done";
 
-/// A step that commits something, and then waits until it may go on.
+/// Returns a step that commits something, and then waits for a file.
 fn commits_and_waits() -> String {
     format!(
         "if [ -e $OUT/go ]; then cat log.txt > $OUT/seen; echo whole >> log.txt; git commit -qam whole; exit 0; fi

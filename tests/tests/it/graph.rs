@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sprag_tests::Sandbox;
 
-/// A sandbox with `diamond`, whose `test` fails.
+/// Returns a sandbox with `diamond`, whose `test` fails.
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.pipeline(

@@ -13,7 +13,7 @@ const SOON_FREED: Duration = Duration::from_secs(45);
 /// A step that begins, and ends when a file is there.
 const HOLDS: &str = "run: 'echo begun >> ran; until [ -e go ]; do sleep 0.02; done; echo ended >> ran'";
 
-/// Starts a run and waits until its step has begun; its process and its id.
+/// Starts a run and waits until its step has started. Returns its process and its id.
 fn begun(sandbox: &Sandbox, file: &str) -> (Started, String) {
     let before = sandbox.lines("ran").len();
     let newest = sandbox.newest();
@@ -98,7 +98,7 @@ fn e14_d1_a_process_that_pauses_before_it_creates_its_run_blocks_no_worker() {
     server.finish().expect(0);
 }
 
-/// A group in which one run at a time goes on.
+/// Writes a pipeline in a group whose runs are live one at a time.
 fn grouped(sandbox: &Sandbox, name: &str, on_conflict: &str, steps: &[(&str, &str)]) {
     let file = sandbox.pipeline(name, steps);
     let text = std::fs::read_to_string(&file).expect("a file");

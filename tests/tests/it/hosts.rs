@@ -17,7 +17,7 @@ struct Machines {
 }
 
 impl Machines {
-    /// None where a process cannot have a name and mounts of its own.
+    /// Creates the machines; none if a process cannot have its own host name and mounts.
     fn new() -> Option<Machines> {
         let database = Postgres::shared().database();
         let client = Sandbox::on(&database.url);
@@ -47,7 +47,7 @@ impl Machines {
         Some(Machines { client, east, west, place, _server: server })
     }
 
-    /// A run that leaves something committed and something not, then waits for a file; its id.
+    /// Starts a run that leaves committed and uncommitted changes, then waits for a file. Returns its id.
     fn begin(&self, worktree: &str) -> String {
         let out = self.client.path("out").display().to_string();
         let text = format!(
@@ -62,7 +62,7 @@ impl Machines {
         answer.json()["run"].as_str().expect("an id").to_owned()
     }
 
-    /// Has the run begin in the east, and loses the east while its second step works.
+    /// Lets the run start in the east, and loses the east while its second step runs.
     fn lose_the_east(&self) {
         let east = self.east.start(WORKER);
         until("the second step works in the east", || self.client.lines("out") == ["east", "east"]);

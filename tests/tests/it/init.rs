@@ -17,7 +17,7 @@ fn has(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A folder with these files, and the pipeline that `sprag init` writes for it.
+/// Returns a folder with these files, and the pipeline that `sprag init` writes for it.
 fn folder(files: &[(&str, &str)]) -> Sandbox {
     let sandbox = Sandbox::new();
     for (name, text) in files {

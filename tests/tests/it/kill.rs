@@ -35,7 +35,7 @@ struct Round<'s> {
 }
 
 impl Round<'_> {
-    /// Lets a moment pass, unless the process ends before.
+    /// Waits a moment, unless the process ends first.
     fn moment(&mut self, process: &mut Started, longest_ms: u64) {
         let moment = Duration::from_millis(self.random.below(longest_ms));
         within(moment, || (!process.is_running()).then_some(()));
@@ -127,7 +127,7 @@ impl Round<'_> {
         live.filter_map(|run| run["id"].as_str().map(str::to_owned)).collect()
     }
 
-    /// `sprag resume` of each run that its process left half done.
+    /// Resumes each run whose process was killed.
     fn take_over_live_runs(&self) {
         for run in self.live_runs() {
             self.sandbox.sprag(["resume", &run]).expect(0);

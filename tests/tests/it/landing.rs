@@ -10,12 +10,12 @@ pub(crate) const TREE: &str = "environment: {worktree: {}}";
 /// Waits for a file, without a process of its own.
 pub(crate) const UNTIL_GO: &str = "until [ -e $OUT/go ]; do read -t 0.02 x < /dev/null || :; done";
 
-/// A pipeline that commits a file of its own, and lands.
+/// Returns a pipeline that commits its own file, and lands.
 pub(crate) fn lands(project: &Project, name: &str, land: &str) -> PathBuf {
     lands_and(project, name, land, "")
 }
 
-/// The same, with steps after it.
+/// Returns the same, with steps after it.
 pub(crate) fn lands_and(project: &Project, name: &str, land: &str, after: &str) -> PathBuf {
     let work = "echo $SPRAG_RUN_ID > $SPRAG_RUN_ID.txt; git add .; git commit -qm \"work of $SPRAG_RUN_ID\"";
     let steps = format!(

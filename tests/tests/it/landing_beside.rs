@@ -64,7 +64,7 @@ fn e01_staged_unstaged_and_untracked_changes_stay_unchanged() {
     assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
 }
 
-/// A pipeline whose landing changes `shared.txt`, is tried three times, and would send the work back.
+/// Returns a pipeline whose landing changes `shared.txt`, has three tries, and a rework on failure.
 fn overlaps(project: &Project) -> std::path::PathBuf {
     let steps = "  - {id: work, run: 'echo x >> $OUT/worked; echo landed > shared.txt'}
   - id: land

@@ -27,7 +27,7 @@ impl Team {
         Team { project, remote, colleague }
     }
 
-    /// Has the colleague push a file; the commit.
+    /// Lets the colleague push a file, and returns the commit.
     fn colleague_pushes(&self, name: &str) -> String {
         git(&self.colleague, ["pull", "--quiet", "--rebase"]);
         fs::write(self.colleague.join(name), "theirs\n").expect("a file");
@@ -45,7 +45,7 @@ impl Team {
         try_git(&self.remote, ["cat-file", "-e", &format!("main:{path}")]).status.success()
     }
 
-    /// Remote, local branch and checkout are at one commit, and the checkout is clean.
+    /// Asserts that remote, local branch and checkout are at one commit, and that the checkout is clean.
     #[track_caller]
     fn assert_in_step(&self) {
         assert_eq!(self.at_remote("main"), self.project.git(["rev-parse", "main"]));

@@ -37,7 +37,7 @@ impl Drop for Dropped {
     }
 }
 
-/// A handler that says when it began and when it was dropped, and never ends.
+/// Returns a handler that reports its start and its drop, and never ends.
 fn endless(
     began: &Arc<Notify>,
     dropped: &Arc<Notify>,

@@ -33,7 +33,7 @@ steps:
     on_fail: continue
 "#;
 
-/// Files below a folder that hold this text, as a database or a log would write it.
+/// Returns the files below a folder that contain this text, as a database or a log would write it.
 fn holding(folder: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];

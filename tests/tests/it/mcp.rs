@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sprag_tests::{Sandbox, Server, python};
 
-/// Runs the client script to its end, which must be a good one.
+/// Runs the client script to its end, which must be a success.
 fn drive(sandbox: &Sandbox, arguments: &[&str]) {
     drive_with(sandbox, arguments, "")
 }

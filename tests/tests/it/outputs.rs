@@ -87,7 +87,7 @@ steps:
     assert!(told.contains("pass it in a file"), "{told}");
 }
 
-/// A step with this many outputs of a million bytes each.
+/// Returns a step with this many outputs of a million bytes each.
 fn handing_on_millions(id: &str, outputs: usize) -> String {
     let outputs: Vec<String> = (0..outputs).map(|n| format!("o{n}: {{ file: f, as: text }}")).collect();
     format!(

@@ -117,7 +117,7 @@ fn o06_an_execution_announced_to_every_worker_runs_once() {
     }
 }
 
-/// A worker in this test, of which a process says that it is dead or alive.
+/// Registers a worker of this test with a process identity that is dead or alive.
 async fn register(store: &Store, process: String) -> Claimer {
     let id: Id = store.new_id();
     let queues: Vec<Arc<str>> = vec!["default".into()];
@@ -138,7 +138,7 @@ fn alive() -> String {
     sprag_process::current().expect("this process").to_string()
 }
 
-/// A process that had this one's number, some other time.
+/// Returns the identity of a dead process that had this one's pid.
 fn dead() -> String {
     let mut id = sprag_process::current().expect("this process");
     id.start_time_ticks += 1;

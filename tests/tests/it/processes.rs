@@ -27,7 +27,7 @@ fn finish(processes: Vec<Started>) {
     }
 }
 
-/// Each run's steps once and in order, one end each, and no gap in the whole journal.
+/// Asserts that each run's steps ran once and in order, with one end each, and that the journal has no gap.
 fn check_five(sandbox: &Sandbox, runs: usize) {
     let ledger = ledger(sandbox);
     assert_eq!(ledger.len(), runs);

@@ -29,12 +29,12 @@ impl Scene {
         format!("http://{}", self.server.addr)
     }
 
-    /// A worker that knows nothing but an address and a token.
+    /// Starts a worker that has only an address and a token.
     pub(crate) fn worker(&self, url: &str, more: &[&str]) -> Started {
         self.worker_of(&self.server, url, more)
     }
 
-    /// A worker in this scene's folder that shows the token of this server.
+    /// Starts a worker in this scene's folder with the token of this server.
     pub(crate) fn worker_of(&self, server: &Server, url: &str, more: &[&str]) -> Started {
         let mut command = self.sandbox.command(["worker", "--server", url].iter().chain(more));
         command.env("SPRAG_DATA", self.sandbox.path("elsewhere")).env("SPRAG_TOKEN", &server.token);
@@ -58,7 +58,7 @@ impl Drop for Scene {
     }
 }
 
-/// A worker in this test.
+/// Returns a worker that this test plays.
 fn by_hand(scene: &Scene, key: char) -> HandWorker<'_> {
     HandWorker::new(&scene.server, key)
 }
@@ -364,7 +364,7 @@ fn a_server_that_is_killed_and_comes_back_takes_the_result() {
     worker.finish().expect(0);
 }
 
-/// The server is the one process of the sandbox that serves.
+/// Returns the pid of the sandbox's server.
 fn sandbox_server_pid(sandbox: &Sandbox) -> i32 {
     let all = sprag_tests::carrying("SPRAG_DATA", &sandbox.data().to_string_lossy());
     let serves = |pid: &i32| sprag_tests::command_line(*pid).iter().any(|word| word == "serve");

@@ -11,7 +11,7 @@ use sprag_store::{Row, RunRow, Store, Table, Topic};
 use sprag_testkit::Postgres;
 use sprag_tests::{Random, Sandbox, Server, now_ms, until};
 
-/// A plan of so many steps, one after the other.
+/// Returns a plan of this many sequential steps.
 fn sequence(steps: usize) -> Arc<Plan> {
     let step = |no: usize| {
         let needs: Vec<StepNo> = no.checked_sub(1).map(|before| before as StepNo).into_iter().collect();
@@ -67,7 +67,7 @@ pub(crate) async fn finished(store: &Store, data: &Path, runs: usize) -> Vec<Run
     made
 }
 
-/// The runs that have a folder.
+/// Returns the runs that have a folder.
 fn folders(data: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(data.join("runs")).expect("a folder");
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());

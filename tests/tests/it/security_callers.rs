@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 use sprag_tests::{HandWorker, Reply, Sandbox, Server, Signal, until};
 
-/// A token with these scopes.
+/// Returns a token with these scopes.
 fn token(sandbox: &Sandbox, name: &str, scopes: &[&str]) -> String {
     let mut args = vec!["token", "new", name, "--json"];
     scopes.iter().for_each(|scope| args.extend(["--scope", scope]));
     sandbox.json(args)["token"].as_str().expect("a token").to_owned()
 }
 
-/// A server with a board `b` of two tasks.
+/// Returns a server with a board `b` of two tasks.
 fn with_board(sandbox: &Sandbox) -> Server {
     let server = Server::start(sandbox, &["--no-worker"]);
     server.post("/v1/boards", &json!({ "name": "b" })).expect(201);

@@ -13,7 +13,7 @@ fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
 }
 
-/// A pipeline of one step `a` that runs this and hands `out` on.
+/// Returns a pipeline of one step `a` that runs this command and has the output `out`.
 fn hands_on(command: &str, output: &str) -> String {
     format!("steps:\n  - id: a\n    run: |\n      {command}\n    outputs: {{ x: {output} }}\n")
 }

@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o777
 }
 
-/// All that lies below a folder, links not followed; what is in worktrees is the run's own.
+/// Returns all paths below a folder except those in worktrees, without following links.
 fn everything(folder: &Path) -> Vec<PathBuf> {
     let mut found = vec![folder.to_owned()];
     let mut todo = vec![folder.to_owned()];
@@ -37,7 +37,7 @@ fn assert_private(data: &Path) {
     }
 }
 
-/// `sprag` under another umask than the test's.
+/// Returns `sprag` with another umask than the test's.
 fn with_umask(sandbox: &Sandbox, umask: &str, args: &[&str]) -> Command {
     sandbox.command_through(&format!("umask {umask} && exec \"$@\""), args)
 }

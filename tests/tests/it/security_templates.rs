@@ -3,7 +3,7 @@
 use serde_json::json;
 use sprag_tests::{Sandbox, Server, peak_mib};
 
-/// Files that aborted a former server, or made it grow without bound.
+/// Returns files that aborted an earlier server, or made it grow without bound.
 fn hostile_files() -> Vec<String> {
     let step = |condition: &str| {
         let step = json!({ "id": "a", "run": "true", "when": condition });

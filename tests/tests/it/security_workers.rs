@@ -41,7 +41,7 @@ impl Scene {
         told["id"].as_str().expect("an id").to_owned()
     }
 
-    /// A worker that claims to be a process of the server's own host.
+    /// Returns a worker that claims to be a process of the server's own host.
     fn liar(&self, key: char) -> HandWorker<'_> {
         let worker = HandWorker::unregistered(&self.server, key, Some(&self.token), "away");
         let process = sprag_process::current().expect("this process").to_string();
@@ -69,7 +69,7 @@ impl Scene {
         run
     }
 
-    /// Has the server and the command line do all they do about ended runs and their files.
+    /// Lets the server and the command line do all their clean-up of ended runs and files.
     fn let_everything_clean_up(&self, runs: &[String]) {
         let sandbox = &self.project.sandbox;
         // What the server does after this run's end comes after what it does for those.
@@ -107,7 +107,7 @@ impl Scene {
     }
 }
 
-/// A new token with the scope `work`.
+/// Returns a new token with the scope `work`.
 fn new_token(project: &Project, name: &str) -> String {
     let made = project.sandbox.sprag(["token", "new", name, "--scope", "work"]).expect(0).stdout;
     made.lines().find(|line| line.starts_with("sprag_")).expect("a token").trim().to_owned()

@@ -82,7 +82,7 @@ impl Listener {
     }
 }
 
-/// HMAC-SHA256 by another program than ours.
+/// Returns the HMAC-SHA256 as another program computes it.
 fn hmac(secret: &str, text: &str) -> String {
     let mut command = std::process::Command::new("openssl");
     command.args(["dgst", "-sha256", "-hmac", secret]);

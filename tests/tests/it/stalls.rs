@@ -20,7 +20,7 @@ run: |
   for i in $(seq 2400); do [ -e go ] && break; sleep 0.05; done
   echo end >> ledger";
 
-/// A worker with a short lease that works on a run of one step; the run's id.
+/// Starts a worker with a short lease on a run of one step. Returns it and the run's id.
 fn working(sandbox: &Sandbox) -> (Started, String) {
     sandbox.pipeline("one", &[("a", STEP)]);
     let mut worker = sandbox.command(["worker", "--lease", LEASE]);
@@ -61,7 +61,7 @@ fn assert_step_stays(sandbox: &Sandbox, worker: &mut Started, holder: &str) {
     assert_eq!(ended, None, "the step goes on: {:?} {}", sandbox.lines("ledger"), worker.stderr());
 }
 
-/// Has other processes come first after the lock is free: a lease that lapsed meanwhile is not taken away by them.
+/// Lets other processes commit first after the lock is free: they must not take away a lease that expired meanwhile.
 fn assert_not_taken(sandbox: &Sandbox, run: &str) {
     let others: Vec<Started> = (0..3).map(|_| sandbox.start(["worker", "--lease", LEASE])).collect();
     for other in &others {

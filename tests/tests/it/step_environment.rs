@@ -17,18 +17,18 @@ const LOOK: &str = r#"env > "$FILE"
           tr '\0' '\n' < /proc/$pid/cmdline >> "$FILE"
         done"#;
 
-/// A step that looks, and writes what it sees to the file `seen-ID`.
+/// Returns a step that writes its environment to the file `seen-ID`.
 fn looking(sandbox: &Sandbox, id: &str, keys: &str) -> String {
     let file = sandbox.path(&format!("seen-{id}"));
     format!("  - id: {id}\n    env: {{ FILE: '{}' }}\n{keys}    run: |\n        {LOOK}\n", file.display())
 }
 
-/// A pipeline of one step `look`.
+/// Returns a pipeline of one step `look`.
 fn pipeline(sandbox: &Sandbox, head: &str, keys: &str) -> PathBuf {
     sandbox.yaml("look", &format!("name: look\n{head}steps:\n{}", looking(sandbox, "look", keys)))
 }
 
-/// The variables in a list of `NAME=value` lines.
+/// Returns the variables in a list of `NAME=value` lines.
 fn names(text: &str) -> Vec<&str> {
     let is_name =
         |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');

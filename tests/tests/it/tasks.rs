@@ -19,7 +19,7 @@ steps:
     run: echo {{ steps.review.outputs.verdict }} {{ steps.review.outputs.score }} >> used
 "#;
 
-/// A sandbox with a run that waits for a review, and who works on the rest of it.
+/// Returns a sandbox with a run that waits for a review, the run's id, and a worker.
 fn reviewed() -> (Sandbox, String, sprag_tests::Started) {
     let sandbox = Sandbox::new();
     sandbox.yaml("review", REVIEW);

@@ -30,7 +30,7 @@ fn finish(started: Vec<Started>) -> usize {
     many
 }
 
-/// Each run had its own files, path and branch.
+/// Asserts that each run had its own files, path and branch.
 fn each_its_own(project: &Project, many: usize) {
     let dir = &project.repo();
     let runs = project.sandbox.json(["ls", "--json", "-n", "1000"]);

@@ -44,7 +44,7 @@ impl SpecEvaluator for Slow {
     }
 }
 
-/// `s0` and `s1` start at once; `s2` needs `s1`, and its condition reads `s0`.
+/// Returns a plan in which `s0` and `s1` start at once, `s2` needs `s1`, and its condition reads `s0`.
 fn plan() -> Arc<Plan> {
     let asks = PlanStep { condition: Condition::Step, reads: vec![0], ..step(2, &[1], tries(1)) };
     Arc::new(Plan::new("asks", vec![step(0, &[], tries(1)), step(1, &[], tries(1)), asks]).unwrap())

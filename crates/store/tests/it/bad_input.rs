@@ -36,7 +36,7 @@ fn open_error(folder: &Path) -> Error {
     Store::open(folder).err().expect("it cannot be opened")
 }
 
-/// The error's text names all of these.
+/// Asserts that the error's text contains all of these.
 fn says(error: &Error, parts: &[&str]) {
     let text = error.to_string();
     for part in parts {
@@ -44,7 +44,7 @@ fn says(error: &Error, parts: &[&str]) {
     }
 }
 
-/// A folder whose store was used and closed, so that all is in the one file.
+/// Returns a folder whose store was used and closed, so that all is in the one file.
 fn used_store() -> (tempfile::TempDir, PathBuf, RunId) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
@@ -80,7 +80,7 @@ fn a_folder_that_cannot_be_made_is_named() {
 struct Disk(tempfile::TempDir);
 
 impl Disk {
-    /// None, and the reason on the terminal, where mounting is not allowed.
+    /// Mounts it. Returns none, and prints the reason, if mounting is not allowed.
     fn mount(size: &str) -> Option<Disk> {
         let folder = tempfile::tempdir().unwrap();
         let mounted = Command::new("mount")
@@ -146,7 +146,7 @@ fn a_file_that_became_read_only_is_named() {
     says(&error, &["cannot open", path(&disk.data().join(FILE_NAME))]);
 }
 
-/// Creates, claims and finishes until the disk is full; what was answered is given.
+/// Creates, claims and finishes runs until the disk is full. Returns the acknowledged runs and the error.
 async fn work_until_full(store: &Store) -> (Vec<RunId>, Error) {
     const MOST: usize = 2_000;
     let mut answered = Vec::new();

@@ -64,7 +64,7 @@ async fn take_task(store: &Store, no: StepNo) -> Assignment {
     taken
 }
 
-/// Refused, with words that hold this.
+/// Asserts that an operation was refused with a message that contains this.
 fn refused<T: std::fmt::Debug>(done: Result<T, Error>, words: &str) {
     match done {
         Err(Error::Refused(why)) => assert!(why.contains(words), "{why}"),

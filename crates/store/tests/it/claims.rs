@@ -5,13 +5,13 @@ use sprag_lifecycle::{Backoff, Policy, RunId, RunStatus, Word};
 use sprag_store::ops::{self, Created, Lease, Renewal};
 use sprag_store::{Error, QueueRow, StepRow, Table};
 
-/// The runs of what a worker is given, in order.
+/// Returns the runs of the executions that a worker receives, in order.
 async fn claimed(store: &sprag_store::Store, most: usize) -> Vec<RunId> {
     let given = store.claims().claim(claimer(1), most).await.unwrap();
     given.iter().map(|assignment| assignment.lease.execution.run).collect()
 }
 
-/// One step; of such runs one goes on at a time.
+/// Returns a plan of one step in a group whose runs are live one at a time.
 fn in_a_group_of_one() -> std::sync::Arc<sprag_lifecycle::Plan> {
     let mut plan = (*sequence(1)).clone();
     let (group, on_conflict) = ("g".into(), Default::default());

@@ -19,7 +19,7 @@ async fn provide(store: &Store, run: RunId, worker: Id, there: bool) -> Provide 
     store.claims().provide_environment(wanted(run, worker), seen).await.unwrap()
 }
 
-/// Reports an event of an attempt; whether it was applied.
+/// Reports an event of an attempt. Returns whether it was applied.
 async fn report(store: &Store, event: E, attempt: u32) -> bool {
     let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
     store.claims().environment(1, event, given, None).await.unwrap().is_applied()
@@ -33,7 +33,7 @@ fn word(store: &Store, run: RunId) -> String {
     row(store, run).status().to_string()
 }
 
-/// A run whose environment is ready, made by `MAKER`.
+/// Creates a run with a ready environment, made by `MAKER`.
 async fn ready(store: &Store) -> RunId {
     let run = create(store, &sequence(1)).await;
     assert!(
@@ -221,14 +221,14 @@ fn w13_the_journal_shows_the_removal_of_an_environment() {
     });
 }
 
-/// A worker that is there.
+/// Registers a live worker.
 async fn register(store: &Store, id: Id) {
     let (name, process, queues) = ("one".into(), "one".into(), "".into());
     let new = NewWorker { id, name, process, queues, labels: "".into(), slots: 1, lease_ms: 1000 };
     store.claims().register(new).await.unwrap();
 }
 
-/// A run that is reserved to worker 5, and whose environment is ready.
+/// Returns a run that is reserved for worker 5, with a ready environment.
 async fn of_worker_5(store: &Store) -> RunId {
     register(store, 5).await;
     register(store, REMOVER).await;

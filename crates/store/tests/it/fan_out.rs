@@ -34,7 +34,7 @@ async fn claim_all(store: &Store) -> Vec<Assignment> {
     store.claims().claim(claimer(1), 100).await.unwrap()
 }
 
-/// Carries out the outbox: children tell their parents.
+/// Runs the effects in the outbox: children notify their parents.
 async fn relay(store: &Store) {
     for row in look(store, |db| db.outbox_due(i64::MAX, 100)) {
         let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap();
@@ -214,12 +214,12 @@ async fn i25_children_created_in_one_millisecond_have_different_ids() {
     assert_eq!(look(&store, |db| db.children(RunId::from_i64(1))).len(), 2);
 }
 
-/// Work that failed for a reason that only a person can remove.
+/// Returns a failed ending that only a person can unblock.
 fn blocked() -> Ending {
     Ending::Blocked { result: Some(r#"{"reason":"blocked"}"#.into()) }
 }
 
-/// Tried three times, and then sends the first step back.
+/// Returns a policy with three tries and then a rework of the first step.
 fn persistent() -> Policy {
     Policy { attempts: 3, on_fail: OnFail::Rework { step: 0, max: 2 }, ..Policy::default() }
 }

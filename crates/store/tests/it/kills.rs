@@ -104,7 +104,7 @@ fn c05_a_claim_that_a_kill_cut_short_is_durable_or_never_happened() {
     check(&store, 0);
 }
 
-/// Four callers that create runs and work on them; each tells of what it was answered.
+/// Runs four callers that create and execute runs; each reports its answers.
 async fn work_telling(store: &Store, worker: i64) {
     const CALLERS: i64 = 4;
     const MOST_RUNS: u64 = 2_000;

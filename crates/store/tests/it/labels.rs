@@ -7,7 +7,7 @@ use sprag_lifecycle::Plan;
 use sprag_store::Store;
 use sprag_store::ops::{NewWorker, could_take};
 
-/// A plain step, then one that asks for two labels, then a plain one.
+/// Returns a plain step, then one that asks for two labels, then a plain one.
 fn plan() -> Arc<Plan> {
     let mut plan = (*sequence(3)).clone();
     plan.steps[1].labels = vec!["gpu".into(), "linux".into()];

@@ -27,7 +27,7 @@ fn runtime() -> tokio::runtime::Runtime {
 const WRITERS: i64 = 8;
 const RUNS_EACH: usize = 60;
 
-/// Several callers that take runs from their creation to their end.
+/// Runs several callers that take runs from creation to end.
 async fn write_runs(store: &Store, worker: i64) {
     child::ready();
     let mut callers = JoinSet::new();

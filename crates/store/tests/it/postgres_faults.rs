@@ -52,7 +52,7 @@ async fn work(store: Store, worker: i64, told: Arc<Acknowledged>, over: Arc<Atom
     }
 }
 
-/// Everything that was acknowledged is there, once.
+/// Asserts that every acknowledged change is there, once.
 fn expect_nothing_lost(store: &Store, told: &Acknowledged) {
     let completed: Vec<ExecutionId> = journal(store)
         .iter()

@@ -10,7 +10,7 @@ use sprag_store::{Bite, HookRow, RunRow, Store, Table};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// A share of the work that is enough for any test.
+/// Returns a share of the work that is enough for any test.
 fn all() -> Bite {
     Bite::of(100_000)
 }
@@ -171,7 +171,7 @@ fn retention_deletes_a_run_with_its_children_and_frees_its_key() {
     });
 }
 
-/// A run that ended, and the hook with this number, which has been told of nothing.
+/// Creates an ended run, and the hook with this number, which has received nothing. Returns the run.
 async fn untold(store: &Store, hook: i64) -> RunId {
     let run = create(store, &sequence(1)).await;
     complete(store, run).await;
@@ -399,7 +399,7 @@ fn e12_one_part_of_retention_is_bounded_in_rows_and_bytes() {
     });
 }
 
-/// This thread's own time on the processor: a busy machine changes nothing.
+/// Returns this thread's processor time, which a busy machine does not affect.
 fn thread_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000

@@ -10,7 +10,7 @@ const WRITERS: [(&str, usize); 3] = [
     ("store/src/postgres/entities.rs", 5),
 ];
 
-/// Every source file of every crate.
+/// Returns every source file of every crate.
 fn sources() -> Vec<PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut folders: Vec<PathBuf> =
@@ -29,7 +29,7 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// The words of a source file; lines that go on in a string literal are joined.
+/// Returns the words of a source file; continued lines of a string literal are joined.
 fn words(source: &str) -> Vec<String> {
     let text = source.to_lowercase().replace("\\\n", " ");
     let spaced: String = text

@@ -36,7 +36,7 @@ impl Between {
     }
 }
 
-/// The first attempt tells that it goes on, and never ends by itself; the second ends at once.
+/// Writes a pipeline whose first attempt reports that it is alive and never ends, and whose second ends at once.
 fn endless(client: &Sandbox) -> std::path::PathBuf {
     let ledger = client.path("ledger");
     let run = format!(

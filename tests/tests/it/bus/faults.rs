@@ -7,14 +7,14 @@ use serde_json::json;
 use sprag_testkit::Postgres;
 use sprag_tests::{Nats, Proxy, Random, Sandbox, Server, Signal, nightly, until, until_some};
 
-/// The same on a file and on PostgreSQL.
+/// Runs the same check on a file and on PostgreSQL.
 fn on_every_store(check: impl Fn(&Sandbox)) {
     for sandbox in [Sandbox::new(), Sandbox::on(&Postgres::shared().database().url)] {
         check(&sandbox);
     }
 }
 
-/// Every run ended well, in order, and nothing that was finished was done again.
+/// Asserts that every run succeeded, in order, and that no finished step ran again.
 fn all_done(sandbox: &Sandbox, runs: &[String], steps: usize) {
     let names: Vec<String> = (0..steps).map(|step| format!("s{step}")).collect();
     for (nth, run) in runs.iter().enumerate() {

@@ -14,7 +14,7 @@ use sprag_store::{ITEM, Prepared, SpecEvaluator, Store};
 pub struct Plain;
 
 impl Plain {
-    /// Has a store read such specs.
+    /// Gives a store this evaluator.
     pub fn on(store: Store) -> Store {
         store.with_evaluator(Arc::new(Plain))
     }

@@ -43,7 +43,7 @@ struct Kept {
 }
 
 impl Medium {
-    /// The next operation is done.
+    /// Applies the next operation.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Write { file, .. } | Op::Truncate { file, .. } => {

@@ -149,7 +149,7 @@ fn expect(store: &Store, facts: &[Fact]) {
     }
 }
 
-/// Everything goes on to its end, and no fence is given twice.
+/// Takes every run to its end, and asserts that no fence is given twice.
 async fn go_on(store: &Store, facts: &[Fact]) {
     let runs = look(store, |db| db.live_runs(None, 100));
     for run in &runs {
@@ -188,7 +188,7 @@ fn recover(image: &Image, facts: &[Fact], seed: u64) {
     check(&store, 0);
 }
 
-/// Records a history of two openings, and gives the disk's log and what was answered.
+/// Records a history of two openings. Returns the disk's log and the answers.
 fn record(seed: u64) -> (Vec<Op>, Vec<Fact>) {
     let folder = folder();
     let mut told = Told::default();

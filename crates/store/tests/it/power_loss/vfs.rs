@@ -58,12 +58,12 @@ pub fn watch(folder: &Path, failing: Option<(u64, Fault)>) {
     *disk() = Some(Disk { folder: folder.to_owned(), failing, ..Disk::default() });
 }
 
-/// Looks no more; what was asked for, and how many operations could have failed.
+/// Stops watching. Returns the requests, and how many operations could have failed.
 pub fn unwatch() -> (Vec<Op>, u64) {
     disk().take().map_or_else(|| (Vec::new(), 0), |disk| (disk.ops, disk.asked))
 }
 
-/// A caller was told something.
+/// Records that a caller got an answer.
 pub fn answered(what: usize) {
     if let Some(disk) = &mut *disk() {
         disk.ops.push(Op::Answered(what));
