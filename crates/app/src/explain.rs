@@ -141,7 +141,7 @@ pub struct RefusedView {
     pub reason: &'static str,
     /// The predicate that failed, or the status in which the event is not allowed.
     pub detail: String,
-    /// When (wall clock).
+    /// The time of the refusal (wall clock).
     #[serde(skip)]
     pub at_ms: i64,
 }

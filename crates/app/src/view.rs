@@ -46,7 +46,7 @@ views! {
         pub count: Option<usize>,
         /// The first few of these files.
         pub files: Vec<String>,
-        /// How the run treats them, in one line; or the reason why git could not list them.
+        /// The run's treatment of the changes, in one line; or the reason why git could not list them.
         pub message: String,
     }
 

@@ -1,4 +1,4 @@
-//! What the tools are given. The comments are what an agent reads.
+//! The parameters of the tools. An agent reads the comments.
 
 use std::collections::BTreeMap;
 

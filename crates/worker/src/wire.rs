@@ -308,9 +308,9 @@ pub enum Told {
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// What the step printed.
+    /// The log of the step.
     Step,
-    /// What the setup of its environment printed.
+    /// The log of its environment's setup.
     Setup,
 }
 
@@ -331,9 +331,9 @@ pub struct Chunk {
     /// Which log.
     #[cfg_attr(feature = "openapi", param(inline))]
     pub part: Part,
-    /// Where the piece begins.
+    /// The offset at which the piece starts.
     pub offset: u64,
-    /// How long the whole log is, once it does not grow any more.
+    /// The length of the whole log, once it no longer grows.
     pub whole: Option<u64>,
     /// The file that holds it on the worker's host, until all of it was received.
     pub path: Option<String>,
