@@ -83,7 +83,7 @@ fn i27_memory_and_sqlite_have_the_same_trace() {
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(memory.hash, sqlite.hash, "seed {seed}");
     }
-    println!("figure: simulation on SQLite and in memory, the same stories: {} seeds", count(200));
+    println!("figure: simulation on SQLite and in memory, the same traces: {} seeds", count(200));
 }
 
 #[test]

@@ -278,6 +278,6 @@ fn a_full_or_broken_disk_at_every_operation() {
             runtime().block_on(go_on(&store, &told.0));
         }
     }
-    println!("figure: disk faults: {tried} operations failed, {told_of} of them were told of");
+    println!("figure: disk faults: {tried} operations failed, {told_of} of them were reported");
     assert!(told_of > tried / 4, "faults reach the callers: {told_of} of {tried}");
 }
