@@ -1,4 +1,4 @@
-//! A network of its own for a process: a namespace that one cable joins to the machine, and the cable can be pulled.
+//! A private network for a process: a namespace that one cable connects to the machine, and the cable can be pulled.
 //!
 //! ```text
 //!   this machine ── veth ══════ veth ── namespace: only `Cable::here` can be reached from it

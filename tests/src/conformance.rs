@@ -1,4 +1,4 @@
-//! Holds every answer that a test gets against the API's own description of it.
+//! Compares every answer that a test gets with the API's own description.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};

@@ -1,4 +1,4 @@
-//! A worker that a test plays: it sends to `/v1/work/*` exactly what the test says.
+//! A worker that a test plays: it sends to `/v1/work/*` exactly the requests of the test.
 
 use serde_json::{Value, json};
 

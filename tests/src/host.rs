@@ -1,4 +1,4 @@
-//! Another machine, as far as Sprag can tell: it has a name of its own, and its own repository where others have theirs.
+//! Another machine from Sprag's point of view: it has its own host name, and its own repository at the common path.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A server under test, and a client that does exactly what it is told: also what no proper client does.
+//! A server under test, and a client that sends exactly the given bytes, including invalid ones.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! Processes as the kernel shows them: who carries a variable, who is whose child, who still runs.
+//! Processes as the kernel shows them: their environment, their children, and whether they run.
 
 use std::fs;
 

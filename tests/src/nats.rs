@@ -1,4 +1,4 @@
-//! A real nats-server on a port of its own, with data that goes with it. It can be killed, wiped and started again.
+//! A real nats-server with its own port and data. It can be killed, wiped and started again.
 
 use std::fs;
 use std::net::SocketAddr;

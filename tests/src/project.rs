@@ -1,4 +1,4 @@
-//! A git repository in a sandbox, for runs that work in worktrees of it.
+//! A git repository in a sandbox, for runs with worktrees.
 
 use std::ffi::OsStr;
 use std::fs;

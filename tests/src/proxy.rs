@@ -1,4 +1,4 @@
-//! A TCP proxy on loopback that does to connections what networks do: cut, delay, drop, or keep them half open.
+//! A TCP proxy on loopback that imitates networks: it cuts, delays or drops connections, or keeps them half open.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

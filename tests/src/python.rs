@@ -1,4 +1,4 @@
-//! Programs that others wrote, from their package registry, in a folder of their own.
+//! Python programs from their package registry, in a private folder.
 
 use std::path::PathBuf;
 use std::process::Command;

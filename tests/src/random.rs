@@ -1,4 +1,4 @@
-//! Chance that can be repeated from its seed.
+//! Random numbers that can be repeated from their seed.
 
 /// A small generator (splitmix64); good enough to choose moments and victims.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! A folder with its own data, and `sprag` processes that know no other.
+//! A folder with its own data, and `sprag` processes that use no other.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! Bounded waits on conditions: the only place where these tests let time pass.
+//! Bounded waits on conditions: the only place in these tests that waits.
 
 use std::time::Duration;
 

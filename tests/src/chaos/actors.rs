@@ -1,4 +1,4 @@
-//! Those who make the chaos: processes that come and go, people who use Sprag and git, and clean-up beside them.
+//! The actors of chaos: processes that come and go, people who use Sprag and git, and clean-up at the same time.
 
 use std::time::Duration;
 

@@ -4,10 +4,10 @@
 //! ```text
 //!   actors (threads) ──▶ sprag, git ──▶ steps write marks          ┐
 //!   sprag events --follow ──▶ journal.jsonl                        ├──▶ checks ──▶ findings
-//!   the remote's update hook writes down every move of its branch  ┘
+//!   the remote's update hook records every move of its branch      ┘
 //! ```
 //!
-//! A seed decides what the actors want, not how the machine interleaves them: the same seed makes a similar storm, not the same.
+//! A seed determines the actors' actions, not how the machine interleaves them: the same seed makes a similar storm.
 
 mod actors;
 mod checks;

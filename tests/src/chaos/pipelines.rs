@@ -1,5 +1,5 @@
 //! The pipelines that chaos runs. Their steps append marks to files outside of Sprag's data, so that the checks need not
-//! believe Sprag's own records.
+//! trust Sprag's own records.
 
 use crate::Random;
 

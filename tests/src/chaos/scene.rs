@@ -1,4 +1,4 @@
-//! The place where chaos happens: a sandbox with a repository and a bare remote, what was counted, and what was found.
+//! The scene of chaos: a sandbox with a repository and a bare remote, the counters, and the findings.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -1,4 +1,4 @@
-//! Going on, going back, and beginning anew from a finished step: what was done stays done.
+//! Resume, retry, rewind and fork: finished steps are kept.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, until};

@@ -1,4 +1,4 @@
-//! Boards: tasks that several share, through separate processes on one file and through HTTP.
+//! Boards: shared tasks, through separate processes on one file and through HTTP.
 
 use std::collections::BTreeMap;
 use std::process::Command;

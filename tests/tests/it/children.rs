@@ -1,4 +1,4 @@
-//! Runs that are the work of other runs' steps.
+//! Child runs.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, Signal, until, until_some};

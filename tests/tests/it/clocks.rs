@@ -1,4 +1,4 @@
-//! Clocks that are wrong, or were set while something waits: what takes seconds takes seconds.
+//! Clocks that are wrong, or are set during a wait: waits keep their length.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Several machines on one PostgreSQL database: a server that does no work, workers, and clients, each killed in turn.
+//! Several machines on one PostgreSQL database: a server without a worker, workers, and clients, each killed in turn.
 
 use sprag_testkit::{Database, Postgres};
 use sprag_tests::{Random, Sandbox, Server, Started, until};

@@ -1,4 +1,4 @@
-//! Every command and every answer that programs rely on.
+//! Every command, and the output that programs rely on.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;

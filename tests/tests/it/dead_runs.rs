@@ -1,5 +1,5 @@
 //! The branch of a run that no process continues is free for the next one, and none of its work is lost; that of
-//! a run that merely waits is not.
+//! a run that only waits is not.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The units and the compose file that are shipped: they start the program as it is, and keep its data to its user.
+//! The shipped units and compose file: they start the current program, and keep its data private to its user.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Runs that are started in a checkout with uncommitted changes: told of them, refused beside them, or begun with them.
+//! Runs that are started in a checkout with uncommitted changes, which `dirty` ignores, refuses or includes.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,11 +1,11 @@
 //! Every example in docs/pipelines.md, run by the real program, and every key of the language named there.
 //!
-//! A comment before an example says what else there is to know of it:
+//! A comment before an example controls the test:
 //!
 //! ```text
-//!   <!-- load -->                                        it is only loaded: it needs the network, a person, …
-//!   <!-- file: NAME -->                                  it is kept under that name for those that come after
-//!   <!-- run: ARGUMENTS; exit N; COMMAND RUN …; exit N -->  how it is run, and what is done then
+//!   <!-- load -->                                        only load it: it needs the network, a person, …
+//!   <!-- file: NAME -->                                  store it under that name for later examples
+//!   <!-- run: ARGUMENTS; exit N; COMMAND RUN …; exit N -->  run it with these arguments, then these commands
 //! ```
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! `environment:` and `sprag env`: what runs get to work in, and how people see to what is left of it.
+//! `environment:` and `sprag env`: the environments of runs, and their clean-up by people.
 
 use std::ffi::OsStr;
 use std::fs;

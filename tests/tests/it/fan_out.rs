@@ -1,4 +1,4 @@
-//! Fan-outs: every item is a step of its own, and the whole settles as its policy says.
+//! Fan-outs: every item is a step of its own, and the whole settles according to its policy.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, until};

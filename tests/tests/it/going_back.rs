@@ -1,4 +1,4 @@
-//! Going back: a step that is done again begins with the files from before it, and a state that is gone is told.
+//! Starting files: a step that runs again starts with the files from before it, and a missing state is reported.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `sprag graph`: of a file and of a run, in every format.
+//! `sprag graph` of a file and of a run, in every format.
 
 use serde_json::{Value, json};
 use sprag_tests::Sandbox;

@@ -1,4 +1,4 @@
-//! Runs whose files are on a host that is lost: they go on elsewhere from what a remote has, or wait.
+//! Runs whose files are on a lost host: they continue elsewhere from a remote's state, or wait.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `sprag init`: what it writes runs, wherever the tools are there.
+//! `sprag init`: the pipeline that it writes runs wherever the tools are installed.
 
 use std::fs;
 use std::process::{Command, Stdio};

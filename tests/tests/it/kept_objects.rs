@@ -1,4 +1,4 @@
-//! Objects of runs that git could lose: those of submodules when a worktree goes, and those beside a person's `git prune`.
+//! Objects of runs that git could lose: those of submodules at clean-up, and those during a person's `git prune`.
 
 use std::ffi::OsStr;
 use std::fs;

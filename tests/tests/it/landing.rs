@@ -1,4 +1,4 @@
-//! Landing: the work of a run's worktree onto a branch, checked, one after another, and never at a person's cost.
+//! Landing: the work of a run's worktree goes onto a branch, verified and in turns, without harm to a person's work.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Landing on a branch that a person has checked out: the checkout follows, and nothing of the person's is touched.
+//! Landing on a branch that a person has checked out: the checkout follows, and the person's changes stay.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A person and a colleague who use git as ever, beside sixty landings that are pushed.
+//! A person and a colleague who use git as usual, during sixty landings with push.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};

@@ -1,4 +1,4 @@
-//! Conditions, templates, checks, retries and rework: each key of a step, acted on by the real program.
+//! Conditions, templates, checks, retries and rework: each key of a step, run by the real program.
 
 use serde_json::{Value, json};
 use sprag_tests::Sandbox;

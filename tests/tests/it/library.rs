@@ -1,4 +1,4 @@
-//! The `sprag` crate inside a program.
+//! The `sprag` crate embedded in a program.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

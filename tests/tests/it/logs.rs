@@ -1,4 +1,4 @@
-//! `sprag logs` shows what was printed, or says why there is nothing.
+//! `sprag logs` shows the log, or says why there is none.
 
 use sprag_testkit::Postgres;
 use sprag_tests::{Host, Sandbox, Signal, until, until_some};

@@ -1,4 +1,4 @@
-//! Secrets leave no trace in what Sprag keeps or shows: logs, outputs, feedback, journal, events and the API.
+//! Secrets appear nowhere in stored or shown data: logs, outputs, feedback, journal, events and the API.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Agents over the Model Context Protocol, driven by the official client, which we did not write.
+//! Agents over the Model Context Protocol, driven by the official client, which is independent of this project.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Workers that claim over HTTP, with no database: the same ownership, and a network in between.
+//! Workers over HTTP, without a database: the same ownership, with a network in between.
 
 use std::path::Path;
 use std::time::Duration;

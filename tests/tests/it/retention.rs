@@ -1,4 +1,4 @@
-//! `sprag gc`: what ended long ago goes, with its files, and nothing else.
+//! `sprag gc` deletes old runs with their files, and nothing else.
 
 use std::collections::BTreeSet;
 use std::path::Path;

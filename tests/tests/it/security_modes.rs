@@ -1,4 +1,4 @@
-//! The data directory is its user's alone, whatever the umask; steps keep the umask of the user.
+//! Only its user can access the data directory, whatever the umask; steps keep the umask of the user.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

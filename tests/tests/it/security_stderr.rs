@@ -1,4 +1,4 @@
-//! A server whose stderr is closed, or is not read, answers its requests and stops when it is told to.
+//! A server whose stderr is closed, or is not read, answers its requests and stops on request.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

@@ -1,4 +1,4 @@
-//! Files, expressions and values that were made to harm the server: it refuses them, or fails their step, and goes on.
+//! Hostile files, expressions and values: the server refuses them, or fails their step, and continues.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, Server, peak_mib};

@@ -1,4 +1,4 @@
-//! Every endpoint of `sprag serve`, on its good path and its bad one.
+//! Every endpoint of `sprag serve`, with valid and invalid requests.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;

@@ -1,4 +1,4 @@
-//! Live events: exact resumption, slow readers, logs as they grow.
+//! Live events: exact resumption, slow readers, growing logs.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Webhooks: signed, in order, each on its own, parked when they do not answer.
+//! Webhooks: signed, in order, independent of each other, parked when they do not answer.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};

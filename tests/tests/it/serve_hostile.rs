@@ -1,4 +1,4 @@
-//! Clients that mean no good, or do not know better.
+//! Hostile and broken clients.
 
 use std::io::{Read, Write};
 use std::process::Command;

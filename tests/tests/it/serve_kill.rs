@@ -1,4 +1,4 @@
-//! A server that is killed in the middle of live runs loses nothing, and its readers go on exactly.
+//! A server that is killed during live runs loses nothing, and its readers resume exactly.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! A store that cannot be written to for longer than a lease: a lock that is not let go, a disk that is full. No step
-//! ends for it, none runs again, and everything goes on by itself.
+//! A store that cannot be written to for longer than a lease, because of a held lock or a full disk. No step
+//! is stopped for it, none runs again, and everything continues by itself.
 
 use std::path::Path;
 use std::process::Command;

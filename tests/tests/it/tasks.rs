@@ -1,4 +1,4 @@
-//! Work that is claimed from outside: by agents, scripts, people.
+//! Tasks: work that agents, scripts and people claim.
 
 use serde_json::{Value, json};
 use sprag_tests::{Sandbox, until, until_some};

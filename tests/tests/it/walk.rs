@@ -1,4 +1,4 @@
-//! The walk over a pipeline's steps, as the journal and the steps' own traces tell of it.
+//! The walk over a pipeline's steps, checked by the journal and by the steps' own traces.
 
 use sprag_tests::{Journal, Sandbox, now_ms, until, until_some};
 

@@ -1,4 +1,4 @@
-//! Worktrees when things go wrong: kill -9, full disks, files that cannot be deleted, processes that go on.
+//! Worktrees under failures: kill -9, full disks, files that cannot be deleted, processes that keep running.
 //! No work is lost, no other run is blocked, and leftovers are reclaimed.
 
 use std::ffi::OsStr;

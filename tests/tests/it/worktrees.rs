@@ -1,4 +1,4 @@
-//! Many runs on one repository: each in its own worktree, none in another's way, none left over.
+//! Many runs on one repository: each has its own worktree, none disturbs another, and none leaves anything behind.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

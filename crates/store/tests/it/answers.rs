@@ -1,4 +1,4 @@
-//! Large specs are evaluated outside the writer, and an answer counts only for the values that it was found for.
+//! Large specs are evaluated outside the writer, and an answer counts only for the values that were evaluated.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,7 +14,7 @@ use crate::common::*;
 /// The longest wait of a test for something that happens at once.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A evaluator for which every condition is much work. Each evaluation reports that it has begun and waits for a permit.
+/// An evaluator for which every condition is much work. Each evaluation reports that it has begun and waits for a permit.
 /// The condition is whether step `s0` is done.
 #[derive(Debug)]
 struct Slow {

@@ -1,5 +1,5 @@
-//! Files, disks and clocks that are not as they should be: typed errors that name the file and the
-//! remedy, and nothing lost.
+//! Defective files, disks and clocks: typed errors name the file and the
+//! remedy, and nothing is lost.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Boards: tasks that are added while the run goes on, on every store.
+//! Boards on every store: tasks that are added while the run is live.
 
 use std::sync::Arc;
 

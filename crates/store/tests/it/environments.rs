@@ -1,4 +1,4 @@
-//! Environments through the store's operations: who makes one, who removes it, and whose word comes too late.
+//! Environments through the store's operations: creation, removal, and late reports.
 
 use crate::common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};

@@ -1,5 +1,5 @@
-//! Fan-outs, gates and child runs where they meet resumes, reworks and timers: the smallest histories that
-//! random graphs once failed on.
+//! Fan-outs, gates and child runs combined with resumes, reworks and timers: the smallest histories on which
+//! random graphs once failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Operations that wait share a commit, and nothing else: one that fails, fails alone.
+//! Group commit: waiting operations share a commit and nothing else, and a failing one fails alone.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

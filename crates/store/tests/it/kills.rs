@@ -1,4 +1,4 @@
-//! Processes that are killed (SIGKILL) while they write: what was answered is there, the rest is whole
+//! Processes that are killed (SIGKILL) while they write: acknowledged changes are there, the others are complete
 //! or absent.
 
 use std::collections::{BTreeMap, BTreeSet};

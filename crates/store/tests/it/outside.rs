@@ -1,4 +1,4 @@
-//! Work that no worker does, on every store: signals and answers that come early, late or twice.
+//! Steps that no worker runs, on every store: signals and answers that come early, late or twice.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Separate processes on one SQLite file and on one PostgreSQL database, through the store as everybody uses it.
+//! Separate processes on one SQLite file and on one PostgreSQL database, through the store's ordinary interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Reservations: a process has its run's steps to itself for as long as it is there, on every store.
+//! Reservations on every store: a live process has its run's steps to itself.
 
 use std::sync::Arc;
 

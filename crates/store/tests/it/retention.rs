@@ -1,4 +1,4 @@
-//! Runs that ended long ago are forgotten, and nothing else is.
+//! Retention: runs that ended long ago are deleted, and nothing else.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! l08: a status is written by the rows' own statements, and by nothing else.
+//! l08: only the rows' own statements write a status.
 
 use std::path::{Path, PathBuf};
 

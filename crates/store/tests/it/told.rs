@@ -1,4 +1,4 @@
-//! Receiving what a message told of, the same on every store: late, doubled, foreign and reserved ones included.
+//! Receiving an announced execution, the same on every store, also for late, duplicated, foreign and reserved messages.
 
 use crate::common::*;
 use sprag_lifecycle::ExecutionId;

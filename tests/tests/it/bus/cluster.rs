@@ -1,4 +1,4 @@
-//! Many machines: PostgreSQL, a broker, two executors and three workers, each of them killed again and again under work.
+//! Many machines: PostgreSQL, a broker, two executors and three workers, each killed repeatedly while they run steps.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! A worker that is cut off from the database and the broker at once: it ends what it does, and others go on with it.
+//! A worker that is cut off from the database and the broker at once: it stops its step, and another worker continues.
 
 use std::net::SocketAddr;
 

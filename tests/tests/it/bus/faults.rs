@@ -1,4 +1,4 @@
-//! The broker is a hint: lost, wiped, late, doubled, killed or cut off, it changes nothing but the pace.
+//! The broker is a hint: lost, wiped, late, duplicated, killed or cut off, it only changes the pace.
 
 use std::time::Duration;
 

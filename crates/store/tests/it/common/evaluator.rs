@@ -1,4 +1,4 @@
-//! A evaluator for tests: a spec is JSON that says outright what a step wants.
+//! An evaluator for tests: a spec is JSON that states a step's answers directly.
 //!
 //! `{"when": true | "an error", "first_attempt_only": true, "items": 3, "gate_ms": 50, "pause_ms": 5,
 //! "signal": "name", "child": PLAN}`

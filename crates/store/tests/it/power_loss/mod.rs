@@ -1,8 +1,8 @@
-//! The power goes at every operation of the disk: what was answered is there, and the rest is whole or absent.
+//! A power loss at every operation of the disk: acknowledged changes are there, and the others are complete or absent.
 //!
-//! A history of work is recorded once, with everything that SQLite asked of the disk. Then the disk is put together as it
-//! may be found after each operation: what was synced is there, of the rest any part. Each such disk is
-//! opened by the store as it ships, looked at, and worked on to the end.
+//! The test records a history once, with every request of SQLite to the disk. Then it builds the disk as it
+//! may be found after each operation: with all synced writes and any part of the others. The shipped store opens each
+//! such disk, checks it, and completes its runs.
 
 mod crash;
 mod vfs;

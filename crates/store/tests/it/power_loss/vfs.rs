@@ -1,8 +1,8 @@
-//! A disk between SQLite and the real one: it writes down what it is asked to do, and fails when told to.
+//! A disk layer between SQLite and the real disk: it records every request, and fails on demand.
 //!
-//! It is the default of this test program, so that the store opens its files through it without knowing.
-//! Whatever is asked of it is also done, but for syncs: what they make durable is worked out afterwards, from
-//! what was written down.
+//! It is the default of this test program, so the store opens its files through it without knowing.
+//! It passes every request on except syncs: the test computes afterwards, from the recording, which writes they
+//! made durable.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::size_of;
