@@ -66,7 +66,7 @@ impl Commands {
         let entered = match &self.environments {
             Some(environments) => environments.enter(assignment, &masker(spec), control).await,
             None if assignment.plan.environment.is_some() => {
-                Err(EnterError::Failed("this program makes no environments for runs".to_owned()))
+                Err(EnterError::Failed("this program cannot create environments for runs".to_owned()))
             }
             None => Ok(None),
         };

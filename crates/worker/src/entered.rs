@@ -151,7 +151,7 @@ impl Entered {
             Err(error) => {
                 tracing::warn!(%run, %path, step, %error, "the step's state was not recorded");
                 return Some(format!(
-                    "what this step left was not recorded, and the run cannot go back to it: {error}"
+                    "the files of this step were not recorded, and the run cannot go back to them: {error}"
                 ));
             }
         };
@@ -159,7 +159,7 @@ impl Entered {
         let sent = blocking(move || guest.send(&remote, &state, &Cancel::default())).await;
         sent.err().map(|error| {
             tracing::warn!(%run, %path, step, %error, "the step's state was not pushed");
-            format!("should this host be lost, the run cannot go on elsewhere with what this step has done: {error}")
+            format!("if this host is lost, the run cannot continue elsewhere from this step: {error}")
         })
     }
 
@@ -178,7 +178,7 @@ impl Entered {
         if let Some(worktree) = worktree {
             let (run, path) = (key.0, worktree.path().to_owned());
             let kept =
-                tokio::task::spawn_blocking(move || worktree.keep(&format!("run {run} goes on in it")));
+                tokio::task::spawn_blocking(move || worktree.keep(&format!("run {run} continues in it")));
             if let Ok(Err(error)) = kept.await {
                 tracing::warn!(%run, path = %path.display(), %error, "leaving a worktree failed");
             }

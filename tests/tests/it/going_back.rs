@@ -137,7 +137,7 @@ fn e10_a_recording_that_failed_is_a_warning_in_status() {
     let steps = "  - {id: a, run: 'git update-ref refs/sprag/runs/$SPRAG_RUN_ID/a/in-the-way HEAD'}";
     let run = project.run(&project.pipeline("unrecorded", TREE, steps), 0);
     let shown = project.sprag(["status", &run]).expect(0).stdout;
-    assert!(shown.contains("warning: what this step left was not recorded"), "{shown}");
+    assert!(shown.contains("warning: the files of this step were not recorded"), "{shown}");
     let told = project.sprag(["fork", &run, "--from", "a"]).expect(1);
     assert!(told.stderr.contains(&format!("refs/sprag/runs/{run}/a")), "{}", told.stderr);
 }

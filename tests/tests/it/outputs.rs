@@ -107,7 +107,7 @@ fn e03_the_outputs_of_a_step_have_a_bound_together() {
     let run = sandbox.run(&["more.yaml"], 100);
     let told = sandbox.sprag(["status", &run]).expect(0).stdout;
     assert!(
-        told.contains("the outputs up to `o4` have more than 4194304 bytes: hand on files instead"),
+        told.contains("the outputs up to `o4` have more than 4194304 bytes: pass on files instead"),
         "{told}"
     );
 }

@@ -187,12 +187,16 @@ fn runs_that_a_hook_has_not_received_stay_for_a_week() {
         let run = untold(&store, 7).await;
         clock.advance(6 * DAY_MS);
         let told = forget(&store, store.now().wall_ms).await;
-        assert_eq!(told.kept, vec![(run, "a hook has not been told of it")]);
+        assert_eq!(told.kept, vec![(run, "it has not been delivered to a webhook")]);
         assert!(is_there(&store, run));
         clock.advance(2 * DAY_MS);
         assert!(store.service().take_hook(7, 1, 60_000).await.unwrap());
         let told = forget(&store, store.now().wall_ms).await;
-        assert_eq!(told.kept, vec![(run, "a hook has not been told of it")], "a server delivers it now");
+        assert_eq!(
+            told.kept,
+            vec![(run, "it has not been delivered to a webhook")],
+            "a server delivers it now"
+        );
         store.service().leave_hook(7, 1).await.unwrap();
         let told = forget(&store, store.now().wall_ms).await;
         assert_eq!((told.runs, told.untold.get(&7)), (vec![run], Some(&1)), "and it is said");
@@ -205,7 +209,7 @@ fn a_broker_that_no_process_uses_keeps_no_run_after_a_day() {
         let run = untold(&store, HookRow::RELAY).await;
         clock.advance(DAY_MS / 2);
         let told = forget(&store, store.now().wall_ms).await;
-        assert_eq!(told.kept, vec![(run, "the broker has not been told of it")]);
+        assert_eq!(told.kept, vec![(run, "it has not been published to the broker")]);
         clock.advance(DAY_MS);
         let told = forget(&store, store.now().wall_ms).await;
         assert_eq!((told.runs, told.untold.get(&HookRow::RELAY)), (vec![run], Some(&1)));
