@@ -27,7 +27,7 @@ const WORKLOAD: &str = "retention";
 const CALLERS: usize = 4;
 /// The duration of a live step's command.
 const COMMAND: Duration = Duration::from_millis(5);
-/// How long live steps go on beside `gc` at most.
+/// The longest time for which live steps run beside `gc`.
 const BESIDE_AT_MOST: Duration = Duration::from_secs(300);
 const USUAL: &str = "usual";
 const BESIDE: &str = "beside gc";

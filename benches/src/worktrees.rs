@@ -1,7 +1,7 @@
 //! W4: worktrees made at once, cold and from a warm pool, against as many `git worktree add` one after the other.
 //!
-//! Every round has a new file system, and nothing is deleted in it before its figures are taken: see [`Disk`]. Who begins
-//! changes from round to round, and nobody begins before what was written until then is on the disk. Each figure is told
+//! Every round has a new file system, and nothing is deleted in it before its figures are taken: see [`Disk`]. The sides
+//! take turns at starting, and neither starts before all earlier writes are on the disk. Each figure is printed
 //! when it is taken.
 
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ struct Size {
 }
 
 impl Size {
-    /// What a round writes at most: all worktrees of both systems, in blocks, and as much again for everything else.
+    /// Returns the most that a round writes: all worktrees of both systems, in blocks, and as much again for the rest.
     fn disk_bytes(&self) -> u64 {
         let worktree = self.files * (self.bytes * 2).next_multiple_of(4096);
         let worktrees = 2 * self.at_once.iter().sum::<usize>();
@@ -105,7 +105,7 @@ struct Place {
     disk: Disk,
 }
 
-/// A repository to be cloned.
+/// Returns a repository to be cloned.
 fn source(size: &Size) -> Result<TempDir> {
     let folder = files::scratch()?;
     let path = folder.path();
@@ -181,7 +181,7 @@ impl Place {
         Ok(held_since(held_before))
     }
 
-    /// One after the other: git itself fails when they are made at once.
+    /// Creates the worktrees in sequence, because git itself fails when they are created at once.
     fn git_adds(&mut self, count: usize) -> Result<Duration> {
         let names: Vec<String> = (0..count).map(|_| self.next_name()).collect();
         self.disk.settle()?;

@@ -1,4 +1,4 @@
-//! A network of its own for a process: a namespace that one cable joins to the machine, and the cable can be pulled.
+//! A private network for a process: a namespace that one cable connects to the machine, and the cable can be pulled.
 //!
 //! ```text
 //!   this machine ── veth ══════ veth ── namespace: only `Cable::here` can be reached from it
@@ -53,12 +53,12 @@ impl Cable {
         format!("{}h", self.name)
     }
 
-    /// The same command, in the network at the other end.
+    /// Returns the same command, in the network at the other end.
     pub fn beyond(&self, command: &Command) -> Command {
         through(&["ip", "netns", "exec", &self.name], command)
     }
 
-    /// Pulls the cable: nothing passes, and nobody is told. Or plugs it in again.
+    /// Pulls the cable, so that nothing passes and no side is notified; or plugs it in again.
     pub fn pull(&self, out: bool) {
         let how = if out { "down" } else { "up" };
         ip(&format!("link set {} {how}", self.mine())).expect("it was set before");

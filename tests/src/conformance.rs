@@ -1,4 +1,4 @@
-//! Holds every answer that a test gets against the API's own description of it.
+//! Compares every answer that a test gets with the API's own description.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -40,7 +40,7 @@ pub(crate) fn check(method: &str, path: &str, reply: &Reply) {
     assert!(wrong.is_empty(), "{method} {path}: {body}\nis not what /openapi.json says: {wrong:#?}");
 }
 
-/// The described path that a path is one of; one without parameters wins.
+/// Returns the path template that matches a path; one without parameters wins.
 fn template(path: &str) -> Option<&'static str> {
     let parts: Vec<&str> = path.split('/').collect();
     let fits = |template: &&String| {

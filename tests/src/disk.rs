@@ -1,4 +1,4 @@
-//! A small disk of its own, for tests of what happens when it is full.
+//! A small private disk, for tests with a full disk.
 
 use std::fs::{self, File};
 use std::io::Write;

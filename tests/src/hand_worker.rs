@@ -1,4 +1,4 @@
-//! A worker that a test plays: it sends to `/v1/work/*` exactly what the test says.
+//! A worker that a test plays: it sends to `/v1/work/*` exactly the requests of the test.
 
 use serde_json::{Value, json};
 
@@ -14,14 +14,14 @@ pub struct HandWorker<'s> {
 }
 
 impl<'s> HandWorker<'s> {
-    /// A worker of the queue `default` that shows the server's own token and says nothing of its process.
+    /// Returns a worker of the queue `default` that sends the server's own token and no process identity.
     pub fn new(server: &'s Server, key: char) -> HandWorker<'s> {
         let worker = HandWorker::unregistered(server, key, None, "default");
         worker.register("").expect(200);
         worker
     }
 
-    /// A worker that has not presented itself yet.
+    /// Returns a worker that has not registered yet.
     pub fn unregistered(server: &'s Server, key: char, token: Option<&str>, queue: &str) -> HandWorker<'s> {
         let (key, token) = (key.to_string().repeat(32), token.map(str::to_owned));
         HandWorker { server, key, token, queue: queue.to_owned() }
@@ -45,14 +45,14 @@ impl<'s> HandWorker<'s> {
         }
     }
 
-    /// The terms of a claim with this nonce.
+    /// Returns the terms of a claim with this nonce.
     pub fn claimer(&self, nonce: i64) -> Value {
         json!({
             "worker": 0, "queues": [self.queue], "reserved_only": false, "lease_ms": 60_000, "nonce": nonce,
         })
     }
 
-    /// Claims one execution; its lease.
+    /// Claims one execution, and returns its lease.
     pub fn claim(&self, nonce: i64) -> Option<Value> {
         let wanted = json!({ "claimer": self.claimer(nonce), "limit": 1, "wait_ms": 0 });
         let got = self.post("claim", &wanted).expect(200).json();

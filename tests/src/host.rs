@@ -1,4 +1,4 @@
-//! Another machine, as far as Sprag can tell: it has a name of its own, and its own repository where others have theirs.
+//! Another machine from Sprag's point of view: it has its own host name, and its own repository at the common path.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A machine that has this repository at this place; says why not where that is not allowed.
+    /// Returns a machine with this repository at this path, or the reason why the machine is not possible here.
     pub fn new(name: &'static str, store: &str, repository: &Path, place: &Path) -> Result<Host, String> {
         let tried = Command::new("unshare").args(["--mount", "--uts", "true"]).output();
         match tried {
@@ -44,7 +44,7 @@ impl Host {
     }
 }
 
-/// The same command, started by another.
+/// Returns the same command, started through another one.
 pub fn through(words: &[&str], command: &Command) -> Command {
     let mut through = Command::new(words[0]);
     through.args(&words[1..]).arg(command.get_program()).args(command.get_args());

@@ -1,4 +1,4 @@
-//! A server under test, and a client that does exactly what it is told: also what no proper client does.
+//! A server under test, and a client that sends exactly the given bytes, including invalid ones.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use crate::{SOON, Sandbox, Started, until_some};
 #[derive(Debug)]
 pub struct Server {
     process: Started,
-    /// Where it listens.
+    /// The address on which it listens.
     pub addr: SocketAddr,
     /// The token of its data directory.
     pub token: String,
@@ -32,7 +32,7 @@ impl Server {
         Server::from_process(sandbox, sandbox.start(all))
     }
 
-    /// A server that was started in another way; waits until it listens.
+    /// Waits until a server that was started in another way listens, and returns it.
     pub fn from_process(sandbox: &Sandbox, process: Started) -> Server {
         let addr = until_some("the server listens", || {
             let told = process.stdout();
@@ -43,7 +43,7 @@ impl Server {
         Server { process, addr, token }
     }
 
-    /// Its process.
+    /// Returns its process.
     pub fn process(&mut self) -> &mut Started {
         &mut self.process
     }
@@ -53,17 +53,17 @@ impl Server {
         self.process
     }
 
-    /// A request that shows the token of the server's data directory, and can be written on.
+    /// Returns a request with the token of the server's data directory, which the caller can extend.
     pub fn request(&self, method: &str, path: &str) -> Request {
         self.anonymous(method, path).token(&self.token)
     }
 
-    /// A request that shows no token.
+    /// Returns a request without a token.
     pub fn anonymous(&self, method: &str, path: &str) -> Request {
         Request::to(self.addr, method, path)
     }
 
-    /// What there is at a path; it must be there.
+    /// Gets a path, which must exist.
     #[track_caller]
     pub fn get(&self, path: &str) -> Value {
         self.request("GET", path).send().expect(200).json()
@@ -75,13 +75,13 @@ impl Server {
         self.request("POST", path).json(body).send()
     }
 
-    /// Calls a tool over `/mcp` as the server's own user; what it answers.
+    /// Calls a tool over `/mcp` as the server's own user, and returns its answer.
     #[track_caller]
     pub fn call(&self, tool: &str, arguments: &Value) -> Value {
         self.call_as(&self.token, tool, arguments)
     }
 
-    /// Calls a tool over `/mcp` with this token; what it answers.
+    /// Calls a tool over `/mcp` with this token, and returns its answer.
     #[track_caller]
     pub fn call_as(&self, token: &str, tool: &str, arguments: &Value) -> Value {
         let params = serde_json::json!({ "name": tool, "arguments": arguments });
@@ -100,7 +100,7 @@ impl Server {
         told["result"]["structuredContent"].clone()
     }
 
-    /// Starts a run of this pipeline; its id.
+    /// Starts a run of this pipeline, and returns its id.
     #[track_caller]
     pub fn run(&self, yaml: &str) -> String {
         let reply = self.post("/v1/runs", &serde_json::json!({ "yaml": yaml })).expect(201);
@@ -128,7 +128,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request to this address.
+    /// Returns a request to this address.
     pub fn to(addr: SocketAddr, method: &str, path: &str) -> Request {
         let headers = vec![("host".into(), addr.to_string())];
         Request { addr, method: method.into(), path: path.into(), headers, body: Vec::new() }
@@ -160,7 +160,7 @@ impl Request {
         self.header("content-type", kind)
     }
 
-    /// The bytes as they are sent.
+    /// Returns the bytes as they are sent.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = format!("{} {} HTTP/1.1\r\n", self.method, self.path).into_bytes();
         for (name, value) in &self.headers {
@@ -199,7 +199,7 @@ impl Request {
     }
 }
 
-/// A connection that waits no longer than tests do.
+/// Returns a connection that waits no longer than tests do.
 pub fn connect(addr: SocketAddr) -> std::io::Result<TcpStream> {
     let stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(SOON))?;
@@ -220,14 +220,14 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Insists on a status.
+    /// Asserts the status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         self
     }
 
-    /// Insists on a problem with this status and code, complete in form.
+    /// Asserts a complete problem with this status and code.
     #[track_caller]
     pub fn problem(self, status: u16, code: &str) -> Value {
         let reply = self.expect(status);
@@ -241,12 +241,12 @@ impl Reply {
         told
     }
 
-    /// Its body as text.
+    /// Returns its body as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// Its body as JSON.
+    /// Returns its body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
@@ -261,7 +261,7 @@ pub struct Answering {
     pub status: u16,
     /// Its headers, in lower case.
     pub headers: BTreeMap<String, String>,
-    /// What is left of the present chunk.
+    /// The rest of the current chunk.
     left: usize,
     chunked: bool,
     over: bool,
@@ -290,7 +290,7 @@ impl Answering {
         Ok(Answering { lines, status, headers, left, chunked, over: false })
     }
 
-    /// The whole of it.
+    /// Reads the rest, and returns the complete answer.
     pub fn whole(mut self) -> std::io::Result<Reply> {
         let mut body = Vec::new();
         match self.left {
@@ -301,7 +301,7 @@ impl Answering {
         Ok(Reply { status: self.status, headers: self.headers, body })
     }
 
-    /// How long to wait for more.
+    /// Sets the time to wait for more.
     pub fn patience(&self, limit: Duration) {
         let _ = self.lines.get_ref().set_read_timeout(Some(limit));
     }
@@ -311,7 +311,7 @@ impl Answering {
         let _ = self.lines.get_ref().shutdown(std::net::Shutdown::Both);
     }
 
-    /// The next server-sent event; none at the stream's end.
+    /// Returns the next server-sent event; none at the stream's end.
     pub fn event(self: &mut Answering) -> std::io::Result<Option<Event>> {
         let mut event = Event::default();
         let mut lines = BufReader::with_capacity(1, self);
@@ -369,6 +369,6 @@ pub struct Event {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// The event's data.
     pub data: Value,
 }

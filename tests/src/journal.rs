@@ -9,30 +9,30 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// Its place in the order of commits.
+    /// The entry's number in the order of commits.
     pub seq: u64,
-    /// When, for people.
+    /// The wall-clock time, for display.
     pub at: String,
-    /// What kind of thing changed.
+    /// The kind of the entity.
     pub entity: String,
-    /// Which one.
+    /// The id of the entity.
     pub id: String,
     /// Its run.
     pub run: Option<String>,
     /// Its step.
     pub step: Option<String>,
-    /// What happened.
+    /// The event.
     pub event: String,
     /// The status before; none for something new.
     pub from: Option<String>,
     /// The status after.
     pub to: String,
-    /// Who reported it.
+    /// The actor that reported it.
     pub actor: String,
-    /// Where an environment is.
+    /// The path of an environment.
     #[serde(default)]
     pub path: Option<String>,
-    /// Why something went wrong.
+    /// The reason of a failure.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -101,29 +101,29 @@ impl Journal {
         assert_eq!(status["epoch"], 1 + raised, "{status}");
     }
 
-    /// How many entries are like this.
+    /// Returns how many entries satisfy the condition.
     pub fn count(&self, like: impl Fn(&Entry) -> bool) -> usize {
         self.entries.iter().filter(|entry| like(entry)).count()
     }
 
-    /// How many entries tell of this event.
+    /// Returns how many entries have this event.
     pub fn events(&self, event: &str) -> usize {
         self.count(|entry| entry.event == event)
     }
 
-    /// The events of one step, in order.
+    /// Returns the events of one step, in order.
     pub fn of_step(&self, step: &str) -> Vec<&str> {
         let its = |entry: &&Entry| entry.entity == "step" && entry.step.as_deref() == Some(step);
         self.entries.iter().filter(its).map(|entry| entry.event.as_str()).collect()
     }
 
-    /// The events of one step's executions, in order.
+    /// Returns the events of one step's executions, in order.
     pub fn of_executions(&self, step: &str) -> Vec<&str> {
         let its = |entry: &&Entry| entry.entity == "execution" && entry.step.as_deref() == Some(step);
         self.entries.iter().filter(its).map(|entry| entry.event.as_str()).collect()
     }
 
-    /// Where an event of a step stands in the order; the first one if there are several.
+    /// Returns the position of a step's event in the order; the first one if there are several.
     pub fn seq_of(&self, step: &str, event: &str) -> u64 {
         let its = |entry: &&Entry| entry.event == event && entry.step.as_deref() == Some(step);
         self.entries.iter().find(its).unwrap_or_else(|| panic!("{step} has no {event}")).seq

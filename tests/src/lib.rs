@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: a folder of their own, the real program, and bounded waits.
+//! Helpers of the end-to-end tests: a private folder, the real program, and bounded waits.
 //!
 //! ```text
 //!   Sandbox ──start──▶ Started (a `sprag` process) ──finish──▶ Answer (exit code, stdout, stderr)

@@ -1,4 +1,4 @@
-//! Processes as the kernel shows them: who carries a variable, who is whose child, who still runs.
+//! Processes as the kernel shows them: their environment, their children, and whether they run.
 
 use std::fs;
 
@@ -14,32 +14,32 @@ pub fn carrying(name: &str, value: &str) -> Vec<i32> {
     all().into_iter().filter(|pid| is_running(*pid) && carries(pid)).collect()
 }
 
-/// The running children of a process.
+/// Returns the running children of a process.
 pub fn children(parent: i32) -> Vec<i32> {
     let is_child =
         |pid: &i32| stat(*pid).and_then(|stat| stat.split(' ').nth(1)?.parse().ok()) == Some(parent);
     all().into_iter().filter(|pid| is_running(*pid) && is_child(pid)).collect()
 }
 
-/// The words a process was started with.
+/// Returns the command line of a process.
 pub fn command_line(pid: i32) -> Vec<String> {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The most memory that a process has had so far, in MiB.
+/// Returns the most memory that a process has had so far, in MiB.
 pub fn peak_mib(pid: i32) -> u64 {
     let told = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
     let peak = told.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("its largest size");
     peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
 }
 
-/// Whether a process exists and has not ended.
+/// Returns whether a process exists and has not ended.
 pub fn is_running(pid: i32) -> bool {
     stat(pid).is_some_and(|stat| !stat.starts_with(['Z', 'X']))
 }
 
-/// Sends to one process; says whether it was there.
+/// Sends a signal to one process. Returns whether it existed.
 pub fn signal(pid: i32, signal: Signal) -> bool {
     assert!(pid > 1, "{pid} is no process of a test");
     Pid::from_raw(pid).is_some_and(|pid| kill_process(pid, signal).is_ok())

@@ -1,4 +1,4 @@
-//! A real nats-server on a port of its own, with data that goes with it. It can be killed, wiped and started again.
+//! A real nats-server with its own port and data. It can be killed, wiped and started again.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ pub struct Nats {
     folder: TempDir,
     child: Option<Child>,
     starts: u32,
-    /// Where it listens, now and after each start.
+    /// The address on which it listens, the same after each start.
     pub addr: SocketAddr,
 }
 
@@ -69,7 +69,7 @@ impl Nats {
         });
     }
 
-    /// What programs are told.
+    /// Returns the URL for programs.
     pub fn url(&self) -> String {
         format!("nats://{}", self.addr)
     }

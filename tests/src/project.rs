@@ -1,4 +1,4 @@
-//! A git repository in a sandbox, for runs that work in worktrees of it.
+//! A git repository in a sandbox, for runs with worktrees.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -22,12 +22,12 @@ impl Default for Project {
 }
 
 impl Project {
-    /// A new one.
+    /// Creates a project.
     pub fn new() -> Self {
         Project::of(Sandbox::new())
     }
 
-    /// A new one whose processes keep runs in this database.
+    /// Creates a project whose processes store runs in this database.
     pub fn on(store: &str) -> Self {
         Project::of(Sandbox::on(store))
     }
@@ -52,12 +52,12 @@ impl Project {
         path
     }
 
-    /// The repository's main checkout.
+    /// Returns the repository's main checkout.
     pub fn repo(&self) -> PathBuf {
         self.sandbox.path("repo")
     }
 
-    /// Git in the main checkout, which must succeed; what it printed.
+    /// Runs git in the main checkout, which must succeed, and returns its output.
     pub fn git<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> String {
         git(&self.repo(), args)
     }
@@ -71,12 +71,12 @@ impl Project {
         self.git(["commit", "--quiet", "--message", &format!("{name} by a person")]);
     }
 
-    /// What a file of the main checkout holds.
+    /// Returns the content of a file of the main checkout.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.repo().join(name)).unwrap_or_default()
     }
 
-    /// A pipeline beside the repository: what is before its steps, and the steps.
+    /// Writes a pipeline beside the repository, from its head and its steps, and returns its path.
     pub fn pipeline(&self, name: &str, head: &str, steps: &str) -> PathBuf {
         self.sandbox.write(&format!("{name}.yaml"), &format!("name: {name}\n{head}\nsteps:\n{steps}\n"))
     }
@@ -91,7 +91,7 @@ impl Project {
         self.sandbox.start_command(self.command_in(dir, args))
     }
 
-    /// `sprag` in a folder; its steps find the sandbox in $OUT and the repository in $REPO.
+    /// Returns `sprag` in a folder; its steps find the sandbox in $OUT and the repository in $REPO.
     pub fn command_in<A: AsRef<OsStr>>(&self, dir: &Path, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = self.sandbox.command(args);
         command.current_dir(dir).env("OUT", self.sandbox.path("")).env("REPO", self.repo());
@@ -103,31 +103,31 @@ impl Project {
         self.start(args).finish()
     }
 
-    /// Runs a pipeline, which must end with this exit code; its run.
+    /// Runs a pipeline, which must end with this exit code, and returns its run.
     pub fn run(&self, file: &Path, code: i32) -> String {
         self.sprag([OsStr::new("run"), file.as_os_str()]).expect(code);
         self.sandbox.newest().expect("a run")
     }
 
-    /// Whether a run has not ended.
+    /// Returns whether a run has not ended.
     pub fn status_is_live(&self, run: &str) -> bool {
         !["completed", "failed", "cancelled"].contains(&self.sandbox.status_word(run).as_str())
     }
 
-    /// Where a run works, or worked.
+    /// Returns the folder in which a run works, or worked.
     pub fn worktree(&self, run: &str) -> PathBuf {
         let shown = self.sandbox.json(["env", "show", run, "--json"]);
         shown[0]["path"].as_str().expect("a path").into()
     }
 
-    /// `sprag env ls --json` without what is kept ready.
+    /// Returns `sprag env ls --json` without the worktrees that are kept ready.
     pub fn environments(&self) -> Vec<Value> {
         let listed = self.sandbox.json(["env", "ls", "--json"]);
         let listed = listed.as_array().expect("a list").clone();
         listed.into_iter().filter(|one| one["status"] != "pooled").collect()
     }
 
-    /// Worktrees of ours that git knows and no pool holds: what finished runs have left.
+    /// Returns Sprag's worktrees that git lists outside of the pool: leftovers of finished runs.
     pub fn registered(&self) -> Vec<String> {
         let listed = self.git(["worktree", "list", "--porcelain"]);
         let paths = listed.lines().filter_map(|line| line.strip_prefix("worktree "));
@@ -137,12 +137,12 @@ impl Project {
             .collect()
     }
 
-    /// The names of refs that begin like this.
+    /// Returns the names of refs with this prefix.
     pub fn refs(&self, prefix: &str) -> Vec<String> {
         self.git(["for-each-ref", "--format=%(refname)", prefix]).lines().map(str::to_owned).collect()
     }
 
-    /// Nothing is left of any run: no environment, no entry, no branch but `main`, nothing staged.
+    /// Asserts that nothing is left of any run: no environment, no entry, no branch but `main`, nothing staged.
     #[track_caller]
     pub fn assert_clean(&self) {
         assert_eq!(self.environments(), Vec::<Value>::new());
@@ -157,7 +157,7 @@ impl Project {
     }
 }
 
-/// Git in a folder, which must succeed; what it printed.
+/// Runs git in a folder, which must succeed, and returns its output.
 #[track_caller]
 pub fn git<A: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = A>) -> String {
     let output = try_git(dir, args);
@@ -166,7 +166,7 @@ pub fn git<A: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = A>) -> St
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// Git in a folder.
+/// Returns a git command in a folder.
 pub fn try_git<A: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = A>) -> Output {
     let mut command = Command::new("git");
     command.args(args).current_dir(dir);
@@ -178,7 +178,7 @@ pub fn try_git<A: AsRef<OsStr>>(dir: &Path, args: impl IntoIterator<Item = A>) -
     command.env("GIT_CONFIG_NOSYSTEM", "1").output().expect("git is there")
 }
 
-/// Something that the longer rounds do more often.
+/// Returns a larger number in the nightly run.
 pub fn nightly<T>(usual: T, long: T) -> T {
     if std::env::var_os("SPRAG_NIGHTLY").is_some() { long } else { usual }
 }

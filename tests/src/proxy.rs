@@ -1,4 +1,4 @@
-//! A TCP proxy on loopback that does to connections what networks do: cut, delay, drop, or keep them half open.
+//! A TCP proxy on loopback that imitates networks: it cuts, delays or drops connections, or keeps them half open.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use crate::wait::within;
 
-/// How often a thread that waits looks whether the proxy is still needed.
+/// The interval at which a waiting thread checks whether the proxy is still needed.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A proxy between a client and a server.
 pub struct Proxy {
-    /// Where it listens.
+    /// The address on which it listens.
     pub addr: SocketAddr,
     state: Arc<State>,
 }
@@ -22,9 +22,9 @@ pub struct Proxy {
 #[derive(Default)]
 struct State {
     to: Mutex<Option<SocketAddr>>,
-    /// Nobody hears from the other side, and no connection ends.
+    /// Whether it forwards nothing, without closing connections.
     silent: AtomicBool,
-    /// Each piece waits so long.
+    /// The delay of each piece, in milliseconds.
     delay_ms: AtomicU64,
     over: AtomicBool,
     next: AtomicU64,
@@ -42,12 +42,12 @@ impl State {
 }
 
 impl Proxy {
-    /// A proxy to this server.
+    /// Returns a proxy to this server.
     pub fn to(server: SocketAddr) -> Proxy {
         Proxy::at(Ipv4Addr::LOCALHOST, server)
     }
 
-    /// A proxy at this address of the machine.
+    /// Returns a proxy at this address of the machine.
     pub fn at(address: Ipv4Addr, server: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((address, 0)).expect("a port");
         let addr = listener.local_addr().expect("an address");
@@ -58,17 +58,17 @@ impl Proxy {
         Proxy { addr, state }
     }
 
-    /// What a worker is told.
+    /// Returns the URL for a worker.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// The server is elsewhere from now on.
+    /// Sets another address of the server.
     pub fn moved(&self, server: SocketAddr) {
         *self.state.to.lock().unwrap_or_else(PoisonError::into_inner) = Some(server);
     }
 
-    /// Ends all connections at once, in the middle of whatever they carry; says how many.
+    /// Cuts all connections at once, in the middle of their data. Returns how many there were.
     pub fn cut(&self) -> usize {
         let open = std::mem::take(&mut *self.state.open());
         for (client, server) in open.values() {
@@ -78,12 +78,12 @@ impl Proxy {
         open.len()
     }
 
-    /// From now on nothing passes in either direction, and nobody is told; or it passes again.
+    /// Stops forwarding in both directions without closing connections; or forwards again.
     pub fn silence(&self, silent: bool) {
         self.state.silent.store(silent, Ordering::SeqCst);
     }
 
-    /// Each piece waits for so long.
+    /// Sets the delay of each piece.
     pub fn delay(&self, for_a_while: Duration) {
         self.state.delay_ms.store(for_a_while.as_millis() as u64, Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Programs that others wrote, from their package registry, in a folder of their own.
+//! Python programs from their package registry, in a private folder.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::program;
 
-/// A Python with the official MCP client, set up once for all tests of this build.
+/// Returns a Python with the official MCP client, set up once for all tests of this build.
 ///
 /// It lies beside the program under test, so that a fresh build sets it up anew.
 pub fn python() -> PathBuf {

@@ -1,4 +1,4 @@
-//! Chance that can be repeated from its seed.
+//! Random numbers that can be repeated from their seed.
 
 /// A small generator (splitmix64); good enough to choose moments and victims.
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.draw() % bound.max(1)
     }

@@ -1,4 +1,4 @@
-//! A folder with its own data, and `sprag` processes that know no other.
+//! A folder with its own data, and `sprag` processes that use no other.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::journal::{Entry, Journal};
 use crate::machine::{carrying, signal};
 use crate::wait::{SOON, ready, until};
 
-/// The program under test, next to this test's own; built now if nobody has.
+/// Returns the program under test, next to this test's own; built now if it does not exist.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -56,7 +56,7 @@ impl Default for Sandbox {
 }
 
 impl Sandbox {
-    /// A new, empty one.
+    /// Creates an empty sandbox.
     pub fn new() -> Self {
         Sandbox::with(None)
     }
@@ -65,22 +65,22 @@ impl Sandbox {
         Sandbox { folder: tempfile::tempdir().expect("a folder"), store, started: AtomicU32::new(0) }
     }
 
-    /// A new one whose processes keep runs in this database: a machine of many.
+    /// Creates a sandbox whose processes store runs in this database, like one machine of many.
     pub fn on(store: &str) -> Self {
         Sandbox::with(Some(store.to_owned()))
     }
 
-    /// A file in the folder.
+    /// Returns a file in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The data directory.
+    /// Returns the data directory.
     pub fn data(&self) -> PathBuf {
         self.path("data")
     }
 
-    /// The token that a server of this sandbox has written to its data directory.
+    /// Returns the token that a server of this sandbox has written to its data directory.
     #[track_caller]
     pub fn local_token(&self) -> String {
         let token = fs::read_to_string(self.data().join("token")).expect("the server's token");
@@ -111,17 +111,17 @@ impl Sandbox {
         self.write(&format!("{name}.yaml"), &text)
     }
 
-    /// What a file holds; nothing if it is not there.
+    /// Returns the content of a file; empty if it does not exist.
     pub fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The lines of a file that steps append to.
+    /// Returns the lines of a file that steps append to.
     pub fn lines(&self, name: &str) -> Vec<String> {
         self.read(name).lines().map(str::to_owned).collect()
     }
 
-    /// `sprag`, in this folder and with its data, knowing nothing else of the test's environment.
+    /// Returns `sprag` in this folder and with its data, without the rest of the test's environment.
     pub fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
         let mut command = Command::new(program());
         command.args(args).current_dir(self.folder.path());
@@ -138,7 +138,7 @@ impl Sandbox {
         command
     }
 
-    /// `sprag` as a shell script starts it, with the same environment; the script ends with `exec "$@"`.
+    /// Returns `sprag` started by a shell script, with the same environment; the script ends with `exec "$@"`.
     pub fn command_through<A: AsRef<OsStr>>(
         &self,
         script: &str,
@@ -157,7 +157,7 @@ impl Sandbox {
         command
     }
 
-    /// Starts `sprag` and goes on.
+    /// Starts `sprag` without waiting for it.
     pub fn start<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Started {
         self.start_command(self.command(args))
     }
@@ -176,12 +176,12 @@ impl Sandbox {
         self.start(args).finish()
     }
 
-    /// Runs `sprag` to its end, which must be a good one, and reads its answer as JSON.
+    /// Runs `sprag` to its end, which must be a success, and parses its answer as JSON.
     pub fn json<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Value {
         self.sprag(args).expect(0).json()
     }
 
-    /// Runs a pipeline to an end with this exit code; the run's id.
+    /// Runs a pipeline to an end with this exit code, and returns the run's id.
     #[track_caller]
     pub fn run(&self, args: &[&str], code: i32) -> String {
         let told = self.sprag(["run"].iter().chain(args).chain(&["--json"])).expect(code);
@@ -189,7 +189,7 @@ impl Sandbox {
         result["run"].as_str().expect("an id").to_owned()
     }
 
-    /// What `sprag status --json` tells of one step, or of one item as `step[2]`.
+    /// Returns the part of `sprag status --json` about one step, or about one item as `step[2]`.
     #[track_caller]
     pub fn step(&self, run: &str, id: &str) -> Value {
         let told = self.status(run);
@@ -197,7 +197,7 @@ impl Sandbox {
         steps.iter().rfind(|step| step["id"] == id).unwrap_or_else(|| panic!("no {id}: {told}")).clone()
     }
 
-    /// Each step with its status, as `a done, b failed`.
+    /// Returns each step with its status, as `a done, b failed`.
     pub fn steps(&self, run: &str) -> String {
         let told = self.status(run);
         let word = |step: &Value, key: &str| step[key].as_str().unwrap_or_default().to_owned();
@@ -206,24 +206,24 @@ impl Sandbox {
         steps.collect::<Vec<_>>().join(", ")
     }
 
-    /// Leaves a run to workers; its id.
+    /// Starts a detached run, and returns its id.
     pub fn detach(&self, file: &Path) -> String {
         let told = self.json([OsStr::new("run"), file.as_os_str(), "--detach".as_ref(), "--json".as_ref()]);
         told["run"].as_str().expect("an id").to_owned()
     }
 
-    /// The one run there is, or the newest.
+    /// Returns the newest run.
     pub fn newest(&self) -> Option<String> {
         let runs = self.json(["ls", "--json", "-n", "1"]);
         runs[0]["id"].as_str().map(str::to_owned)
     }
 
-    /// `sprag status --json`.
+    /// Returns `sprag status --json`.
     pub fn status(&self, run: &str) -> Value {
         self.json(["status", run, "--json"])
     }
 
-    /// The run's status in one word.
+    /// Returns the run's status in one word.
     pub fn status_word(&self, run: &str) -> String {
         self.status(run)["status"].as_str().expect("a status").to_owned()
     }
@@ -243,7 +243,7 @@ impl Sandbox {
         self.read(name).trim().parse().expect("a process id")
     }
 
-    /// Everything that happened, of one run or all.
+    /// Returns the journal of one run or all.
     pub fn journal(&self, run: Option<&str>) -> Journal {
         let mut args = vec!["events", "--json"];
         args.extend(run.into_iter().flat_map(|run| ["--run", run]));
@@ -265,7 +265,7 @@ impl Sandbox {
         }
     }
 
-    /// The logs of all steps of a run, for the message of a test that fails.
+    /// Returns the logs of all steps of a run, for the message of a test that fails.
     fn step_logs(&self, run: &str) -> String {
         let ids = self.status(run)["steps"].as_array().cloned().unwrap_or_default();
         let ids = ids.iter().filter_map(|step| step["id"].as_str());
@@ -279,13 +279,13 @@ impl Sandbox {
         journal
     }
 
-    /// Keeps the folder when this is dropped, for people to look at; where it is.
+    /// Keeps the folder when this is dropped, for inspection, and returns its path.
     pub fn keep(&mut self) -> PathBuf {
         self.folder.disable_cleanup(true);
         self.folder.path().to_owned()
     }
 
-    /// Processes that belong to a run.
+    /// Returns the processes that belong to a run.
     pub fn processes_of(&self, run: &str) -> Vec<i32> {
         carrying("SPRAG_RUN_ID", run)
     }
@@ -295,7 +295,7 @@ impl Sandbox {
 impl Drop for Sandbox {
     fn drop(&mut self) {
         let data = self.data();
-        // Whoever was about to start another is ended in the next round.
+        // A process that was about to start another one is killed in the next round.
         for _ in 0..100 {
             let left = carrying("SPRAG_DATA", &data.to_string_lossy());
             if left.is_empty() {
@@ -318,17 +318,17 @@ pub struct Started {
 }
 
 impl Started {
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// What it has printed until now.
+    /// Returns its standard output until now.
     pub fn stdout(&self) -> String {
         fs::read_to_string(&self.out).unwrap_or_default()
     }
 
-    /// What it has told people until now.
+    /// Returns its standard error until now.
     pub fn stderr(&self) -> String {
         fs::read_to_string(&self.err).unwrap_or_default()
     }
@@ -351,7 +351,7 @@ impl Started {
         });
     }
 
-    /// Stops it in the middle of a write: until it goes on, nobody else can write to its SQLite file.
+    /// Stops it in the middle of a write: until it continues, no other process can write to its SQLite file.
     pub fn stop_in_a_write(&mut self) {
         until("it stops in a write", || {
             assert!(self.is_running(), "it ended first: {}", self.stderr());
@@ -365,13 +365,13 @@ impl Started {
         });
     }
 
-    /// Whether all its threads stand still.
+    /// Returns whether all its threads stand still.
     fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it is there");
         stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     }
 
-    /// Whether it holds the lock that whoever writes to a SQLite file has: one byte of its shared memory.
+    /// Returns whether it holds the write lock of a SQLite file: one byte of its shared memory.
     fn has_write_lock(&self) -> bool {
         const WRITER: &str = "120";
         let pid = self.pid().to_string();
@@ -386,23 +386,23 @@ impl Started {
         locks.lines().any(held)
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it has not ended.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills it, and sees it gone.
+    /// Kills it, and waits until it is gone.
     pub fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// The words it was started with.
+    /// Returns its command line.
     pub fn told(&self) -> &str {
         &self.told
     }
 
-    /// Waits for its end; tells whether it came within this time.
+    /// Waits for its end. Returns whether it ended within this time.
     pub fn ends_within(&mut self, limit: Duration) -> bool {
         if let Some(pid) = Pid::from_raw(self.pid())
             && let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
@@ -441,13 +441,13 @@ impl Drop for Started {
     }
 }
 
-/// The exit code; the negative number of the signal that ended it otherwise.
+/// Returns the exit code; the negative number of the signal that ended it otherwise.
 fn code(status: ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status.code().unwrap_or_else(|| -status.signal().unwrap_or(0))
 }
 
-/// How a `sprag` process ended and what it said.
+/// The result of a `sprag` process: its exit code and its output.
 #[derive(Debug)]
 pub struct Answer {
     /// The exit code.
@@ -460,21 +460,21 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Insists on an exit code.
+    /// Asserts the exit code.
     #[track_caller]
     pub fn expect(self, code: i32) -> Self {
         assert_eq!(self.code, code, "{}\n{}\n{}", self.told, self.stdout, self.stderr);
         self
     }
 
-    /// Its output as one JSON value.
+    /// Returns its output as one JSON value.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout)
             .unwrap_or_else(|error| panic!("{}: {error}\n{}\n{}", self.told, self.stdout, self.stderr))
     }
 
-    /// Its output as JSON values, one a line.
+    /// Returns its output as JSON values, one a line.
     #[track_caller]
     pub fn lines<T: serde::de::DeserializeOwned>(&self) -> Vec<T> {
         let read = |line: &str| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));

@@ -1,4 +1,4 @@
-//! Bounded waits on conditions: the only place where these tests let time pass.
+//! Bounded waits on conditions: the only place in these tests that waits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// Between two looks at a condition that nothing announces.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Milliseconds on a clock that never jumps.
+/// Returns milliseconds on a clock that never jumps.
 pub fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
@@ -21,12 +21,12 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     until_some(what, || condition().then_some(()));
 }
 
-/// Waits for something to be there; panics if it does not come soon.
+/// Waits for a value; panics if it does not come soon.
 pub fn until_some<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     within(SOON, look).unwrap_or_else(|| panic!("not within {SOON:?}: {what}"))
 }
 
-/// Looks until something is there or the time is over.
+/// Polls until a value is there or the time is over.
 pub fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline_ms = now_ms() + limit.as_millis() as u64;
     loop {

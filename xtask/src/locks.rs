@@ -1,5 +1,5 @@
-//! Whether the lock files outside the workspace know what the project's crates depend on. Cargo would tell, but only with
-//! the registry at hand, and only whoever builds there: the fuzzers, at night.
+//! Checks that the lock files outside the workspace contain the dependencies of the project's crates. Cargo would check
+//! it too, but only with the registry at hand, and only in builds there: the fuzzers, at night.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 /// The lock files of programs outside the workspace that use crates of it.
 const LOCKS: [&str; 1] = ["fuzz/Cargo.lock"];
 
-/// What is missing in a lock file, and which.
+/// Adds a problem for each dependency that is missing in a lock file.
 pub(crate) fn check(root: &Path, problems: &mut Vec<String>) -> Result<(), String> {
     let read =
         |path: &str| std::fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: {error}"));
@@ -33,7 +33,7 @@ pub(crate) fn check(root: &Path, problems: &mut Vec<String>) -> Result<(), Strin
     Ok(())
 }
 
-/// The names under `[dependencies]` in a manifest, without those that are optional.
+/// Returns the names under `[dependencies]` in a manifest, without those that are optional.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut inside = false;
     let mut names = Vec::new();

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_four_forms_are_told_apart() {
+    fn the_four_forms_are_distinguished() {
         assert_eq!(read(json!({"id": 1, "result": {}})), Message::Answer { id: 1, result: Ok(json!({})) });
         assert_eq!(
             read(json!({"id": 1, "result": null})),

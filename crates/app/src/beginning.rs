@@ -46,7 +46,7 @@ impl<'b> Beginning<'b> {
         let Some(row) = rows.iter().find(|row| row.scope.is_none()) else { return Ok(Ok(None)) };
         let Some(files) = LocalFiles::of(row) else {
             let elsewhere =
-                || format!("the run's files are on {}: its steps begin with them as they are now", row.host);
+                || format!("the run's files are on {}: its steps start with their current state", row.host);
             return Ok(if row.host.is_empty() { Ok(None) } else { Err(elsewhere()) });
         };
         let Some(path) = files.repository else { return Ok(Ok(None)) };
@@ -71,7 +71,7 @@ impl<'b> Beginning<'b> {
         match self.done_since(at_ms, |_| false).as_slice() {
             [] => self.choose(&state).map(|()| None),
             beside => Ok(Some(format!(
-                "it goes on with the files as they are: {} worked beside what is done again",
+                "it continues with the current files: {} ran beside the steps that run again",
                 beside.join(", ")
             ))),
         }
@@ -108,7 +108,10 @@ impl<'b> Beginning<'b> {
             leaf.run == self.known.id() && again.contains(&leaf.item_of.unwrap_or(leaf.no))
         });
         Ok((!beside.is_empty()).then(|| {
-            format!("the files from before the step do not hold what {} did beside it", beside.join(", "))
+            format!(
+                "the files from before the step do not contain the changes of {}, which ran beside it",
+                beside.join(", ")
+            )
         }))
     }
 
@@ -189,7 +192,7 @@ impl<'b> Beginning<'b> {
         let what =
             format!("the recorded state {name} of step {step} of run {run} is not in {place} any more");
         Error::new(ErrorKind::Refused, what)
-            .next("`sprag env gc` forgets the states of old runs; start a new run instead")
+            .next("`sprag env gc` deletes the states of old runs; start a new run instead")
     }
 
     fn recorded_at(&self, state: &Checkpoint) -> Result<u64, Error> {

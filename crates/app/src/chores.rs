@@ -103,8 +103,10 @@ impl Environments {
             rows.iter().filter(|row| self.has_here(row) && row.status() != EnvironmentStatus::Destroyed)
         {
             if self.kept_because(row)?.is_none() {
-                let why =
-                    row.reason.as_deref().map_or("its run is over".to_owned(), |why| format!("again: {why}"));
+                let why = row
+                    .reason
+                    .as_deref()
+                    .map_or("its run has ended".to_owned(), |why| format!("again: {why}"));
                 chores.push(Chore::Remove { id: row.id, path: PathBuf::from(&*row.path), why });
             }
         }
@@ -182,7 +184,7 @@ impl Environments {
             for saved in saved {
                 let merged = repository.is_merged_salvage(&saved).map_err(|error| error.to_string())?;
                 let why = match (merged, limits.salvage) {
-                    (true, _) => "a branch holds it",
+                    (true, _) => "a branch contains it",
                     (false, true) => "asked for",
                     (false, false) => continue,
                 };
@@ -226,7 +228,7 @@ impl Environments {
                     .map_err(|e| e.to_string())?;
                 match row {
                     Some(row) => self.remove(&row, Then::Nothing).await,
-                    None => Ok("it was gone already".into()),
+                    None => Ok("it was already gone".into()),
                 }
             }
             Chore::Unpool { path } | Chore::Recover { path, .. } => {
@@ -238,7 +240,7 @@ impl Environments {
                         worktrees.remove(worktree, BranchPolicy::DeleteIfMerged, &Cancel::default());
                     return removed.map(|removed| told_of(&removed)).map_err(|error| error.to_string());
                 }
-                Ok("it was gone already".into())
+                Ok("it was already gone".into())
             }
             Chore::Debris { repository, path } => {
                 let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
@@ -251,7 +253,7 @@ impl Environments {
             }
             Chore::Forget { repository, run, refs } => {
                 if !self.is_forgettable(*run, Duration::ZERO)? {
-                    return Err(format!("run {run} goes on, or its worktree is still there"));
+                    return Err(format!("run {run} is live, or its worktree still exists"));
                 }
                 let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
                 repository.delete_run_refs(refs).map_err(|error| error.to_string())?;
@@ -272,7 +274,7 @@ impl Environments {
                 let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
                 match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
                     BranchFate::Deleted => Ok("deleted".into()),
-                    BranchFate::None => Ok("it was gone already".into()),
+                    BranchFate::None => Ok("it was already gone".into()),
                     BranchFate::Kept(why) => Ok(format!("kept: {why}")),
                 }
             }

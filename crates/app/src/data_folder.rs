@@ -31,9 +31,9 @@ pub struct Closed {
 impl std::fmt::Display for Closed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (folder, mode) = (self.folder.display(), self.mode & 0o777);
-        write!(f, "other users could look into {folder} (mode {mode:03o}): it is 700 from now on")?;
+        write!(f, "other users could read {folder} (mode {mode:03o}): its mode is now 700")?;
         if self.inside > 0 {
-            write!(f, ", and {} files and folders in it are closed too", self.inside)?;
+            write!(f, ", and {} files and folders in it were tightened too", self.inside)?;
         }
         write!(f, ". If they may have read it, replace its tokens and the secrets of its webhooks")
     }
@@ -99,16 +99,15 @@ fn check_ours(folder: &Path, found: &Metadata) -> io::Result<()> {
     let is_ours = OURS.iter().any(|name| folder.join(name).symlink_metadata().is_ok());
     let refuse = |why: &str| {
         let mode = found.mode() & 0o7777;
-        let text =
-            format!("other users can look into it (mode {mode:03o}), and {why}: use a folder of its own");
+        let text = format!("other users can read it (mode {mode:03o}), and {why}: give Sprag its own folder");
         Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     };
     if found.mode() & STICKY != 0 {
-        return refuse("it is meant for everybody");
+        return refuse("it is a shared folder");
     }
     match is_ours || names.next().is_none() {
         true => Ok(()),
-        false => refuse("it holds other things"),
+        false => refuse("it contains other files"),
     }
 }
 

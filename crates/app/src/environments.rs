@@ -151,7 +151,7 @@ impl Environments {
             true => {
                 Ok(format!("{whose} is not in this data directory: the workers there are asked to remove it"))
             }
-            false => Ok("it was gone already".into()),
+            false => Ok("it was already gone".into()),
         }
     }
 
@@ -172,7 +172,7 @@ impl Environments {
         let (Some(attempt), Some(files)) = (attempt, files) else {
             return match present {
                 true => Err(format!("{} is in use, or another process removes it", path.display())),
-                false => Ok("it was gone already".into()),
+                false => Ok("it was already gone".into()),
             };
         };
         let caches = Details::of(row).caches;
@@ -190,7 +190,7 @@ impl Environments {
         match &removed {
             Ok(how) => tracing::info!(run, path = %path.display(), how, "environment removed"),
             Err(why) => {
-                tracing::warn!(run, path = %path.display(), why, "environment not removed; it is tried again")
+                tracing::warn!(run, path = %path.display(), why, "removing an environment failed: it is retried")
             }
         }
         let _ = self.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
@@ -226,7 +226,7 @@ impl Environments {
                 && let Err(error) = repository.move_fence(&name, held, number)
             {
                 let path = repository.common_dir().display();
-                tracing::warn!(%run, %path, %error, "moving the fence of a run that has ended");
+                tracing::warn!(%run, %path, %error, "moving the fence of an ended run failed");
             }
         }
     }
@@ -297,7 +297,9 @@ impl Environments {
         for repository in self.repositories()? {
             for cut_off in repository.interrupted_moves() {
                 let (run, branch) = (&cut_off.run, &cut_off.branch);
-                let why = format!("a landing of run {run} on {branch} was cut off here, and it is locked");
+                let why = format!(
+                    "a landing of run {run} on {branch} was interrupted here, and the checkout is locked"
+                );
                 found.extend(cut_off.checkouts.into_iter().map(|checkout| OutOfOrder {
                     checkout,
                     why: why.clone(),
@@ -383,7 +385,7 @@ pub fn remove_or_pool(
                 Ok(()) => Ok("only an empty folder was left".into()),
                 Err(_) if !path.exists() => delete_debris(&worktrees, run),
                 Err(_) => Err(format!(
-                    "{} is no worktree any more, and not empty: look at it, then remove it",
+                    "{} is no longer a worktree, and not empty: check its files, then remove it",
                     path.display()
                 )),
             };
@@ -413,7 +415,7 @@ fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
     let recovered = worktrees.recover(&|_| true).map_err(|error| error.to_string())?;
     match recovered.leftovers.iter().find(|left| is_of(&left.path, run)) {
         Some(left) => Err(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy)),
-        None => Ok("it was gone already".into()),
+        None => Ok("it was already gone".into()),
     }
 }
 

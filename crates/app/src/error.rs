@@ -109,14 +109,14 @@ impl From<sprag_store::Error> for Error {
         let (kind, next) = match error {
             StoreError::NoSuchRun(_) => (ErrorKind::NotFound, None),
             StoreError::Refused(_) => (ErrorKind::Refused, None),
-            StoreError::Conflict { .. } => (ErrorKind::Refused, Some("look at it again, and decide anew")),
+            StoreError::Conflict { .. } => (ErrorKind::Refused, Some("read it again, then decide")),
             StoreError::Newer { .. } => (
                 ErrorKind::Unavailable,
                 Some("restart this process with the sprag that changed the database"),
             ),
             _ if error.is_unavailable() => (ErrorKind::Unavailable, None),
             StoreError::Unknown { .. } => {
-                (ErrorKind::UnknownOutcome, Some("look whether it was done before doing it again"))
+                (ErrorKind::UnknownOutcome, Some("check whether it was done before you repeat it"))
             }
             _ => (ErrorKind::Bug, None),
         };

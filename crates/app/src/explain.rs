@@ -26,7 +26,7 @@ use crate::waiting_for::WaitingFor;
 /// The most steps that are listed: people do not read longer lists.
 const MOST_TOLD: usize = 1_000;
 
-/// Why a run waits.
+/// An explanation of what a run waits for.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Explained {
@@ -36,7 +36,7 @@ pub struct Explained {
     pub pipeline: String,
     /// Its status.
     pub status: &'static str,
-    /// What the whole run waits for.
+    /// The condition that the whole run waits for.
     pub waits_for: Option<String>,
     /// Its steps that are not settled.
     pub steps: Vec<Unsettled>,
@@ -51,7 +51,7 @@ pub struct Explained {
     pub refused: Vec<RefusedView>,
 }
 
-/// What is known of one step that is not settled.
+/// The state of a step that is not settled.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unsettled {
@@ -60,13 +60,13 @@ pub struct Unsettled {
     pub step: String,
     /// Its status.
     pub status: String,
-    /// What it waits for.
+    /// The condition that it waits for.
     pub waits_for: String,
-    /// Since when.
+    /// The start of the wait.
     pub since: Option<String>,
-    /// Until when.
+    /// The end of the wait, if it is known.
     pub until: Option<String>,
-    /// Who has it.
+    /// The worker or agent that has it.
     pub owner: String,
     /// Since when (wall clock).
     #[serde(skip)]
@@ -98,19 +98,19 @@ pub enum Wait {
     Outside,
 }
 
-/// A step that failed because of something that only a person can remove. Once that is done, a resume tries again.
+/// A step that failed because of an obstacle that only a person can remove. After that, a resume tries again.
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlockedStep {
     /// The step.
     pub step: String,
-    /// What is in the way.
+    /// A description of the obstacle.
     pub message: String,
-    /// The checkout in which it is, if it is in one.
+    /// The checkout with the obstacle, if it is in one.
     pub checkout: Option<String>,
-    /// The files that are in the way, as far as they are known.
+    /// The files in the way, as far as they are known.
     pub files: Vec<String>,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -135,21 +135,21 @@ impl BlockedStep {
 #[derive(Debug, Clone, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RefusedView {
-    /// When.
+    /// The time of the refusal.
     pub at: String,
-    /// What kind of thing.
+    /// The kind of the entity.
     pub entity: &'static str,
-    /// The step it belongs to.
+    /// The entity's step.
     pub step: Option<String>,
-    /// What was reported.
+    /// The reported event.
     pub event: &'static str,
-    /// By whom.
+    /// The actor that reported it.
     pub actor: &'static str,
     /// `superseded` or `illegal`.
     pub reason: &'static str,
-    /// The predicate that failed, or the status in which the event means nothing.
+    /// The predicate that failed, or the status in which the event is not allowed.
     pub detail: String,
-    /// When (wall clock).
+    /// The time of the refusal (wall clock).
     #[serde(skip)]
     pub at_ms: i64,
 }
@@ -402,7 +402,7 @@ impl View<'_> {
         match execution {
             None if busy && self.outside(step, &mut waiting) => {}
             None if step.rework_pending => {
-                waiting.waits_for = "the live work of the steps it sends back to end".into();
+                waiting.waits_for = "the running steps that it sends back to stop".into();
             }
             None => {
                 let own = self.task_needs.get(&step.no);
@@ -519,7 +519,7 @@ impl View<'_> {
         match (able.iter().copied().filter(is_there).count(), self.hosts.first()) {
             (0, Some(host)) => {
                 format!(
-                    "a worker on {host}, where the run's files are: {} would do, but not from elsewhere",
+                    "a worker on {host}, where the run's files are: {} would fit, but on another host",
                     able.len()
                 )
             }
@@ -565,7 +565,7 @@ fn being_made(app: &App, run: RunId) -> Result<Option<String>, Error> {
             holder.run,
             local(holder.since_unix_ms as i64)
         ),
-        None => "its worktree to be made".to_owned(),
+        None => "its worktree to be created".to_owned(),
     }))
 }
 

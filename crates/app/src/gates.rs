@@ -105,7 +105,7 @@ pub async fn answer(app: &App, gate: &GateRow, answer: Answer<'_>) -> Result<Ans
     };
     let choice = answer.choice.or(meant.map(String::as_str)).unwrap_or("yes").to_owned();
     if !choices.is_empty() && !choices.contains(&choice) {
-        return Err(Error::invalid(format!("{choice:?} is no answer to this question"))
+        return Err(Error::invalid(format!("{choice:?} is not an answer to this question"))
             .next(format!("choose one of: {}", choices.join(", "))));
     }
     let approved = answer.approved.unwrap_or_else(|| choices.first().is_none_or(|first| *first == choice));

@@ -42,11 +42,11 @@ impl RunRequest {
             return Ok(());
         }
         let message = format!(
-            "the idempotency key has started run {} with another {}",
+            "the idempotency key was used for run {} with another {}",
             row.id,
             different.join(", another ")
         );
-        Err(Error::invalid(message).next("use a key of its own for each request"))
+        Err(Error::invalid(message).next("use a different key for each request"))
     }
 }
 

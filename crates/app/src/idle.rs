@@ -130,7 +130,7 @@ impl Look<'_> {
             ExecutionStatus::Running => {
                 let owner = self.workers.iter().find(|worker| Some(worker.id) == execution.owner);
                 Some(match owner {
-                    Some(owner) => (format!("worker {} executes it", owner.name), None),
+                    Some(owner) => (format!("worker {} runs it", owner.name), None),
                     None => ("its worker is gone".into(), None),
                 })
             }

@@ -93,12 +93,12 @@ pub fn why_no_log(app: &App, known: &RunWithPlan, step: &StepRow) -> Result<Stri
         _ => {}
     }
     if matches!(step.status(), StepStatus::Skipped | StepStatus::Cancelled) {
-        return Ok(format!("{name} was {} before it began", step.status()));
+        return Ok(format!("{name} was {} before it started", step.status()));
     }
     let waits = explain(app, known)?.steps.into_iter().find(|waiting| waiting.step == name);
     Ok(match waits {
-        Some(waiting) => format!("{name} has not begun: it waits for {}", waiting.waits_for),
-        None => format!("{name} has not begun"),
+        Some(waiting) => format!("{name} has not started: it waits for {}", waiting.waits_for),
+        None => format!("{name} has not started"),
     })
 }
 
@@ -125,7 +125,7 @@ pub fn find_attempt(
     let numbers: Vec<String> = of_step.iter().map(|row| row.id.attempt.to_string()).collect();
     let there = match numbers.as_slice() {
         [] => "it has none yet".to_owned(),
-        [one] => format!("it has attempt {one} alone"),
+        [one] => format!("it has only attempt {one}"),
         all => format!("it has attempts {}", all.join(", ")),
     };
     Err(Error::new(ErrorKind::NotFound, format!("step {name} of run {} has {which}", known.id())).next(there))
@@ -135,11 +135,11 @@ pub fn find_attempt(
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MissingLog {
-    /// Bytes that are missing.
+    /// The number of missing bytes.
     pub bytes: u64,
-    /// The host that has the whole log.
+    /// The host with the complete log.
     pub host: String,
-    /// The file there.
+    /// The path of the log on that host.
     pub path: String,
 }
 

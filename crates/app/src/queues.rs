@@ -18,7 +18,7 @@ impl App {
         change: impl Fn(&mut QueueRow) + Send + 'static,
     ) -> Result<(), Error> {
         if name.is_empty() || name.len() > LONGEST || name.contains([',', '\0']) {
-            return Err(Error::invalid(format!("{name:?} cannot be a queue's name")));
+            return Err(Error::invalid(format!("{name:?} is not a valid name of a queue")));
         }
         let wanted = name.to_owned();
         self.store

@@ -99,8 +99,8 @@ pub async fn take_over(app: &App, run: &RunRow, worker: Option<NewWorker>) -> Re
 }
 
 fn being_worked_on(run: RunId, who: &str) -> Error {
-    Error::new(ErrorKind::Refused, format!("run {run} is being worked on by {who}"))
-        .next(format!("watch it with `sprag logs -f {run}`, or end it with `sprag cancel {run}`"))
+    Error::new(ErrorKind::Refused, format!("{who} is running run {run}"))
+        .next(format!("watch it with `sprag logs -f {run}`, or cancel it with `sprag cancel {run}`"))
 }
 
 /// Takes a live run over, but only from a process that is gone, and abandons what dead workers hold of it.

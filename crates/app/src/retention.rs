@@ -210,7 +210,7 @@ fn remove(folder: &Path) -> Option<u64> {
         Ok(()) => Some(bytes),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(bytes),
         Err(error) => {
-            tracing::warn!(path = %folder.display(), %error, "the files of a forgotten run are still there");
+            tracing::warn!(path = %folder.display(), %error, "could not remove the files of a deleted run");
             None
         }
     }
@@ -282,7 +282,7 @@ pub(crate) fn note_store(store: &Store, data: &Path) {
     if let Err(error) = noted() {
         tracing::warn!(
             error,
-            "noting which store uses the data directory: `gc` leaves unknown folders alone"
+            "cannot record which store uses the data directory: `gc` keeps unknown folders"
         );
     }
 }

@@ -323,5 +323,5 @@ pub(crate) fn no_run(id: RunId) -> Error {
 }
 
 fn id_taken() -> Error {
-    Error::new(ErrorKind::Unavailable, "the id drawn for the run was taken").next("try again")
+    Error::new(ErrorKind::Unavailable, "the generated id of the run already exists").next("try again")
 }

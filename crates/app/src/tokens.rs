@@ -78,9 +78,9 @@ pub struct TokenView {
     pub name: String,
     /// Its scopes.
     pub scopes: Vec<String>,
-    /// When it was made.
+    /// The time of its creation.
     pub created_at: String,
-    /// When it expires; absent if it does not.
+    /// The time when it expires; absent if it never does.
     pub expires_at: Option<String>,
 }
 

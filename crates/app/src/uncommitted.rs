@@ -55,9 +55,9 @@ impl CheckoutLooks {
     pub async fn uncommitted(&self, plan: &Arc<Plan>, folder: &Path) -> Option<UncommittedView> {
         dirty_of(plan)?;
         let unknown =
-            |why: &str| UncommittedView::unknown(format!("not looked for uncommitted changes: {why}"));
+            |why: &str| UncommittedView::unknown(format!("cannot check for uncommitted changes: {why}"));
         let Ok(place) = Arc::clone(self.places.as_ref()?).try_acquire_owned() else {
-            return Some(unknown("the server looks at other checkouts"));
+            return Some(unknown("the server is busy with other checkouts"));
         };
         let (plan, folder) = (Arc::clone(plan), folder.to_owned());
         // The caller may disconnect: its place becomes free when the search is over, not before.
@@ -81,8 +81,10 @@ fn look(plan: &Plan, folder: &Path) -> Option<(UncommittedView, DirtyPolicy)> {
         DirtyPolicy::Ignore => {
             format!("not part of this run: {found}; commit them, or set `worktree: {{ dirty: include }}`")
         }
-        DirtyPolicy::Include => format!("this run begins with {found}"),
-        DirtyPolicy::Refuse => format!("the run does not begin beside {found}: `worktree.dirty` is `refuse`"),
+        DirtyPolicy::Include => format!("this run starts with {found}"),
+        DirtyPolicy::Refuse => {
+            format!("the run does not start because of {found}: `worktree.dirty` is `refuse`")
+        }
     };
     Some((UncommittedView { count: Some(found.count), files: found.files, message }, dirty))
 }

@@ -40,19 +40,19 @@ views! {
         pub waiting_for: Option<WaitingFor>,
         /// When it was made.
         pub created_at: String,
-        /// When it started.
+        /// The time of its start.
         pub started_at: Option<String>,
-        /// When it ended.
+        /// The time of its end.
         pub ended_at: Option<String>,
     }
 
-    /// Uncommitted changes of the checkout that a run with a worktree was started in.
+    /// Uncommitted changes of the checkout in which a run with a worktree was started.
     pub struct UncommittedView {
-        /// How many changed, staged and untracked files there are; nothing if they could not be looked for.
+        /// The number of changed, staged and untracked files; absent if git could not list them.
         pub count: Option<usize>,
         /// The first few of these files.
         pub files: Vec<String>,
-        /// What becomes of them, in one line; or why they could not be looked for.
+        /// The run's treatment of the changes, in one line; or the reason why git could not list them.
         pub message: String,
     }
 
@@ -61,7 +61,8 @@ views! {
         /// The run.
         #[serde(flatten)]
         pub run: RunView,
-        /// Uncommitted changes where it was started; nothing if there are none, or if it was started before.
+        /// Uncommitted changes in the folder where it was started; absent if there are none, or if the run existed
+        /// before.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub uncommitted: Option<UncommittedView>,
     }
@@ -83,28 +84,28 @@ views! {
         pub steps: Vec<StepView>,
     }
 
-    /// A run with all that is known of it.
+    /// A run with all its details.
     pub struct RunDetail {
         /// The run and its steps.
         #[serde(flatten)]
         pub status: StatusView,
-        /// How often its row was written.
+        /// The version of its row.
         pub version: u32,
-        /// What it was given.
+        /// The run's inputs.
         pub inputs: Value,
         /// Added to the priority of its steps.
         pub priority: i32,
-        /// The concurrency group whose place it needs.
+        /// Its concurrency group.
         pub group: Option<String>,
-        /// Why it ended as it did.
+        /// The reason of its end.
         pub reason: Option<String>,
-        /// The run whose step's work it is.
+        /// The parent run.
         pub parent: Option<String>,
-        /// When it was made.
+        /// The time of its creation.
         pub created_at: String,
-        /// When it started.
+        /// The time of its start.
         pub started_at: Option<String>,
-        /// When it ended.
+        /// The time of its end.
         pub ended_at: Option<String>,
     }
 
@@ -114,7 +115,7 @@ views! {
         pub id: String,
         /// Its status.
         pub status: &'static str,
-        /// The present attempt.
+        /// The number of the current attempt.
         pub attempt: u32,
         /// What it waits for; absent if it does not wait.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,24 +126,24 @@ views! {
         /// The fan-out that it is an item of.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub item_of: Option<String>,
-        /// How its items stand, if it is a fan-out that has begun.
+        /// The state of its items, if it is a fan-out that has started.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub items: Option<ItemsView>,
-        /// The run that is its work.
+        /// The child run of the step.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub child: Option<String>,
-        /// What of its last attempt's log has not arrived here.
+        /// The part of its last attempt's log that has not arrived.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub log_missing: Option<MissingLog>,
     }
 
-    /// How the items of a fan-out stand.
+    /// The state of a fan-out's items.
     pub struct ItemsView {
-        /// How many there are.
+        /// The number of items.
         pub total: u32,
-        /// How many are settled.
+        /// The number of settled items.
         pub settled: u32,
-        /// How many of those failed.
+        /// The number of failed items.
         pub failed: u32,
     }
 
@@ -156,55 +157,55 @@ views! {
         pub attempt: u32,
         /// Its status.
         pub status: &'static str,
-        /// Where it waits for a worker.
+        /// The queue in which it waits for a worker.
         pub queue: String,
-        /// The worker that has it or had it.
+        /// The worker that has it, or had it last.
         pub worker: Option<String>,
-        /// Somebody wants it to end.
+        /// Whether its cancellation was requested.
         pub cancel_requested: bool,
-        /// Until when its worker may be silent, while it has it.
+        /// The end of the worker's lease while the worker has it.
         pub lease_until: Option<String>,
-        /// How it ended: exit code, outputs, what went wrong.
+        /// Its result: exit code, outputs, error.
         pub result: Option<Value>,
-        /// When it was made.
+        /// The time of its creation.
         pub created_at: String,
-        /// When a worker received it.
+        /// The time when a worker received it.
         pub started_at: Option<String>,
-        /// When it ended.
+        /// The time of its end.
         pub ended_at: Option<String>,
     }
 
     /// An applied transition.
     pub struct EntryView {
-        /// Its place in the order of commits.
+        /// The entry's number in the order of commits.
         pub seq: u64,
-        /// When it happened.
+        /// The time of the transition.
         pub at: String,
-        /// What kind of thing it happened to.
+        /// The kind of the entity.
         pub entity: &'static str,
-        /// Which one.
+        /// The id of the entity.
         pub id: String,
-        /// The run it belongs to.
+        /// The entity's run.
         pub run: Option<String>,
-        /// The step it belongs to.
+        /// The entity's step.
         pub step: Option<String>,
-        /// What happened.
+        /// The event.
         pub event: &'static str,
-        /// What the thing was before.
+        /// The status before.
         pub from: Option<&'static str>,
-        /// What it is now.
+        /// The status after.
         pub to: &'static str,
-        /// Who said so.
+        /// The actor that reported the event.
         pub actor: &'static str,
-        /// Where an environment is.
+        /// The path of an environment.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub path: Option<String>,
-        /// Why it went wrong.
+        /// The reason of a failure.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub reason: Option<String>,
     }
 
-    /// Something outside that a run waits for.
+    /// A question, a point in time or a signal that a run waits for.
     pub struct GateView {
         /// Its number.
         pub id: String,
@@ -218,33 +219,33 @@ views! {
         pub status: &'static str,
         /// The question, or the signal's name.
         pub ask: Option<String>,
-        /// What can be answered.
+        /// The possible answers.
         pub choices: Vec<String>,
-        /// When it was opened.
+        /// The time when it was opened.
         pub opened_at: String,
-        /// When it expires.
+        /// The time when it expires.
         pub until: Option<String>,
     }
 
-    /// Whoever claims from queues.
+    /// A worker or an agent that claims from queues.
     pub struct WorkerView {
         /// Its number.
         pub id: String,
-        /// What it calls itself.
+        /// The worker's name.
         pub name: String,
         /// Its status.
         pub status: &'static str,
         /// The queues it serves.
         pub queues: Vec<String>,
-        /// What it has that steps may ask for.
+        /// Its labels, which steps can require.
         pub labels: Vec<String>,
         /// The host it is on.
         pub host: String,
-        /// How much it takes at once.
+        /// The number of executions that it runs at once.
         pub slots: u32,
-        /// Until when it may be silent.
+        /// The end of its lease without a heartbeat.
         pub heartbeat_until: String,
-        /// When it first appeared.
+        /// The time when it first registered.
         pub created_at: String,
     }
 
@@ -252,19 +253,19 @@ views! {
     pub struct QueueView {
         /// Its name.
         pub name: String,
-        /// Nothing is handed over while it is held.
+        /// Whether the queue is held. A held queue hands over no executions.
         pub held: bool,
-        /// How much of it may be out at once.
+        /// The number of executions that may be handed over at once; absent for no limit.
         pub limit: Option<u32>,
-        /// Executions that wait for a place.
+        /// The number of executions that wait for room in the queue.
         pub requested: u64,
-        /// Executions that wait for a worker.
+        /// The number of executions that wait for a worker.
         pub scheduled: u64,
-        /// Executions that a worker has.
+        /// The number of executions that workers have.
         pub running: u64,
-        /// How long the first of those that wait for a worker has waited, in milliseconds.
+        /// The waiting time of the oldest execution that waits for a worker, in milliseconds.
         pub oldest_ms: Option<i64>,
-        /// How many workers serve it.
+        /// The number of workers that serve it.
         pub workers: usize,
     }
 }
@@ -532,29 +533,29 @@ pub fn queues(
 }
 
 views! {
-    /// A kind of thing, what it can be, and what leads from where to where.
+    /// The lifecycle of an entity: its statuses and transitions.
     pub struct LifecycleView {
-        /// What it is called in the journal.
+        /// The entity's name in the journal.
         pub entity: &'static str,
-        /// What it can be.
+        /// The statuses.
         pub statuses: Vec<&'static str>,
-        /// Where it ends.
+        /// The final statuses.
         pub terminal: Vec<&'static str>,
-        /// What can happen to it.
+        /// The transitions.
         pub rules: Vec<RuleView>,
     }
 
-    /// One line of a table.
+    /// One row of a lifecycle table.
     pub struct RuleView {
-        /// What happened.
+        /// The event.
         pub event: &'static str,
-        /// Who may report it.
+        /// The actors that may report it.
         pub who: Vec<&'static str>,
-        /// In which statuses it means something.
+        /// The statuses in which the event is allowed.
         pub from: Vec<&'static str>,
-        /// What it leads to; two where it depends on the directory being there.
+        /// The status that follows; two if it depends on whether the directory exists.
         pub to: Vec<&'static str>,
-        /// What must still hold, otherwise it came too late.
+        /// The conditions that must still hold; otherwise the event came too late.
         pub unless_superseded: Vec<&'static str>,
     }
 }
@@ -594,11 +595,11 @@ fn lifecycle<L: sprag_lifecycle::Lifecycle>() -> LifecycleView {
 }
 
 views! {
-    /// Where a run works.
+    /// The environment of a run: a worktree or a folder.
     pub struct EnvironmentView {
         /// Its number.
         pub id: String,
-        /// The run it was made for.
+        /// The run that it belongs to.
         pub run: Option<String>,
         /// Its status.
         pub status: &'static str,
@@ -610,17 +611,17 @@ views! {
         pub branch: Option<String>,
         /// The repository's git directory.
         pub repository: Option<String>,
-        /// When it stays: `never`, `on_failure`, `always`.
+        /// Its keep policy: `never`, `on_failure`, `always`.
         pub keep: String,
-        /// How much is in it; 0 where that cannot be seen from here, as on another host.
+        /// Its size in bytes; 0 if it is not known here, as on another host.
         pub bytes: u64,
-        /// When it was first asked for.
+        /// The time when it was first requested.
         pub created_at: String,
-        /// Which attempt to make it is the present one.
+        /// The number of the current attempt to create it.
         pub attempt: u32,
-        /// How often somebody began to remove it.
+        /// The number of removals that were started.
         pub removals: u32,
-        /// Why it is still there.
+        /// The reason why it still exists.
         pub why: String,
     }
 }

@@ -36,14 +36,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// The instructions that an agent receives first.
 const INSTRUCTIONS: &str = "\
-Sprag shares work between agents and people so that no task is done twice and nothing is lost. \
-As a leader: board_create, then task_add with what is to be done (tasks may need others), then board_status and \
+Sprag shares tasks between agents and people. Each task has one holder at a time, and no task is lost. \
+As a leader: board_create, then task_add with the tasks (tasks may need others), then board_status and \
 note_list to watch, board_close at the end, board_report for the results. \
 As a worker: task_claim with your name and the board; you get one task and a token. Do what its prompt says, call \
 task_heartbeat with the token before the lease ends, then task_complete, task_fail or task_release. If a call says \
 that the token is lost or the task was cancelled, stop working on it and claim another. When there is nothing to \
-claim, the answer says why and when to come back. Read plan_get for the goal, leave what others should know with \
-note_add. Runs of pipelines: run_start, run_status, run_explain (why does it wait?), run_logs, gate_answer.";
+claim, the answer gives the reason and when to try again. Read the goal with plan_get, and leave notes for others with \
+note_add. Runs of pipelines: run_start, run_status, run_explain (what does it wait for?), run_logs, gate_answer.";
 
 /// The caller of an HTTP request, as the server knows it.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! What the tools are given. The comments are what an agent reads.
+//! The parameters of the tools. An agent reads the comments.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(crate) struct Nothing {}
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListBoards {
-    /// Also boards that are closed.
+    /// Whether to include closed boards.
     #[serde(default)]
     pub(crate) all: bool,
 }
@@ -31,10 +31,10 @@ pub(crate) struct OneBoard {
 pub(crate) struct SetPlan {
     /// The board's name, or its run's id.
     pub(crate) board: String,
-    /// What is to be reached; left as it is if not given.
+    /// The new goal; unchanged if it is left out.
     #[serde(default)]
     pub(crate) goal: Option<String>,
-    /// How; left as it is if not given.
+    /// The new plan; unchanged if it is left out.
     #[serde(default)]
     pub(crate) plan: Option<String>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct SetPlan {
 pub(crate) struct CloseBoard {
     /// The board's name, or its run's id.
     pub(crate) board: String,
-    /// Take back the tasks that nobody has begun.
+    /// Whether to cancel tasks that have not been started.
     #[serde(default)]
     pub(crate) cancel_waiting: bool,
 }
@@ -63,13 +63,13 @@ pub(crate) struct AddTasks {
 pub(crate) struct ListTasks {
     /// The board's name, or its run's id.
     pub(crate) board: String,
-    /// Only those that are waiting, ready, claimed, done, failed, skipped or cancelled.
+    /// Only tasks in these statuses: waiting, ready, claimed, done, failed, skipped, cancelled.
     #[serde(default)]
     pub(crate) status: Vec<String>,
-    /// Only those after this number, for the next page.
+    /// Only tasks after this number, for the next page.
     #[serde(default)]
     pub(crate) after: u32,
-    /// How many, 100 if not given, 1000 at most.
+    /// The page size [default: 100; at most 1000].
     #[serde(default)]
     pub(crate) limit: Option<usize>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct OneTask {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Register {
-    /// What you are called. The same name is the same worker: choose one that nobody else uses.
+    /// Your name. The same name is the same worker: choose a unique one.
     pub(crate) name: String,
     /// The board that you work for.
     #[serde(default)]
@@ -101,7 +101,7 @@ pub(crate) struct Register {
 pub(crate) struct Keep {
     /// The token that `task_claim` gave.
     pub(crate) token: String,
-    /// Seconds from now for which the task stays yours: 1800 if not given.
+    /// The lease in seconds from now [default: 1800].
     #[serde(default)]
     pub(crate) lease_s: Option<u64>,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Keep {
 pub(crate) struct Complete {
     /// The token that `task_claim` gave.
     pub(crate) token: String,
-    /// What came of it.
+    /// The result of the task.
     #[serde(default)]
     pub(crate) result: Done,
 }
@@ -121,9 +121,9 @@ pub(crate) struct Complete {
 pub(crate) struct Fail {
     /// The token that `task_claim` gave.
     pub(crate) token: String,
-    /// What went wrong; whoever tries next reads it.
+    /// The reason of the failure; the next try reads it.
     pub(crate) reason: String,
-    /// Another try makes no sense.
+    /// Whether another try is useless.
     #[serde(default)]
     pub(crate) for_good: bool,
 }
@@ -149,10 +149,10 @@ pub(crate) struct AddNote {
 pub(crate) struct ListNotes {
     /// The board's name, or its run's id.
     pub(crate) board: String,
-    /// Only notes about this.
+    /// Only notes on this subject.
     #[serde(default)]
     pub(crate) tag: Option<String>,
-    /// Only notes after this number: what you have not read yet.
+    /// Only notes after this number: the ones that you have not read yet.
     #[serde(default)]
     pub(crate) after: i64,
 }
@@ -166,7 +166,7 @@ pub(crate) struct StartRun {
     /// A pipeline as text.
     #[serde(default)]
     pub(crate) yaml: Option<String>,
-    /// The folder in which its commands run [default: where the server was started].
+    /// The folder in which its commands run [default: the folder where the server was started].
     #[serde(default)]
     pub(crate) dir: Option<String>,
     /// Its inputs, by name.
@@ -175,7 +175,7 @@ pub(crate) struct StartRun {
     /// Added to the priority of its steps.
     #[serde(default)]
     pub(crate) priority: i32,
-    /// The same key never starts a second run.
+    /// A key that never starts a second run.
     #[serde(default)]
     pub(crate) idempotency_key: Option<String>,
 }
@@ -186,7 +186,7 @@ pub(crate) struct ListRuns {
     /// Only runs that are queued, running, failing, cancelling, completed, failed or cancelled.
     #[serde(default)]
     pub(crate) status: Vec<String>,
-    /// How many, 20 if not given, 200 at most.
+    /// The number of runs [default: 20; at most 200].
     #[serde(default)]
     pub(crate) limit: Option<usize>,
 }
@@ -205,7 +205,7 @@ pub(crate) struct Logs {
     pub(crate) run: String,
     /// The step.
     pub(crate) step: String,
-    /// How many bytes from the end: 16384 if not given, 262144 at most.
+    /// The number of bytes from the end [default: 16384; at most 262144].
     #[serde(default)]
     pub(crate) bytes: Option<usize>,
 }
@@ -220,7 +220,7 @@ pub(crate) struct AnswerGate {
     pub(crate) step: Option<String>,
     /// One of the choices that the question offers.
     pub(crate) choice: String,
-    /// What else to say.
+    /// A comment.
     #[serde(default)]
     pub(crate) comment: Option<String>,
 }

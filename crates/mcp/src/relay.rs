@@ -40,9 +40,7 @@ pub enum RelayError {
     Address(String),
     /// The address uses https, which the relay does not speak. It does not use plain HTTP instead, because others
     /// could read the traffic.
-    #[error(
-        "{0:?}: https is not spoken; put a proxy that speaks it before the server, and name the proxy's http:// address"
-    )]
+    #[error("{0:?}: https is not supported; run a TLS proxy on this machine, and give its http:// address")]
     Https(String),
     /// Stdin or stdout failed.
     #[error(transparent)]
@@ -132,7 +130,7 @@ impl Relay {
                         out.flush().await
                     };
                     if let Err(error) = written.await {
-                        tracing::warn!(%error, "the agent does not listen any more");
+                        tracing::warn!(%error, "the agent has closed its input");
                     }
                 }
                 drop(place);

@@ -12,16 +12,16 @@ const MOST: usize = 50;
 
 /// The resources of each board: the end of the URI, and the description.
 const OF_BOARD: [(&str, &str); 5] = [
-    ("status", "the board, and how many of its tasks are what"),
+    ("status", "the board, with the number of its tasks in each status"),
     ("tasks", "the board's tasks"),
-    ("notes", "what its workers left for each other"),
-    ("plan", "what is to be reached, and how"),
-    ("report", "everything that came of it"),
+    ("notes", "the notes of its workers for each other"),
+    ("plan", "the goal and the plan"),
+    ("report", "all results"),
 ];
 
 pub(crate) fn list(app: &App) -> Result<Vec<Resource>, ToolError> {
     let mut found = vec![
-        resource("sprag://boards", "boards", "the boards that take tasks"),
+        resource("sprag://boards", "boards", "the open boards"),
         resource("sprag://runs", "runs", "the newest runs"),
     ];
     for board in boards::list(app, false, MOST)? {
@@ -48,7 +48,7 @@ pub(crate) fn templates() -> Vec<ResourceTemplate> {
     all.push(ResourceTemplate::new("sprag://run/{run}", "run").with_description("a run and its steps"));
     all.push(
         ResourceTemplate::new("sprag://run/{run}/logs/{step}", "run logs")
-            .with_description("the end of what a step printed"),
+            .with_description("the end of a step's log"),
     );
     all
 }

@@ -19,7 +19,7 @@ impl ToolError {
 
     /// Creates the error of a call that was cancelled, because its caller no longer waits for the answer.
     pub(crate) fn gone() -> Self {
-        ToolError::new("cancelled", "the call was cancelled", "call it again if it is still wanted")
+        ToolError::new("cancelled", "the call was cancelled", "call it again if you still need it")
     }
 
     /// Returns the error as the agent reads it.
@@ -36,14 +36,14 @@ impl ToolError {
 impl From<Error> for ToolError {
     fn from(error: Error) -> Self {
         let next = match error.kind {
-            ErrorKind::NotFound => "look at what there is: run_list",
+            ErrorKind::NotFound => "list the runs: run_list",
             ErrorKind::Invalid if error.diagnostics.is_some() => {
                 "correct the pipeline or its inputs and try again"
             }
             ErrorKind::Invalid => "correct it and try again; nothing was changed",
-            ErrorKind::Refused => "look at the run before trying again: run_status",
+            ErrorKind::Refused => "check the run before you try again: run_status",
             ErrorKind::Unavailable | ErrorKind::Bug => "try again in a moment",
-            ErrorKind::UnknownOutcome => "look whether it was done before doing it again",
+            ErrorKind::UnknownOutcome => "check whether it was done before you repeat it",
         };
         let code = if error.diagnostics.is_some() { "invalid" } else { error.code };
         ToolError::new(code, error.message, error.next.unwrap_or_else(|| next.to_owned()))

@@ -39,35 +39,35 @@ macro_rules! tools {
 }
 
 tools! {
-    board_create(BoardSpec): "Leader: make a board, on which tasks are shared. Its name must not be that of an open one.";
-    board_list(ListBoards): "The boards, newest first, with how many of their tasks are what.";
-    board_status(OneBoard): "How a board stands: open or not, and how many of its tasks are waiting, ready, claimed, done, failed, skipped, cancelled.";
-    board_set_plan(SetPlan): "Leader: say anew what a board is to reach, or how.";
-    board_close(CloseBoard): "Leader: take no more tasks. The board ends when the last of them is settled.";
-    board_report(OneBoard): "All results of a board in one: every task with what its worker reported, and the notes.";
-    task_add(AddTasks): "Leader: add tasks to an open board, all or none. `needs` names tasks that must be done before, by key or number, those of the same call included. A key that is there already adds nothing.";
-    task_list(ListTasks): "The tasks of a board with their status, who has them, and their results.";
-    task_get(OneTask): "One task of a board.";
-    task_cancel(OneTask): "Leader: take a task back. Whoever works on it is told at its next heartbeat.";
-    task_retry(OneTask): "Leader: try a task again that failed, was taken back or was skipped; what was skipped because of it comes back too.";
-    worker_register(Register): "Worker: say that you are there, so that others see who works. Not needed before task_claim.";
-    task_claim(ClaimSpec): "Worker: get one task that nobody else has, and a token for it. Without one, the answer says why (empty, all_claimed, waiting_for_needs, backing_off, closed) and in how many seconds to come back.";
-    task_start(Keep): "Worker: say again what the task is, and keep it for longer.";
-    task_heartbeat(Keep): "Worker: keep the task for longer. Call it well before the lease ends. An error means: stop, it is no longer yours.";
-    task_complete(Complete): "Worker: report that the task is done: a summary, outputs that later tasks may read, files changed and created.";
-    task_fail(Fail): "Worker: report that the task failed. It may be tried again, by you or another.";
-    task_release(Token): "Worker: give the task back unfinished; somebody else may claim it at once.";
-    plan_get(OneBoard): "The goal and the plan of a board. Read it before working on its tasks.";
-    note_add(AddNote): "Leave a note for the others on a board.";
-    note_list(ListNotes): "The notes on a board, in order; `after` leaves out those that you have read.";
-    run_start(StartRun): "Start a run of a pipeline, from a file or a text. It is worked off by `sprag serve` or a `sprag worker`.";
-    run_list(ListRuns): "The newest runs and their status.";
-    run_status(OneRun): "A run and its steps.";
-    run_explain(OneRun): "Why a run waits: for what, since when, who has it.";
-    run_logs(Logs): "The end of what a step of a run printed.";
-    run_cancel(OneRun): "End a run: what goes on is ended, what waits never starts.";
-    gate_list(Nothing): "The questions that runs ask of people, and their choices.";
-    gate_answer(AnswerGate): "Answer a question that a run asks. The first choice lets it go on, any other fails the step that asks, unless it is told otherwise.";
+    board_create(BoardSpec): "Leader: create a board for sharing tasks. Its name must differ from those of open boards.";
+    board_list(ListBoards): "List the boards, newest first, with the number of their tasks in each status.";
+    board_status(OneBoard): "Show a board: whether it is open, and how many of its tasks are waiting, ready, claimed, done, failed, skipped, cancelled.";
+    board_set_plan(SetPlan): "Leader: change a board's goal or plan.";
+    board_close(CloseBoard): "Leader: close a board. It takes no more tasks and ends when the last one is settled.";
+    board_report(OneBoard): "Get all results of a board: every task with its worker's report, and the notes.";
+    task_add(AddTasks): "Leader: add tasks to an open board, all or none. `needs` names tasks that must be done first, by key or number, including tasks of the same call. A key that already exists adds nothing.";
+    task_list(ListTasks): "List the tasks of a board with their statuses, holders and results.";
+    task_get(OneTask): "Show one task of a board.";
+    task_cancel(OneTask): "Leader: cancel a task. Its holder learns it at the next heartbeat.";
+    task_retry(OneTask): "Leader: retry a task that failed, was cancelled or was skipped; tasks that were skipped because of it are restored too.";
+    worker_register(Register): "Worker: register, so that others see you in the list of workers. Not needed before task_claim.";
+    task_claim(ClaimSpec): "Worker: claim one task that has no holder, and get a token for it. If there is none, the answer gives the reason (empty, all_claimed, waiting_for_needs, backing_off, closed) and the seconds after which to try again.";
+    task_start(Keep): "Worker: get your claimed task again, and extend its lease.";
+    task_heartbeat(Keep): "Worker: extend the lease of your task. Call it well before the lease ends. An error means: stop, the task is no longer yours.";
+    task_complete(Complete): "Worker: report that the task is done: a summary, outputs that later tasks can read, files changed and created.";
+    task_fail(Fail): "Worker: report that the task failed. It may be tried again, by you or another agent.";
+    task_release(Token): "Worker: release the task unfinished; another agent can claim it at once.";
+    plan_get(OneBoard): "Get the goal and the plan of a board. Read it before you work on its tasks.";
+    note_add(AddNote): "Add a note to a board for the others.";
+    note_list(ListNotes): "List the notes of a board, in order; `after` skips those that you have read.";
+    run_start(StartRun): "Start a run of a pipeline, from a file or a text. `sprag serve` or a `sprag worker` runs its steps.";
+    run_list(ListRuns): "List the newest runs and their statuses.";
+    run_status(OneRun): "Show a run and its steps.";
+    run_explain(OneRun): "Explain what a run waits for, since when, and which worker has it.";
+    run_logs(Logs): "Get the end of a step's log.";
+    run_cancel(OneRun): "Cancel a run: stop its running steps and skip the rest.";
+    gate_list(Nothing): "List the questions of runs to people, and their choices.";
+    gate_answer(AnswerGate): "Answer a question of a run. The first choice approves; any other fails the step, unless the pipeline says otherwise.";
 }
 
 fn schema<T: JsonSchema>() -> Arc<JsonObject> {
@@ -234,7 +234,7 @@ async fn run_list(agents: &Agents, given: ListRuns) -> Done {
             let all: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
             ToolError::new(
                 "invalid",
-                format!("{word:?} is no status"),
+                format!("{word:?} is not a status of a run"),
                 format!("use one of: {}", all.join(", ")),
             )
         })?);

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn p18_every_key_that_is_ready_is_acted_on() {
+    fn p18_every_supported_key_has_an_effect() {
         let mut report = crate::diagnostic::Report::new(crate::source::Source::new("f", EVERY_KEY));
         let file = crate::yaml::read(&mut report).unwrap().json();
         let whole = outcome(&file).unwrap();

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn contradictory_keys_are_refused() {
         for (step, expected) in [
             ("run: x\n  outputs: {a: {file: f, stdout: json}}", "4:16 only one of these keys is allowed"),
             ("run: x\n  outputs: {a: {as: json}}", "4:16 one of these keys is required"),

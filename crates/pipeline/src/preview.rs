@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_filled_in() {
+    fn a_preview_renders_known_values() {
         let source = "inputs: {a: string}\nsteps:\n- {id: x, run: 'echo {{ inputs.a }}', outputs: {o: {stdout: text}}}\n- {id: y, run: 'echo {{ steps.x.outputs.o }} {{ run.id }}'}\n- {id: z, run: [printf, '{{ inputs.a }}']}\n- {id: w, wait: 90s}\n- {id: m, run: 'echo {{ matrix.v }}', matrix: {v: [1, 2, 3]}}\n";
         let pipeline = crate::parse("p.yaml", source).unwrap().pipeline;
         let context = json!({ "inputs": { "a": "it's; rm" } });

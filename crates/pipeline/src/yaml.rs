@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_pipeline_is_refused_with_its_place() {
+    fn an_invalid_pipeline_is_refused_with_its_position() {
         let deep = format!("{}1{}", "[".repeat(40), "]".repeat(40));
         let ladder: String =
             (1..60).fold("a0: &a0 x\n".into(), |s, n| format!("{s}a{n}: &a{n} [*a{}]\n", n - 1));

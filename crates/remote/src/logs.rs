@@ -57,7 +57,7 @@ impl<R: Runner> Runner for Streaming<R> {
                 (Part::Setup, self.files.log(lease.execution, "_setup")),
             ];
             if let Err(error) = tidy::note_owner(&self.files.run(lease.execution.run), &self.client.store()) {
-                tracing::warn!(run = %lease.execution.run, %error, "cannot note whose run it is");
+                tracing::warn!(run = %lease.execution.run, %error, "cannot write the store's id beside the logs");
             }
             // Before there is anything to send, because this process may be killed at any moment.
             logs_of.iter().for_each(|(part, log)| self.remember(lease, *part, log));
@@ -108,7 +108,7 @@ impl<R> Streaming<R> {
     fn remember(&self, lease: Lease, part: Part, log: &Path) {
         let note = Note { store: self.client.store(), key: self.client.key(), lease, part };
         if let Err(error) = unsent::remember(log, &note) {
-            tracing::error!(log = %log.display(), %error, "cannot note that a log is to be sent");
+            tracing::error!(log = %log.display(), %error, "cannot mark a log as unsent");
         }
     }
 
@@ -124,7 +124,7 @@ impl<R> Streaming<R> {
                     Ok(_) => return,
                     Err(error) if error.is_unknown() => pause(backoff.next(error.after())).await,
                     Err(error) => {
-                        tracing::warn!(log = %path.display(), %error, "cannot say that a log is not whole");
+                        tracing::warn!(log = %path.display(), %error, "cannot report that a log is incomplete");
                         return;
                     }
                 }
@@ -176,16 +176,16 @@ pub(crate) async fn send_backlog(client: Client, backlog: Backlog, data: PathBuf
         match send_kept(&client, &backlog, &log).await {
             Ok(()) => backoff = Backoff::default(),
             Err(error) if error.is_unknown() => {
-                tracing::warn!(log = %log.display(), %error, "sending a log later");
+                tracing::warn!(log = %log.display(), %error, "sending a log failed: retrying later");
                 pause(backoff.next(error.after())).await;
             }
             Err(Error::Gone(why)) => {
-                tracing::info!(log = %log.display(), why, "nobody wants this log any more");
+                tracing::info!(log = %log.display(), why, "the server no longer needs this log");
                 unsent::received(&log);
                 backlog.remove(&log);
             }
             Err(error) => {
-                tracing::warn!(log = %log.display(), %error, "this log is not taken; it stays here until its run is forgotten");
+                tracing::warn!(log = %log.display(), %error, "the server refuses this log: it stays here until its run is deleted");
                 unsent::refused(&log);
                 backlog.remove(&log);
             }
@@ -231,12 +231,12 @@ impl Sender {
                         backoff = Backoff::default();
                     }
                     Err(error) if error.is_unknown() => {
-                        tracing::warn!(log = %log.path.display(), %error, "sending a log");
+                        tracing::warn!(log = %log.path.display(), %error, "sending a log failed");
                         pause(backoff.next(error.after())).await;
                         sent_any = true;
                     }
                     Err(error) => {
-                        tracing::warn!(log = %log.path.display(), %error, "a log is not taken any more");
+                        tracing::warn!(log = %log.path.display(), %error, "the server no longer accepts a log");
                         return false;
                     }
                 }

@@ -30,7 +30,7 @@ impl Asked {
                 Ok(told) => return Ok(told),
                 // A repeated request changes nothing.
                 Err(error) if error.is_unknown() && boot_ms() < until_ms => {
-                    tracing::warn!(%error, "asking about an environment");
+                    tracing::warn!(%error, "asking the server about an environment failed");
                     pause(backoff.next(error.after())).await;
                 }
                 Err(error) => return Err(error.to_string()),

@@ -24,7 +24,7 @@ const AT_ONCE: usize = 500;
 pub(crate) async fn look_after(client: Client, data: PathBuf, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow() {
         if let Err(error) = tidy(&client, &data).await {
-            tracing::debug!(%error, "looking after what is left of runs");
+            tracing::debug!(%error, "cleaning up files of runs failed");
         }
         let _ = tokio::time::timeout(EVERY, stop.wait_for(|stop| *stop)).await;
     }
@@ -107,7 +107,7 @@ fn remove_all(folder: &Path) {
         .filter(|path| path.extension().is_some_and(|ending| ending == "lock"))
         .any(|lock| !sprag_process::remove_if_free(&lock).unwrap_or(false));
     if !held && let Err(error) = std::fs::remove_dir_all(folder) {
-        tracing::warn!(folder = %folder.display(), %error, "cannot remove what is left of a run");
+        tracing::warn!(folder = %folder.display(), %error, "cannot remove the files of a run");
     }
 }
 
@@ -128,7 +128,7 @@ async fn remove(client: &Client, data: &Path, site: &OnRecord) -> Result<(), Err
     let put = put.await.unwrap_or_else(|error| Err(error.to_string()));
     match &put {
         Ok(how) => tracing::info!(path = &*site.path, how, "environment removed"),
-        Err(why) => tracing::warn!(path = &*site.path, why, "environment not removed; it is tried again"),
+        Err(why) => tracing::warn!(path = &*site.path, why, "removing an environment failed: it is retried"),
     }
     let told = Destroyed { environment: site.id, attempt, wrong: put.err() };
     client.post::<Done>("/v1/work/destroyed", &told, SHORT).await.map(drop)

@@ -75,7 +75,7 @@ impl Remote {
             if !error.is_unknown() || over || self.is_hurried() {
                 return Err(error);
             }
-            tracing::warn!(%error, path, "asking again");
+            tracing::warn!(%error, path, "no answer from the server: retrying");
             pause(wait).await;
         }
     }
@@ -104,7 +104,7 @@ impl Remote {
             let held = granted.until_ms > boot_ms() + TOO_SHORT_MS;
             if !held {
                 let execution = granted.assignment.lease.execution;
-                tracing::warn!(%execution, "it came too late to be begun: left to others");
+                tracing::warn!(%execution, "the lease expired before the step could start: left to other workers");
             }
             held
         });
@@ -170,7 +170,7 @@ impl WorkSource for Remote {
             match answer {
                 Ok(claimed) => return Ok(self.granted(claimed.given, sent_ms, lease_ms).await),
                 Err(error) if error.is_unknown() => {
-                    tracing::warn!(%error, "claiming");
+                    tracing::warn!(%error, "claiming work failed");
                     let wait = backoff.next(error.after());
                     tokio::select! {
                         () = pause(wait) => {}
@@ -204,7 +204,7 @@ impl WorkSource for Remote {
                     if !error.is_unknown() || boot_ms() + wait.as_millis() as u64 >= give_up_ms {
                         return Err(error);
                     }
-                    tracing::warn!(%error, "heartbeat");
+                    tracing::warn!(%error, "heartbeat failed");
                     pause(wait).await;
                 }
             }
@@ -224,7 +224,7 @@ impl WorkSource for Remote {
         match self.insist::<wire::Finished>("/v1/work/finish", &told, REPORT_FOR).await {
             Ok(finished) => {
                 if finished.before {
-                    tracing::info!(execution = %lease.execution, "the report stood already: its answer was lost");
+                    tracing::info!(execution = %lease.execution, "the server had already accepted the report");
                 }
                 let next = finished.next.into_iter().collect();
                 Ok(self.granted(next, sent_ms, lease_ms).await.pop())
@@ -265,7 +265,7 @@ impl WorkSource for Remote {
         match self.insist::<wire::Done>("/v1/work/leave", &json!({}), GOODBYE).await {
             Err(error) if error.is_final() => Err(error),
             Err(error) => {
-                tracing::warn!(%error, "leaving without a word");
+                tracing::warn!(%error, "could not deregister from the server");
                 Ok(())
             }
             Ok(_) => Ok(()),

@@ -82,7 +82,7 @@ impl Access {
     pub(crate) async fn caller(&self, app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
         let Some(shown) = bearer(headers)? else {
             return match self.required {
-                true => Err(unauthorized("this server wants a token")),
+                true => Err(unauthorized("this server requires a token")),
                 false => {
                     Ok(Caller { token: None, name: "".into(), hash: "".into(), scopes: Scope::ALL.to_vec() })
                 }
@@ -92,7 +92,7 @@ impl Access {
         if let Some(local) = self.local.as_ref().filter(|local| *local.hash == *hash) {
             return Ok(local.clone());
         }
-        let token = self.token(app, hash).await?.ok_or_else(|| unauthorized("the token is not known"))?;
+        let token = self.token(app, hash).await?.ok_or_else(|| unauthorized("the token is unknown"))?;
         if token.expires_ms.is_some_and(|at| at <= app.core().now().wall_ms) {
             return Err(unauthorized("the token has expired"));
         }
@@ -134,7 +134,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<String>, Problem> {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty() => {
             Ok(Some(token.trim().to_owned()))
         }
-        _ => Err(unauthorized("the authorization header holds no bearer token")),
+        _ => Err(unauthorized("the authorization header has no bearer token")),
     }
 }
 

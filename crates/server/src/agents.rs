@@ -65,7 +65,7 @@ async fn allowed(
     request.extensions_mut().insert(Caller { there, scope: caller.agent_scope() });
     tokio::select! {
         answer = next.run(request) => answer,
-        () = last_call(&app) => Problem::unavailable("the server ends").into_response(),
+        () = last_call(&app) => Problem::unavailable("the server is shutting down").into_response(),
     }
 }
 

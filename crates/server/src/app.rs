@@ -88,10 +88,10 @@ impl Options {
         match self.auth {
             Auth::Token => None,
             Auth::None if !self.listen.ip().is_loopback() => {
-                Some("it can be reached from other machines, so callers need a token")
+                Some("other machines can reach the server, so callers need a token")
             }
             Auth::None if !self.allow_hosts.is_empty() => {
-                Some("it may be called by another name, through a proxy, so callers need a token")
+                Some("--allow-host lets a proxy call the server, so callers need a token")
             }
             Auth::None => None,
         }
@@ -275,7 +275,7 @@ impl App {
         work: impl FnOnce(&App) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
         let place = Arc::clone(&self.0.reads).acquire_owned().await;
-        let place = place.map_err(|_| Problem::unavailable("the server ends"))?;
+        let place = place.map_err(|_| Problem::unavailable("the server is shutting down"))?;
         let app = self.clone();
         // The caller may disconnect: its place becomes free when the work is done, not before.
         tokio::task::spawn_blocking(move || {
@@ -284,6 +284,6 @@ impl App {
             done
         })
         .await
-        .unwrap_or_else(|error| Err(internal(format!("the request's work is gone: {error}"))))
+        .unwrap_or_else(|error| Err(internal(format!("the request was aborted: {error}"))))
     }
 }

@@ -78,14 +78,14 @@ impl Share {
     fn grow(&mut self, bytes: usize) -> Result<(), Problem> {
         let mut counted = self.bodies.counted();
         if counted.all + bytes > MOST_BYTES {
-            return Err(Problem::unavailable("the server reads as many bytes at once as it may"));
+            return Err(Problem::unavailable("the server is reading as many bytes as it may at once"));
         }
         if let Some(token) = self.token {
             let of_token = counted.by_token.entry(token).or_default();
             if *of_token + bytes > TOKEN_BYTES {
                 let mut problem = Problem::too_many(1);
                 problem.message =
-                    format!("this token sends {TOKEN_BYTES} bytes at once, which is all that one may");
+                    format!("this token is sending {TOKEN_BYTES} bytes at once, which is the limit");
                 return Err(problem);
             }
             *of_token += bytes;

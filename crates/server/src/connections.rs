@@ -52,7 +52,7 @@ pub(crate) async fn accept(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "accepting a connection");
+                tracing::warn!(%error, "accepting a connection failed");
                 let _ = tokio::time::timeout(ACCEPT_PAUSE, stop.changed()).await;
                 continue;
             }
@@ -177,7 +177,7 @@ impl<S> Impatient<S> {
         match waiting.as_mut().poll(cx) {
             Poll::Ready(_) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the client does not read what it asked for",
+                "the client does not read the answer",
             ))),
             Poll::Pending => Poll::Pending,
         }

@@ -157,7 +157,7 @@ impl IdPath {
     pub fn number(&self) -> Result<i64, Problem> {
         self.0
             .parse()
-            .map_err(|_| Problem::not_found(format!("there is nothing with the number {:?}", self.0)))
+            .map_err(|_| Problem::not_found(format!("there is no object with the number {:?}", self.0)))
     }
 }
 
@@ -176,8 +176,8 @@ impl FromRequestParts<App> for IfMatch {
         let number = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
         match number.and_then(|number| number.parse().ok()) {
             Some(version) => Ok(IfMatch(Some(version))),
-            None => Err(Problem::malformed(format!("if-match: {text} is not an etag of ours"))
-                .next("send the etag as it was given, such as \"7\"")),
+            None => Err(Problem::malformed(format!("if-match: {text} is not an etag of this server"))
+                .next("send the etag unchanged, such as \"7\"")),
         }
     }
 }
@@ -189,9 +189,9 @@ impl IfMatch {
             Some(seen) if seen != version => Err(Problem::new(
                 StatusCode::PRECONDITION_FAILED,
                 "precondition_failed",
-                format!("it has version {version} by now, not {seen}"),
+                format!("the version is now {version}, not {seen}"),
             )
-            .next("look at it again, and decide anew")),
+            .next("read it again, then decide")),
             _ => Ok(()),
         }
     }

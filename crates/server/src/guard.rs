@@ -125,9 +125,8 @@ async fn check(app: &App, request: &mut Request) -> Result<Option<Permit<Id>>, P
 
 fn too_much_open(most: usize) -> Problem {
     let mut problem = Problem::too_many(1);
-    problem.message =
-        format!("this token has {most} requests and streams open, which is all that one may have");
-    problem.next("end some of them, or use several tokens")
+    problem.message = format!("this token has {most} open requests and streams, which is the limit");
+    problem.next("close some of them, or use several tokens")
 }
 
 /// The mark of a connection beyond the server's limit, which exists so that health can be asked for.
@@ -146,7 +145,7 @@ fn is_open(path: &str) -> bool {
 
 fn too_slow() -> Problem {
     Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "the request took too long")
-        .next("send it faster, or ask for less at once")
+        .next("send it faster, or request less at once")
 }
 
 /// Returns the client's own request id if it is a plain word, else a new one.
@@ -199,8 +198,8 @@ fn check_host(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> 
     if is_allowed(app, host_name(host)) {
         return Ok(());
     }
-    Err(Problem::new(StatusCode::FORBIDDEN, "wrong_host", format!("this server is not called {host:?}"))
-        .next("call it by its address, or start it with --allow-host NAME"))
+    Err(Problem::new(StatusCode::FORBIDDEN, "wrong_host", format!("{host:?} is not a name of this server"))
+        .next("use its address, or start it with --allow-host NAME"))
 }
 
 fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
@@ -220,9 +219,9 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
         false => Err(Problem::new(
             StatusCode::FORBIDDEN,
             "wrong_origin",
-            format!("pages of {origin:?} may not call"),
+            format!("pages of {origin:?} may not call this server"),
         )
-        .next("start the server with --allow-host NAME to let them")),
+        .next("start the server with --allow-host NAME to allow them")),
     }
 }
 
@@ -242,7 +241,7 @@ fn check_direct(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
         Some(name) => Err(Problem::new(
             StatusCode::FORBIDDEN,
             "forwarded",
-            format!("the request came through a proxy (`{name}`), and this server asks for no token"),
+            format!("the request came through a proxy (`{name}`), and this server requires no token"),
         )
         .next("start the server without `--auth none`, and send a token")),
         None => Ok(()),
@@ -291,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_told_from_its_port() {
+    fn a_host_and_its_port_are_split() {
         for (host, name) in [
             ("localhost:7717", "localhost"),
             ("localhost", "localhost"),
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_tells_its_run() {
+    fn the_run_is_parsed_from_a_path() {
         assert_eq!(run_in("/v1/runs/abc/steps"), Some("abc"));
         assert_eq!(run_in("/v1/runs/abc"), Some("abc"));
         assert_eq!(run_in("/v1/runs/"), None);

@@ -54,14 +54,17 @@ fn read_from(path: &Path, file: File) -> io::Result<String> {
     file.take(MAX_BYTES).read_to_string(&mut text)?;
     let token = text.trim();
     if token.len() < MIN_CHARS || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        return Err(named(path, "it does not hold a token"));
+        return Err(named(path, "it does not contain a token"));
     }
     Ok(token.to_owned())
 }
 
 /// Returns an error that names the file and says what to do about it.
 fn named(path: &Path, reason: &str) -> io::Error {
-    io::Error::other(format!("{}: {reason}; remove it, and `sprag serve` makes another one", path.display()))
+    io::Error::other(format!(
+        "{}: {reason}; remove it, and `sprag serve` creates another one",
+        path.display()
+    ))
 }
 
 /// Reads the token of this data directory, or draws one and writes it there, readable by this user alone. If several

@@ -167,15 +167,19 @@ fn of_worktrees() -> Registry {
     };
     let now = sprag_worktree::snapshot();
     total("repository_lock_waits", "Waits for repository locks", now.lock_wait.count);
-    total("repository_lock_wait_microseconds", "Time spent in them", now.lock_wait.total_us);
+    total(
+        "repository_lock_wait_microseconds",
+        "Time spent waiting for repository locks",
+        now.lock_wait.total_us,
+    );
     total("repository_lock_hold_microseconds", "Time repository locks were held", now.lock_hold.total_us);
-    total("repository_lock_timeouts", "Waits that ended at their deadline", now.lock_timeouts);
-    total("worktrees_made", "Worktrees made or taken from the pool", now.creates);
+    total("repository_lock_timeouts", "Waits for repository locks that timed out", now.lock_timeouts);
+    total("worktrees_made", "Worktrees created or taken from the pool", now.creates);
     total("worktrees_from_pool", "Worktrees taken from the pool", now.pool_hits);
-    total("worktrees_copied", "Worktrees filled with what git had checked out for another", now.copies);
-    total("worktrees_not_made", "Attempts that failed and were rolled back", now.create_failures);
+    total("worktrees_copied", "Worktrees copied from a concurrent checkout", now.copies);
+    total("worktrees_not_made", "Worktree creations that failed and were rolled back", now.create_failures);
     total("worktrees_removed", "Worktrees removed", now.removes);
-    total("worktree_cleanup_failures", "Things that could not be deleted, each time", now.cleanup_failures);
+    total("worktree_cleanup_failures", "Failed deletions of worktree files", now.cleanup_failures);
     registry
 }
 
@@ -189,11 +193,11 @@ fn of_bus() -> Registry {
         registry.register(name, help, counter);
     };
     let now = sprag_app::bus::snapshot();
-    total("published", "Messages that the broker has confirmed", now.published);
-    total("received", "Hand-offs by message", now.received);
-    total("stale", "Messages of hand-offs that were over", now.stale);
-    total("passed_on", "Messages given back for another worker", now.passed_on);
-    total("strange", "Messages that could not be read", now.strange);
+    total("published", "Messages confirmed by the broker", now.published);
+    total("received", "Hand-offs received by message", now.received);
+    total("stale", "Messages about outdated hand-offs", now.stale);
+    total("passed_on", "Messages returned for another worker", now.passed_on);
+    total("strange", "Messages that could not be parsed", now.strange);
     registry
 }
 
@@ -202,21 +206,21 @@ impl Inner {
         let registry = &mut self.registry;
         registry.register("transitions", "Applied transitions, by all processes", self.transitions.clone());
         registry.register("http_requests", "Requests by route and status", self.requests.clone());
-        registry.register("http_request_seconds", "Time to the answer's beginning", self.latency.clone());
+        registry.register("http_request_seconds", "Time until the answer starts", self.latency.clone());
         registry.register("queue_depth", "Executions that wait in a queue", self.depth.clone());
         registry.register("leases_held", "Executions that a worker has", self.running.clone());
-        registry.register("queue_oldest_seconds", "How long the first has waited", self.oldest.clone());
-        registry.register("workers", "Workers that are there", self.workers.clone());
-        registry.register("streams_open", "Readers of live events and logs", self.streams.clone());
-        registry.register("hooks_parked", "Hooks that are not tried any more", self.hooks_parked.clone());
-        registry.register("commit_operations", "Operations in a commit", self.commit_size.clone());
         registry.register(
-            "commit_seconds",
-            "Time from a commit's begin to its end",
-            self.commit_time.clone(),
+            "queue_oldest_seconds",
+            "Waiting time of the oldest execution",
+            self.oldest.clone(),
         );
-        registry.register("commits_undone", "Transactions that were undone", self.undone.clone());
-        registry.register("refusals", "Events that were refused to this process", self.refusals.clone());
+        registry.register("workers", "Live workers", self.workers.clone());
+        registry.register("streams_open", "Readers of live events and logs", self.streams.clone());
+        registry.register("hooks_parked", "Parked webhooks", self.hooks_parked.clone());
+        registry.register("commit_operations", "Operations per commit", self.commit_size.clone());
+        registry.register("commit_seconds", "Duration of a commit", self.commit_time.clone());
+        registry.register("commits_undone", "Transactions that were rolled back", self.undone.clone());
+        registry.register("refusals", "Events of this process that were refused", self.refusals.clone());
         self
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn e04_a_caller_has_so_many_places_and_others_have_their_own() {
+    fn e04_each_caller_has_its_own_bounded_number_of_places() {
         let places = Permits::new(2);
         let first = places.take("a").expect("a place");
         let _second = places.take("a").expect("a place");

@@ -26,7 +26,7 @@ pub(crate) fn named(project: Option<&Path>, name: &str) -> Answer<LoadedPipeline
     let there = || list(&folder).into_iter().filter_map(|path| name_of(&path)).collect::<Vec<_>>().join(", ");
     let none = || {
         Problem::invalid(format!("the project has no pipeline {name:?}"))
-            .next(format!("there is: {}", there()))
+            .next(format!("the project has: {}", there()))
     };
     if name.is_empty() || name.starts_with('.') || !name.chars().all(plain) {
         return Err(none());

@@ -28,7 +28,7 @@ impl std::ops::DerefMut for Problem {
     }
 }
 
-/// A problem, as its caller reads it.
+/// An unsuccessful answer.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemView {
@@ -39,19 +39,19 @@ pub struct ProblemView {
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// A word for programs.
+    /// A code for programs.
     pub code: &'static str,
-    /// What happened.
+    /// A description of the problem.
     pub message: String,
-    /// What to do next.
+    /// The advised next action.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// What to name when asking about it: the same is in the server's log.
+    /// The request's id, which is also in the server's log.
     pub request_id: String,
-    /// What became of the event, if a transition was refused.
+    /// The outcome of the event, if a transition was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Refused>,
-    /// What is wrong with a pipeline, each with its place.
+    /// The mistakes in a pipeline, with their positions.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<Object>>)]
     pub diagnostics: Option<Value>,
@@ -64,25 +64,25 @@ pub struct ProblemView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Refused {
-    /// There is no such thing.
+    /// The entity does not exist.
     NotFound {
-        /// What kind of thing.
+        /// The kind of the entity.
         entity: &'static str,
     },
-    /// It came too late.
+    /// The event came too late.
     Superseded {
-        /// What kind of thing.
+        /// The kind of the entity.
         entity: &'static str,
-        /// What does not hold any more.
+        /// The condition that no longer holds.
         predicate: &'static str,
     },
-    /// It means nothing in this status, or not from this caller.
+    /// The event is not allowed in this status, or not from this caller.
     Illegal {
-        /// What kind of thing.
+        /// The kind of the entity.
         entity: &'static str,
-        /// What it is.
+        /// The current status.
         status: &'static str,
-        /// Somebody else could have done it.
+        /// Whether another actor may report the event.
         wrong_actor: bool,
     },
 }
@@ -149,7 +149,7 @@ impl Problem {
         let message = "too many requests from this caller";
         let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message);
         problem.retry_after_s = Some(retry_after_s.max(1));
-        problem.next(format!("come back in {} s", retry_after_s.max(1)))
+        problem.next(format!("try again in {} s", retry_after_s.max(1)))
     }
 
     /// Returns the problem for a body that is longer than `limit` bytes.
@@ -206,7 +206,7 @@ impl From<NotApplied> for Problem {
                 Refused::Illegal { entity, status, wrong_actor }
             }
         });
-        problem.next("look at it again, and decide anew")
+        problem.next("read it again, then decide")
     }
 }
 
@@ -241,7 +241,7 @@ impl From<Error> for Problem {
         }
         problem.diagnostics = diagnostics.and_then(|problems| serde_json::to_value(&problems).ok());
         if problem.diagnostics.is_some() {
-            problem = problem.next("correct the places that `diagnostics` names");
+            problem = problem.next("correct the mistakes listed in `diagnostics`");
         }
         if next.is_some() {
             problem.next = next;

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn i04_a_report_stands_once_and_only_with_the_present_right() {
+    fn i04_a_report_counts_once_and_only_with_the_current_fence() {
         let claim = answered(0, 1, Call::Claim(Some(Some((0, 1)))));
         let complete = |called, stands| answered(called, called + 3, Call::Complete(0, 1, Some(stands)));
         assert!(!is_linearizable(1, &[claim.clone(), complete(2, true), complete(3, true)]));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_before_another_was_asked_comes_first() {
+    fn an_answered_call_precedes_a_later_one() {
         let nothing = answered(0, 1, Call::Claim(Some(None)));
         assert!(!is_linearizable(1, &[nothing]), "there was something to get");
         let claim = answered(0, 1, Call::Claim(Some(Some((0, 1)))));

@@ -109,7 +109,7 @@ fn i10_i15_a_cancel_at_any_moment_ends_the_run() {
 }
 
 #[test]
-fn p16_what_is_done_is_kept_when_a_person_goes_on() {
+fn p16_a_resume_keeps_done_steps() {
     all("again", 6_000, SMALL, |seed| Disturbances { cancel: seed % 2 == 0, restarts: 3, faults: true });
 }
 

@@ -71,7 +71,7 @@ fn enter_and_leave() {
     assert_eq!(queue.len(), 0, "the queue is empty");
 }
 
-/// Two threads for each of two keys, with two requests each. The result of the second key cannot be shared.
+/// Runs two threads for each of two keys, with two requests each. The result of the second key cannot be shared.
 fn request_and_share() {
     let group = Arc::new(SingleFlight::<usize, usize>::default());
     let publications: Arc<[AtomicUsize; 2]> = Arc::default();

@@ -35,14 +35,14 @@ fn i04_i06_i09_i10_i12_i15_i20_i26_o14_every_seed_keeps_what_is_promised() {
 
 /// Processes that start their own run and are lost: another worker continues it.
 #[test]
-fn i20_every_reservation_is_looked_at() {
+fn i20_every_reservation_is_checked() {
     let options = Options { persons: 0, boards: 0, agents: 1, workers: 1, runs: 0, ..Options::default() };
     all(0, count(2_000), &options);
 }
 
 /// Processes that work only on their own run, in one group: each live one finishes, whatever happened to the others.
 #[test]
-fn i10_without_a_server_no_dead_run_is_in_the_way_of_a_process_that_is_there() {
+fn i10_without_a_server_no_dead_run_blocks_a_live_process() {
     let options = Options {
         serverless: true,
         executors: 0,
@@ -71,7 +71,7 @@ fn the_same_seed_tells_the_same_story() {
 }
 
 #[test]
-fn i27_memory_and_sqlite_tell_the_same_story() {
+fn i27_memory_and_sqlite_have_the_same_trace() {
     for seed in 0..count(200) {
         let of = |store| run(seed, &Options { keep_log: true, store, ..Options::default() });
         let (memory, sqlite) = match (of(StoreKind::Memory), of(StoreKind::Sqlite)) {
@@ -83,11 +83,11 @@ fn i27_memory_and_sqlite_tell_the_same_story() {
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(memory.hash, sqlite.hash, "seed {seed}");
     }
-    println!("figure: simulation on SQLite and in memory, the same stories: {} seeds", count(200));
+    println!("figure: simulation on SQLite and in memory, the same traces: {} seeds", count(200));
 }
 
 #[test]
-fn less_of_everything_is_still_a_world() {
+fn a_reduced_world_is_valid() {
     let least = Options {
         executors: 1,
         workers: 1,

@@ -114,7 +114,7 @@ pub enum Error {
         reason: String,
     },
     /// A row changed between being read and being written; the writer reads it again.
-    #[error("{entity} {id} was changed by somebody else at the same moment")]
+    #[error("another process changed {entity} {id} at the same moment")]
     Conflict {
         /// The kind of row.
         entity: &'static str,

@@ -243,7 +243,7 @@ fn gate_failure(session: &mut Session<'_>, row: &StepRow) -> Result<Option<Strin
     let Some(gate) = row.work else { return Ok(None) };
     let Some(gate) = session.get::<GateRow>(gate)? else { return Ok(None) };
     if gate.status() == GateStatus::Expired {
-        return Ok(Some("nobody answered in time".into()));
+        return Ok(Some("there was no answer in time".into()));
     }
     let answer: Value =
         gate.answer.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
@@ -258,7 +258,7 @@ fn execution_failure(row: &ExecutionRow) -> String {
     let result: Value =
         row.result.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let mut told = match (row.status(), result["message"].as_str(), result["exit_code"].as_i64()) {
-        (ExecutionStatus::TimedOut, _, _) => "it took too long and was ended".to_owned(),
+        (ExecutionStatus::TimedOut, _, _) => "it exceeded its timeout and was stopped".to_owned(),
         (_, Some(message), _) => message.to_owned(),
         (_, None, Some(code)) => format!("exit code {code}"),
         _ => row.status().to_string(),

@@ -38,7 +38,7 @@ pub enum NotApplied {
         entity: &'static str,
     },
     /// 409, too late.
-    #[error("too late for this {entity}: it needs \"{predicate}\", which does not hold any more")]
+    #[error("too late for this {entity}: it needs \"{predicate}\", which no longer holds")]
     Superseded {
         /// The kind of entity.
         entity: &'static str,

@@ -153,7 +153,9 @@ impl Hub {
                 match bells.hang(topic) {
                     Ok(bell) => hung.push(bell),
                     // Without a bell no other process can wake it: the wait then ends at its deadline.
-                    Err(error) => tracing::warn!(?topic, %error, "cannot hang a bell"),
+                    Err(error) => {
+                        tracing::warn!(?topic, %error, "cannot create a pipe for wake-ups: polling only")
+                    }
                 }
             }
         }

@@ -26,7 +26,7 @@ fn processor_us() -> f64 {
     now.tv_sec as f64 * 1e6 + now.tv_nsec as f64 / 1e3
 }
 
-/// Works off everything that can be claimed, in batches; how many that were.
+/// Runs everything that can be claimed, in batches. Returns how many executions that were.
 async fn drain(store: &Store, ending: Ending) -> usize {
     let mut settled = 0;
     loop {

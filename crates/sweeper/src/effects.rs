@@ -39,7 +39,7 @@ impl Executor {
         let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap_or_default();
         let step = payload["step"].as_u64().and_then(|step| StepNo::try_from(step).ok()).unwrap_or_default();
         if let Err(error) = self.store.executor().look_at_step(row.run, step).await {
-            tracing::warn!(run = %row.run, step, %error, "telling a run that its step's work has ended");
+            tracing::warn!(run = %row.run, step, %error, "notifying a parent run of its child's end failed");
             let not_before_ms = self.store.now().steady_ms + FIRST_WAIT_MS;
             self.store.executor().effect_failed(row.id, not_before_ms, error.to_string()).await?;
             return Ok(false);
@@ -91,7 +91,7 @@ impl Executor {
             let mut failures = Vec::new();
             for effect in &self.effects {
                 if let Err(error) = effect.run_ended(row.run).await {
-                    tracing::warn!(run = %row.run, effect = effect.name(), error, "effect failed; it is tried again");
+                    tracing::warn!(run = %row.run, effect = effect.name(), error, "an effect failed: it is retried");
                     failures.push(format!("{}: {error}", effect.name()));
                 }
             }

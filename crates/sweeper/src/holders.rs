@@ -89,7 +89,7 @@ impl Executor {
             return Ok(());
         }
         if self.store.executor().adopt_run(holder, row.pin, worker).await? {
-            tracing::info!(run = %holder, "its process is gone, and it holds a place that is waited for: ended here");
+            tracing::info!(run = %holder, "a dead run holds a place in a group that this run waits for: ending it");
             self.adopted().insert(holder);
             swept.adopted += 1;
         }

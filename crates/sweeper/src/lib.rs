@@ -98,13 +98,13 @@ impl Executor {
         let topic = self.config.only.map_or(Topic::Journal, Topic::Run);
         let wake = self.store.subscribe(vec![topic]);
         if let Err(error) = self.reconcile().await {
-            tracing::warn!(%error, "reconciling at start");
+            tracing::warn!(%error, "reconciling at start failed");
         }
         while !*stop.borrow() {
             let rest = match self.sweep().await {
                 Ok(_) => self.rest(),
                 Err(error @ Error::Newer { .. }) => {
-                    tracing::error!(%error, "this program is too old for the store: it does nothing more");
+                    tracing::error!(%error, "this program is too old for the store: stopping");
                     return;
                 }
                 Err(error) => {
@@ -123,7 +123,7 @@ impl Executor {
         }
         // Carries out the effects of the last run's end.
         if let Err(error) = self.relay().await {
-            tracing::warn!(%error, "effects at the end");
+            tracing::warn!(%error, "running effects at shutdown failed");
         }
     }
 
@@ -160,7 +160,7 @@ impl Executor {
             for run in page {
                 // One unreadable run must not keep the others from being healed.
                 if let Err(error) = self.store.executor().heal_run(run).await {
-                    tracing::warn!(%run, %error, "cannot heal");
+                    tracing::warn!(%run, %error, "healing a run failed");
                 }
             }
         }

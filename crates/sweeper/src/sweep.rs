@@ -100,7 +100,7 @@ impl Executor {
         }
         for run in self.store.read(|db| db.orphaned_runs(BATCH))? {
             if done(run, self.store.executor().free_orphan(run).await, false) {
-                tracing::info!(%run, "the worker that it was reserved to is gone: anyone may take it");
+                tracing::info!(%run, "the worker that a run was reserved for is gone: any worker may take it");
                 swept.orphans_freed += 1;
             }
         }
@@ -108,7 +108,7 @@ impl Executor {
     }
 
     async fn take_from(&self, worker: &WorkerRow, lost: Lost, swept: &mut Swept) -> Result<()> {
-        tracing::info!(worker = worker.id, name = %worker.name, ?lost, "worker is gone");
+        tracing::info!(worker = worker.id, name = %worker.name, ?lost, "a worker is gone");
         if lost == Lost::ProcessGone {
             swept.abandoned += self.abandon_all(worker.id).await?;
         }
@@ -136,13 +136,13 @@ impl Executor {
             if self.is_hopeless(execution, now_ms)? {
                 let failed = self.store.executor().fail_unserved(execution).await;
                 if done(execution.run, failed, false) {
-                    tracing::warn!(%execution, "no worker has served its queue for too long: its step fails");
+                    tracing::warn!(%execution, "no worker has served the queue for too long: the step fails");
                 }
                 continue;
             }
             let redispatched = self.store.executor().redispatch(execution).await;
             if done(execution.run, redispatched, false) {
-                tracing::info!(%execution, "nobody came for it: handed over again");
+                tracing::info!(%execution, "no worker received an execution: handing it over again");
                 swept.redispatched += 1;
             }
         }
@@ -155,7 +155,7 @@ impl Executor {
         for row in self.store.read(|db| leavable_environments(db, execution.run))? {
             if self.store.reaper().host_lost(row.id, since_ms).await? {
                 let (run, host, path) = (execution.run, &row.host, &row.path);
-                tracing::warn!(%run, %host, %path, "nobody works on its host any more: it goes on elsewhere");
+                tracing::warn!(%run, %host, %path, "the environment's host is lost: the run continues elsewhere");
                 left += 1;
             }
         }
@@ -219,7 +219,7 @@ impl Executor {
 /// read or written must not stop the others.
 pub(crate) fn done<T>(run: RunId, result: Result<T>, otherwise: T) -> T {
     result.unwrap_or_else(|error| {
-        tracing::warn!(%run, %error, "sweep: left for the next one");
+        tracing::warn!(%run, %error, "sweeping failed: left to the next sweep");
         otherwise
     })
 }

@@ -66,7 +66,7 @@ impl Commands {
         let entered = match &self.environments {
             Some(environments) => environments.enter(assignment, &masker(spec), control).await,
             None if assignment.plan.environment.is_some() => {
-                Err(EnterError::Failed("this program makes no environments for runs".to_owned()))
+                Err(EnterError::Failed("this program cannot create environments for runs".to_owned()))
             }
             None => Ok(None),
         };
@@ -181,7 +181,7 @@ impl Commands {
         let written =
             make_private_folder(&self.files.run(id.run)).and_then(|()| append_notes(&log, &remarks));
         if let Err(error) = written {
-            tracing::warn!(run = %id.run, log = %log.display(), %error, "writing to a step's log");
+            tracing::warn!(run = %id.run, log = %log.display(), %error, "writing to a step's log failed");
         }
     }
 
@@ -324,7 +324,7 @@ impl Commands {
         let run = assignment.lease.execution.run.to_string();
         let step = assignment.name.clone();
         let grace = self.grace;
-        tracing::info!(run, step, "processes of a former attempt are still there: ending them");
+        tracing::info!(run, step, "killing processes of an earlier attempt");
         let ended = tokio::task::spawn_blocking(move || {
             let markers = [("SPRAG_RUN_ID", run.as_str()), ("SPRAG_STEP_ID", step.as_str())];
             kill_orphans(&markers, Some(&lock), grace, ORPHAN_DEADLINE)
@@ -435,13 +435,13 @@ impl Work<'_> {
                         }
                     };
                     if let Err(error) = told {
-                        tracing::warn!(%execution, %error, "telling the supervisor");
+                        tracing::warn!(%execution, %error, "sending a message to the supervisor failed");
                     }
                 }
             }
         };
         let ended = ended.map_err(|error| {
-            tracing::error!(%execution, %error, "the end of the tree was not seen");
+            tracing::error!(%execution, %error, "could not see the end of the process tree");
             Ended::Lost
         })?;
         match ended.reason {

@@ -96,8 +96,8 @@ impl Entered {
         let visit = blocking(move || guest.enter(&Cancel::default())).await?;
         *self.visit() = Some(visit);
         Ok((!done?).then(|| {
-            "others work in the same worktree: it goes on with the files as they are, not with those from before \
-             the step"
+            "other steps run in the same worktree: this one continues with the current files, not with those from \
+             before the step"
                 .to_owned()
         }))
     }
@@ -154,15 +154,15 @@ impl Entered {
             Err(error) => {
                 tracing::warn!(%run, %path, step, %error, "the step's state was not recorded");
                 return Some(format!(
-                    "what this step left was not recorded, and the run cannot go back to it: {error}"
+                    "the files of this step were not recorded, and the run cannot go back to them: {error}"
                 ));
             }
         };
         let remote = self.place.remote.clone()?;
         let sent = blocking(move || guest.send(&remote, &state, &Cancel::default())).await;
         sent.err().map(|error| {
-            tracing::warn!(%run, %path, step, %error, "the step's state was not sent");
-            format!("should this host be lost, the run cannot go on elsewhere with what this step has done: {error}")
+            tracing::warn!(%run, %path, step, %error, "the step's state was not pushed");
+            format!("if this host is lost, the run cannot continue elsewhere from this step: {error}")
         })
     }
 
@@ -181,9 +181,9 @@ impl Entered {
         if let Some(worktree) = worktree {
             let (run, path) = (key.0, worktree.path().to_owned());
             let kept =
-                tokio::task::spawn_blocking(move || worktree.keep(&format!("run {run} goes on in it")));
+                tokio::task::spawn_blocking(move || worktree.keep(&format!("run {run} continues in it")));
             if let Ok(Err(error)) = kept.await {
-                tracing::warn!(%run, path = %path.display(), %error, "leaving a worktree");
+                tracing::warn!(%run, path = %path.display(), %error, "leaving a worktree failed");
             }
         }
         drop(live);

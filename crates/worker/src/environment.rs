@@ -222,7 +222,7 @@ impl Environments {
             live.users += 1;
             return Ok(Entered::new(self.clone(), site.key, Arc::clone(slot), place, visit));
         }
-        Err(EnterError::Failed("its worktree was removed again and again".into()))
+        Err(EnterError::Failed("its worktree was removed repeatedly".into()))
     }
 
     fn live(&self) -> MutexGuard<'_, BTreeMap<Key, Slot>> {

@@ -37,11 +37,11 @@ impl Patience {
     /// Fails once the step is cancelled or its time is over.
     fn check(&self) -> io::Result<()> {
         if self.cancel.is_cancelled() {
-            return Err(io::Error::new(io::ErrorKind::Interrupted, "the step is to end"));
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "the step must stop"));
         }
         match self.until_ms {
             Some(until_ms) if boot_ms() >= until_ms => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "the step's time is over"))
+                Err(io::Error::new(io::ErrorKind::TimedOut, "the step's timeout has passed"))
             }
             _ => Ok(()),
         }
@@ -117,7 +117,7 @@ pub(crate) fn outputs(
                 keep(name, path, places, secrets, patience).map(|(kept, holds_secret)| {
                     if holds_secret {
                         warnings.push(format!(
-                            "the file of output `{name}` holds a secret: steps get it as it is, and it is not served over HTTP"
+                            "the file of output `{name}` contains a secret: steps get it unchanged, and it is not served over HTTP"
                         ));
                     }
                     Value::String(kept.display().to_string())
@@ -127,7 +127,7 @@ pub(crate) fn outputs(
                 read_bounded(&places.path(path), places.open(path)).and_then(|text| read_as(text, *format))
             }
             Output::Stdout { .. } if stdout_dropped > 0 => Err(format!(
-                "it printed more than {MAX_VALUE_BYTES} bytes: write them to a file and hand that on"
+                "it printed more than {MAX_VALUE_BYTES} bytes: write them to a file and pass that on"
             )),
             Output::Stdout { format } => {
                 let file = open_regular(&places.stdout);
@@ -137,7 +137,7 @@ pub(crate) fn outputs(
         let value = value.map_err(|why| format!("output `{name}`: {why}"))?;
         left = left.checked_sub(value.to_string().len() as u64).ok_or_else(|| {
             format!(
-                "the outputs up to `{name}` have more than {MAX_OUTPUTS_BYTES} bytes: hand on files instead"
+                "the outputs up to `{name}` have more than {MAX_OUTPUTS_BYTES} bytes: pass on files instead"
             )
         })?;
         outputs.insert(name.clone(), value);
@@ -193,7 +193,7 @@ fn read_bounded(path: &Path, file: io::Result<File>) -> Result<String, String> {
     file.take(MAX_VALUE_BYTES + 1).read_to_end(&mut bytes).map_err(wrong)?;
     if bytes.len() as u64 > MAX_VALUE_BYTES {
         return Err(format!(
-            "{} has more than {MAX_VALUE_BYTES} bytes: hand on the file instead, without `as`",
+            "{} has more than {MAX_VALUE_BYTES} bytes: pass on the file instead, without `as`",
             path.display()
         ));
     }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_told() {
+    fn values_are_parsed_as_documented() {
         assert_eq!(read_as("a\n".into(), Format::Text), Ok(json!("a")));
         assert_eq!(read_as("[1, 2]\n".into(), Format::Json), Ok(json!([1, 2])));
         assert!(read_as("oops".into(), Format::Json).unwrap_err().starts_with("not JSON (expected value"));

@@ -21,7 +21,7 @@ use sprag_lifecycle::{ExecutionId, RunId};
 pub struct Owed {
     /// The size of the whole log, in bytes.
     pub size: u64,
-    /// The host that has the whole log.
+    /// The host with the complete log.
     pub host: String,
     /// The path of the log on that host.
     pub path: String,

@@ -276,7 +276,7 @@ impl Environments {
         self.0.records.describe(site.lease, row.id, details).await?;
         if !counts {
             // The creation was given up meanwhile: the worktree is left to clean-up and is not used by the run.
-            return Err("making the environment took so long that it was given up".to_owned().into());
+            return Err("creating the environment took too long".to_owned().into());
         }
         Ok(found)
     }
@@ -335,7 +335,7 @@ async fn uncommitted_of(
         DirtyPolicy::Ignore => Ok(None),
         DirtyPolicy::Refuse => match Uncommitted::of(&folder, &cancel, timeout)? {
             None => Ok(None),
-            Some(found) => Err(found.refused("the run is told not to begin beside them (`dirty: refuse`)")),
+            Some(found) => Err(found.refused("the run does not start with them (`dirty: refuse`)")),
         },
         DirtyPolicy::Include => repository.record_uncommitted(&run, &folder, &base, &cancel, timeout),
     });

@@ -61,11 +61,11 @@ impl Environments {
         match removed {
             Ok(removed) => {
                 let saved = removed.salvaged.map(|saved| saved.name);
-                tracing::info!(%run, path = %path.display(), saved, "its run is dead, and its branch is wanted");
+                tracing::info!(%run, path = %path.display(), saved, "reclaimed the branch of a dead run");
                 Ok(true)
             }
             Err(error) => {
-                tracing::warn!(%run, path = %path.display(), %error, "taking it from a dead run");
+                tracing::warn!(%run, path = %path.display(), %error, "reclaiming a worktree from a dead run failed");
                 Ok(false)
             }
         }

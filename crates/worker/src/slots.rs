@@ -168,7 +168,7 @@ impl<D: WorkSource> Worker<D> {
             }
             Err(error) if error.is_final() => Err(error),
             Err(error) => {
-                tracing::warn!(%error, "claiming");
+                tracing::warn!(%error, "claiming work failed");
                 self.0.runtime().pause(RETRY_WAIT).await;
                 Ok(0)
             }
@@ -256,7 +256,7 @@ impl<D: WorkSource> Inner<D> {
         let id = assignment.lease.execution;
         let work = self.runtime().spawn(async move { runner.run(&assignment, control).await });
         work.await.unwrap_or_else(|_| {
-            tracing::error!(execution = %id, "the work's task has panicked");
+            tracing::error!(execution = %id, "the task that ran a step panicked");
             Ended::Vanished
         })
     }
@@ -272,14 +272,14 @@ impl<D: WorkSource> Inner<D> {
                     biased;
                     told = self.source.finish(lease, ending, next) => told,
                     () = self.taken_away(lease) => {
-                        tracing::warn!(execution = %lease.execution, "given up before its end could be reported");
+                        tracing::warn!(execution = %lease.execution, "stopped before the end of a step could be reported");
                         return None;
                     }
                 }
             }
         };
         told.unwrap_or_else(|error| {
-            tracing::error!(execution = %lease.execution, %error, "cannot report: left to the reaper");
+            tracing::error!(execution = %lease.execution, %error, "cannot report the end of a step: leaving it to the reaper");
             None
         })
     }
@@ -312,17 +312,17 @@ impl<D: WorkSource> Inner<D> {
                     self.pass_on(&leases, &beat);
                     if !beat.known && !self.draining.load(Ordering::Acquire) {
                         tracing::info!(
-                            "silent for too long: the store gave this worker up, and it comes back"
+                            "the store marked this worker as lost after a long silence: registering again"
                         );
                         if let Err(error) = self.come_back().await {
-                            tracing::warn!(%error, "registering again");
+                            tracing::warn!(%error, "registering again failed");
                         }
                     }
                 }
                 // Not renewed: the execution's own guard stops it before the lease lapses, unless no process can
                 // write to the store.
                 Err(error) => {
-                    tracing::warn!(%error, "heartbeat");
+                    tracing::warn!(%error, "heartbeat failed");
                     self.keep_through_stall(&leases);
                     rest = interval.min(RENEW_AGAIN);
                 }
@@ -401,7 +401,7 @@ impl<D: WorkSource> Inner<D> {
                     });
                 }
                 LeaseState::Lost => {
-                    tracing::warn!(execution = %lease.execution, "lease lost: ending the work");
+                    tracing::warn!(execution = %lease.execution, "lease lost: stopping the step");
                     sender.send_replace(Signal::Lost);
                 }
             }

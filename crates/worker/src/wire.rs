@@ -58,118 +58,118 @@ macro_rules! wire {
 }
 
 wire! {
-    /// Something to claim.
+    /// A request to claim work.
     #[serde(deny_unknown_fields)]
     struct Claim {
-        /// Who claims, and on what terms.
+        /// The claimer and its terms.
         #[cfg_attr(feature = "openapi", schema(value_type = Object))]
         pub claimer: Claimer,
-        /// How much at most.
+        /// The largest number of executions to receive.
         pub limit: usize,
-        /// How long to wait for it.
+        /// The time to wait for work, in milliseconds.
         pub wait_ms: u64,
     }
 
-    /// Work that was received.
+    /// Received work.
     struct Claimed {
         /// The work.
         pub given: Vec<GivenWork>,
     }
 
-    /// A piece of work.
+    /// One unit of work with its lease.
     struct GivenWork {
-        /// What to do, and the right to do it.
+        /// The execution and its lease.
         #[cfg_attr(feature = "openapi", schema(value_type = Object))]
         pub assignment: Assignment,
-        /// How long it is held, from when the server got the request.
+        /// The duration of the lease in milliseconds, from when the server received the request.
         pub lease_ms: i64,
     }
 
-    /// A worker shows that it is there, and what it holds.
+    /// A worker's heartbeat with its leases.
     #[serde(deny_unknown_fields)]
     struct Heartbeat {
-        /// What it holds.
+        /// The leases that it holds.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
         pub leases: Vec<Lease>,
-        /// How long it wants to hold it.
+        /// The requested duration of the leases, in milliseconds.
         pub lease_ms: i64,
     }
 
-    /// What came of a heartbeat.
+    /// The answer to a heartbeat.
     struct Beaten {
-        /// The store still counts on the worker.
+        /// Whether the store still considers the worker live.
         pub known: bool,
-        /// How long everything is held that is, from when the server got the request.
+        /// The duration of all held leases in milliseconds, from when the server received the request.
         pub lease_ms: i64,
-        /// What became of each lease, in the order in which they were told.
+        /// The state of each lease, in the order of the request.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
         pub kept: Vec<LeaseState>,
     }
 
-    /// Waits until something that is held has to end.
+    /// A request to wait until a held execution must stop.
     #[serde(deny_unknown_fields)]
     struct Watch {
-        /// What is held, and was not told to end.
+        /// Held executions that were not told to stop.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
         pub going: Vec<Lease>,
-        /// What is held, and was told to end.
+        /// Held executions that were told to stop.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
         pub ending: Vec<Lease>,
-        /// How long to wait.
+        /// The time to wait, in milliseconds.
         pub wait_ms: u64,
     }
 
-    /// Whether there is something to be heard.
+    /// The answer of a watch.
     struct Watched {
-        /// A heartbeat will tell of a change.
+        /// Whether a heartbeat will report a change.
         pub changed: bool,
     }
 
-    /// How something ended.
+    /// The report of an execution's end.
     #[serde(deny_unknown_fields)]
     struct Finish {
-        /// What.
+        /// The lease of the execution.
         #[cfg_attr(feature = "openapi", schema(value_type = Object))]
         pub lease: Lease,
-        /// How.
+        /// The end of the execution: its status and result.
         #[cfg_attr(feature = "openapi", schema(value_type = Object))]
         pub ending: Ending,
-        /// Who wants what follows in the same run.
+        /// The claimer that wants the next step of the same run.
         #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
         pub next: Option<Claimer>,
     }
 
-    /// A report that stands.
+    /// An accepted report.
     struct Finished {
-        /// It stood already.
+        /// Whether the report had been accepted before.
         pub before: bool,
-        /// What follows in the same run.
+        /// The next step of the same run.
         pub next: Option<GivenWork>,
     }
 
-    /// A worker that is known now.
+    /// A registered worker.
     struct Registered {
         /// Whether it changed anything.
         pub applied: bool,
-        /// Which store the server has: files of runs of another one are none of its business.
+        /// The id of the server's store; files of runs of another store are not its concern.
         pub store: String,
     }
 
-    /// Something that is held.
+    /// A held execution.
     #[serde(deny_unknown_fields)]
     struct Held {
-        /// What.
+        /// The lease of the execution.
         #[cfg_attr(feature = "openapi", schema(value_type = Object))]
         pub lease: Lease,
     }
 
-    /// That it was done.
+    /// The confirmation of a request.
     struct Done {
         /// Whether it changed anything.
         pub applied: bool,
     }
 
-    /// A question about the environment of a run, by somebody who holds a step of it.
+    /// A worker's question about the environment of a run of which it holds a step.
     #[serde(deny_unknown_fields)]
     struct AskEnvironment {
         /// The step.
@@ -180,56 +180,56 @@ wire! {
         pub ask: Ask,
     }
 
-    /// How much of a log has arrived.
+    /// The received size of a log.
     struct LogSize {
-        /// All bytes before this one have.
+        /// The number of bytes received without a gap.
         pub size: u64,
     }
 
-    /// What a host asks that cleans up.
+    /// A host's request for files that it can remove.
     #[serde(deny_unknown_fields)]
     struct Tidy {
-        /// Runs of which there are files.
+        /// Runs with files on the host.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
         pub runs: Vec<RunId>,
     }
 
-    /// What can go on a host.
+    /// Files and environments that a host can remove.
     struct Due {
-        /// Those of the runs that have ended.
+        /// The ended ones among the runs.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
         pub ended: Vec<RunId>,
-        /// Those of them that the store does not know, or has forgotten.
+        /// The runs that the store does not know, or has deleted.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
         pub forgotten: Vec<RunId>,
-        /// Environments of the worker's host that nobody needs any more.
+        /// Environments of the worker's host that no run needs any more.
         #[cfg_attr(feature = "openapi", schema(value_type = Vec<Object>))]
         pub environments: Vec<OnRecord>,
     }
 
-    /// Somebody begins to remove an environment.
+    /// A request to start the removal of an environment.
     #[serde(deny_unknown_fields)]
     struct Destroy {
         /// The environment.
         pub environment: Id,
-        /// Its files are there.
+        /// Whether its files exist.
         pub present: bool,
     }
 
-    /// Whether it may be removed.
+    /// Whether the environment may be removed.
     struct MayDestroy {
-        /// The attempt's number, if it may.
+        /// The number of the attempt, if it may be removed.
         pub attempt: Option<u32>,
     }
 
-    /// How removing an environment went.
+    /// The result of removing an environment.
     #[serde(deny_unknown_fields)]
     struct Destroyed {
         /// The environment.
         pub environment: Id,
         /// The attempt's number.
         pub attempt: u32,
-        /// What went wrong.
+        /// The error, if the removal failed.
         pub wrong: Option<String>,
     }
 }
@@ -308,9 +308,9 @@ pub enum Told {
 #[cfg_attr(feature = "openapi", derive(ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// What the step printed.
+    /// The log of the step.
     Step,
-    /// What the setup of its environment printed.
+    /// The log of its environment's setup.
     Setup,
 }
 
@@ -331,9 +331,9 @@ pub struct Chunk {
     /// Which log.
     #[cfg_attr(feature = "openapi", param(inline))]
     pub part: Part,
-    /// Where the piece begins.
+    /// The offset at which the piece starts.
     pub offset: u64,
-    /// How long the whole log is, once it does not grow any more.
+    /// The length of the whole log, once it no longer grows.
     pub whole: Option<u64>,
     /// The file that holds it on the worker's host, until all of it was received.
     pub path: Option<String>,

@@ -215,7 +215,7 @@ impl WorkSource for Store {
     fn kept_through_stall(&self, leases: &[Lease]) -> Vec<(Lease, u64)> {
         let now_ms = Store::runtime(self).boot_ms();
         let kept = self.claims().kept_through_stall(leases).unwrap_or_else(|error| {
-            tracing::warn!(%error, "looking at leases that cannot be renewed");
+            tracing::warn!(%error, "checking leases that cannot be renewed failed");
             Vec::new()
         });
         let held = leases.iter().zip(kept).filter_map(|(lease, kept_ms)| {
@@ -247,7 +247,7 @@ impl WorkSource for Store {
                     // An error is logged only the first time, because the step has ended and its run only waits for
                     // the store.
                     if tries == 0 {
-                        tracing::error!(execution = %lease.execution, %error, "cannot report yet, trying again");
+                        tracing::error!(execution = %lease.execution, %error, "cannot report yet: retrying");
                     } else {
                         tracing::warn!(execution = %lease.execution, %error, tries, "cannot report yet");
                     }

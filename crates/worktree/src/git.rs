@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn our_git_and_what_it_starts_are_recognised_without_a_variable_of_ours() {
+    fn our_git_and_its_children_are_recognized_without_a_variable() {
         let (line, environment) = told_by_a_child(true);
         assert!(is_ours(&line, b""), "{}", String::from_utf8_lossy(&line));
         assert!(is_ours(b"git\0stash\0", &environment), "{}", String::from_utf8_lossy(&environment));

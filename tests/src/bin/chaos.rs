@@ -44,7 +44,7 @@ fn options(args: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// A seed that differs from run to run, and is printed.
+/// Returns a seed that differs from run to run, and is printed.
 fn seed() -> u64 {
     let started = std::fs::metadata("/proc/self").and_then(|own| own.modified()).ok();
     started

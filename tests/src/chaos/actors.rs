@@ -1,4 +1,4 @@
-//! Those who make the chaos: processes that come and go, people who use Sprag and git, and clean-up beside them.
+//! The actors of chaos: processes that come and go, people who use Sprag and git, and clean-up at the same time.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn start_runs(scene: &Scene, random: &mut Random) {
     }
 }
 
-/// What happens to a process within its first time; returns it if it was left alone or goes on.
+/// Harms a process within its first time; returns it if it was left alone or still runs.
 fn suffer(scene: &Scene, random: &mut Random, process: Started, within_ms: u64) -> Option<Started> {
     let at_ms = random.below(within_ms);
     match random.below(10) {
@@ -96,14 +96,14 @@ fn come_and_go_as_server(scene: &Scene, random: &mut Random) {
     come_and_go(scene, random, scene.start(&args));
 }
 
-/// The server that workers without a database know the address of.
+/// Plays the server whose address workers without a database have.
 fn come_and_go_as_far_server(scene: &Scene, random: &mut Random) {
     let address = scene.address();
     scene.count("servers started");
     come_and_go(scene, random, scene.start(&["serve", "--listen", &address, "--no-worker"]));
 }
 
-/// A worker without a database. Those beside it may serve its queue too.
+/// Plays a worker without a database. Other workers may serve its queue too.
 fn come_and_go_as_far_worker(scene: &Scene, random: &mut Random) {
     let args = ["--slots", "2", "--queue", "other", LEASE[0], LEASE[1]];
     match scene.start_elsewhere(&args) {
@@ -131,7 +131,7 @@ fn come_and_go(scene: &Scene, random: &mut Random, process: Started) {
     }
 }
 
-/// Cancels, resumes, rewinds and forks, as a person does who looks at the list.
+/// Cancels, resumes, rewinds and forks runs from the list, as a person does.
 fn use_sprag(scene: &Scene, random: &mut Random) {
     scene.pause(between(random, 100, 1_500));
     let Some(run) = draw_run(scene, random) else { return };
@@ -170,7 +170,7 @@ fn use_sprag(scene: &Scene, random: &mut Random) {
     }
 }
 
-/// One of the newest runs.
+/// Returns one of the newest runs.
 fn draw_run(scene: &Scene, random: &mut Random) -> Option<Value> {
     let runs = scene.json(&["ls", "--json", "--limit", "40"])?;
     let runs = runs.as_array()?;
@@ -204,7 +204,7 @@ pub(super) fn answer(scene: &Scene, run: &str, yes: bool) {
     }
 }
 
-/// A person who works in the main checkout beside the landings.
+/// Plays a person who works in the main checkout during the landings.
 fn use_git(scene: &Scene, random: &mut Random) {
     let repo = scene.project.repo();
     scene.pause(between(random, 100, 1_000));
@@ -240,12 +240,12 @@ fn use_git(scene: &Scene, random: &mut Random) {
     scene.count("git by a person");
 }
 
-/// Commits, again if the index was locked; tells whether that was done.
+/// Commits, again if the index was locked. Returns whether it succeeded.
 fn commit(scene: &Scene, args: &[&str]) -> bool {
     (0..5).any(|_| scene.git(&scene.project.repo(), args))
 }
 
-/// Pulls and pushes, as a person does; tells whether both branches are the same then.
+/// Pulls and pushes, as a person does. Returns whether both branches are the same afterwards.
 pub(super) fn synchronize(scene: &Scene) -> bool {
     let repo = scene.project.repo();
     let pulled = try_git(&repo, ["pull", "--quiet", "--no-rebase", "--no-edit", "--autostash"]);
@@ -256,7 +256,7 @@ pub(super) fn synchronize(scene: &Scene) -> bool {
     scene.git(&repo, &["push", "--quiet", "origin", "main"])
 }
 
-/// A colleague who has a clone and pushes from it.
+/// Plays a colleague who pushes from a clone.
 fn push_from_elsewhere(scene: &Scene, random: &mut Random) {
     scene.pause(between(random, 500, 5_000));
     let colleague = scene.path("colleague");
@@ -274,7 +274,7 @@ fn push_from_elsewhere(scene: &Scene, random: &mut Random) {
     }
 }
 
-/// Cleans up while everything goes on, and is killed at it.
+/// Cleans up while everything runs, and is killed meanwhile.
 fn clean_up(scene: &Scene, random: &mut Random) {
     scene.pause(between(random, 500, 4_000));
     let args: &[&str] = match random.below(5) {

@@ -1,4 +1,4 @@
-//! What must hold when chaos is over, looked at from outside.
+//! The checks after chaos, made from outside.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,7 +18,7 @@ const ROUNDS: usize = 6;
 /// Processes that were told to end are gone by then.
 const GONE: Duration = Duration::from_secs(60);
 
-/// Lets people bring their branches together, and workers do what is left, until every run has ended.
+/// Merges people's branches, and lets workers finish the rest, until every run has ended.
 pub(super) fn calm_down(scene: &Scene) {
     if within(Duration::from_secs(60), || synchronize(scene).then_some(())).is_none() {
         let said = try_git(&scene.project.repo(), ["status", "--short", "--branch", "--untracked-files=no"]);
@@ -63,7 +63,7 @@ struct Live {
     status: String,
 }
 
-/// The runs that have not ended.
+/// Returns the runs that have not ended.
 fn live(scene: &Scene) -> Vec<Live> {
     let listed = scene.json(&["ls", "--json", "--limit", "100000"]).unwrap_or_default();
     let word = |run: &serde_json::Value, key: &str| run[key].as_str().unwrap_or_default().to_owned();
@@ -118,7 +118,7 @@ fn journal(scene: &Scene, follower: Started) -> Journal {
     journal
 }
 
-/// What is known of each run besides its marks.
+/// Returns the facts about each run besides its marks.
 fn known(scene: &Scene, journal: &Journal) -> BTreeMap<String, RunWithPlan> {
     let mut known: BTreeMap<String, RunWithPlan> = BTreeMap::new();
     for run in scene.lines("again") {
@@ -135,7 +135,7 @@ fn known(scene: &Scene, journal: &Journal) -> BTreeMap<String, RunWithPlan> {
     known
 }
 
-/// The marks of every run.
+/// Returns the marks of every run.
 fn marks(scene: &Scene) -> BTreeMap<String, Vec<Mark>> {
     let mut marks = BTreeMap::new();
     for file in fs::read_dir(scene.path("marks")).into_iter().flatten().flatten() {
@@ -170,7 +170,7 @@ fn groups(scene: &Scene, known: &BTreeMap<String, RunWithPlan>) {
     }
 }
 
-/// Every acknowledged run is there, every run has ended, and a completed one did all its steps.
+/// Checks that every acknowledged run exists and has ended, and that a completed one ran all its steps.
 fn endings(
     scene: &Scene,
     journal: &Journal,
@@ -208,7 +208,7 @@ fn endings(
     }
 }
 
-/// Every landed line is on the branch here and on the remote, and so is every line of the people beside it.
+/// Checks that every landed line, and every line of the people, is on the branch locally and on the remote.
 fn lines(scene: &Scene, marks: &BTreeMap<String, Vec<Mark>>) {
     let mut expected: Vec<(String, &str)> = Vec::new();
     for (run, marks) in marks {
@@ -242,7 +242,7 @@ fn lines(scene: &Scene, marks: &BTreeMap<String, Vec<Mark>>) {
     }
 }
 
-/// No move of the remote's branch has forgotten a commit.
+/// Checks that no move of the remote's branch dropped a commit.
 fn remote(scene: &Scene) {
     let moves = scene.lines("remote.git/moves");
     scene.count_many("moves of the remote's main", moves.len());
@@ -259,7 +259,7 @@ fn remote(scene: &Scene) {
     }
 }
 
-/// After `env gc` and `gc` nothing is left: no process, no worktree, no folder, and a doctor who is content.
+/// Checks that no process, worktree or folder is left after `env gc` and `gc`, and that `doctor` succeeds.
 fn leftovers(scene: &Scene) {
     let data = scene.project.sandbox.data();
     let data_text = data.to_string_lossy().into_owned();
@@ -323,7 +323,7 @@ fn clean_up(scene: &Scene) -> String {
     said
 }
 
-/// What is left in a folder that must be empty, and for that of a run what Sprag says about the run.
+/// Describes the leftovers in a folder that must be empty and, for the folder of a run, what Sprag says about the run.
 fn describe(scene: &Scene, folder: &str, left: &Path, clean_up_said: &str) -> String {
     let inside: Vec<_> =
         fs::read_dir(left).into_iter().flatten().flatten().map(|file| file.file_name()).collect();

@@ -1,4 +1,4 @@
-//! What the marks of the steps tell: order, overlap, double starts, groups.
+//! Checks of the steps' marks: order, overlap, double starts, groups.
 
 use std::collections::BTreeMap;
 
@@ -36,10 +36,10 @@ impl Mark {
     }
 }
 
-/// What is known of a run besides its marks.
+/// The facts about a run besides its marks.
 #[derive(Debug, Default, Clone)]
 pub(super) struct RunWithPlan {
-    /// How often a person asked to resume, retry or rewind it.
+    /// The number of a person's requests to resume, retry or rewind it.
     pub(super) again: usize,
     /// The steps that a fork took over from another run.
     pub(super) inherited: Vec<String>,
@@ -47,7 +47,7 @@ pub(super) struct RunWithPlan {
     pub(super) approved: bool,
 }
 
-/// Checks one run's marks; what is wrong with them.
+/// Checks one run's marks, and returns the violations.
 pub(super) fn check_run(marks: &[Mark], known: &RunWithPlan) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut last: BTreeMap<&str, &Mark> = BTreeMap::new();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_before_its_need_is_seen() {
+    fn the_check_finds_a_step_that_starts_before_its_need() {
         assert_eq!(wrong("begin chain a 1 2 10\nbegin chain b 1 2 11").len(), 1);
         assert_eq!(wrong("begin chain b 1 2 11").len(), 1);
         // An item that is open keeps the join from starting.
@@ -159,27 +159,27 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_counts_its_attempts_from_1_again_is_seen() {
+    fn the_check_finds_an_item_that_counts_its_attempts_from_1_again() {
         let first = "begin fans a 1 2 1\nend fans a 1 2 1\nbegin fans fan[0] 1 2 3\nend fans fan[0] 1 2 3";
         assert_eq!(wrong(&format!("{first}\nbegin fans fan[0] 2 5 4")), Vec::<String>::new());
         assert_eq!(wrong(&format!("{first}\nbegin fans fan[0] 1 2 4")).len(), 1);
     }
 
     #[test]
-    fn a_need_that_runs_again_beside_its_dependent_is_seen() {
+    fn the_check_finds_a_need_that_runs_again_beside_its_dependent() {
         let lines = "begin chain a 1 2 1\nend chain a 1 2 1\nbegin chain b 1 2 2\nbegin chain a 2 5 3\ntick chain b 1 2 2";
         assert_eq!(wrong(lines).len(), 1);
     }
 
     #[test]
-    fn an_attempt_that_lives_on_or_starts_twice_is_seen() {
+    fn the_check_finds_an_attempt_that_survives_or_starts_twice() {
         assert_eq!(wrong("begin chain a 1 2 10\nbegin chain a 2 5 11\ntick chain a 1 2 10").len(), 1);
         assert_eq!(wrong("begin chain a 1 2 10\nbegin chain a 1 2 11").len(), 1);
         assert_eq!(wrong("begin chain a 2 5 10\nbegin chain a 1 3 11").len(), 1);
     }
 
     #[test]
-    fn a_question_that_nobody_answered_and_a_second_start_are_seen() {
+    fn the_check_finds_a_step_after_an_unanswered_question_and_a_second_start() {
         let asked = "begin asks a 1 2 1\nend asks a 1 2 1\nbegin asks after 1 2 2";
         assert_eq!(wrong(asked).len(), 1);
         let known = RunWithPlan { approved: true, ..RunWithPlan::default() };
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_of_a_group_at_once_are_seen() {
+    fn the_check_finds_two_runs_of_a_group_at_once() {
         let none = |_: &str| 0;
         assert!(check_group(&[("begin", "x"), ("end", "x"), ("begin", "y"), ("end", "y")], none).is_empty());
         assert_eq!(check_group(&[("begin", "x"), ("begin", "y"), ("tick", "x")], none).len(), 1);

@@ -4,10 +4,10 @@
 //! ```text
 //!   actors (threads) ──▶ sprag, git ──▶ steps write marks          ┐
 //!   sprag events --follow ──▶ journal.jsonl                        ├──▶ checks ──▶ findings
-//!   the remote's update hook writes down every move of its branch  ┘
+//!   the remote's update hook records every move of its branch      ┘
 //! ```
 //!
-//! A seed decides what the actors want, not how the machine interleaves them: the same seed makes a similar storm, not the same.
+//! A seed determines the actors' actions, not how the machine interleaves them: the same seed makes a similar storm.
 
 mod actors;
 mod checks;
@@ -23,38 +23,38 @@ use sprag_testkit::Postgres;
 use crate::{Random, now_ms};
 use scene::Scene;
 
-/// How long and with which seed.
+/// The options of a chaos run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// How long the actors act; the checks come after that.
+    /// The time for which the actors act; the checks come after that.
     pub lasts: Duration,
-    /// Decides what the actors want.
+    /// The seed that determines the actors' actions.
     pub seed: u64,
-    /// Where runs are kept.
+    /// The store of the runs.
     pub store: Kept,
 }
 
-/// Where runs are kept.
+/// A kind of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// In a file of SQLite's.
+    /// A SQLite file.
     Sqlite,
-    /// In a PostgreSQL server of its own, started for this.
+    /// A private PostgreSQL server, started for this run.
     Postgres,
 }
 
-/// What came of it.
+/// The result of a chaos run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What must not be, with the run and what was expected; empty if all is well.
+    /// The violations, with the run and the expectation; empty if all checks passed.
     pub findings: Vec<String>,
-    /// How much happened, in a line.
+    /// The figures, in one line.
     pub figures: String,
-    /// Where everything was, if it was kept because of findings.
+    /// The folder with all files, if it was kept because of findings.
     pub folder: Option<PathBuf>,
 }
 
-/// Makes chaos, lets it calm down, and checks what is left.
+/// Makes chaos, waits until it has calmed down, and checks the result.
 pub fn run(options: Options) -> Outcome {
     let server = (options.store == Kept::Postgres).then(|| Postgres::start(&[]));
     let database = server.as_ref().map(|server| server.database().url);
@@ -88,7 +88,7 @@ pub fn run(options: Options) -> Outcome {
     Outcome { findings, figures, folder }
 }
 
-/// How much happened.
+/// Describes the figures of a chaos run in one line.
 fn figures(scene: &Scene, options: Options, took_ms: u64, findings: usize) -> String {
     let counted = scene.counted();
     let counted: Vec<String> = counted.iter().map(|(what, times)| format!("{what} {times}")).collect();

@@ -1,5 +1,5 @@
 //! The pipelines that chaos runs. Their steps append marks to files outside of Sprag's data, so that the checks need not
-//! believe Sprag's own records.
+//! trust Sprag's own records.
 
 use crate::Random;
 
@@ -19,7 +19,7 @@ pub(super) struct Pipeline {
     yaml: &'static str,
     /// The steps that write marks, with those of them that each one needs.
     pub(super) steps: &'static [(&'static str, &'static [&'static str])],
-    /// How often it is started, compared with the others.
+    /// The relative frequency of its starts.
     weight: u64,
     /// Whether a person may resume, rewind or fork its runs.
     pub(super) may_run_again: bool,
@@ -163,17 +163,17 @@ steps:
 ];
 
 impl Pipeline {
-    /// All of them.
+    /// Returns all pipelines.
     pub(super) fn all() -> impl Iterator<Item = &'static Pipeline> {
         PIPELINES.iter()
     }
 
-    /// The one of this name.
+    /// Returns the pipeline with this name.
     pub(super) fn named(name: &str) -> Option<&'static Pipeline> {
         PIPELINES.iter().find(|pipeline| pipeline.name == name)
     }
 
-    /// One of them, by weight.
+    /// Returns a random pipeline, by weight.
     pub(super) fn draw(random: &mut Random) -> &'static Pipeline {
         let mut at = random.below(PIPELINES.iter().map(|pipeline| pipeline.weight).sum());
         let chosen = PIPELINES.iter().find(|pipeline| {
@@ -184,18 +184,18 @@ impl Pipeline {
         chosen.unwrap_or(&PIPELINES[0])
     }
 
-    /// Its file.
+    /// Returns the text of its file.
     pub(super) fn text(&self) -> String {
         format!("name: {}\n{}", self.name, self.yaml)
     }
 
-    /// The steps that must have ended before this one; an item of a fan-out needs what the fan-out needs.
+    /// Returns the steps that must have ended before this one; an item of a fan-out needs what the fan-out needs.
     pub(super) fn needs(&self, step: &str) -> &'static [&'static str] {
         let name = step.split('[').next().unwrap_or(step);
         self.steps.iter().find(|(id, _)| *id == name).map_or(&[], |(_, needs)| needs)
     }
 
-    /// Whether its runs land on `main` and push.
+    /// Returns whether its runs land on `main` and push.
     pub(super) fn lands(&self) -> bool {
         self.name.starts_with("lands")
     }

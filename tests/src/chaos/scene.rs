@@ -1,4 +1,4 @@
-//! The place where chaos happens: a sandbox with a repository and a bare remote, what was counted, and what was found.
+//! The scene of chaos: a sandbox with a repository and a bare remote, the counters, and the findings.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// The lease of every process: short, so that pauses outlast it.
 pub(super) const LEASE: [&str; 2] = ["--lease", "5s"];
 
-/// Notes each move of a branch of the remote, and whether it forgets commits.
+/// Records each move of a branch of the remote, and whether it drops commits.
 const UPDATE_HOOK: &str = r#"#!/bin/sh
 zero=0000000000000000000000000000000000000000
 kind=forward
@@ -30,7 +30,7 @@ printf '%s %s %s %s\n' "$kind" "$1" "$2" "$3" >> "$GIT_DIR/moves"
 /// See the module's documentation.
 pub(super) struct Scene {
     pub(super) project: Project,
-    /// Where the server listens that workers without a database claim from.
+    /// The port of the server from which workers without a database claim.
     port: u16,
     deadline_ms: u64,
     over: AtomicBool,
@@ -76,12 +76,12 @@ impl Scene {
         scene
     }
 
-    /// A file of the sandbox.
+    /// Returns a file of the sandbox.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.project.sandbox.path(name)
     }
 
-    /// Whether chaos lasts.
+    /// Returns whether chaos still runs.
     pub(super) fn goes_on(&self) -> bool {
         !self.over.load(Ordering::Relaxed) && now_ms() < self.deadline_ms
     }
@@ -91,7 +91,7 @@ impl Scene {
         self.over.store(true, Ordering::Relaxed);
     }
 
-    /// Lets up to this many milliseconds pass, fewer if chaos ends.
+    /// Waits up to this many milliseconds, less if chaos ends.
     pub(super) fn pause(&self, ms: u64) {
         let until_ms = now_ms() + ms;
         while self.goes_on() && now_ms() < until_ms {
@@ -109,7 +109,7 @@ impl Scene {
         *self.counted.lock().expect("no thread panics with it").entry(what).or_default() += times as u64;
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub(super) fn counted(&self) -> BTreeMap<&'static str, u64> {
         self.counted.lock().expect("no thread panics with it").clone()
     }
@@ -121,7 +121,7 @@ impl Scene {
         self.found.lock().expect("no thread panics with it").push(text);
     }
 
-    /// What was found.
+    /// Returns the findings.
     pub(super) fn findings(&self) -> Vec<String> {
         self.found.lock().expect("no thread panics with it").clone()
     }
@@ -132,7 +132,7 @@ impl Scene {
         open.write_all(format!("{line}\n").as_bytes()).expect("the folder takes files");
     }
 
-    /// The lines of a file of the sandbox.
+    /// Returns the lines of a file of the sandbox.
     pub(super) fn lines(&self, file: &str) -> Vec<String> {
         self.project.sandbox.lines(file)
     }
@@ -142,12 +142,12 @@ impl Scene {
         self.project.start(args)
     }
 
-    /// The address of the server that workers without a database claim from.
+    /// Returns the address of the server that workers without a database claim from.
     pub(super) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The data directory of workers without a database.
+    /// Returns the data directory of workers without a database.
     pub(super) fn elsewhere(&self) -> PathBuf {
         self.path("elsewhere")
     }
@@ -181,18 +181,18 @@ impl Scene {
         Some(answer)
     }
 
-    /// Runs `sprag` to its end, which must come.
+    /// Runs `sprag` to its end. A hang is a finding.
     pub(super) fn sprag(&self, args: &[&str]) -> Option<Answer> {
         self.ended(self.start(args), PATIENCE)
     }
 
-    /// Runs `sprag` to a good end, and reads its answer; nothing if it was refused.
+    /// Runs `sprag` and parses its answer; none if it failed.
     pub(super) fn json(&self, args: &[&str]) -> Option<Value> {
         let answer = self.sprag(args)?;
         if answer.code != 0 { None } else { serde_json::from_str(&answer.stdout).ok() }
     }
 
-    /// Stops a process for a while, and lets it go on, whatever happens meanwhile.
+    /// Stops a process for a while, and continues it, whatever happens meanwhile.
     pub(super) fn stop_for(&self, process: &Started, ms: u64) {
         signal(process.pid(), Signal::STOP);
         self.count("SIGSTOP");
@@ -206,23 +206,23 @@ impl Scene {
         process.kill();
     }
 
-    /// Git as a person calls it; tells whether it did what was asked.
+    /// Runs git as a person does. Returns whether it succeeded.
     pub(super) fn git(&self, folder: &Path, args: &[&str]) -> bool {
         try_git(folder, args).status.success()
     }
 }
 
-/// A number between the two, the second excluded.
+/// Returns a number between the two, the second excluded.
 pub(super) fn between(random: &mut Random, from: u64, to: u64) -> u64 {
     from + random.below(to - from)
 }
 
-/// Whether something happens that happens so often in a hundred times.
+/// Returns true with this probability in percent.
 pub(super) fn chance(random: &mut Random, percent: u64) -> bool {
     random.below(100) < percent
 }
 
-/// A port of loopback that nobody listens on.
+/// Returns a loopback port on which no process listens.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("loopback");
     listener.local_addr().expect("an address").port()

@@ -1,4 +1,4 @@
-//! Going on, going back, and beginning anew from a finished step: what was done stays done.
+//! Resume, retry, rewind and fork: finished steps are kept.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, until};
@@ -129,7 +129,7 @@ steps:
 }
 
 #[test]
-fn a_fork_from_what_is_not_done_is_refused() {
+fn a_fork_from_an_unfinished_step_is_refused() {
     let sandbox = Sandbox::new();
     sandbox
         .pipeline("bad", &[("a", "run: echo a >> ran"), ("b", "run: exit 1"), ("c", "run: echo c >> ran")]);
@@ -190,7 +190,7 @@ steps:
 }
 
 #[test]
-fn p15_a_cancelled_fan_out_goes_on_with_what_is_left() {
+fn p15_a_cancelled_fan_out_continues_with_its_remaining_items() {
     let sandbox = Sandbox::new();
     let each = "foreach: [a, b, c]\nmax_parallel: 1\nrun: |\n  echo {{ item }} >> began\n  if [ {{ item }} = b ]; then until [ -e go ]; do sleep 0.01; done; fi";
     sandbox.pipeline("stop", &[("each", each)]);
@@ -207,7 +207,7 @@ fn p15_a_cancelled_fan_out_goes_on_with_what_is_left() {
 }
 
 #[test]
-fn i15_what_was_sent_before_a_rewind_is_not_taken_for_news() {
+fn i15_a_report_from_before_a_rewind_is_refused() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "signals",

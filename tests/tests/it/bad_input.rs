@@ -1,4 +1,4 @@
-//! What people get wrong: the message names the place and the remedy, and nothing is lost.
+//! Common mistakes of users: the message names the place and the remedy, and nothing is lost.
 
 use std::fs::File;
 
@@ -44,7 +44,7 @@ fn files_that_are_no_pipeline() {
 }
 
 #[test]
-fn keys_and_names_that_are_not_there() {
+fn unknown_keys_and_names_are_reported() {
     refused_text("steps:\n  - id: a\n    rum: echo\n", &["bad.yaml:3:5", "rum", "run"]);
     refused_text(
         "steps:\n  - id: build\n    run: echo\n  - id: b\n    needs: [biuld]\n    run: echo\n",
@@ -152,7 +152,7 @@ fn a_data_folder_that_cannot_be_used() {
 }
 
 #[test]
-fn a_database_that_is_none_is_left_as_it_is() {
+fn a_file_that_is_not_a_database_stays_unchanged() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("ok", &[("a", "run: echo")]);
     sandbox.sprag(["run", "ok.yaml"]).expect(0);

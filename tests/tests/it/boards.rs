@@ -1,4 +1,4 @@
-//! Boards: tasks that several share, through separate processes on one file and through HTTP.
+//! Boards: shared tasks, through separate processes on one file and through HTTP.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -63,7 +63,7 @@ fn c03_c06_tasks_in_order_held_by_one() {
     assert!(!journal.entries.is_empty());
 }
 
-/// A token that says another fence than the one it was given for.
+/// Returns the token with a changed fence.
 fn forged(token: &str) -> String {
     let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
     parts[3] = (parts[3].parse::<u32>().expect("a fence") + 1).to_string();
@@ -71,7 +71,7 @@ fn forged(token: &str) -> String {
 }
 
 #[test]
-fn o01_a_command_is_not_reported_by_who_guesses_its_place() {
+fn o01_a_guessed_address_cannot_report_a_step() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "check",
@@ -92,7 +92,7 @@ fn o01_a_command_is_not_reported_by_who_guesses_its_place() {
 }
 
 #[test]
-fn o09_c08_without_any_server_the_tasks_of_the_dead_come_back() {
+fn o09_c08_without_a_server_tasks_of_dead_claimers_are_reclaimed() {
     let sandbox = Sandbox::new();
     sandbox.sprag(["board", "new", "b", "--attempts", "2", "--retry-delay", "1s"]).expect(0);
     sandbox.sprag(["task", "add", "b", "x"]).expect(0);
@@ -139,7 +139,7 @@ fn c09_a_board_hands_out_its_own_tasks_and_is_not_rewound() {
 }
 
 #[test]
-fn bad_input_is_told_and_changes_nothing() {
+fn bad_input_is_reported_and_changes_nothing() {
     let sandbox = Sandbox::new();
     board(&sandbox, "b", 1);
     let cases: &[(&[&str], i32, &str)] = &[
@@ -252,7 +252,7 @@ fn c06_l07_a_lost_token_is_refused_over_http_with_its_outcome() {
     let again = server.post("/v1/tasks/claim", &wanted).expect(200).json();
     assert_eq!(first["task"]["token"], again["task"]["token"], "the same request gets the same task");
     let token = first["task"]["token"].as_str().expect("a token");
-    // Nobody renews it: another gets it, and the first one's word counts no more.
+    // The lease is not renewed: another claimer gets the task, and reports of the first one are refused.
     let other = json!({ "name": "bob", "board": "b", "wait_s": 60 });
     let second = server.post("/v1/tasks/claim", &other).expect(200).json();
     assert_eq!(second["task"]["attempt"], 2, "{second}");
@@ -271,7 +271,7 @@ fn c06_l07_a_lost_token_is_refused_over_http_with_its_outcome() {
 }
 
 #[test]
-fn e17_f2_a_report_that_stands_is_answered_again_and_no_other_takes_its_place() {
+fn e17_f2_a_repeated_report_gets_the_same_answer_and_a_different_one_does_not_replace_it() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);
     server.post("/v1/boards", &json!({ "name": "b", "attempts": 2 })).expect(201);
@@ -305,7 +305,7 @@ fn e17_f2_a_report_that_stands_is_answered_again_and_no_other_takes_its_place() 
         server.post(&format!("/v1/tasks/{first}/{verb}"), &json!({})).problem(409, "reported");
     }
     let other = sandbox.sprag(["task", "done", &first]).expect(1);
-    assert!(other.stderr.contains("was reported as completed before"), "{other:?}");
+    assert!(other.stderr.contains("has already been reported as completed"), "{other:?}");
     // A failure too, also after the next try has begun.
     let failed =
         |reason: &str| server.post(&format!("/v1/tasks/{second}/fail"), &json!({ "reason": reason }));

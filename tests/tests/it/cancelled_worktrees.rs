@@ -1,4 +1,4 @@
-//! A run that is cancelled while its worktree is made ends at once, and nothing half-made is left.
+//! A run that is cancelled while its worktree is being created ends at once, and leaves nothing half created.
 
 use std::ffi::OsStr;
 use std::time::Duration;

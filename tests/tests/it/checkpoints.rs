@@ -1,4 +1,4 @@
-//! What a step left behind is recorded: to look at, to go back to, and to go on from.
+//! Checkpoints: the files that a step left are recorded, can be shown, and are the start of later steps and runs.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ fn checkpoints_of_a_run_without_a_worktree() {
 }
 
 #[test]
-fn retry_begins_with_the_files_from_before_the_step_or_goes_on() {
+fn retry_starts_with_the_files_from_before_the_step_or_the_current_ones() {
     for (from, seen) in [("", "1\n"), (", from: here", "1\n1\n")] {
         let project = Project::new();
         let steps = format!(
@@ -96,7 +96,7 @@ fn rewind_after_the_worktree_was_removed() {
 }
 
 #[test]
-fn resume_goes_on_from_the_last_state_when_the_worktree_is_gone() {
+fn resume_continues_from_the_last_state_when_the_worktree_is_gone() {
     for commit in ["true", "git add . && git commit -qm work"] {
         let project = Project::new();
         let steps = format!(

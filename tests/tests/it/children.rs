@@ -1,9 +1,9 @@
-//! Runs that are the work of other runs' steps.
+//! Child runs.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, Signal, until, until_some};
 
-/// The run that is the work of a step.
+/// Returns the child run of a step.
 fn child_of(sandbox: &Sandbox, run: &str, step: &str) -> String {
     sandbox.step(run, step)["child"].as_str().expect("a run").to_owned()
 }
@@ -130,7 +130,7 @@ fn a_child_that_fails_fails_its_step_and_a_retry_makes_a_new_one() {
 }
 
 #[test]
-fn a_child_that_takes_too_long_is_ended() {
+fn a_child_that_exceeds_its_timeout_is_stopped() {
     let sandbox = Sandbox::new();
     sandbox.yaml("child", "steps: [{ id: slow, run: 'exec sleep 300' }]\n");
     sandbox.yaml("parent", "steps: [{ id: child, pipeline: child.yaml, timeout: 200ms }]\n");
@@ -141,7 +141,7 @@ fn a_child_that_takes_too_long_is_ended() {
 }
 
 #[test]
-fn resuming_the_parent_resumes_the_child_and_keeps_what_it_had_done() {
+fn resuming_the_parent_resumes_the_child_and_keeps_its_done_steps() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "child",
@@ -185,7 +185,7 @@ fn a_question_of_a_child_is_one_of_its_parent() {
 }
 
 #[test]
-fn o14_a_run_whose_process_was_killed_goes_on_in_its_child() {
+fn o14_a_run_whose_process_was_killed_continues_in_its_child() {
     let sandbox = Sandbox::new();
     sandbox.yaml("child", "steps: [{ id: a, run: echo a >> ran }, { id: slow, run: 'echo slow >> ran; until [ -e go ]; do sleep 0.01; done' }]\n");
     sandbox.yaml(
@@ -261,7 +261,7 @@ fn c10_children_keep_to_the_limit_of_their_group() {
 }
 
 #[test]
-fn a_child_that_is_sent_back_is_a_new_one_and_can_be_told_why() {
+fn a_reworked_child_is_a_new_run_with_feedback() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "one",
@@ -277,7 +277,7 @@ fn a_child_that_is_sent_back_is_a_new_one_and_can_be_told_why() {
 }
 
 #[test]
-fn o14_items_that_are_runs_go_on_where_their_process_was_killed() {
+fn o14_child_runs_of_a_fan_out_continue_after_a_kill() {
     let sandbox = Sandbox::new();
     sandbox.yaml("one", "inputs: { n: { type: integer, required: true } }\nsteps:\n  - { id: a, run: 'echo a{{ inputs.n }} >> ran' }\n  - { id: b, run: 'echo b{{ inputs.n }} >> began; until [ -e go ]; do sleep 0.01; done; echo b{{ inputs.n }} >> ran' }\n");
     sandbox.yaml("many", "steps: [{ id: each, foreach: [1, 2, 3], max_parallel: 2, pipeline: { file: one.yaml, inputs: { n: '{{ item }}' } } }]\n");

@@ -1,18 +1,18 @@
-//! Clocks that are wrong, or were set while something waits: what takes seconds takes seconds.
+//! Clocks that are wrong, or are set during a wait: waits keep their length.
 
 use std::process::Command;
 
 use sprag_testkit::Postgres;
 use sprag_tests::{Sandbox, Server, through, until};
 
-/// A pipeline that waits for a while and then does something.
+/// Writes a pipeline that waits for this time and then runs a command.
 fn waits(sandbox: &Sandbox, time: &str) -> std::path::PathBuf {
     sandbox.pipeline("waits", &[("pause", &format!("wait: {time}")), ("done", "run: echo done")])
 }
 
 /// The database's clock is put back by a day while a run waits.
 #[test]
-fn i17_a_database_clock_that_is_put_back_a_day_stops_no_wait() {
+fn i17_a_database_clock_that_is_set_back_a_day_stops_no_wait() {
     let postgres = Postgres::shared();
     let database = postgres.database();
     let schema = &database.schema;
@@ -30,13 +30,13 @@ fn i17_a_database_clock_that_is_put_back_a_day_stops_no_wait() {
     sandbox.until_step(&first, "pause", "running");
     postgres.sql(&format!("UPDATE {schema}.shift SET by = '-1 day'"));
     server.until(&first, "completed");
-    // Whoever starts afterwards finds the same time.
+    // A process that starts afterwards finds the same time.
     let second = server.run(&yaml);
     sandbox.until_step(&second, "pause", "running");
     drop(server);
     let later = Server::start(&sandbox, &[]);
     later.until(&second, "completed");
-    // And when nobody was there to see it, time goes on from the last commit.
+    // If no process was running at the jump, time continues from the last commit.
     let third = later.run(&yaml);
     sandbox.until_step(&third, "pause", "running");
     drop(later);

@@ -1,11 +1,11 @@
-//! Several machines on one PostgreSQL database: a server that does no work, workers, and clients, each killed in turn.
+//! Several machines on one PostgreSQL database: a server without a worker, workers, and clients, each killed in turn.
 
 use sprag_testkit::{Database, Postgres};
 use sprag_tests::{Random, Sandbox, Server, Started, until};
 
 const STEPS: usize = 3;
 
-/// Each step tells of its beginning and its end.
+/// Writes a pipeline whose steps record their start and end.
 fn pipeline(client: &Sandbox) -> std::path::PathBuf {
     let ledger = client.path("ledger");
     let ledger = ledger.display();
@@ -28,7 +28,7 @@ fn worker(machine: &Sandbox) -> Started {
     worker
 }
 
-/// What must hold of a run that has come to its end, whoever was killed meanwhile.
+/// Asserts the invariants of an ended run, whichever processes were killed meanwhile.
 fn expect_done_once(client: &Sandbox, run: &str) {
     client.ends_as(run, "completed");
     let journal = client.check(run);
@@ -81,7 +81,7 @@ fn o14_a_server_two_workers_and_a_client_killed_in_turn_lose_nothing() {
         for _ in 0..RUNS / KILLS {
             runs.push(client.detach(&file));
         }
-        // A client that waits is killed as well; whoever asks next is told the truth.
+        // A waiting client is killed as well; the next client gets the correct answer.
         let waiting = client.start(["wait", runs.last().expect("a run"), "--timeout", "60s"]);
         let begun = client.lines("ledger").len();
         let some = 1 + random.below(4) as usize;
@@ -141,7 +141,7 @@ fn o14_postgresql_killed_under_a_server_and_its_workers() {
 }
 
 #[test]
-fn a_doctor_looks_at_the_database_and_a_wrong_url_is_told_without_its_password() {
+fn doctor_checks_the_database_and_reports_a_wrong_url_without_its_password() {
     let machines = Machines::new();
     let told = machines.client.sprag(["doctor"]).expect(0);
     assert!(told.stdout.contains("PostgreSQL 1") && told.stdout.contains("fsync on"), "{}", told.stdout);
@@ -160,7 +160,7 @@ fn a_doctor_looks_at_the_database_and_a_wrong_url_is_told_without_its_password()
 
 /// From a step's end to the next step's start in another process: through a notification, without any polling.
 #[test]
-fn a_step_goes_on_in_another_process_within_milliseconds() {
+fn the_next_step_starts_in_another_process_within_milliseconds() {
     let machines = Machines::new();
     let Machines { server: on_server, client, .. } = &machines;
     let _server = Server::start(on_server, &["--no-worker"]);
@@ -190,7 +190,7 @@ fn a_step_goes_on_in_another_process_within_milliseconds() {
     assert!(median < 100, "no polling interval lies in between: {handed:?}");
 }
 
-/// Milliseconds since midnight: `2026-11-16T07:32:12.345Z`.
+/// Returns the milliseconds since midnight of a time such as `2026-11-16T07:32:12.345Z`.
 fn day_ms(at: &str) -> i64 {
     let digits = |from: usize, to: usize| at[from..to].parse::<i64>().expect("digits");
     ((digits(11, 13) * 60 + digits(14, 16)) * 60 + digits(17, 19)) * 1000 + digits(20, 23)

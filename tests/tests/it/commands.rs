@@ -1,4 +1,4 @@
-//! Every command and every answer that programs rely on.
+//! Every command, and the output that programs rely on.
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
@@ -39,7 +39,7 @@ fn keys(value: &Value) -> BTreeSet<&str> {
     value.as_object().expect("an object").keys().map(String::as_str).collect()
 }
 
-/// A sandbox with `ok` (two steps), `bad` (fails) and `slow` (waits for a signal).
+/// Returns a sandbox with `ok` (two steps), `bad` (fails) and `slow` (waits for a signal).
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.pipeline("ok", &[("one", "run: echo hello"), ("two", "run: echo again >&2")]);
@@ -49,7 +49,7 @@ fn sandbox() -> Sandbox {
 }
 
 #[test]
-fn run_json_tells_each_journal_entry_and_the_result_last() {
+fn run_json_prints_each_journal_entry_and_the_result_last() {
     let sandbox = sandbox();
     let told: Vec<Value> = sandbox.sprag(["run", "ok.yaml", "--json"]).expect(0).lines();
     let (result, entries) = told.split_last().expect("lines");
@@ -147,7 +147,7 @@ fn exit_codes_are_as_documented() {
 }
 
 #[test]
-fn an_error_in_json_has_its_code_and_what_to_do() {
+fn an_error_in_json_has_its_code_and_the_remedy() {
     let sandbox = sandbox();
     let told = sandbox.sprag(["status", "--json"]).expect(1);
     let error: Value = serde_json::from_str(&told.stderr).expect("JSON on stderr");
@@ -252,7 +252,7 @@ fn warnings_are_shown_counted_and_refused_only_if_asked() {
 }
 
 #[test]
-fn doctor_is_content_with_a_new_folder() {
+fn doctor_accepts_a_new_folder() {
     let sandbox = sandbox();
     let told = sandbox.json(["doctor", "--json"]);
     assert_eq!(told["healthy"], true, "{told}");
@@ -263,7 +263,7 @@ fn doctor_is_content_with_a_new_folder() {
 }
 
 #[test]
-fn colours_are_for_those_who_ask() {
+fn colours_are_printed_only_on_request() {
     let sandbox = sandbox();
     sandbox.sprag(["run", "ok.yaml"]).expect(0);
     let coloured = |answer: Answer| answer.expect(0).stdout.contains('\x1b');
@@ -277,7 +277,7 @@ fn colours_are_for_those_who_ask() {
 }
 
 #[test]
-fn what_steps_print_is_plain_for_terminals() {
+fn output_of_steps_has_no_control_characters_in_a_terminal() {
     let sandbox = sandbox();
     sandbox.pipeline("escape", &[("one", r#"run: printf 'a\033[2Jb\n'"#)]);
     let told = sandbox.sprag(["run", "escape.yaml"]).expect(0);
@@ -285,7 +285,7 @@ fn what_steps_print_is_plain_for_terminals() {
 }
 
 #[test]
-fn a_step_knows_who_it_is_and_where() {
+fn a_step_gets_its_ids_and_its_folder() {
     let sandbox = sandbox();
     let script = "run: |\n  echo $SPRAG_RUN_ID $SPRAG_STEP_ID $SPRAG_ATTEMPT > who\n  echo $SPRAG_FENCE >> fences\n  pwd > where\n  cat > heard\n  [ $SPRAG_ATTEMPT = 2 ]\nretry: { attempts: 2 }";
     sandbox.pipeline("who", &[("me", script)]);
@@ -455,7 +455,7 @@ fn a_run_needs_little_memory() {
 }
 
 #[test]
-fn retry_and_resume_go_on_where_it_makes_sense() {
+fn retry_and_resume_are_accepted_only_in_fitting_statuses() {
     let sandbox = sandbox();
     sandbox.pipeline(
         "mend",
@@ -498,7 +498,7 @@ fn explain_says_what_a_step_waits_for() {
 }
 
 #[test]
-fn verbose_tells_more_on_stderr_only() {
+fn verbose_prints_more_only_on_stderr() {
     let sandbox = sandbox();
     let told = sandbox.sprag(["run", "ok.yaml", "--json", "-vv"]).expect(0);
     assert!(told.lines::<Value>().len() > 5);

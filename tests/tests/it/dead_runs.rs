@@ -1,5 +1,5 @@
-//! The branch of a run that nobody goes on with is free for the next one, and nothing of its work is lost; that of
-//! a run that merely waits is not.
+//! The branch of a run that no process continues is free for the next one, and none of its work is lost; that of
+//! a run that only waits is not.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ fn start(project: &Project, file: &Path) -> Started {
     project.start([OsStr::new("run"), file.as_os_str()])
 }
 
-/// Commits, on the wanted branch, and tells what it has seen.
+/// Writes a pipeline that commits on the wanted branch and records its files.
 fn next(project: &Project) -> PathBuf {
     let steps = "  - {id: a, run: 'ls > $OUT/files; echo n > n.txt; git add n.txt; git commit -qm next'}";
     project.pipeline("next", ON_WANTED, steps)
 }
 
-/// Waits until a run's worktree is nobody's: between two steps.
+/// Waits until no step owns a run's worktree: between two steps.
 fn until_left(project: &Project, run: &str) {
     let entries = project.repo().join(".git/worktrees");
     until("its worktree was left", || {
@@ -30,7 +30,7 @@ fn until_left(project: &Project, run: &str) {
 }
 
 #[test]
-fn w09_a_run_killed_between_two_steps_gives_way_and_goes_on_later() {
+fn w09_a_run_killed_between_two_steps_releases_its_branch_and_can_be_resumed() {
     for directory_is_gone in [false, true] {
         let project = Project::new();
         let steps = "  - {id: a, run: 'echo a > a.txt; git add a.txt; git commit -qm mine; echo precious > precious.txt'}
@@ -93,7 +93,7 @@ fn w09_a_run_that_waits_at_a_gate_without_a_process_is_not_dead() {
 }
 
 #[test]
-fn w09_what_was_asked_to_be_kept_keeps_its_branch() {
+fn w09_a_kept_worktree_keeps_its_branch() {
     let project = Project::new();
     let kept = "environment: {worktree: {branch: wanted, keep: always}}";
     let run = project.run(&project.pipeline("kept", kept, "  - {id: a, run: 'echo a > a.txt'}"), 0);

@@ -1,4 +1,4 @@
-//! The units and the compose file that are shipped: they start the program as it is, and keep its data to its user.
+//! The shipped units and compose file: they start the current program, and keep its data private to its user.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ fn unit(name: &str) -> String {
     fs::read_to_string(deploy().join("systemd").join(name)).expect("a unit")
 }
 
-/// The settings of one section of a unit; each name may be given several times.
+/// Returns the settings of one section of a unit; each name may be given several times.
 fn section(unit: &str, wanted: &str) -> BTreeMap<String, Vec<String>> {
     let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut inside = false;
@@ -82,7 +82,7 @@ fn e05_units_keep_the_data_to_the_services_user() {
 }
 
 #[test]
-fn units_start_the_program_with_what_it_knows() {
+fn units_start_the_program_with_options_that_exist() {
     let sandbox = Sandbox::new();
     for name in SERVICES {
         let service = section(&unit(name), "Service");
@@ -94,7 +94,7 @@ fn units_start_the_program_with_what_it_knows() {
     }
 }
 
-/// What systemd says of a unit that starts the program under test; none where systemd is not installed.
+/// Returns systemd's messages about a unit that starts the program under test; none if systemd is not installed.
 fn verified(folder: &Path, name: &str, text: &str) -> Option<String> {
     let path = folder.join(name);
     fs::write(&path, text.replace("/usr/local/bin/sprag", &program().display().to_string())).expect("a unit");

@@ -1,4 +1,4 @@
-//! Runs that are started in a checkout with uncommitted changes: told of them, refused beside them, or begun with them.
+//! Runs that are started in a checkout with uncommitted changes, which `dirty` ignores, refuses or includes.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -34,7 +34,7 @@ fn run(project: &Project, file: &Path) -> Answer {
 }
 
 #[test]
-fn e11_a_run_that_ignores_uncommitted_changes_tells_how_many_in_one_line() {
+fn e11_dirty_ignore_reports_uncommitted_changes_in_one_line() {
     for head in ["environment: {worktree: {}}".to_owned(), tree("ignore")] {
         let project = Project::new();
         let before = make_changes(&project);
@@ -48,9 +48,9 @@ fn e11_a_run_that_ignores_uncommitted_changes_tells_how_many_in_one_line() {
     }
 }
 
-/// The same over HTTP and MCP, where nobody reads what a process prints.
+/// The same over HTTP and MCP, where no person reads the output of a process.
 #[test]
-fn e11_whoever_starts_a_run_over_http_or_mcp_is_told_of_uncommitted_changes() {
+fn e11_http_and_mcp_report_uncommitted_changes() {
     let project = Project::new();
     make_changes(&project);
     let folder = project.repo().display().to_string();
@@ -58,8 +58,8 @@ fn e11_whoever_starts_a_run_over_http_or_mcp_is_told_of_uncommitted_changes() {
     let yaml = |head: &str| format!("name: told\n{head}\nsteps:\n  - {{id: one, run: 'true'}}\n");
     for (dirty, words, end) in [
         ("ignore", "not part of this run: 4 uncommitted changes", "completed"),
-        ("include", "this run begins with 4 uncommitted changes", "completed"),
-        ("refuse", "the run does not begin beside 4 uncommitted changes", "failed"),
+        ("include", "this run starts with 4 uncommitted changes", "completed"),
+        ("refuse", "the run does not start because of 4 uncommitted changes", "failed"),
     ] {
         let yaml = yaml(&tree(dirty));
         let http = server.post("/v1/runs", &json!({ "yaml": yaml })).expect(201).json();
@@ -103,7 +103,7 @@ fn e04_a_server_without_a_worker_looks_at_no_checkout() {
 }
 
 #[test]
-fn e11_json_output_tells_of_uncommitted_changes_too() {
+fn e11_json_output_reports_uncommitted_changes() {
     let project = Project::new();
     make_changes(&project);
     let file = project.pipeline("told", &tree("ignore"), SHOWS);
@@ -118,7 +118,7 @@ fn e11_json_output_tells_of_uncommitted_changes_too() {
 }
 
 #[test]
-fn a_run_in_a_clean_checkout_tells_nothing() {
+fn a_run_in_a_clean_checkout_reports_no_uncommitted_changes() {
     let project = Project::new();
     for dirty in ["ignore", "refuse", "include"] {
         let told = run(&project, &project.pipeline("clean", &tree(dirty), SHOWS)).expect(0);
@@ -128,7 +128,7 @@ fn a_run_in_a_clean_checkout_tells_nothing() {
 }
 
 #[test]
-fn e11_a_run_that_refuses_uncommitted_changes_does_not_begin_beside_them() {
+fn e11_dirty_refuse_does_not_start_with_uncommitted_changes() {
     let project = Project::new();
     make_changes(&project);
     let file = project.pipeline("refuses", &tree("refuse"), SHOWS);
@@ -149,7 +149,7 @@ fn e11_a_run_that_refuses_uncommitted_changes_does_not_begin_beside_them() {
 }
 
 #[test]
-fn e11_a_run_begins_with_uncommitted_changes_if_told_to_and_leaves_the_checkout_alone() {
+fn e11_dirty_include_starts_with_uncommitted_changes_and_keeps_the_checkout() {
     let project = Project::new();
     let before = make_changes(&project);
     let (index, head) = (fs::read(project.repo().join(".git/index")), project.git(["rev-parse", "HEAD"]));
@@ -158,7 +158,7 @@ fn e11_a_run_begins_with_uncommitted_changes_if_told_to_and_leaves_the_checkout_
     );
     let file = project.pipeline("includes", &tree("include"), &steps);
     let told = run(&project, &file).expect(0);
-    assert!(told.stderr.contains("this run begins with 4 uncommitted changes"), "{}", told.stderr);
+    assert!(told.stderr.contains("this run starts with 4 uncommitted changes"), "{}", told.stderr);
     let seen = project.sandbox.read("seen");
     assert_eq!(seen, " D gone.txt\n M shared.txt\n M staged.txt\n?? new.txt\nfirst\nmine\n");
     assert_eq!(project.sandbox.read("tries"), "first\nmine\n".repeat(2), "a retry begins with them too");
@@ -176,7 +176,7 @@ fn e11_a_run_begins_with_uncommitted_changes_if_told_to_and_leaves_the_checkout_
 }
 
 #[test]
-fn uncommitted_changes_that_a_run_began_with_land_beside_the_same_ones_of_the_person() {
+fn included_uncommitted_changes_land_beside_the_persons_own_copy() {
     let project = Project::new();
     make_changes(&project);
     let steps = "  - {id: work, run: 'echo work > work.txt'}\n  - {id: land, needs: [work], land: main}";

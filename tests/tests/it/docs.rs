@@ -1,11 +1,11 @@
 //! Every example in docs/pipelines.md, run by the real program, and every key of the language named there.
 //!
-//! A comment before an example says what else there is to know of it:
+//! A comment before an example controls the test:
 //!
 //! ```text
-//!   <!-- load -->                                        it is only loaded: it needs the network, a person, …
-//!   <!-- file: NAME -->                                  it is kept under that name for those that come after
-//!   <!-- run: ARGUMENTS; exit N; COMMAND RUN …; exit N -->  how it is run, and what is done then
+//!   <!-- load -->                                        only load it: it needs the network, a person, …
+//!   <!-- file: NAME -->                                  store it under that name for later examples
+//!   <!-- run: ARGUMENTS; exit N; COMMAND RUN …; exit N -->  run it with these arguments, then these commands
 //! ```
 
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ impl Example<'_> {
     }
 }
 
-/// Words as a shell would split them; only single quotes are needed.
+/// Splits words as a shell would; only single quotes are supported.
 fn words(text: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for (at, part) in text.split('\'').enumerate() {
@@ -119,7 +119,7 @@ fn the_page_names_every_key() {
     assert!(missing.is_empty(), "docs/pipelines.md does not tell of {missing:?}");
 }
 
-/// The names of all properties in a schema.
+/// Collects the names of all properties in a schema.
 fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
     match schema {
         Value::Object(entries) => {

@@ -1,4 +1,4 @@
-//! `environment:` and `sprag env`: what runs get to work in, and how people see to what is left of it.
+//! `environment:` and `sprag env`: the environments of runs, and their clean-up by people.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -288,14 +288,14 @@ fn env_gc_does_what_its_dry_run_says() {
 }
 
 #[test]
-fn env_gc_forgets_what_is_kept_for_old_runs() {
+fn env_gc_deletes_refs_of_old_runs() {
     let project = Project::new();
     let steps = "  - {id: work, run: 'echo x > x.txt; git add .; git commit -qm x; echo more > more.txt'}
   - {id: land, needs: [work], land: main}";
     let landed = project.run(&project.pipeline("lands", TREE, steps), 0);
     let lost = project.run(&one(&project, "{worktree: {}}", "echo x > lost.txt"), 0);
     let kept = project.run(&one(&project, "{worktree: {keep: always}}", "echo x > x"), 0);
-    // What a step saved and somebody has brought onto a branch since.
+    // Saved work of a step that was brought onto a branch later.
     project.git(["update-ref", &format!("refs/sprag/salvage/{landed}-2"), "main"]);
     // What another data directory keeps in the same repository.
     project.git(["update-ref", "refs/sprag/runs/00000000000z/a", "main"]);
@@ -319,7 +319,7 @@ fn env_gc_forgets_what_is_kept_for_old_runs() {
         said,
         [
             format!("4 recorded states, 0 starts, 1 fences of run {landed}"),
-            format!("saved work refs/sprag/salvage/{landed}-2 (a branch holds it)"),
+            format!("saved work refs/sprag/salvage/{landed}-2 (a branch contains it)"),
             format!("2 recorded states, 0 starts, 0 fences of run {lost}"),
         ]
     );

@@ -14,7 +14,7 @@ fn example(name: &str) -> String {
     folder().join(name).to_str().expect("a name").to_owned()
 }
 
-/// The pipeline files in a folder.
+/// Returns the pipeline files in a folder.
 fn files_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     entries.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()
@@ -44,7 +44,7 @@ fn every_example_is_valid_without_a_warning_and_listed() {
 }
 
 #[test]
-fn the_plain_ones_run_as_they_are() {
+fn the_simple_examples_run_unchanged() {
     let sandbox = Sandbox::new();
     for name in ["hello.yaml", "diamond.yaml", "retry.yaml", "cleanup.yaml"] {
         sandbox.run(&[&example(name)], 0);
@@ -54,7 +54,7 @@ fn the_plain_ones_run_as_they_are() {
 }
 
 #[test]
-fn the_test_matrix_tries_all_and_tells_which_failed() {
+fn the_test_matrix_runs_all_and_names_the_failed_ones() {
     let sandbox = Sandbox::new();
     let run = sandbox.run(&[&example("test-matrix.yaml")], 0);
     let table = sandbox.sprag(["logs", &run, "table"]).expect(0).stdout;
@@ -127,7 +127,7 @@ fn p13_every_file_has_its_own_rounds_with_the_verifier() {
 }
 
 #[test]
-fn the_children_build_and_hand_on() {
+fn the_children_build_and_pass_outputs_on() {
     let sandbox = Sandbox::new();
     let run = sandbox.run(&[&example("children.yaml")], 0);
     assert_eq!(sandbox.read("dist/core.lib"), "part 1 of core\npart 2 of core\n");

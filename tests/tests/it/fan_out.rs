@@ -1,9 +1,9 @@
-//! Fan-outs: every item is a step of its own, and the whole settles as its policy says.
+//! Fan-outs: every item is a step of its own, and the whole settles according to its policy.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, until};
 
-/// How many items of `step` were at work at once at most, from lines `begin` and `end` that they wrote.
+/// Returns the largest number of items of `step` that ran at once, from the lines `begin` and `end` that they wrote.
 fn most_at_once(lines: &[String]) -> usize {
     let mut now = 0;
     let mut most = 0;
@@ -204,7 +204,7 @@ steps:
 }
 
 #[test]
-fn a_fan_out_that_is_done_again_makes_its_list_anew() {
+fn a_fan_out_that_runs_again_builds_a_new_list() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "anew",
@@ -262,7 +262,7 @@ fn a_fan_out_of_questions_and_waits_settles_as_they_do() {
 }
 
 #[test]
-fn a_list_that_is_none_fails_the_step() {
+fn a_foreach_value_that_is_not_a_list_fails_the_step() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "none",
@@ -288,7 +288,7 @@ fn p14_more_items_than_may_be_live_all_run_once() {
 }
 
 #[test]
-fn p13_items_that_are_sent_back_are_told_why() {
+fn p13_reworked_items_get_feedback() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "back",

@@ -13,7 +13,7 @@ steps:
     run: echo ship {{ steps.ask.outputs.choice }} {{ steps.ask.outputs.comment | default("-") }} >> ran
 "#;
 
-/// A sandbox with a run that asks.
+/// Returns a sandbox with a run that asks a question.
 fn asking() -> (Sandbox, String) {
     let sandbox = Sandbox::new();
     sandbox.yaml("release", RELEASE);
@@ -22,7 +22,7 @@ fn asking() -> (Sandbox, String) {
 }
 
 #[test]
-fn a_question_is_told_and_the_exit_code_is_5() {
+fn a_question_is_printed_and_the_exit_code_is_5() {
     let sandbox = Sandbox::new();
     sandbox.yaml("release", RELEASE);
     let told = sandbox.sprag(["run", "release.yaml"]).expect(5);
@@ -38,7 +38,7 @@ fn a_question_is_told_and_the_exit_code_is_5() {
 }
 
 #[test]
-fn an_answer_lets_the_run_go_on_in_this_process() {
+fn an_answer_continues_the_run_in_this_process() {
     let (sandbox, run) = asking();
     let told = sandbox.sprag(["approve", &run]).expect(0);
     assert!(told.stderr.contains("answered \"all\"") && told.stderr.contains("completed"), "{told:?}");
@@ -122,7 +122,7 @@ steps:
 }
 
 #[test]
-fn a_question_that_nobody_answers_in_time_fails_the_step() {
+fn a_question_without_an_answer_in_time_fails_the_step() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "late",
@@ -141,7 +141,7 @@ fn a_question_that_nobody_answers_in_time_fails_the_step() {
 }
 
 #[test]
-fn a_question_goes_with_its_run() {
+fn a_question_is_withdrawn_when_its_run_is_cancelled() {
     let (sandbox, run) = asking();
     sandbox.sprag(["cancel", &run]).expect(0);
     assert_eq!(sandbox.steps(&run), "build done, ask cancelled, ship cancelled");
@@ -154,7 +154,7 @@ fn a_question_goes_with_its_run() {
 }
 
 #[test]
-fn what_runs_beside_a_question_is_seen_to_its_end_first() {
+fn a_run_finishes_parallel_steps_before_it_exits_for_a_question() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "beside",
@@ -172,7 +172,7 @@ fn what_runs_beside_a_question_is_seen_to_its_end_first() {
 }
 
 #[test]
-fn the_process_that_works_on_a_run_goes_on_after_an_answer_from_another() {
+fn a_running_process_continues_after_an_answer_from_another_one() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "beside",
@@ -274,7 +274,7 @@ fn a_signal_that_does_not_come_in_time_fails_the_step() {
 }
 
 #[test]
-fn a_run_whose_process_died_in_a_wait_goes_on_after_the_signal() {
+fn a_run_whose_process_died_in_a_wait_continues_after_the_signal() {
     let sandbox = Sandbox::new();
     sandbox.yaml("signalled", SIGNALLED);
     let running = sandbox.start(["run", "signalled.yaml", "--json"]);

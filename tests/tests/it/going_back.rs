@@ -1,4 +1,4 @@
-//! Going back: a step that is done again begins with the files from before it, and a state that is gone is told.
+//! Starting files: a step that runs again starts with the files from before it, and a missing state is reported.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use sprag_tests::{Project, until};
 const TREE: &str = "environment: {worktree: {}}";
 const UNTIL_GO: &str = "until [ -e $OUT/go ]; do sleep 0.02; done";
 
-/// A step that commits something, and then waits until it may go on.
+/// Returns a step that commits something, and then waits for a file.
 fn commits_and_waits() -> String {
     format!(
         "if [ -e $OUT/go ]; then cat log.txt > $OUT/seen; echo whole >> log.txt; git commit -qam whole; exit 0; fi
@@ -64,7 +64,7 @@ fn resume_after_a_cancel_inside_a_child_run_begins_with_the_files_from_before_th
 }
 
 #[test]
-fn resume_keeps_what_a_done_step_did_beside_the_broken_one_and_says_so() {
+fn resume_keeps_changes_of_a_done_parallel_step_and_says_so() {
     let project = Project::new();
     let steps = "  - {id: broken, needs: [], run: 'touch $OUT/begun; echo half > half.txt; until [ -e $OUT/beside ]; do sleep 0.02; done; test -e $OUT/go'}
   - {id: beside, needs: [], run: 'until [ -e $OUT/begun ]; do sleep 0.02; done; echo done > beside.txt'}
@@ -75,7 +75,7 @@ fn resume_keeps_what_a_done_step_did_beside_the_broken_one_and_says_so() {
     let run = project.sandbox.newest().expect("a run");
     project.sandbox.write("go", "");
     let told = project.sprag(["resume", &run]).expect(0);
-    assert!(told.stderr.contains("worked beside what is done again"), "{}", told.stderr);
+    assert!(told.stderr.contains("ran beside the steps that run again"), "{}", told.stderr);
     assert_eq!(project.sandbox.read("seen"), "done\n");
 }
 
@@ -114,13 +114,13 @@ fn e10_a_recorded_state_that_is_gone_is_an_error_that_names_it() {
 }
 
 #[test]
-fn e10_a_run_whose_worktree_and_states_are_gone_does_not_go_on_with_its_base() {
+fn e10_a_run_whose_worktree_and_states_are_gone_does_not_continue_from_its_base() {
     let project = Project::new();
     let steps = "  - {id: a, run: 'echo a > log.txt'}
   - {id: ask, needs: [a], gate: {ask: 'go on?'}}
   - {id: b, needs: [ask], run: 'cat log.txt > $OUT/seen'}";
     let run = project.run(&project.pipeline("asks", TREE, steps), 5);
-    // Somebody removes both by hand while the run waits.
+    // A person removes both by hand while the run waits.
     std::fs::remove_dir_all(project.worktree(&run)).expect("the worktree");
     for name in project.refs("refs/sprag/runs") {
         project.git(["update-ref", "-d", &name]);
@@ -137,7 +137,7 @@ fn e10_a_recording_that_failed_is_a_warning_in_status() {
     let steps = "  - {id: a, run: 'git update-ref refs/sprag/runs/$SPRAG_RUN_ID/a/in-the-way HEAD'}";
     let run = project.run(&project.pipeline("unrecorded", TREE, steps), 0);
     let shown = project.sprag(["status", &run]).expect(0).stdout;
-    assert!(shown.contains("warning: what this step left was not recorded"), "{shown}");
+    assert!(shown.contains("warning: the files of this step were not recorded"), "{shown}");
     let told = project.sprag(["fork", &run, "--from", "a"]).expect(1);
     assert!(told.stderr.contains(&format!("refs/sprag/runs/{run}/a")), "{}", told.stderr);
 }

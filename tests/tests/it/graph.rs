@@ -1,9 +1,9 @@
-//! `sprag graph`: of a file and of a run, in every format.
+//! `sprag graph` of a file and of a run, in every format.
 
 use serde_json::{Value, json};
 use sprag_tests::Sandbox;
 
-/// A sandbox with `diamond`, whose `test` fails.
+/// Returns a sandbox with `diamond`, whose `test` fails.
 fn sandbox() -> Sandbox {
     let sandbox = Sandbox::new();
     sandbox.pipeline(
@@ -80,7 +80,7 @@ fn json_has_the_documented_shape() {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_told() {
+fn graph_reports_a_missing_or_invalid_file() {
     let sandbox = sandbox();
     let none = sandbox.sprag(["graph"]).expect(1).stderr;
     assert!(none.contains("there are no runs yet"), "{none}");

@@ -1,4 +1,4 @@
-//! Those who hold something and are gone: reservations, places in a group, runs that nobody goes on with.
+//! Dead holders: of reservations, of places in a group, and of runs that no process continues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use sprag_lifecycle::{Plan, PlanStep};
 use sprag_store::ops::Created;
 use sprag_tests::{Sandbox, Signal, Started, now_ms, until, until_some, within};
 
-/// Far less than the five minutes after which a step that nobody came for is handed over again.
+/// Far less than the five minutes after which an execution that no worker received is handed over again.
 const SOON_FREED: Duration = Duration::from_secs(45);
 
 /// A step that begins, and ends when a file is there.
 const HOLDS: &str = "run: 'echo begun >> ran; until [ -e go ]; do sleep 0.02; done; echo ended >> ran'";
 
-/// Starts a run and waits until its step has begun; its process and its id.
+/// Starts a run and waits until its step has started. Returns its process and its id.
 fn begun(sandbox: &Sandbox, file: &str) -> (Started, String) {
     let before = sandbox.lines("ran").len();
     let newest = sandbox.newest();
@@ -36,7 +36,7 @@ fn soon_ends_as(sandbox: &Sandbox, run: &str, status: &str) {
 }
 
 #[test]
-fn e14_d1_a_run_that_is_reserved_to_one_who_never_came_goes_to_a_worker_that_is_there() {
+fn e14_d1_a_run_reserved_for_an_unregistered_worker_goes_to_a_live_one() {
     let sandbox = Sandbox::new();
     let store = sprag_store::Store::open(&sandbox.data()).expect("a store");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -60,7 +60,7 @@ fn e14_d1_a_run_that_is_reserved_to_one_who_never_came_goes_to_a_worker_that_is_
 /// A process that pauses at its start for longer than its lease, and then is killed: whenever it paused, a worker that is
 /// there does its run.
 #[test]
-fn e14_d1_a_process_that_pauses_before_its_run_is_made_keeps_nobody_from_it() {
+fn e14_d1_a_process_that_pauses_before_it_creates_its_run_blocks_no_worker() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("short", &[("one", "run: echo one >> ran")]);
     let server = sandbox.start(["worker", "--lease", "5s"]);
@@ -98,7 +98,7 @@ fn e14_d1_a_process_that_pauses_before_its_run_is_made_keeps_nobody_from_it() {
     server.finish().expect(0);
 }
 
-/// A group in which one run at a time goes on.
+/// Writes a pipeline in a group whose runs are live one at a time.
 fn grouped(sandbox: &Sandbox, name: &str, on_conflict: &str, steps: &[(&str, &str)]) {
     let file = sandbox.pipeline(name, steps);
     let text = std::fs::read_to_string(&file).expect("a file");
@@ -122,9 +122,9 @@ fn e14_d2_a_dead_run_that_a_person_cancels_makes_room() {
     sandbox.check(&run);
 }
 
-/// Cancelled first and killed then: nobody else could say that it has ended.
+/// The run is cancelled first and its process killed then: no other process could report its end.
 #[test]
-fn e14_d2_a_run_that_dies_while_it_is_cancelled_makes_room_for_whoever_waits() {
+fn e14_d2_a_run_that_dies_while_it_is_cancelled_frees_its_place() {
     let sandbox = Sandbox::new();
     let stubborn = "run: |\n  trap '' TERM\n  echo begun >> ran\n  until [ -e go ]; do sleep 0.02; done";
     grouped(
@@ -166,7 +166,7 @@ fn e14_d2_a_dead_run_gives_way_to_the_newer_one_that_cancels_it() {
 }
 
 #[test]
-fn e14_d2_a_dead_run_that_nobody_cancelled_keeps_its_place_and_that_is_said() {
+fn e14_d2_a_dead_run_that_was_not_cancelled_keeps_its_place_and_is_named() {
     let sandbox = Sandbox::new();
     grouped(&sandbox, "holds", "queue", &[("one", HOLDS)]);
     let (dead, run) = begun(&sandbox, "holds.yaml");
@@ -180,7 +180,7 @@ fn e14_d2_a_dead_run_that_nobody_cancelled_keeps_its_place_and_that_is_said() {
 }
 
 #[test]
-fn a_dead_run_that_is_cancelled_ends_at_once_or_says_what_is_left() {
+fn a_cancelled_dead_run_ends_at_once_or_reports_its_remaining_steps() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("plain", &[("one", HOLDS)]);
     let (dead, run) = begun(&sandbox, "plain.yaml");
@@ -197,7 +197,7 @@ fn a_dead_run_that_is_cancelled_ends_at_once_or_says_what_is_left() {
 }
 
 #[test]
-fn e02_d3_a_worker_until_idle_takes_over_what_the_dead_have_left() {
+fn e02_d3_a_worker_until_idle_takes_over_runs_of_dead_processes() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("holds", &[("one", HOLDS), ("two", "run: echo two >> ran")]);
     for round in 0..3 {

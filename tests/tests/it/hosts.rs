@@ -1,4 +1,4 @@
-//! Runs whose files are on a host that is lost: they go on elsewhere from what a remote has, or wait.
+//! Runs whose files are on a lost host: they continue elsewhere from a remote's state, or wait.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use sprag_tests::{Host, Sandbox, Signal, Started, git, until};
 
 const WORKER: &[&str] = &["worker", "--lease", "5s", "--dispatch-deadline", "5s"];
 
-/// Two machines with a clone each of one repository, and somebody who asks for runs.
+/// Two machines with a clone each of one repository, and a client that starts runs.
 struct Machines {
     client: Sandbox,
     east: Host,
@@ -17,7 +17,7 @@ struct Machines {
 }
 
 impl Machines {
-    /// None where a process cannot have a name and mounts of its own.
+    /// Creates the machines; none if a process cannot have its own host name and mounts.
     fn new() -> Option<Machines> {
         let database = Postgres::shared().database();
         let client = Sandbox::on(&database.url);
@@ -47,7 +47,7 @@ impl Machines {
         Some(Machines { client, east, west, place, _server: server })
     }
 
-    /// A run that leaves something committed and something not, then waits for a file; its id.
+    /// Starts a run that leaves committed and uncommitted changes, then waits for a file. Returns its id.
     fn begin(&self, worktree: &str) -> String {
         let out = self.client.path("out").display().to_string();
         let text = format!(
@@ -62,7 +62,7 @@ impl Machines {
         answer.json()["run"].as_str().expect("an id").to_owned()
     }
 
-    /// Has the run begin in the east, and loses the east while its second step works.
+    /// Lets the run start in the east, and loses the east while its second step runs.
     fn lose_the_east(&self) {
         let east = self.east.start(WORKER);
         until("the second step works in the east", || self.client.lines("out") == ["east", "east"]);
@@ -85,7 +85,7 @@ fn stop<const N: usize>(workers: [Started; N]) {
 }
 
 #[test]
-fn a_run_goes_on_elsewhere_from_what_a_remote_has() {
+fn a_run_continues_elsewhere_from_the_state_on_a_remote() {
     let Some(machines) = Machines::new() else { return };
     let run = machines.begin("{ base: main, remote: origin }");
     machines.lose_the_east();
@@ -127,7 +127,7 @@ fn a_run_that_no_remote_knows_waits_for_its_host() {
 }
 
 #[test]
-fn a_run_whose_state_never_reached_the_remote_is_not_begun_anew_without_it() {
+fn a_run_whose_state_never_reached_the_remote_does_not_start_without_it() {
     let Some(machines) = Machines::new() else { return };
     let hooks = machines.client.path("origin.git/hooks/pre-receive");
     std::fs::write(&hooks, "#!/bin/sh\necho no room\nexit 1\n").expect("a hook");
@@ -151,7 +151,7 @@ fn a_run_whose_state_never_reached_the_remote_is_not_begun_anew_without_it() {
 }
 
 #[test]
-fn what_was_lost_with_its_host_is_not_listed_for_ever() {
+fn environments_of_a_lost_host_are_not_listed_for_ever() {
     let Some(machines) = Machines::new() else { return };
     let run = machines.begin("{ base: main, remote: origin }");
     machines.lose_the_east();

@@ -1,4 +1,4 @@
-//! `sprag init`: what it writes runs, wherever the tools are there.
+//! `sprag init`: the pipeline that it writes runs wherever the tools are installed.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ fn has(program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// A folder with these files, and the pipeline that `sprag init` writes for it.
+/// Returns a folder with these files, and the pipeline that `sprag init` writes for it.
 fn folder(files: &[(&str, &str)]) -> Sandbox {
     let sandbox = Sandbox::new();
     for (name, text) in files {
@@ -48,7 +48,7 @@ fn a_bare_folder_gets_an_example_that_runs() {
 }
 
 #[test]
-fn nothing_is_replaced_unless_told_to() {
+fn init_overwrites_nothing_without_force() {
     let sandbox = Sandbox::new();
     sandbox.sprag(["init"]).expect(0);
     let written = sandbox.read(FILE);
@@ -73,7 +73,7 @@ fn nothing_is_replaced_unless_told_to() {
 }
 
 #[test]
-fn it_tells_programs_what_it_found() {
+fn json_output_has_the_findings() {
     let sandbox = Sandbox::new();
     sandbox.write("go.mod", "module x\n");
     fs::create_dir(sandbox.path(".git")).expect("a folder");

@@ -1,4 +1,4 @@
-//! Objects of runs that git could lose: those of submodules when a worktree goes, and those beside a person's `git prune`.
+//! Objects of runs that git could lose: those of submodules at clean-up, and those during a person's `git prune`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -38,7 +38,7 @@ fn w15_commits_and_files_in_a_submodule_outlive_the_run() {
 }
 
 #[test]
-fn runs_beside_a_person_who_prunes_leave_whole_states_and_a_repository_that_git_can_tidy_up() {
+fn git_prune_during_runs_breaks_no_state_and_no_later_gc() {
     let project = Project::new();
     let steps = "  - {id: a, run: 'for n in 1 2 3 4; do echo $SPRAG_RUN_ID $n > a$n.txt; done'}
   - {id: b, needs: [a], run: 'echo b >> a1.txt; echo $SPRAG_RUN_ID > b.txt'}";

@@ -18,7 +18,7 @@ const STEP: &str = "run: |
   sleep 0.04
   echo end $SPRAG_RUN_ID $SPRAG_STEP_ID $SPRAG_ATTEMPT >> ledger";
 
-/// Whom to kill.
+/// The processes to kill.
 #[derive(Debug, Clone, Copy)]
 enum Victim {
     Run,
@@ -35,7 +35,7 @@ struct Round<'s> {
 }
 
 impl Round<'_> {
-    /// Lets a moment pass, unless the process ends before.
+    /// Waits a moment, unless the process ends first.
     fn moment(&mut self, process: &mut Started, longest_ms: u64) {
         let moment = Duration::from_millis(self.random.below(longest_ms));
         within(moment, || (!process.is_running()).then_some(()));
@@ -53,7 +53,7 @@ impl Round<'_> {
                 let mut run = sandbox.start(["run", "three.yaml"]);
                 self.moment(&mut run, 300);
                 run.kill();
-                // Whoever takes over may be killed as well.
+                // The process that takes over may be killed as well.
                 for _ in 0..self.random.below(3) {
                     if let Some(id) = self.live_runs().pop() {
                         let mut again = sandbox.start(["resume", &id]);
@@ -127,7 +127,7 @@ impl Round<'_> {
         live.filter_map(|run| run["id"].as_str().map(str::to_owned)).collect()
     }
 
-    /// `sprag resume` of each run that its process left half done.
+    /// Resumes each run whose process was killed.
     fn take_over_live_runs(&self) {
         for run in self.live_runs() {
             self.sandbox.sprag(["resume", &run]).expect(0);
@@ -135,7 +135,7 @@ impl Round<'_> {
     }
 }
 
-/// What must hold afterwards, whatever was killed when.
+/// Asserts the invariants afterwards, whatever was killed when.
 fn check(sandbox: &Sandbox) {
     assert_eq!(sandbox.read("trouble"), "", "attempts overlapped");
     let whole = sandbox.journal(None);

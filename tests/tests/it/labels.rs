@@ -58,7 +58,7 @@ fn a_run_in_its_own_process_does_all_of_its_steps_itself() {
 }
 
 #[test]
-fn labels_that_nobody_can_ask_for_and_steps_that_no_worker_does_are_refused() {
+fn invalid_labels_and_labels_on_steps_without_a_worker_are_refused() {
     let sandbox = Sandbox::new();
     let told = sandbox.sprag(["worker", "--label", "a,b"]).expect(2).stderr;
     assert!(told.contains("--label \"a,b\"") && told.contains("letters, digits"), "{told}");

@@ -1,4 +1,4 @@
-//! Landing: the work of a run's worktree onto a branch, checked, one after another, and never at a person's cost.
+//! Landing: the work of a run's worktree goes onto a branch, verified and in turns, without harm to a person's work.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -10,12 +10,12 @@ pub(crate) const TREE: &str = "environment: {worktree: {}}";
 /// Waits for a file, without a process of its own.
 pub(crate) const UNTIL_GO: &str = "until [ -e $OUT/go ]; do read -t 0.02 x < /dev/null || :; done";
 
-/// A pipeline that commits a file of its own, and lands.
+/// Returns a pipeline that commits its own file, and lands.
 pub(crate) fn lands(project: &Project, name: &str, land: &str) -> PathBuf {
     lands_and(project, name, land, "")
 }
 
-/// The same, with steps after it.
+/// Returns the same, with steps after it.
 pub(crate) fn lands_and(project: &Project, name: &str, land: &str, after: &str) -> PathBuf {
     let work = "echo $SPRAG_RUN_ID > $SPRAG_RUN_ID.txt; git add .; git commit -qm \"work of $SPRAG_RUN_ID\"";
     let steps = format!(
@@ -52,7 +52,7 @@ fn land_by_rebase_merge_and_squash() {
 }
 
 #[test]
-fn land_what_was_not_committed() {
+fn land_commits_uncommitted_changes() {
     let project = Project::new();
     let steps = "  - {id: work, run: 'echo new > new.txt; echo changed > shared.txt'}\n  - {id: land, needs: [work], land: {into: main, message: All of it}}";
     project.run(&project.pipeline("lands", TREE, steps), 0);
@@ -124,7 +124,7 @@ fn land_conflict_goes_back_to_the_step_with_files_and_hunks() {
 #[test]
 fn land_many_at_once() {
     let project = Project::new();
-    // Whoever verifies gives the others time to land first.
+    // A slow `verify` gives the others time to land first.
     let file = lands(&project, "lands", "{into: main, verify: 'git log --oneline | wc -l'}");
     let started: Vec<Started> = (0..4).map(|_| start(&project, &file)).collect();
     for one in started {

@@ -1,4 +1,4 @@
-//! Landing on a branch that a person has checked out: the checkout follows, and nothing of the person's is touched.
+//! Landing on a branch that a person has checked out: the checkout follows, and the person's changes stay.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ fn e01_a_persons_next_commit_undoes_nothing_that_landed() {
 }
 
 #[test]
-fn e01_staged_unstaged_and_untracked_changes_stay_as_they_are() {
+fn e01_staged_unstaged_and_untracked_changes_stay_unchanged() {
     let project = Project::new();
     for name in ["staged.txt", "unstaged.txt", "both.txt", "gone.txt"] {
         project.commit(name, "first\n");
@@ -64,7 +64,7 @@ fn e01_staged_unstaged_and_untracked_changes_stay_as_they_are() {
     assert_eq!(project.git(["show", &format!("main:{run}.txt")]), run);
 }
 
-/// A pipeline whose landing changes `shared.txt`, is tried three times, and would send the work back.
+/// Returns a pipeline whose landing changes `shared.txt`, has three tries, and a rework on failure.
 fn overlaps(project: &Project) -> std::path::PathBuf {
     let steps = "  - {id: work, run: 'echo x >> $OUT/worked; echo landed > shared.txt'}
   - id: land
@@ -82,7 +82,7 @@ fn e01_overlapping_changes_block_the_landing_until_a_person_has_settled_them() {
     let before = project.git(["rev-parse", "main"]);
     let told = start(&project, &overlaps(&project)).finish().expect(100);
     let run = project.sandbox.newest().expect("a run");
-    // Nothing moved, nothing was overwritten, and nobody was sent back to work.
+    // Nothing moved, nothing was overwritten, and no step was reworked.
     assert_eq!(project.git(["rev-parse", "main"]), before);
     assert_eq!(project.read("shared.txt"), "being edited\n");
     assert_eq!(project.sandbox.lines("worked").len(), 1);
@@ -123,7 +123,7 @@ fn e01_a_file_that_git_does_not_know_is_never_overwritten() {
         let told = start(&project, &file).finish().expect(100);
         assert!(told.stderr.contains(name), "{}", told.stderr);
         assert_eq!(project.read(name), "mine\n");
-        // The same text is nobody's loss.
+        // The same text loses nothing.
         fs::write(project.repo().join(name), "landed\n").expect("a file");
         project.sprag(["resume", &project.sandbox.newest().expect("a run")]).expect(0);
         assert_eq!(status(&project.repo()), "");
@@ -132,7 +132,7 @@ fn e01_a_file_that_git_does_not_know_is_never_overwritten() {
 
 #[test]
 fn e01_nothing_lands_while_a_merge_a_rebase_or_a_bisect_is_in_progress() {
-    /// What a person began, how it is called, and how it is ended.
+    /// An operation that a person started: its commands, its name, and the command that ends it.
     type Unfinished = (&'static str, &'static [&'static str], &'static [&'static str]);
     const ALL: [Unfinished; 5] = [
         ("merge", &["merge", "--no-commit", "--no-ff", "side"], &["merge", "--abort"]),
@@ -200,7 +200,7 @@ fn e01_every_checkout_of_the_branch_follows_or_none_does() {
 }
 
 #[test]
-fn e01_a_landing_that_is_killed_while_a_checkout_follows_is_told_of_and_repaired() {
+fn e01_a_landing_killed_while_it_updates_a_checkout_is_reported_and_repaired() {
     for by_resume in [false, true] {
         let project = Project::new();
         // The checkout is being written when the process is killed.
@@ -241,7 +241,7 @@ fn e01_a_landing_that_is_killed_while_a_checkout_follows_is_told_of_and_repaired
 }
 
 #[test]
-fn e01_a_checkout_that_something_else_left_behind_is_told_of_with_its_repair() {
+fn e01_a_checkout_left_behind_is_reported_with_its_repair() {
     let project = Project::new();
     project.commit("words.txt", "one\n");
     let steps = "  - {id: work, run: 'echo two >> words.txt; echo new > new.txt; rm shared.txt'}\n  - {id: land, needs: [work], land: main}";

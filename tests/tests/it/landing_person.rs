@@ -1,4 +1,4 @@
-//! A person and a colleague who use git as ever, beside sixty landings that are pushed.
+//! A person and a colleague who use git as usual, during sixty landings with push.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -11,7 +11,7 @@ use sprag_tests::{Project, Random, git, nightly, try_git, within};
 
 use crate::landing::TREE;
 
-/// How many land at once.
+/// The number of concurrent landings.
 const LANDERS: usize = 4;
 
 /// A person in a checkout, and what the person has committed.
@@ -33,7 +33,7 @@ impl<'p> Person<'p> {
         Person { checkout, own, random: Random::new(seed), lines, open, stashed: false, disturbed: 0 }
     }
 
-    /// A git command; repeated while another git command has a lock, as a person does.
+    /// Runs a git command, and repeats it while another git command has a lock, as a person does.
     fn git(&mut self, args: &[&str]) -> Output {
         let mut last = try_git(self.checkout, args);
         for _ in 0..3_000 {
@@ -98,7 +98,7 @@ impl<'p> Person<'p> {
         pulled
     }
 
-    /// Something that a person does.
+    /// Does something that a person does.
     fn act(&mut self) {
         match self.random.below(8) {
             0..=2 if !self.stashed => self.write(),
@@ -130,12 +130,12 @@ impl<'p> Person<'p> {
     }
 }
 
-/// A file of which each landing changes a line of its own, far from the others.
+/// Returns the text of a file in which each landing changes its own line, far from the others.
 fn slots(count: usize) -> String {
     (0..count).map(|n| format!("slot {n}: open\n{}", "-\n".repeat(6))).collect()
 }
 
-/// Lands one run, and goes on with it for as long as it is blocked.
+/// Lands one run, and resumes it as long as it is blocked.
 fn land(project: &Project, file: &Path, n: usize) {
     let input = format!("n={n}");
     let args = ["run", file.to_str().expect("text"), "--input", &input, "--json"];
@@ -154,7 +154,7 @@ fn land(project: &Project, file: &Path, n: usize) {
 }
 
 #[test]
-fn e01_a_person_who_uses_git_beside_sixty_landings_loses_nothing_and_undoes_nothing() {
+fn e01_a_persons_git_during_sixty_landings_loses_and_undoes_nothing() {
     let count = nightly(60, 240);
     let project = Project::new();
     project.commit("slots.txt", &slots(count));

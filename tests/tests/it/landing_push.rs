@@ -1,4 +1,4 @@
-//! Landing with `push`: the remote decides, nobody's commits are overwritten, and the local branch follows.
+//! Landing with `push`: the remote decides, no commit is overwritten, and the local branch follows.
 
 use std::fs;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ impl Team {
         Team { project, remote, colleague }
     }
 
-    /// Has the colleague push a file; the commit.
+    /// Lets the colleague push a file, and returns the commit.
     fn colleague_pushes(&self, name: &str) -> String {
         git(&self.colleague, ["pull", "--quiet", "--rebase"]);
         fs::write(self.colleague.join(name), "theirs\n").expect("a file");
@@ -45,7 +45,7 @@ impl Team {
         try_git(&self.remote, ["cat-file", "-e", &format!("main:{path}")]).status.success()
     }
 
-    /// Remote, local branch and checkout are at one commit, and the checkout is clean.
+    /// Asserts that remote, local branch and checkout are at one commit, and that the checkout is clean.
     #[track_caller]
     fn assert_in_step(&self) {
         assert_eq!(self.at_remote("main"), self.project.git(["rev-parse", "main"]));
@@ -63,7 +63,7 @@ fn e01_a_colleagues_commit_that_was_only_fetched_stays_on_the_remote() {
     assert!(team.remote_holds("theirs.txt"), "the colleague's commit was removed from the remote");
     assert!(team.remote_holds(&format!("{run}.txt")));
     team.assert_in_step();
-    // One that nobody here has even fetched.
+    // A commit that has not even been fetched here.
     team.colleague_pushes("more.txt");
     let run = team.project.run(&lands(&team.project, "again", "{into: main, push: origin}"), 0);
     assert!(team.remote_holds("more.txt") && team.remote_holds(&format!("{run}.txt")));
@@ -73,7 +73,7 @@ fn e01_a_colleagues_commit_that_was_only_fetched_stays_on_the_remote() {
 }
 
 #[test]
-fn push_takes_along_what_only_the_local_branch_has() {
+fn push_includes_commits_that_only_the_local_branch_has() {
     let team = Team::new();
     team.project.commit("mine.txt", "not pushed yet\n");
     team.project.run(&lands(&team.project, "lands", "{into: main, push: origin}"), 0);
@@ -149,7 +149,7 @@ fn push_to_a_remote_that_cannot_be_reached() {
 }
 
 #[test]
-fn push_that_the_remote_refuses_is_told_and_moves_nothing_where_it_is_required() {
+fn a_refused_push_is_reported_and_moves_nothing_if_it_is_required() {
     let team = Team::new();
     let hook = team.remote.join("hooks/pre-receive");
     fs::write(&hook, "#!/bin/sh\necho no entry >&2; exit 1\n").expect("a hook");

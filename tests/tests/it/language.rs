@@ -1,4 +1,4 @@
-//! Conditions, templates, checks, retries and rework: each key of a step, acted on by the real program.
+//! Conditions, templates, checks, retries and rework: each key of a step, run by the real program.
 
 use serde_json::{Value, json};
 use sprag_tests::Sandbox;
@@ -74,7 +74,7 @@ fn p18_a_name_that_cannot_be_there_is_refused_at_load() {
 }
 
 #[test]
-fn templates_know_what_became_of_the_steps_before() {
+fn templates_can_use_the_results_of_earlier_steps() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "names",
@@ -258,7 +258,7 @@ steps:
 }
 
 #[test]
-fn c07_a_failed_need_resolves_what_depends_on_it() {
+fn c07_a_failed_need_settles_its_dependents() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "policy",
@@ -280,7 +280,7 @@ steps:
 }
 
 #[test]
-fn shells_folders_and_variables_are_as_told() {
+fn shells_folders_and_variables_are_as_declared() {
     let sandbox = Sandbox::new();
     std::fs::create_dir_all(sandbox.path("sub/deep")).expect("a folder");
     sandbox.yaml(

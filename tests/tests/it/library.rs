@@ -1,4 +1,4 @@
-//! The `sprag` crate inside a program.
+//! The `sprag` crate embedded in a program.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ impl Drop for Dropped {
     }
 }
 
-/// A handler that says when it began and when it was dropped, and never ends.
+/// Returns a handler that reports its start and its drop, and never ends.
 fn endless(
     began: &Arc<Notify>,
     dropped: &Arc<Notify>,
@@ -65,7 +65,7 @@ fn endless(
 type EndlessFuture = std::pin::Pin<Box<dyn Future<Output = Result<Value, HandlerError>> + Send>>;
 
 #[tokio::test]
-async fn handlers_get_what_they_are_called_with_and_return_outputs() {
+async fn handlers_get_their_input_and_return_outputs() {
     let sandbox = Sandbox::new();
     let engine = Engine::sqlite(sandbox.data())
         .handler("sum", |ctx: Context, with: Value| async move {
@@ -221,7 +221,7 @@ async fn the_stream_of_events_has_no_gap() {
 }
 
 #[tokio::test]
-async fn a_shutdown_finishes_what_goes_on_and_the_next_engine_goes_on() {
+async fn a_shutdown_finishes_running_steps_and_the_next_engine_continues() {
     let sandbox = Sandbox::new();
     let (began, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let calls = Arc::new(Mutex::new(Vec::new()));

@@ -1,4 +1,4 @@
-//! `sprag logs` shows what was printed, or says why there is nothing.
+//! `sprag logs` shows the log, or says why there is none.
 
 use sprag_testkit::Postgres;
 use sprag_tests::{Host, Sandbox, Signal, until, until_some};
@@ -60,13 +60,13 @@ fn a_step_without_a_log_says_why() {
         told.stderr
     };
     assert!(why("silent").contains("silent has printed nothing"));
-    assert!(why("no").contains("no was skipped before it began"));
+    assert!(why("no").contains("no was skipped before it started"));
     assert!(why("call").contains("call is run "));
     assert!(why("ask").contains("ask prints nothing"));
-    assert!(why("after").contains("after has not begun: it waits for ask (running)"));
+    assert!(why("after").contains("after has not started: it waits for ask (running)"));
     let all = sandbox.sprag(["logs", &run]).expect(0);
     assert!(
-        all.stderr.contains("silent has printed nothing") && all.stderr.contains("after has not begun"),
+        all.stderr.contains("silent has printed nothing") && all.stderr.contains("after has not started"),
         "{all:?}"
     );
     let deleted = sandbox.run(&["child.yaml"], 0);

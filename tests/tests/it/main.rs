@@ -1,4 +1,4 @@
-//! Sprag as its users have it: the real program. One test program for all: it is built and linked once.
+//! End-to-end tests of the real program. All tests are one program, so it is built and linked once.
 
 mod again;
 mod bad_input;

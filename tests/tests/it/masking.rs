@@ -1,4 +1,4 @@
-//! Secrets leave no trace in what Sprag keeps or shows: logs, outputs, feedback, journal, events and the API.
+//! Secrets appear nowhere in stored or shown data: logs, outputs, feedback, journal, events and the API.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ steps:
     on_fail: continue
 "#;
 
-/// Files below a folder that hold this text, as a database or a log would write it.
+/// Returns the files below a folder that contain this text, as a database or a log would write it.
 fn holding(folder: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -104,7 +104,7 @@ fn e06_webhooks_streams_and_endpoints_tell_no_secret() {
 
 /// Steps need the files that are handed on as they are. One that holds a secret is not served.
 #[test]
-fn e06_a_file_with_a_secret_is_handed_on_and_not_served() {
+fn e06_a_file_with_a_secret_is_passed_on_and_not_served() {
     const KEY: &str = "k3y-0f-th3-api";
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);

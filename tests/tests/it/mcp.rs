@@ -1,11 +1,11 @@
-//! Agents over the Model Context Protocol, driven by the official client, which we did not write.
+//! Agents over the Model Context Protocol, driven by the official client, which is independent of this project.
 
 use std::process::Command;
 use std::time::Duration;
 
 use sprag_tests::{Sandbox, Server, python};
 
-/// Runs the client script to its end, which must be a good one.
+/// Runs the client script to its end, which must be a success.
 fn drive(sandbox: &Sandbox, arguments: &[&str]) {
     drive_with(sandbox, arguments, "")
 }

@@ -1,4 +1,4 @@
-//! What a step hands on: files, what it printed, and what becomes of it when that is not to be had.
+//! Outputs of a step: files and standard output, and the failure if one is missing.
 
 use std::path::Path;
 
@@ -40,7 +40,7 @@ steps:
 }
 
 #[test]
-fn an_output_that_is_not_to_be_had_fails_the_step() {
+fn an_output_that_cannot_be_read_fails_the_step() {
     let sandbox = Sandbox::new();
     let wrong = [
         ("run: echo oops\noutputs: { x: { stdout: json } }", "not JSON"),
@@ -65,7 +65,7 @@ fn an_output_that_is_not_to_be_had_fails_the_step() {
 }
 
 #[test]
-fn an_output_of_the_largest_size_is_handed_on() {
+fn an_output_of_the_largest_size_is_passed_on() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "large",
@@ -87,7 +87,7 @@ steps:
     assert!(told.contains("pass it in a file"), "{told}");
 }
 
-/// A step with this many outputs of a million bytes each.
+/// Returns a step with this many outputs of a million bytes each.
 fn handing_on_millions(id: &str, outputs: usize) -> String {
     let outputs: Vec<String> = (0..outputs).map(|n| format!("o{n}: {{ file: f, as: text }}")).collect();
     format!(
@@ -107,13 +107,13 @@ fn e03_the_outputs_of_a_step_have_a_bound_together() {
     let run = sandbox.run(&["more.yaml"], 100);
     let told = sandbox.sprag(["status", &run]).expect(0).stdout;
     assert!(
-        told.contains("the outputs up to `o4` have more than 4194304 bytes: hand on files instead"),
+        told.contains("the outputs up to `o4` have more than 4194304 bytes: pass on files instead"),
         "{told}"
     );
 }
 
 #[test]
-fn e03_what_the_texts_of_a_step_name_has_a_bound_together() {
+fn e03_the_values_that_a_step_uses_have_a_bound_together() {
     let sandbox = Sandbox::new();
     let ids = ["a", "b", "c", "d", "e"];
     let make: String = ids.iter().map(|id| handing_on_millions(id, 4)).collect();
@@ -141,7 +141,7 @@ fn an_output_that_is_missing_is_worth_another_try() {
 }
 
 #[test]
-fn an_attempt_hands_on_its_own_files() {
+fn an_attempt_passes_on_only_its_own_files() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "attempts",
@@ -160,7 +160,7 @@ steps:
 }
 
 #[test]
-fn p16_runs_with_equal_names_never_mix_what_they_hand_on() {
+fn p16_runs_with_equal_names_never_mix_their_outputs() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "same",
@@ -201,7 +201,7 @@ steps:
     }
 }
 
-/// What the files under a folder hold.
+/// Returns the contents of the files under a folder.
 fn files_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let read = |path: std::path::PathBuf| match path.is_dir() {

@@ -1,4 +1,4 @@
-//! Items of a fan-out that have a worktree each: they begin with their own files, whatever happens to the run.
+//! Items of a fan-out with a worktree each: they start with their own files, whatever happens to the run.
 
 use sprag_tests::Project;
 

@@ -1,4 +1,4 @@
-//! Who owns an execution: before hand-off, after it, and when its owner is gone.
+//! The owner of an execution: before hand-off, after it, and after the owner's death.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,7 +89,7 @@ fn o05_a_cancel_that_races_hand_off_has_one_outcome() {
 }
 
 #[test]
-fn o06_every_worker_is_told_of_an_execution_and_one_runs_it() {
+fn o06_an_execution_announced_to_every_worker_runs_once() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("one", &[("a", "run: echo $SPRAG_RUN_ID >> ran")]);
     let workers: Vec<_> = (0..6).map(|_| sandbox.start(["worker"])).collect();
@@ -117,7 +117,7 @@ fn o06_every_worker_is_told_of_an_execution_and_one_runs_it() {
     }
 }
 
-/// A worker in this test, of which a process says that it is dead or alive.
+/// Registers a worker of this test with a process identity that is dead or alive.
 async fn register(store: &Store, process: String) -> Claimer {
     let id: Id = store.new_id();
     let queues: Vec<Arc<str>> = vec!["default".into()];
@@ -138,7 +138,7 @@ fn alive() -> String {
     sprag_process::current().expect("this process").to_string()
 }
 
-/// A process that had this one's number, some other time.
+/// Returns the identity of a dead process that had this one's pid.
 fn dead() -> String {
     let mut id = sprag_process::current().expect("this process");
     id.start_time_ticks += 1;
@@ -304,7 +304,7 @@ fn o09_resume_takes_a_detached_run_from_a_dead_worker_at_once() {
 }
 
 #[test]
-fn o09_of_several_that_resume_at_once_each_attempt_runs_once() {
+fn o09_concurrent_resumes_run_each_attempt_once() {
     let sandbox = Sandbox::new();
     let trace = "run: echo $SPRAG_STEP_ID $SPRAG_ATTEMPT >> ledger";
     sandbox.pipeline("three", &[("a", trace), ("b", SECOND_TIME), ("c", trace)]);
@@ -337,7 +337,7 @@ fn o04_cancelled_by_another_process_a_run_ends_with_130() {
 }
 
 #[test]
-fn o12_a_queue_that_nobody_serves_is_told_of() {
+fn o12_a_queue_without_workers_is_reported() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("gpu", &[("a", "queue: gpu\nrun: echo ran >> ran")]);
     let run = sandbox.detach(&sandbox.path("gpu.yaml"));
@@ -357,7 +357,7 @@ fn o12_a_queue_that_nobody_serves_is_told_of() {
 }
 
 #[test]
-fn o12_a_worker_that_is_asked_to_stop_finishes_what_it_has() {
+fn o12_a_worker_that_is_asked_to_stop_finishes_its_steps() {
     let sandbox = Sandbox::new();
     sandbox.pipeline(
         "gate",

@@ -11,7 +11,7 @@ fn five_steps(sandbox: &Sandbox) {
     sandbox.pipeline("five", &[("s1", TRACE), ("s2", TRACE), ("s3", TRACE), ("s4", TRACE), ("s5", TRACE)]);
 }
 
-/// What each run's steps wrote, in order.
+/// Returns the lines that each run's steps wrote, in order.
 fn ledger(sandbox: &Sandbox) -> BTreeMap<String, Vec<String>> {
     let mut runs: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in sandbox.lines("ledger") {
@@ -27,7 +27,7 @@ fn finish(processes: Vec<Started>) {
     }
 }
 
-/// Each run's steps once and in order, one end each, and no gap in the whole journal.
+/// Asserts that each run's steps ran once and in order, with one end each, and that the journal has no gap.
 fn check_five(sandbox: &Sandbox, runs: usize) {
     let ledger = ledger(sandbox);
     assert_eq!(ledger.len(), runs);
@@ -86,7 +86,7 @@ fn a_hundred_runs_share_one_file() {
 }
 
 #[test]
-fn c03_what_is_more_urgent_is_claimed_first() {
+fn c03_a_higher_priority_is_claimed_first() {
     let sandbox = Sandbox::new();
     for (name, priority) in [("low", -1), ("middle", 0), ("high", 7)] {
         sandbox.pipeline(name, &[("a", &format!("priority: {priority}\nrun: echo {name} >> ran"))]);

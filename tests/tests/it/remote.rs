@@ -1,4 +1,4 @@
-//! Workers that claim over HTTP, with no database: the same ownership, and a network in between.
+//! Workers over HTTP, without a database: the same ownership, with a network in between.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,12 +29,12 @@ impl Scene {
         format!("http://{}", self.server.addr)
     }
 
-    /// A worker that knows nothing but an address and a token.
+    /// Starts a worker that has only an address and a token.
     pub(crate) fn worker(&self, url: &str, more: &[&str]) -> Started {
         self.worker_of(&self.server, url, more)
     }
 
-    /// A worker in this scene's folder that shows the token of this server.
+    /// Starts a worker in this scene's folder with the token of this server.
     pub(crate) fn worker_of(&self, server: &Server, url: &str, more: &[&str]) -> Started {
         let mut command = self.sandbox.command(["worker", "--server", url].iter().chain(more));
         command.env("SPRAG_DATA", self.sandbox.path("elsewhere")).env("SPRAG_TOKEN", &server.token);
@@ -58,7 +58,7 @@ impl Drop for Scene {
     }
 }
 
-/// A worker in this test.
+/// Returns a worker that this test plays.
 fn by_hand(scene: &Scene, key: char) -> HandWorker<'_> {
     HandWorker::new(&scene.server, key)
 }
@@ -68,7 +68,7 @@ fn completed() -> Value {
 }
 
 #[test]
-fn o01_what_a_worker_did_not_receive_is_refused() {
+fn o01_a_report_of_an_unreceived_execution_is_refused() {
     let scene = Scene::new();
     scene.sandbox.pipeline("one", &[("a", "run: 'true'")]);
     let run = scene.detach("one");
@@ -134,7 +134,7 @@ fn o06_the_same_claim_gets_the_same_and_a_claimer_that_goes_away_loses_nothing()
         });
         let run = scene.detach("one");
         leaves.join().expect("it leaves");
-        // It went back at once; or the answer was on its way, and whoever comes again with the same nonce gets it.
+        // It was released at once; or the answer was on its way, and a repeated claim with the same nonce gets it.
         let other = by_hand(&scene, 'b');
         let (who, lease) =
             within(Duration::from_secs(2), || other.claim(now_ms() as i64).map(|lease| (&other, lease)))
@@ -208,7 +208,7 @@ fn o05_a_cancel_that_races_hand_off_has_one_outcome() {
 }
 
 #[test]
-fn o08_o09_a_worker_that_is_killed_is_replaced_and_what_it_says_late_is_refused() {
+fn o08_o09_a_killed_worker_is_replaced_and_its_late_report_is_refused() {
     let scene = Scene::new();
     scene.sandbox.pipeline("one", &[("a", SECOND_TIME)]);
     let run = scene.detach("one");
@@ -231,7 +231,7 @@ fn o08_o09_a_worker_that_is_killed_is_replaced_and_what_it_says_late_is_refused(
 }
 
 #[test]
-fn o12_a_worker_that_is_asked_to_stop_finishes_what_it_has() {
+fn o12_a_worker_that_is_asked_to_stop_finishes_its_steps() {
     let scene = Scene::new();
     let steps = [
         ("a", "run: echo in >> ran; until [ -e go ]; do sleep 0.1; done; echo out >> ran"),
@@ -364,7 +364,7 @@ fn a_server_that_is_killed_and_comes_back_takes_the_result() {
     worker.finish().expect(0);
 }
 
-/// The server is the one process of the sandbox that serves.
+/// Returns the pid of the sandbox's server.
 fn sandbox_server_pid(sandbox: &Sandbox) -> i32 {
     let all = sprag_tests::carrying("SPRAG_DATA", &sandbox.data().to_string_lossy());
     let serves = |pid: &i32| sprag_tests::command_line(*pid).iter().any(|word| word == "serve");
@@ -394,7 +394,7 @@ fn a_log_is_whole_and_in_order_after_cuts() {
 }
 
 #[test]
-fn a_wrong_token_a_wrong_scope_and_a_strange_server_are_told() {
+fn a_wrong_token_a_wrong_scope_and_a_foreign_server_are_reported() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);
     let url = format!("http://{}", server.addr);
@@ -435,7 +435,7 @@ fn a_wrong_token_a_wrong_scope_and_a_strange_server_are_told() {
 }
 
 #[test]
-fn secrets_are_the_workers_own_its_token_is_nobodys_and_a_missing_repository_is_told() {
+fn a_remote_workers_secrets_token_and_missing_repository() {
     let scene = Scene::new();
     let steps = "  - id: a\n    secrets: [PASSWORD]\n    run: echo $PASSWORD; echo token=$SPRAG_TOKEN.\n";
     scene.sandbox.yaml("secret", &format!("name: secret\nsteps:\n{steps}"));

@@ -1,4 +1,4 @@
-//! What steps of a worker elsewhere print: it arrives whole, or is told of and kept; and the worker's folder does not grow
+//! Logs of remote workers: they arrive complete, or are reported and kept; and the worker's folder does not grow
 //! for ever.
 
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use crate::remote::Scene;
 /// A log of some megabytes.
 const LOUD: &str = "run: seq -f 'a line of a log that is long enough to count %.0f' 1 40000";
 
-/// The folder of the worker elsewhere.
+/// Returns the folder of the remote worker.
 fn folder(sandbox: &Sandbox) -> PathBuf {
     sandbox.path("elsewhere").join("remote")
 }
 
-/// The logs that the worker still has.
+/// Returns the logs that the worker still has.
 fn kept(sandbox: &Sandbox) -> Vec<PathBuf> {
     let runs = std::fs::read_dir(folder(sandbox).join("runs")).into_iter().flatten().flatten();
     let files = runs.flat_map(|run| std::fs::read_dir(run.path()).into_iter().flatten().flatten());
@@ -26,12 +26,12 @@ fn kept(sandbox: &Sandbox) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The number of lines that `sprag logs` prints.
+/// Returns the number of lines that `sprag logs` prints.
 fn lines(sandbox: &Sandbox, run: &str) -> usize {
     sandbox.sprag(["logs", run, "a"]).expect(0).stdout.lines().count()
 }
 
-/// A way to the server on which a log of [`LOUD`] takes minutes.
+/// Returns a proxy to the server through which a log of [`LOUD`] takes minutes.
 fn slow(scene: &Scene) -> Proxy {
     let proxy = Proxy::to(scene.server.addr);
     proxy.delay(Duration::from_millis(150));
@@ -44,7 +44,7 @@ fn stop(worker: Started) -> String {
 }
 
 #[test]
-fn e16_f1_a_log_that_arrives_late_is_told_of_kept_and_whole_in_the_end() {
+fn e16_f1_a_late_log_is_reported_kept_and_finally_complete() {
     let scene = Scene::new();
     let sandbox = &scene.sandbox;
     sandbox.pipeline("loud", &[("a", LOUD)]);
@@ -157,13 +157,13 @@ fn e16_f1_a_worker_that_leaves_says_which_logs_it_has_not_sent() {
     assert_eq!(kept(sandbox).len(), 1);
 }
 
-/// A run that the server does not know, as it is told of: the folder's name.
+/// Returns the folder name of a run that the server does not know.
 fn unknown_run(no: u64) -> String {
     sprag_lifecycle::RunId::from_i64(1_000_000 + no as i64).to_string()
 }
 
 #[test]
-fn f4_every_folder_is_tidied_and_what_a_forgotten_run_handed_on_goes_with_it() {
+fn f4_every_folder_is_cleaned_up_with_the_output_files_of_deleted_runs() {
     let scene = Scene::new();
     let sandbox = &scene.sandbox;
     let file = "outputs: { out: out.txt }\nrun: echo made > out.txt";
@@ -197,7 +197,7 @@ fn f4_every_folder_is_tidied_and_what_a_forgotten_run_handed_on_goes_with_it() {
 
 /// The files of one server's runs are none of another's business.
 #[test]
-fn f4_another_server_tidies_nothing_away() {
+fn f4_another_server_deletes_nothing() {
     let (first, second) = (Scene::new(), Scene::new());
     let sandbox = &first.sandbox;
     sandbox.pipeline("makes", &[("a", "outputs: { out: out.txt }\nrun: echo made > out.txt")]);

@@ -1,4 +1,4 @@
-//! `sprag gc`: what ended long ago goes, with its files, and nothing else.
+//! `sprag gc` deletes old runs with their files, and nothing else.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use sprag_store::{Row, RunRow, Store, Table, Topic};
 use sprag_testkit::Postgres;
 use sprag_tests::{Random, Sandbox, Server, now_ms, until};
 
-/// A plan of so many steps, one after the other.
+/// Returns a plan of this many sequential steps.
 fn sequence(steps: usize) -> Arc<Plan> {
     let step = |no: usize| {
         let needs: Vec<StepNo> = no.checked_sub(1).map(|before| before as StepNo).into_iter().collect();
@@ -67,7 +67,7 @@ pub(crate) async fn finished(store: &Store, data: &Path, runs: usize) -> Vec<Run
     made
 }
 
-/// The runs that have a folder.
+/// Returns the runs that have a folder.
 fn folders(data: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(data.join("runs")).expect("a folder");
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -75,7 +75,7 @@ fn folders(data: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn i10_a_run_whose_end_nobody_followed_up_is_forgotten_without_a_server() {
+fn i10_gc_runs_the_effects_of_an_ended_run_without_a_server() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("one", &[("a", "run: 'true'")]);
     let run = sandbox.detach(&sandbox.path("one.yaml"));
@@ -87,7 +87,7 @@ fn i10_a_run_whose_end_nobody_followed_up_is_forgotten_without_a_server() {
 }
 
 #[test]
-fn old_runs_are_forgotten_with_their_logs() {
+fn old_runs_are_deleted_with_their_logs() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("one", &[("a", "run: echo hello")]);
     sandbox.sprag(["run", "one.yaml"]).expect(0);
@@ -111,7 +111,7 @@ fn old_runs_are_forgotten_with_their_logs() {
 }
 
 #[test]
-fn an_age_that_is_none_is_told_with_its_remedy() {
+fn an_invalid_age_is_reported_with_its_remedy() {
     let sandbox = Sandbox::new();
     let told = sandbox.sprag(["gc", "--keep", "soon"]).expect(2);
     assert!(told.stderr.contains("--keep") && told.stderr.contains("30d"), "{}", told.stderr);
@@ -119,7 +119,7 @@ fn an_age_that_is_none_is_told_with_its_remedy() {
 
 /// `gc` once held the write lock for seconds, and each run cost a look at the whole journal.
 #[test]
-fn e12_a_live_writer_gets_in_while_many_runs_are_forgotten() {
+fn e12_a_live_writer_commits_while_many_runs_are_deleted() {
     const RUNS: usize = 3_000;
     const LONGEST_MS: u64 = 1_000;
     let sandbox = Sandbox::new();
@@ -152,7 +152,7 @@ fn e12_a_live_writer_gets_in_while_many_runs_are_forgotten() {
 
 /// One process forgets a pipeline's runs and its plan while another remembers it.
 #[test]
-fn e12_a_server_goes_on_after_another_process_forgot_its_plan() {
+fn e12_a_server_continues_after_another_process_deleted_its_plan() {
     let database = Postgres::shared().database();
     for sandbox in [Sandbox::new(), Sandbox::on(&database.tcp_url)] {
         let server = Server::start(&sandbox, &[]);
@@ -183,7 +183,7 @@ fn e13_a_gc_that_is_killed_at_any_moment_leaks_no_folder() {
     let mut random = Random::new(3);
     let live = runtime.block_on(async {
         let mut new = store.person().new_run(sequence(1));
-        // Reserved, so that nobody claims it with the others.
+        // Reserved, so that no worker claims it with the others.
         new.pin = Some(99);
         let live = new.id;
         store.person().create_run(new).await.expect("a live run");

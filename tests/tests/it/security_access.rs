@@ -1,4 +1,4 @@
-//! Who may call a server at all: tokens, the one in the data directory, proxies, and other users of the machine.
+//! Access to a server: tokens, the one in the data directory, proxies, and other users of the machine.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -25,7 +25,7 @@ fn rustix_uid(uid: u32) -> bool {
 const HELLO: &str = "steps:\n  - id: say\n    run: echo hello\n";
 
 #[test]
-fn e05_every_request_shows_a_token_and_the_data_directory_has_one() {
+fn e05_every_request_needs_a_token_and_the_data_directory_has_one() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     for path in ["/healthz", "/readyz", "/openapi.json"] {
@@ -51,7 +51,7 @@ fn e05_every_request_shows_a_token_and_the_data_directory_has_one() {
     sandbox.sprag(["token", "new", "local"]).expect(2);
     let named = json!({ "name": "local", "scopes": ["read"] });
     server.post("/v1/tokens", &named).problem(409, "refused");
-    // Whoever removes the file has another one after the next start; the former is not known any more.
+    // After the file is removed, the next start creates another token; the old one is unknown.
     drop(server);
     std::fs::remove_file(&path).expect("removed");
     let server = Server::start(&sandbox, &[]);

@@ -1,16 +1,16 @@
-//! What one caller can learn of another, of the server's files and its network: agents, keys, logs, names, hooks.
+//! Information that a caller must not get about other callers, the server's files and its network.
 
 use serde_json::{Value, json};
 use sprag_tests::{HandWorker, Reply, Sandbox, Server, Signal, until};
 
-/// A token with these scopes.
+/// Returns a token with these scopes.
 fn token(sandbox: &Sandbox, name: &str, scopes: &[&str]) -> String {
     let mut args = vec!["token", "new", name, "--json"];
     scopes.iter().for_each(|scope| args.extend(["--scope", scope]));
     sandbox.json(args)["token"].as_str().expect("a token").to_owned()
 }
 
-/// A server with a board `b` of two tasks.
+/// Returns a server with a board `b` of two tasks.
 fn with_board(sandbox: &Sandbox) -> Server {
     let server = Server::start(sandbox, &["--no-worker"]);
     server.post("/v1/boards", &json!({ "name": "b" })).expect(201);
@@ -223,7 +223,7 @@ fn e04_hooks_are_not_sent_to_link_local_or_private_addresses() {
     server.run("steps:\n  - id: a\n    run: 'true'\n");
     until("it is parked", || !server.get(&format!("/v1/hooks/{hook}"))["parked"].is_null());
     let error = server.get(&format!("/v1/hooks/{hook}"))["error"].to_string();
-    assert!(error.contains("link-local") || error.contains("cannot find"), "{error}");
+    assert!(error.contains("link-local") || error.contains("cannot resolve"), "{error}");
     drop(server);
     let server = Server::start(&sandbox, &["--no-worker", "--allow-private-hooks"]);
     add(&server, "http://169.254.169.254/").problem(422, "invalid");

@@ -1,4 +1,4 @@
-//! Pipes, links, devices and endless files in the place of outputs and logs: nobody waits for them, and nothing else is
+//! Pipes, links, devices and endless files in the place of outputs and logs: no process waits for them, and nothing is
 //! read or served through them.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
 }
 
-/// A pipeline of one step `a` that runs this and hands `out` on.
+/// Returns a pipeline of one step `a` that runs this command and has the output `out`.
 fn hands_on(command: &str, output: &str) -> String {
     format!("steps:\n  - id: a\n    run: |\n      {command}\n    outputs: {{ x: {output} }}\n")
 }
@@ -61,7 +61,7 @@ fn e03_an_output_that_is_no_regular_file_fails_its_step_and_nothing_else() {
 /// Pipes where git and Sprag keep their own files: a worktree's link, records of landings, marks of dead processes, the log
 /// of a branch.
 #[test]
-fn e03_a_pipe_among_gits_and_sprags_own_files_blocks_nobody() {
+fn e03_a_pipe_among_gits_and_sprags_own_files_blocks_no_process() {
     let project = Project::new();
     let sandbox = &project.sandbox;
     let repo = project.repo().display().to_string();
@@ -101,7 +101,7 @@ fn e03_a_pipe_among_gits_and_sprags_own_files_blocks_nobody() {
 }
 
 #[test]
-fn e03_what_a_step_puts_in_the_place_of_its_own_log_is_not_waited_for() {
+fn e03_a_step_that_replaces_its_own_log_blocks_no_reader() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     let runs = sandbox.data().join("runs");
@@ -227,7 +227,7 @@ fn e03_a_log_that_a_remote_worker_sends_follows_no_link() {
 }
 
 #[test]
-fn e03_a_project_pipeline_that_is_a_pipe_blocks_nobody() {
+fn e03_a_project_pipeline_that_is_a_pipe_blocks_no_request() {
     let sandbox = Sandbox::new();
     let folder = sandbox.path("project/.sprag/pipelines");
     std::fs::create_dir_all(&folder).expect("a folder");

@@ -1,4 +1,4 @@
-//! The data directory is its user's alone, whatever the umask; steps keep the umask of the user.
+//! Only its user can access the data directory, whatever the umask; steps keep the umask of the user.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
     std::fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o777
 }
 
-/// All that lies below a folder, links not followed; what is in worktrees is the run's own.
+/// Returns all paths below a folder except those in worktrees, without following links.
 fn everything(folder: &Path) -> Vec<PathBuf> {
     let mut found = vec![folder.to_owned()];
     let mut todo = vec![folder.to_owned()];
@@ -37,7 +37,7 @@ fn assert_private(data: &Path) {
     }
 }
 
-/// `sprag` under another umask than the test's.
+/// Returns `sprag` with another umask than the test's.
 fn with_umask(sandbox: &Sandbox, umask: &str, args: &[&str]) -> Command {
     sandbox.command_through(&format!("umask {umask} && exec \"$@\""), args)
 }
@@ -105,7 +105,7 @@ fn e05_an_open_data_directory_is_closed_with_a_message() {
     };
     everything(&data).iter().for_each(|path| open(path));
     let told = sandbox.sprag(["ls"]).expect(0);
-    assert!(told.stderr.contains("other users could look into") && told.stderr.contains("755"), "{told:?}");
+    assert!(told.stderr.contains("other users could read") && told.stderr.contains("755"), "{told:?}");
     assert_private(&data);
     assert!(sandbox.sprag(["logs", &run]).expect(0).stdout.contains("hello"));
     assert!(!sandbox.sprag(["ls"]).expect(0).stderr.contains("other users"), "once");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The texts of all Rust files below a folder.
+/// Collects the texts of all Rust files below a folder.
 fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in std::fs::read_dir(folder).expect("a folder").flatten() {
         let path = entry.path();

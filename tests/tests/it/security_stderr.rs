@@ -1,4 +1,4 @@
-//! A server whose stderr is closed, or is not read, answers its requests and stops when it is told to.
+//! A server whose stderr is closed, or is not read, answers its requests and stops on request.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -10,14 +10,14 @@ use rustix::fs::OFlags;
 use serde_json::json;
 use sprag_tests::{Sandbox, Server, Signal};
 
-/// A pipe with a name, and its reading end.
+/// Creates a named pipe, and returns its reading end.
 fn pipe(path: &Path) -> File {
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
     let flags = OFlags::NONBLOCK.bits() as i32;
     OpenOptions::new().read(true).custom_flags(flags).open(path).expect("a pipe")
 }
 
-/// A server whose stderr is a pipe, and the pipe's reading end.
+/// Returns a server whose stderr is a pipe, and the pipe's reading end.
 fn server(sandbox: &Sandbox) -> (Server, File) {
     let path = sandbox.path("stderr-pipe");
     let reader = pipe(&path);

@@ -1,9 +1,9 @@
-//! Files, expressions and values that were made to harm the server: it refuses them, or fails their step, and goes on.
+//! Hostile files, expressions and values: the server refuses them, or fails their step, and continues.
 
 use serde_json::json;
 use sprag_tests::{Sandbox, Server, peak_mib};
 
-/// Files that aborted a former server, or made it grow without bound.
+/// Returns files that aborted an earlier server, or made it grow without bound.
 fn hostile_files() -> Vec<String> {
     let step = |condition: &str| {
         let step = json!({ "id": "a", "run": "true", "when": condition });
@@ -146,7 +146,7 @@ fn e03_no_schema_ends_or_freezes_the_server() {
 
 /// A step whose texts have killed three processes in a row fails with that reason; others go on.
 #[test]
-fn e03_a_step_that_has_killed_three_processes_is_not_filled_in_again() {
+fn e03_a_step_that_has_killed_three_processes_is_not_rendered_again() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "poison",

@@ -11,7 +11,7 @@ struct Scene {
     project: Project,
     server: Server,
     token: String,
-    /// The kept worktree of somebody else's run.
+    /// The kept worktree of another run.
     kept: PathBuf,
     /// The server's own host, as `GET /v1/workers` tells it.
     host: String,
@@ -41,7 +41,7 @@ impl Scene {
         told["id"].as_str().expect("an id").to_owned()
     }
 
-    /// A worker that claims to be a process of the server's own host.
+    /// Returns a worker that claims to be a process of the server's own host.
     fn liar(&self, key: char) -> HandWorker<'_> {
         let worker = HandWorker::unregistered(&self.server, key, Some(&self.token), "away");
         let process = sprag_process::current().expect("this process").to_string();
@@ -69,7 +69,7 @@ impl Scene {
         run
     }
 
-    /// Has the server and the command line do all they do about ended runs and their files.
+    /// Lets the server and the command line do all their clean-up of ended runs and files.
     fn let_everything_clean_up(&self, runs: &[String]) {
         let sandbox = &self.project.sandbox;
         // What the server does after this run's end comes after what it does for those.
@@ -107,14 +107,14 @@ impl Scene {
     }
 }
 
-/// A new token with the scope `work`.
+/// Returns a new token with the scope `work`.
 fn new_token(project: &Project, name: &str) -> String {
     let made = project.sandbox.sprag(["token", "new", name, "--scope", "work"]).expect(0).stdout;
     made.lines().find(|line| line.starts_with("sprag_")).expect("a token").trim().to_owned()
 }
 
 /// Commits a bare repository into the project: with a filter in its settings, a hook, and a forged mark of Sprag's for
-/// a worktree. Whoever runs git in it runs commands of whoever committed it.
+/// a worktree. Running git in it runs commands of the person who committed it.
 fn plant_bare_repository(project: &Project) {
     let bare = project.repo().join("vendor");
     let pwned = project.sandbox.path("pwned").display().to_string();
@@ -292,7 +292,7 @@ fn e04_a_remote_worker_is_on_no_host_but_its_tokens() {
 }
 
 #[test]
-fn e04_what_a_worker_says_of_its_environment_is_checked() {
+fn e04_the_environment_that_a_worker_reports_is_checked() {
     let scene = Scene::new();
     let run = scene.run_away();
     let worker = scene.liar('a');

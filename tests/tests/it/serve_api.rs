@@ -1,4 +1,4 @@
-//! Every endpoint of `sprag serve`, on its good path and its bad one.
+//! Every endpoint of `sprag serve`, with valid and invalid requests.
 
 use std::collections::BTreeSet;
 use std::sync::Barrier;
@@ -130,13 +130,13 @@ fn l07_a_refused_transition_is_409_with_its_outcome() {
     for verb in ["cancel", "resume", "retry"] {
         server.request("POST", &format!("{NOBODY}/{verb}")).send().problem(404, "not_found");
     }
-    // The refusals are there for whoever asks why.
+    // `explain` shows the refusals.
     let refused = &server.get(&format!("/v1/runs/{run}/explain"))["refused"];
     assert!(refused.as_array().is_some_and(|all| all.len() >= 3), "{refused}");
 }
 
 #[test]
-fn a_version_that_was_seen_is_insisted_on() {
+fn if_match_refuses_a_changed_version() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     let run = server.run(WAITS);
@@ -152,7 +152,7 @@ fn a_version_that_was_seen_is_insisted_on() {
 }
 
 #[test]
-fn runs_go_on_from_where_they_were() {
+fn runs_are_resumed_retried_rewound_and_forked() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     let flag = sandbox.path("flag");
@@ -510,7 +510,7 @@ fn nothing_under_v1_is_open_and_nothing_is_changed_by_a_reader() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told() {
+fn an_address_in_use_is_reported() {
     let sandbox = Sandbox::new();
     let taken = Server::start(&sandbox, &[]);
     let refused = sandbox.sprag(["serve", "--listen", &taken.addr.to_string()]).expect(1);

@@ -1,4 +1,4 @@
-//! Live events: exact resumption, slow readers, logs as they grow.
+//! Live events: exact resumption, slow readers, growing logs.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -101,7 +101,7 @@ fn events_are_filtered() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_is_cut_off_and_can_go_on() {
+fn a_reader_that_does_not_read_is_disconnected_and_can_reconnect() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--idle-timeout", "1s"]);
     // Enough for every buffer between here and there.
@@ -133,7 +133,7 @@ fn a_reader_that_does_not_read_is_cut_off_and_can_go_on() {
         server.until(&more, "completed");
     }
     until("the reader that does not read is cut off", open);
-    // Whoever reads goes on where it was.
+    // A client that reads continues from its position.
     let all = journal(&server, "");
     let seen = read(&server, "after=5", |seen| seen.len() == 500);
     assert_eq!(seen[..], all[5..505]);
@@ -159,7 +159,7 @@ fn streams_end_with_the_server_and_show_that_they_live() {
 }
 
 #[test]
-fn a_log_is_followed_to_its_end_and_from_where_one_was() {
+fn a_log_is_followed_to_its_end_and_from_an_offset() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);
     let yaml = format!(

@@ -1,4 +1,4 @@
-//! Webhooks: signed, in order, each on its own, parked when they do not answer.
+//! Webhooks: signed, in order, independent of each other, parked when they do not answer.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -27,7 +27,7 @@ impl Message {
     }
 }
 
-/// Somebody who listens, and answers as it was told.
+/// A receiver of webhooks that answers as configured.
 pub(crate) struct Listener {
     addr: SocketAddr,
     got: Arc<Mutex<Vec<Message>>>,
@@ -82,7 +82,7 @@ impl Listener {
     }
 }
 
-/// HMAC-SHA256 by another program than ours.
+/// Returns the HMAC-SHA256 as another program computes it.
 fn hmac(secret: &str, text: &str) -> String {
     let mut command = std::process::Command::new("openssl");
     command.args(["dgst", "-sha256", "-hmac", secret]);
@@ -124,12 +124,12 @@ fn messages_are_signed_and_come_in_order() {
 }
 
 #[test]
-fn a_dead_hook_is_parked_and_delays_nobody_and_is_tried_again() {
+fn a_dead_hook_is_parked_delays_no_other_and_can_be_retried() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--hook-tries", "3"]);
     let good = Listener::start(200);
     let broken = Listener::start(500);
-    // Nobody listens there any more.
+    // No process listens there any more.
     let gone = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let add = |url: &str| {
         let made =
@@ -183,7 +183,7 @@ fn of_two_servers_one_delivers_and_the_other_takes_over() {
 }
 
 #[test]
-fn what_cannot_be_a_hook_is_refused() {
+fn an_invalid_hook_is_refused() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &["--no-worker"]);
     for body in [

@@ -1,4 +1,4 @@
-//! Clients that mean no good, or do not know better.
+//! Hostile and broken clients.
 
 use std::io::{Read, Write};
 use std::process::Command;
@@ -37,7 +37,7 @@ fn bodies_that_make_no_sense_are_refused() {
     post("", b"{}").problem(415, "unsupported_media_type");
     let large = serde_json::to_vec(&json!({ "yaml": "x".repeat(20_000) })).expect("JSON");
     post(json, &large).problem(413, "too_large");
-    // A length that nobody sends: refused by what it says.
+    // A length that is never sent: refused by its header.
     let mut stream = connect(server.addr).expect("a connection");
     let head = format!(
         "POST /v1/runs HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: 99999999999\r\n\r\n",
@@ -299,7 +299,7 @@ fn a_page_that_has_its_name_point_here_is_refused() {
 }
 
 #[test]
-fn who_asks_too_often_is_told_when_to_come_back() {
+fn a_rate_limited_caller_is_told_when_to_retry() {
     let sandbox = Sandbox::new();
     let token = |name: &str| {
         let made = sandbox.json(["token", "new", name, "--json"]);
@@ -314,7 +314,7 @@ fn who_asks_too_often_is_told_when_to_come_back() {
     assert!(refused.headers["retry-after"].parse::<u64>().is_ok_and(|seconds| seconds >= 1));
     refused.problem(429, "rate_limited");
     ask(&modest).expect(200);
-    // Whoever guesses tokens is slowed down as well.
+    // A caller that guesses tokens is slowed down as well.
     let guesses: Vec<u16> = (0..60).map(|n| ask(&format!("sprag_{n}")).status).collect();
     assert!(
         guesses.iter().all(|status| matches!(status, 401 | 429)) && guesses.contains(&429),

@@ -1,4 +1,4 @@
-//! A server that is killed in the middle of live runs loses nothing, and its readers go on exactly.
+//! A server that is killed during live runs loses nothing, and its readers resume exactly.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use sprag_tests::{Random, Sandbox, Server, nightly, until};
 
 const STEPS: usize = 4;
 
-/// Each step appends its name to a file of its run.
+/// Returns a pipeline whose steps append their names to a file of the run.
 fn pipeline(sandbox: &Sandbox, nth: usize) -> String {
     let file = sandbox.path(&format!("out-{nth}"));
     let steps: String = (0..STEPS)

@@ -1,4 +1,4 @@
-//! Several processes at work on one run: they share its worktree, and nobody pulls files away from under another.
+//! Several processes that run steps of one run: they share its worktree, and none removes files that another uses.
 
 use std::ffi::OsStr;
 
@@ -15,7 +15,7 @@ fn running(project: &Project, run: &str) -> usize {
 }
 
 #[test]
-fn a_second_process_begins_when_the_setup_is_done_and_both_record_what_they_leave() {
+fn a_second_process_starts_after_the_setup_and_both_record_their_files() {
     let project = Project::new();
     let setup = format!("echo set >> $OUT/setups; {}; echo made > ignored.setup", wait_for("go"));
     let steps = "  - {id: a, needs: [], run: 'cat ignored.setup >> $OUT/seen; echo a > a.txt'}
@@ -87,7 +87,7 @@ fn a_further_try_takes_no_files_from_a_step_of_another_process() {
 }
 
 #[test]
-fn the_process_that_has_the_worktree_is_killed_and_the_other_goes_on() {
+fn a_worktree_owner_is_killed_and_the_other_process_continues() {
     let project = Project::new();
     let steps = format!(
         "  - {{id: a, needs: [], run: 'touch $OUT/a-begun; sleep 300'}}
@@ -102,7 +102,7 @@ fn the_process_that_has_the_worktree_is_killed_and_the_other_goes_on() {
     let guest = project.start(["worker", "--slots", "1"]);
     until("b works", || project.sandbox.path("b-begun").exists());
     owner.kill();
-    // Its owner is dead, and somebody wants its branch: a step of the run still works there.
+    // Its owner is dead, and another run wants its branch: a step of the run still works there.
     let other =
         project.pipeline("other", "environment: {worktree: {branch: wanted}}", "  - {id: a, run: 'true'}");
     let told = project.start([OsStr::new("run"), other.as_os_str()]).finish().expect(100);

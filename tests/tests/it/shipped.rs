@@ -1,4 +1,4 @@
-//! What must not be in the program that ships.
+//! Parts that the shipped program must not contain.
 
 use sprag_lifecycle::mutants;
 use sprag_tests::program;

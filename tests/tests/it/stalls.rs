@@ -1,5 +1,5 @@
-//! A store that cannot be written to for longer than a lease: a lock that is not let go, a disk that is full. No step
-//! ends for it, none runs again, and everything goes on by itself.
+//! A store that cannot be written to for longer than a lease, because of a held lock or a full disk. No step
+//! is stopped for it, none runs again, and everything continues by itself.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +20,7 @@ run: |
   for i in $(seq 2400); do [ -e go ] && break; sleep 0.05; done
   echo end >> ledger";
 
-/// A worker with a short lease that works on a run of one step; the run's id.
+/// Starts a worker with a short lease on a run of one step. Returns it and the run's id.
 fn working(sandbox: &Sandbox) -> (Started, String) {
     sandbox.pipeline("one", &[("a", STEP)]);
     let mut worker = sandbox.command(["worker", "--lease", LEASE]);
@@ -38,8 +38,8 @@ fn assert_ran_once(sandbox: &Sandbox, run: &str) {
     assert_eq!(sandbox.status_word(run), "completed");
 }
 
-/// Looks at everything while a process holds the write lock for longer than the lease: the step goes on, reading does not
-/// wait, and whoever wants to write is told which process is in the way. `holder` is the beginning of how that is named.
+/// Checks everything while a process holds the write lock for longer than the lease: the step continues, reads do not
+/// wait, and a process that wants to write names the blocking one. `holder` is the start of that name.
 fn assert_step_stays(sandbox: &Sandbox, worker: &mut Started, holder: &str) {
     let since_ms = now_ms();
     let waiting = sandbox.start(["run", "one.yaml", "--detach"]);
@@ -61,7 +61,7 @@ fn assert_step_stays(sandbox: &Sandbox, worker: &mut Started, holder: &str) {
     assert_eq!(ended, None, "the step goes on: {:?} {}", sandbox.lines("ledger"), worker.stderr());
 }
 
-/// Has other processes come first after the lock is free: a lease that lapsed meanwhile is not taken away by them.
+/// Lets other processes commit first after the lock is free: they must not take away a lease that expired meanwhile.
 fn assert_not_taken(sandbox: &Sandbox, run: &str) {
     let others: Vec<Started> = (0..3).map(|_| sandbox.start(["worker", "--lease", LEASE])).collect();
     for other in &others {
@@ -130,9 +130,9 @@ con.execute('VACUUM')
     assert_not_taken(&sandbox, &run);
 }
 
-/// A backup only reads, in steps: nobody waits for it, however long it takes, and what it has taken is whole.
+/// A backup only reads, in steps: no process waits for it, however long it takes, and the backup is complete.
 #[test]
-fn e15_a_backup_that_takes_longer_than_the_lease_holds_nobody_up() {
+fn e15_a_backup_longer_than_the_lease_blocks_no_process() {
     let sandbox = Sandbox::new();
     let (mut worker, run) = working(&sandbox);
     let script = "
@@ -235,7 +235,7 @@ fn e15_a_step_that_ends_while_the_disk_is_full_is_reported_when_there_is_room() 
 }
 
 #[test]
-fn e15_a_step_that_goes_on_while_the_disk_is_full_keeps_its_lease() {
+fn e15_a_step_that_runs_while_the_disk_is_full_keeps_its_lease() {
     let sandbox = Sandbox::new();
     let Some(disk) = Disk::mount(&sandbox.data(), "8m") else { return };
     let (mut worker, run) = working(&sandbox);

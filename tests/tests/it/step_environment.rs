@@ -1,4 +1,4 @@
-//! What steps, and the hooks and filters of git, see of the environment of whoever runs them (E06).
+//! The environment that steps, and git's hooks and filters, inherit (E06).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,18 +17,18 @@ const LOOK: &str = r#"env > "$FILE"
           tr '\0' '\n' < /proc/$pid/cmdline >> "$FILE"
         done"#;
 
-/// A step that looks, and writes what it sees to the file `seen-ID`.
+/// Returns a step that writes its environment to the file `seen-ID`.
 fn looking(sandbox: &Sandbox, id: &str, keys: &str) -> String {
     let file = sandbox.path(&format!("seen-{id}"));
     format!("  - id: {id}\n    env: {{ FILE: '{}' }}\n{keys}    run: |\n        {LOOK}\n", file.display())
 }
 
-/// A pipeline of one step `look`.
+/// Returns a pipeline of one step `look`.
 fn pipeline(sandbox: &Sandbox, head: &str, keys: &str) -> PathBuf {
     sandbox.yaml("look", &format!("name: look\n{head}steps:\n{}", looking(sandbox, "look", keys)))
 }
 
-/// The variables in a list of `NAME=value` lines.
+/// Returns the variables in a list of `NAME=value` lines.
 fn names(text: &str) -> Vec<&str> {
     let is_name =
         |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -110,7 +110,7 @@ fn e06_credentials_are_in_no_process_of_a_worker_for_a_server() {
 }
 
 #[test]
-fn e06_a_foreground_run_inherits_what_is_no_other_steps_secret() {
+fn e06_a_foreground_run_does_not_inherit_secrets_of_other_steps() {
     let sandbox = Sandbox::new();
     let given = looking(&sandbox, "given", "    secrets: [DEPLOY_KEY]\n");
     let (other, nephew) = (looking(&sandbox, "other", ""), looking(&sandbox, "nephew", ""));

@@ -1,4 +1,4 @@
-//! Work that is claimed from outside: by agents, scripts, people.
+//! Tasks: work that agents, scripts and people claim.
 
 use serde_json::{Value, json};
 use sprag_tests::{Sandbox, until, until_some};
@@ -19,7 +19,7 @@ steps:
     run: echo {{ steps.review.outputs.verdict }} {{ steps.review.outputs.score }} >> used
 "#;
 
-/// A sandbox with a run that waits for a review, and who works on the rest of it.
+/// Returns a sandbox with a run that waits for a review, the run's id, and a worker.
 fn reviewed() -> (Sandbox, String, sprag_tests::Started) {
     let sandbox = Sandbox::new();
     sandbox.yaml("review", REVIEW);
@@ -102,10 +102,10 @@ fn c06_only_the_holder_of_a_task_reports_and_only_once() {
     let task = claim(&sandbox);
     let refused = |args: &[&str]| {
         let told = sandbox.sprag(["task"].iter().chain(args)).expect(1);
-        let (lost, reported) = ("no longer yours", "was reported as completed before");
+        let (lost, reported) = ("no longer yours", "has already been reported as completed");
         assert!(told.stderr.contains(lost) || told.stderr.contains(reported), "{told:?}");
     };
-    // Nobody can make one up: not with another fence, not without the store's signature.
+    // A token cannot be forged: not with another fence, not without the store's signature.
     let parts: Vec<&str> = token(&task).split('.').collect();
     let forged = [parts[0], parts[1], parts[2], "7", parts[4]].join(".");
     for token in [&forged, &parts[..4].join(".")] {
@@ -142,7 +142,7 @@ fn c06_a_claim_that_lapsed_is_refused() {
 }
 
 #[test]
-fn a_task_of_a_cancelled_run_is_told_so() {
+fn the_holder_of_a_task_learns_that_its_run_was_cancelled() {
     let (sandbox, run, running) = reviewed();
     let task = claim(&sandbox);
     sandbox.sprag(["cancel", &run]).expect(0);
@@ -175,7 +175,7 @@ fn c01_items_of_a_fan_out_are_tasks_of_their_own() {
 }
 
 #[test]
-fn a_run_that_was_left_to_workers_goes_on_after_an_answer_although_somebody_claimed_tasks() {
+fn a_detached_run_continues_after_an_answer_although_its_tasks_are_claimed() {
     let sandbox = Sandbox::new();
     sandbox.yaml(
         "both",
@@ -185,7 +185,7 @@ fn a_run_that_was_left_to_workers_goes_on_after_an_answer_although_somebody_clai
     let task = sandbox.json(["task", "claim", "--json"]);
     sandbox.sprag(["task", "done", token(&task)]).expect(0);
     sandbox.until_step(&run, "ask", "running");
-    // Whoever claims tasks works on nothing else: this process goes on.
+    // A claimer of tasks runs no steps: this process continues the run.
     sandbox.sprag(["approve", &run]).expect(0);
     assert_eq!(sandbox.lines("ran"), ["last"]);
 }

@@ -10,7 +10,7 @@ const YAML: &str = "name: hello\nsteps:\n  - id: say\n    run: echo hello\n";
 /// The number of entries in the journal, asked without Sprag.
 type Count<'a> = &'a dyn Fn() -> i64;
 
-/// What a server must do once the schema is newer than it knows.
+/// Asserts how a server behaves once the schema is newer than it knows.
 fn stops(sandbox: &Sandbox, raise: &dyn Fn(), entries: Count<'_>) {
     let server = Server::start(sandbox, &[]);
     let before = server.run(YAML);

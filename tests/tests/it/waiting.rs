@@ -1,4 +1,4 @@
-//! Whoever waits for a run ends, or says within a second what it waits for.
+//! A command that waits for a run ends, or prints within a second what it waits for.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn e02_sprag_run_does_the_steps_of_every_queue() {
 }
 
 #[test]
-fn e02_a_queue_that_is_held_or_full_is_told_of() {
+fn e02_a_run_says_that_its_queue_is_held_or_full() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("queued", &[("a", "queue: batch\nrun: echo a >> ran")]);
     sandbox.sprag(["queue", "hold", "batch"]).expect(0);
@@ -111,7 +111,7 @@ fn until_expired(since_ms: u64) {
 }
 
 #[test]
-fn e02_wait_says_that_nobody_goes_on_with_a_run_whose_question_has_expired() {
+fn e02_wait_says_that_no_process_continues_a_run_whose_question_has_expired() {
     let sandbox = Sandbox::new();
     sandbox.yaml("expires", EXPIRES);
     let since_ms = now_ms();
@@ -126,7 +126,7 @@ fn e02_wait_says_that_nobody_goes_on_with_a_run_whose_question_has_expired() {
 }
 
 #[test]
-fn e02_resume_goes_on_with_a_run_whose_question_has_expired() {
+fn e02_resume_continues_a_run_whose_question_has_expired() {
     let sandbox = Sandbox::new();
     sandbox.yaml("expires", EXPIRES);
     let since_ms = now_ms();
@@ -144,7 +144,7 @@ fn e02_resume_goes_on_with_a_run_whose_question_has_expired() {
 }
 
 #[test]
-fn e02_a_question_in_a_child_expires_for_whoever_waits() {
+fn e02_a_waiting_process_expires_a_question_in_a_child() {
     let sandbox = Sandbox::new();
     sandbox.yaml("child", &EXPIRES.replace(", on_fail: continue", ""));
     sandbox.yaml("parent", "steps:\n  - { id: call, pipeline: { file: child.yaml } }\n");
@@ -217,7 +217,7 @@ fn e02_wait_says_that_a_runs_process_is_gone() {
     other.finish().expect(0);
 }
 
-/// What a process has had written, in calls.
+/// Returns the number of write calls of a process.
 fn writes_of(process: &Started) -> Option<u64> {
     let told = std::fs::read_to_string(format!("/proc/{}/io", process.pid())).ok()?;
     told.lines().find_map(|line| line.strip_prefix("syscw: ")?.trim().parse().ok())

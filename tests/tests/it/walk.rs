@@ -1,4 +1,4 @@
-//! The walk over a pipeline's steps, as the journal and the steps' own traces tell of it.
+//! The walk over a pipeline's steps, checked by the journal and by the steps' own traces.
 
 use sprag_tests::{Journal, Sandbox, now_ms, until, until_some};
 
@@ -30,7 +30,7 @@ fn p01_the_next_step_is_readied_by_the_end_of_the_one_before() {
 }
 
 #[test]
-fn p02_nothing_changes_behind_a_step_that_goes_on() {
+fn p02_no_later_step_changes_while_a_step_runs() {
     let sandbox = Sandbox::new();
     sandbox.pipeline(
         "gate",
@@ -116,7 +116,7 @@ fn p10_the_journal_has_one_entry_for_each_applied_transition() {
 }
 
 #[test]
-fn p11_only_what_runs_is_completed_and_only_by_its_owner() {
+fn p11_only_the_owner_completes_an_execution_and_only_while_it_runs() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("five", &[("a", "run: 'true'"), ("b", "run: 'true'"), ("c", "run: 'true'")]);
     let (_, journal) = run(&sandbox, "five", 0);
@@ -151,7 +151,7 @@ fn p12_a_later_step_of_the_same_queue_waits_for_its_predecessors() {
 }
 
 #[test]
-fn p15_an_ended_run_goes_on_only_by_an_explicit_word() {
+fn p15_an_ended_run_continues_only_on_an_explicit_command() {
     let sandbox = Sandbox::new();
     sandbox.pipeline("bad", &[("a", "run: 'true'"), ("b", "run: '[ -e mended ]'")]);
     let (id, _) = run(&sandbox, "bad", 100);
@@ -246,7 +246,7 @@ fn a_timeout_ends_the_whole_tree() {
 }
 
 #[test]
-fn a_graph_runs_beside_and_joins() {
+fn parallel_steps_of_a_graph_join() {
     let sandbox = Sandbox::new();
     let meet =
         |me: &str, other: &str| format!("needs: [a]\nrun: echo > {me}; until [ -e {other} ]; do :; done");
@@ -315,7 +315,7 @@ fn rework_sends_an_earlier_step_back_at_most_so_often() {
 }
 
 #[test]
-fn a_group_lets_only_so_many_runs_live() {
+fn a_group_limits_its_live_runs() {
     let sandbox = Sandbox::new();
     let text = "name: one\nconcurrency: { group: only }\nsteps:\n  - id: a\n    run: |\n      echo in >> ran\n      until [ -e go ]; do :; done\n      echo out >> ran\n";
     sandbox.write("one.yaml", text);

@@ -1,5 +1,5 @@
-//! Worktrees when things go wrong: kill -9, full disks, files that cannot be deleted, processes that go on.
-//! No work is lost, nobody else is blocked, and what is left is taken back.
+//! Worktrees under failures: kill -9, full disks, files that cannot be deleted, processes that keep running.
+//! No work is lost, no other run is blocked, and leftovers are reclaimed.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ fn w14_a_full_disk_fails_cleanly_and_the_next_run_repairs() {
 }
 
 #[test]
-fn w15_what_was_not_committed_is_saved() {
+fn w15_uncommitted_work_is_saved() {
     for (name, end, code) in [("done", "true", 0), ("failed", "exit 3", 100)] {
         let project = Project::new();
         let work = "echo changed > shared.txt; echo new > new.txt; echo no > ignored.txt; git add new.txt";
@@ -148,7 +148,7 @@ fn w15_commits_that_nothing_else_holds_keep_their_branch() {
 }
 
 #[test]
-fn w17_i23_processes_that_go_on_writing_are_ended_before_the_worktree_goes() {
+fn w17_i23_writing_processes_are_killed_before_the_worktree_is_removed() {
     let project = Project::new();
     let writer = "(trap \"\" TERM; echo $BASHPID > $OUT/pid; while :; do echo x >> out.txt; done) < /dev/null > /dev/null 2>&1 &";
     let steps = format!(
@@ -163,7 +163,7 @@ fn w17_i23_processes_that_go_on_writing_are_ended_before_the_worktree_goes() {
 }
 
 #[test]
-fn w17_processes_of_a_killed_run_are_ended_before_its_worktree_goes() {
+fn w17_processes_of_a_killed_run_are_killed_before_its_worktree_is_removed() {
     let project = Project::new();
     let file = on_branch(&project, "killed", "echo $$ > $OUT/pid; while :; do echo x >> out.txt; done");
     let started = start(&project, &file);
@@ -186,7 +186,7 @@ impl Drop for Immutable {
 }
 
 #[test]
-fn w11_what_cannot_be_deleted_is_shown_and_tried_again() {
+fn w11_an_undeletable_file_is_shown_and_tried_again() {
     let project = Project::new();
     let probe = project.sandbox.write("probe", "");
     let can =

@@ -1,4 +1,4 @@
-//! Many runs on one repository: each in its own worktree, none in another's way, none left over.
+//! Many runs on one repository: each has its own worktree, none disturbs another, and none leaves anything behind.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn finish(started: Vec<Started>) -> usize {
     many
 }
 
-/// Each run had its own files, path and branch.
+/// Asserts that each run had its own files, path and branch.
 fn each_its_own(project: &Project, many: usize) {
     let dir = &project.repo();
     let runs = project.sandbox.json(["ls", "--json", "-n", "1000"]);
@@ -135,7 +135,7 @@ fn w04_all_ways_to_a_repository_are_one() {
     let run = [OsStr::new("run"), file.as_os_str()];
     let started: Vec<Started> = ways.iter().map(|way| project.start_in(way, run)).collect();
     each_its_own(&project, finish(started));
-    // One repository: what the last run left ready is listed once, whoever asks from wherever.
+    // One repository: the worktree that the last run left ready is listed once, from every folder.
     let listed = project.sandbox.json(["env", "ls", "--json"]);
     let mut paths: Vec<&str> =
         listed.as_array().expect("a list").iter().filter_map(|one| one["path"].as_str()).collect();
@@ -150,7 +150,7 @@ fn w04_repositories_do_not_wait_for_each_other() {
     let other = project.repository("other");
     let file = worktrees(&project);
     project.run(&file, 0);
-    // Somebody has the first one's lock, for as long as we like.
+    // A process holds the first one's lock, for as long as the test needs.
     let held = std::fs::File::open(project.repo().join(".git/sprag/lock")).expect("the lock");
     held.lock().expect("it is free");
     let mut waiting = project.start([OsStr::new("run"), file.as_os_str()]);
@@ -221,7 +221,7 @@ fn w08_the_worktree_of_a_failed_or_cancelled_run_goes_and_others_stay() {
 }
 
 #[test]
-fn w10_a_leftover_path_is_not_used_as_it_is() {
+fn w10_a_leftover_path_is_not_reused() {
     let project = Project::new();
     let file = project.pipeline("own", "environment: {worktree: {}}", "  - {id: a, run: 'ls > $OUT/files'}");
     let first = project.run(&file, 0);
@@ -268,7 +268,7 @@ fn w12_a_fan_out_with_environments_of_their_own_beside_three_runs() {
 }
 
 #[test]
-fn w13_log_lines_and_events_tell_run_and_place() {
+fn w13_log_lines_and_events_have_run_and_path() {
     let project = Project::new();
     let file = project.pipeline("own", "environment: {worktree: {}}", "  - {id: a, run: 'exit 3'}");
     let mut command = project.sandbox.command([OsStr::new("run"), file.as_os_str()]);
@@ -303,7 +303,7 @@ fn w13_log_lines_and_events_tell_run_and_place() {
 }
 
 #[test]
-fn w13_events_tell_why_a_worktree_could_not_be_made() {
+fn w13_events_have_the_reason_of_a_failed_worktree() {
     let project = Project::new();
     let head = "environment: {worktree: {base: nowhere}}";
     let run = project.run(&project.pipeline("own", head, "  - {id: a, run: 'true'}"), 100);
@@ -317,7 +317,7 @@ fn w13_events_tell_why_a_worktree_could_not_be_made() {
 }
 
 #[test]
-fn a_worker_tells_its_figures_when_it_stops() {
+fn a_worker_prints_its_figures_when_it_stops() {
     let project = Project::new();
     let file = worktrees(&project);
     for _ in 0..2 {

@@ -45,28 +45,29 @@ pub struct ClaimRequest {
     pub nonce: i64,
 }
 
-/// A wish for a task, as agents and programs send it.
+/// A request to claim a task.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ClaimSpec {
-    /// Who claims. The same name with the same token is the same worker: choose one that nobody else uses.
+    /// The claimer's name. The same name with the same token is the same worker: choose a unique one.
     pub name: String,
     /// The board to claim from. Give this, or `queues`.
     #[serde(default)]
     pub board: Option<String>,
-    /// Queues to claim from, beside the board's.
+    /// Queues to claim from, in addition to the board's.
     #[serde(default)]
     pub queues: Vec<String>,
-    /// Seconds to wait for a task if there is none: 0 if not given, 60 at most over HTTP, 300 otherwise.
+    /// The seconds to wait for a task if there is none [default: 0; at most 60 over HTTP, 300 otherwise].
     #[serde(default)]
     pub wait_s: u64,
-    /// Seconds for which the task is theirs without a heartbeat: 1800 if not given.
+    /// The lease in seconds without a heartbeat [default: 1800].
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 604800))]
     pub lease_s: Option<u64>,
-    /// Any number of the caller's own. If no answer came, the same number gets the same task, not a second one.
+    /// A number chosen by the caller. If the answer was lost, a claim with the same number gets the same task, not a
+    /// second one.
     #[serde(default)]
     pub request: Option<u32>,
 }
@@ -92,77 +93,77 @@ impl ClaimSpec {
     }
 }
 
-/// A task, and the right to it.
+/// A claimed task and its token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Claimed {
-    /// Whoever shows it may report, as long as the claim lasts.
+    /// The token that permits reports while the lease lasts.
     pub token: String,
-    /// The run, or the board that it is.
+    /// The id of the run or of the board's run.
     pub run: String,
     /// The step's name.
     pub step: String,
     /// The task's number on its board.
     pub task: StepNo,
-    /// What its leader calls it.
+    /// The key that the leader gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Which try it is.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// What is to be done.
+    /// The work to do.
     pub prompt: String,
-    /// More for who claims it: a board's task has files, hints and acceptance criteria here.
+    /// Further data for the claimer: files, hints and acceptance criteria of a board's task.
     pub with: Value,
-    /// What the tasks that it needed had to say, by key or number.
+    /// The results of the tasks that it needed, by key or number.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub needs: Map<String, Value>,
-    /// What its last try had to say.
+    /// The feedback of the last try.
     pub feedback: Option<String>,
-    /// Until when it is theirs without a heartbeat.
+    /// The end of the lease without a heartbeat.
     pub lease_until: String,
-    /// The same in seconds from now.
+    /// The remaining time of the lease, in seconds.
     pub lease_s: i64,
 }
 
-/// There is nothing to claim.
+/// The reason why there is nothing to claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Nothing {
     /// `empty`, `all_claimed`, `waiting_for_needs`, `backing_off` or `closed`.
     pub why: String,
-    /// When to come back.
+    /// The number of seconds after which to try again.
     pub retry_after_s: u64,
 }
 
-/// A lease that was prolonged.
+/// An extended lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Held {
     /// The token.
     pub token: String,
-    /// Until when.
+    /// The end of the lease.
     pub lease_until: String,
 }
 
-/// How a task was done.
+/// The result of a finished task.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Done {
-    /// What came of it, in words.
+    /// A summary of the result.
     #[serde(default)]
     pub summary: Option<String>,
-    /// What steps and tasks after it may read, by name.
+    /// Values that later steps and tasks can read, by name.
     #[serde(default)]
     pub outputs: Map<String, Value>,
     /// Files that were changed.
     #[serde(default)]
     pub files_changed: Vec<String>,
-    /// Files that were made.
+    /// Files that were created.
     #[serde(default)]
     pub files_created: Vec<String>,
 }
@@ -227,10 +228,10 @@ pub async fn claim_for_caller(
             && let Err(error) = release(&app, &unheard.token).await
         {
             // The log does not get the token itself: it is the right to the task.
-            tracing::warn!(run = unheard.run, step = unheard.step, %error, "giving back a task whose claimer has gone away");
+            tracing::warn!(run = unheard.run, step = unheard.step, %error, "releasing a task of a disconnected claimer failed");
         }
     });
-    told.await.unwrap_or_else(|_| Err(refused("the claim was ended: try again")))
+    told.await.unwrap_or_else(|_| Err(refused("the claim was interrupted: try again")))
 }
 
 /// Claims a task; waits for one, if asked to.
@@ -292,14 +293,14 @@ async fn mind_the_clock(app: &App) -> Result<bool> {
     let mut acted = false;
     for timer in timers {
         acted |= app.store.executor().timer_fired(timer.execution).await.unwrap_or_else(|error| {
-            tracing::warn!(run = %timer.execution.run, %error, "a timer could not be seen to");
+            tracing::warn!(run = %timer.execution.run, %error, "firing a timer failed");
             false
         });
     }
     for (execution, fence) in lapsed {
         match app.store.reaper().expire(Lease { execution, fence }).await {
             Ok(outcome) => acted |= outcome.is_applied(),
-            Err(error) => tracing::warn!(run = %execution.run, %error, "a lapsed lease could not be seen to"),
+            Err(error) => tracing::warn!(run = %execution.run, %error, "reclaiming an expired lease failed"),
         }
     }
     Ok(acted)
@@ -312,9 +313,9 @@ fn queues(wanted: &ClaimRequest) -> Result<Vec<Arc<str>>> {
     queues.dedup();
     queues.iter().try_for_each(|queue| check_queue(queue).map(drop))?;
     match queues.len() {
-        0 => Err(invalid("say from where to claim: a board, or a queue")),
+        0 => Err(invalid("give a board or a queue to claim from")),
         1..=64 => Ok(queues),
-        _ => Err(invalid("64 queues at once are the most")),
+        _ => Err(invalid("at most 64 queues at once")),
     }
 }
 
@@ -322,7 +323,7 @@ fn check_lease(lease: Duration) -> Result<()> {
     if LEASES.contains(&lease) {
         return Ok(());
     }
-    Err(invalid("a lease is between a tenth of a second and a week"))
+    Err(invalid("a lease must be between 0.1 seconds and a week"))
 }
 
 /// Returns the task as its claimer gets it. A task that cannot be described ends or is released.

@@ -38,74 +38,74 @@ pub const LONGEST_TEXT: usize = 64 * 1024;
 /// The longest name.
 const LONGEST_NAME: usize = 64;
 
-/// A board to be made.
+/// A request to create a board.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BoardSpec {
-    /// What people call it: letters, digits, `-`, `_` and `.`
+    /// The board's name: letters, digits, `-`, `_` and `.`
     pub name: String,
-    /// What is to be reached.
+    /// The goal of the board.
     #[serde(default)]
     pub goal: String,
-    /// How, as its leader sees it; all may read it.
+    /// The leader's plan to reach the goal; all agents can read it.
     #[serde(default)]
     pub plan: String,
-    /// Where its tasks wait unless they say otherwise [default: one of its own].
+    /// The queue of its tasks, unless a task names another [default: a queue of its own].
     #[serde(default)]
     pub queue: Option<String>,
-    /// How often a task may be tried [default: 1].
+    /// The number of tries for a task [default: 1].
     #[serde(default)]
     pub attempts: Option<u32>,
-    /// Seconds before the second try; doubled for each further one.
+    /// The delay before the second try, in seconds; doubled for each further try.
     #[serde(default)]
     pub retry_delay_s: Option<u64>,
 }
 
-/// A board, and how its tasks stand.
+/// A board with the counts of its tasks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct BoardView {
-    /// The run that it is.
+    /// The id of the board's run.
     pub run: String,
-    /// What people call it.
+    /// The board's name.
     pub name: String,
-    /// What is to be reached.
+    /// The goal of the board.
     pub goal: String,
-    /// How.
+    /// The plan.
     pub plan: String,
-    /// Where its tasks wait.
+    /// The queue of its tasks.
     pub queue: String,
-    /// It takes tasks.
+    /// Whether tasks can be added.
     pub open: bool,
-    /// Its run's status.
+    /// The status of the board's run.
     pub status: String,
-    /// How many of its tasks are what.
+    /// The number of tasks in each status.
     pub tasks: Counts,
-    /// When it was made.
+    /// The time of its creation.
     pub created_at: String,
 }
 
-/// How many tasks are what.
+/// The number of tasks in each status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct Counts {
-    /// Waiting for others.
+    /// Tasks that wait for other tasks.
     pub waiting: u32,
-    /// Anybody may claim them.
+    /// Tasks that can be claimed.
     pub ready: u32,
-    /// Somebody has them.
+    /// Claimed tasks.
     pub claimed: u32,
-    /// Done.
+    /// Finished tasks.
     pub done: u32,
-    /// Failed for good.
+    /// Tasks that failed and are not tried again.
     pub failed: u32,
-    /// Not begun because of a failed one.
+    /// Tasks that were skipped because a needed task failed.
     pub skipped: u32,
-    /// Taken back.
+    /// Cancelled tasks.
     pub cancelled: u32,
 }
 
@@ -241,7 +241,7 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(plain) {
         return Err(invalid(format!(
-            "{what} is 1 to {LONGEST_NAME} letters, digits, `-`, `_` or `.`, and {name:?} is not"
+            "{what} must be 1 to {LONGEST_NAME} letters, digits, `-`, `_` or `.`, and {name:?} is not"
         )));
     }
     Ok(())
@@ -254,7 +254,7 @@ fn check_queue(queue: &str) -> Result<String> {
     }
     if queue.is_empty() || queue.len() > 2 * LONGEST_NAME || !queue.chars().all(plain) {
         return Err(invalid(format!(
-            "a queue's name is letters, digits, `-`, `_`, `.` or `/`, and {queue:?} is not"
+            "a queue's name must be letters, digits, `-`, `_`, `.` or `/`, and {queue:?} is not"
         )));
     }
     Ok(queue.to_owned())
@@ -262,7 +262,7 @@ fn check_queue(queue: &str) -> Result<String> {
 
 fn check_text(what: &str, text: &str) -> Result<()> {
     if text.len() > LONGEST_TEXT {
-        return Err(invalid(format!("{what} has {} bytes, and {LONGEST_TEXT} is the most", text.len())));
+        return Err(invalid(format!("{what} has {} bytes; at most {LONGEST_TEXT} are allowed", text.len())));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 pub(super) fn no_board(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no board {name:?}"))
         .coded("no_board")
-        .next("list the boards, or make one")
+        .next("list the boards, or create one")
 }
 
 /// Returns the error for a task that does not exist.
@@ -25,14 +25,14 @@ pub(super) fn invalid(why: impl Into<String>) -> Error {
 
 /// Returns the error for a request that makes no sense in the present state.
 pub(super) fn refused(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Refused, why).next("nothing was changed: look at the board before trying again")
+    Error::new(ErrorKind::Refused, why).next("nothing was changed: check the board before you try again")
 }
 
 /// Returns the error for a text that is no token of this store.
 pub(super) fn no_token(token: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("{token:?} is not a token"))
         .coded("no_token")
-        .next("use the token that the claim answered with, as it is")
+        .next("use the token from the claim's answer, unchanged")
 }
 
 /// Returns the error for a token that is no longer valid.
@@ -43,7 +43,7 @@ pub(super) fn lost(token: &str, why: NotApplied) -> Error {
     match why {
         NotApplied::Illegal { status, wrong_actor: false, .. } => Error::new(
             ErrorKind::Refused,
-            format!("{token} was reported as {status} before, and that stands"),
+            format!("{token} has already been reported as {status}, and that report counts"),
         )
         .coded("reported")
         .next("the first report counts: keep the work, and claim another task"),

@@ -11,18 +11,18 @@ use crate::App;
 /// The most tasks, and the most notes, in one report.
 const MOST: usize = 10_000;
 
-/// A note to be left.
+/// A request to add a note.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NoteSpec {
-    /// Who writes it.
+    /// The author's name.
     pub author: String,
-    /// What it is about, in a word.
+    /// The subject, in one word.
     #[serde(default)]
     pub tag: Option<String>,
-    /// What it says.
+    /// The text of the note.
     pub text: String,
 }
 
@@ -31,19 +31,19 @@ pub struct NoteSpec {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 pub struct NoteView {
-    /// Its number; later ones are higher.
+    /// The note's number; later notes have higher numbers.
     pub id: i64,
-    /// Who wrote it.
+    /// The author's name.
     pub author: String,
-    /// What it is about.
+    /// The subject, in one word.
     pub tag: String,
-    /// What it says.
+    /// The text of the note.
     pub text: String,
-    /// When.
+    /// The time when it was written.
     pub at: String,
 }
 
-/// Everything that came of a board.
+/// The report of a board.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
@@ -71,7 +71,7 @@ pub async fn add_note(app: &App, board: &BoardRow, note: &NoteSpec) -> Result<No
         return Err(invalid("the note is empty"));
     }
     if note.author.trim().is_empty() || note.author.len() > 128 {
-        return Err(invalid("a note says who wrote it, in 1 to 128 characters"));
+        return Err(invalid("a note's author must be 1 to 128 characters"));
     }
     check_text("a note", &note.text)?;
     if let Some(tag) = &note.tag {

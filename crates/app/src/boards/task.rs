@@ -16,41 +16,41 @@ const WORDS: [&str; 7] = ["waiting", "ready", "claimed", "done", "failed", "skip
 /// The most entries in each of a task's lists: needs, files, hints, criteria.
 const MOST_ENTRIES: usize = 256;
 
-/// A task to be added.
+/// A request to add a task.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
-    /// What its leader calls it; a second task with the same key is not added.
+    /// The task's key on the board; a second task with the same key is not added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// What is to be done.
+    /// The work to do.
     pub text: String,
-    /// Tasks that must be done before, by key or number; those of the same batch included.
+    /// Tasks that must be done first, by key or number, including tasks of the same batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<String>,
-    /// Begin even if a task that it needs failed or was taken back.
+    /// Whether the task can start even if a task that it needs failed or was cancelled.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub even_if_needs_fail: bool,
     /// Higher is claimed first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Where it waits, if not where the board's tasks do.
+    /// The queue in which it waits [default: the board's queue].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// Files that it is about.
+    /// Files that the task concerns.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<String>,
-    /// What may help.
+    /// Hints for the claimer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hints: Vec<String>,
-    /// What must hold for it to count as done.
+    /// Acceptance criteria: conditions for the task to count as done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub acceptance: Vec<String>,
 }
 
-/// A task that was asked for.
+/// An added task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
@@ -59,11 +59,11 @@ pub struct TaskAdded {
     pub task: StepNo,
     /// Its key.
     pub key: Option<String>,
-    /// It had been there before; nothing was added.
+    /// Whether the task already existed, so that nothing was added.
     pub existing: bool,
 }
 
-/// A task and how it stands.
+/// A task and its state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
@@ -72,33 +72,33 @@ pub struct TaskView {
     pub task: StepNo,
     /// `waiting` for others, `ready`, `claimed`, `done`, `failed`, `skipped`, `cancelled`.
     pub status: String,
-    /// What it says.
+    /// The request that added the task.
     #[serde(flatten)]
     pub spec: TaskSpec,
-    /// Which try it is at.
+    /// The number of the current attempt.
     pub attempt: u32,
-    /// Who has it, or had it last.
+    /// The claimer that has it, or had it last.
     pub by: Option<String>,
-    /// What its last holder reported.
+    /// The result that its last holder reported.
     pub result: Option<Value>,
-    /// What the next one to try should know.
+    /// Feedback for the next try.
     pub feedback: Option<String>,
-    /// When somebody began it.
+    /// The time when it was started.
     pub started_at: Option<String>,
-    /// When it was settled.
+    /// The time when it was settled.
     pub ended_at: Option<String>,
 }
 
 impl TaskSpec {
     fn check(&self) -> Result<()> {
         if self.text.trim().is_empty() {
-            return Err(invalid("a task says what is to be done: its text is empty"));
+            return Err(invalid("a task's text must not be empty"));
         }
         check_text("a task's text", &self.text)?;
         if let Some(key) = &self.key {
             check_name("a task's key", key)?;
             if key.bytes().all(|byte| byte.is_ascii_digit()) {
-                return Err(invalid(format!("a task's key is no number, and {key:?} is one")));
+                return Err(invalid(format!("a task's key must not be a number, and {key:?} is one")));
             }
         }
         if let Some(queue) = &self.queue {
@@ -162,7 +162,7 @@ pub fn tasks(
 ) -> Result<Vec<TaskView>> {
     if let Some(word) = statuses.iter().find(|word| !WORDS.contains(&word.as_str())) {
         let known = WORDS.join(", ");
-        return Err(invalid(format!("{word:?} is no status of a task: there is {known}")));
+        return Err(invalid(format!("{word:?} is not a status of a task: use {known}")));
     }
     let steps = app.store.read(|db| db.steps(board.run))?;
     let list = list_of(&steps);

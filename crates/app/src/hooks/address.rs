@@ -34,7 +34,7 @@ pub async fn resolve_hook_host(
 ) -> Result<Vec<SocketAddr>, String> {
     let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port))
         .await
-        .map_err(|error| format!("cannot find {host}: {error}"))?
+        .map_err(|error| format!("cannot resolve {host}: {error}"))?
         .collect();
     let mut refused = None;
     let allowed: Vec<SocketAddr> = found
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn e04_a_name_is_resolved_to_what_was_checked() {
+    async fn e04_a_webhook_connects_to_the_address_that_was_checked() {
         assert!(resolve_hook_host("127.0.0.1", 80, false).await.is_ok());
         let refused = resolve_hook_host("169.254.169.254", 80, true).await.expect_err("refused");
         assert!(refused.contains("link-local"), "{refused}");

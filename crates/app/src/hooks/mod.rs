@@ -23,7 +23,7 @@ const MOST: usize = 200;
 /// The allowed lengths of a secret, in bytes.
 const SECRET_LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
 
-/// The entries that a hook is sent. A part that is left out allows everything.
+/// The entries that a hook receives. A missing part selects everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -31,7 +31,7 @@ pub struct HookFilter {
     /// Only entries of this run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// Only entries on these kinds of things, such as `run`.
+    /// Only entries of these kinds of entities, such as `run`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entities: Vec<String>,
     /// Only these events, such as `run.succeeded`.
@@ -57,15 +57,15 @@ impl HookFilter {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewHook {
-    /// Where to POST, beginning with `http://`.
+    /// The URL for the POST requests, starting with `http://`.
     #[cfg_attr(feature = "openapi", schema(example = "http://127.0.0.1:9000/sprag"))]
     pub url: String,
-    /// The key that signs the messages; drawn if it is left out.
+    /// The key that signs the messages; generated if it is left out.
     pub secret: Option<String>,
-    /// The entries that it is sent.
+    /// The entries that it receives.
     #[serde(default)]
     pub filter: HookFilter,
-    /// The entry after which it starts; from now on if it is left out.
+    /// The entry after which it starts; the latest one if it is left out.
     #[cfg_attr(feature = "openapi", schema(maximum = 9223372036854775807i64))]
     pub since: Option<u64>,
 }
@@ -76,19 +76,19 @@ pub struct NewHook {
 pub struct HookView {
     /// Its number.
     pub id: String,
-    /// Where it is sent.
+    /// The URL to which messages are sent.
     pub url: String,
-    /// The entries that it is sent.
+    /// The entries that it receives.
     pub filter: HookFilter,
-    /// The last entry that it has received, or that its filter left out.
+    /// The number of the last entry that it received, or that its filter left out.
     pub cursor: u64,
-    /// How many deliveries in a row have failed.
+    /// The number of failed deliveries in a row.
     pub failures: u32,
-    /// Why it is not tried any more; absent while it is.
+    /// The reason why it is parked; absent while it is active.
     pub parked: Option<String>,
     /// The last failure.
     pub error: Option<String>,
-    /// When it was added.
+    /// The time when it was added.
     pub created_at: String,
 }
 
@@ -130,11 +130,11 @@ impl HookTarget {
             Some("https") => {
                 return Err("HTTPS is not supported: send to a proxy on this machine that adds it".into());
             }
-            _ => return Err(format!("{url:?} does not begin with http://")),
+            _ => return Err(format!("{url:?} does not start with http://")),
         }
         let authority = uri.authority().ok_or("it names no host")?;
         if authority.as_str().contains('@') {
-            return Err("a URL with a password in it would show it to everybody".into());
+            return Err("a URL must not contain a password, because it is shown in lists".into());
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         if host.is_empty() {
@@ -186,7 +186,7 @@ impl App {
         }
         let secret = new.secret.unwrap_or_else(random_hex);
         if !SECRET_LENGTHS.contains(&secret.len()) {
-            return Err(wrong("secret: between 16 and 256 bytes".into()));
+            return Err(wrong("secret: must be 16 to 256 bytes".into()));
         }
         if self.hooks()?.len() >= MOST {
             return Err(Error::new(ErrorKind::Refused, format!("there are {MOST} hooks already")));

@@ -77,7 +77,7 @@ where
     loop {
         match write().await {
             Err(error @ Error::Locked { .. }) if tries < TRIES => {
-                tracing::info!(%error, "others are busy: forgetting goes on later");
+                tracing::info!(%error, "the store is busy: retention continues later");
                 tries += 1;
                 store.runtime().pause(TRY_AGAIN).await;
             }

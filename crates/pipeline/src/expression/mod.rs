@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_says_why() {
+    fn an_invalid_expression_has_a_reason() {
         for (text, expected) in [
             ("", "it ends where a value is expected"),
             ("1 +", "it ends where a value is expected"),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn names_keep_what_is_asked_of_them() {
+    fn an_expression_lists_the_paths_that_it_names() {
         let names = |text: &str| Expression::read(text).unwrap().names();
         assert_eq!(
             names("inputs.a.b ~ run.id if steps.x.y else inputs"),

@@ -35,7 +35,7 @@ pub struct JsonSchema {
 pub struct SchemaError {
     /// The place in the schema, as a JSON pointer; empty for the whole.
     pub place: String,
-    /// What is wrong there.
+    /// The mistake.
     pub message: String,
 }
 
@@ -56,7 +56,7 @@ impl std::error::Error for SchemaError {}
 pub struct Violation {
     /// The place in the value, as a JSON pointer; empty for the whole.
     pub place: String,
-    /// What is wrong there.
+    /// The mistake.
     pub message: String,
 }
 

@@ -30,7 +30,7 @@ impl Path {
 pub(super) struct Validation<'s> {
     schema: &'s JsonSchema,
     steps: usize,
-    /// Why the validation was cut short. The value then does not fit, whatever was found so far.
+    /// The reason why the validation was cut short. The value then does not match, whatever was found so far.
     gave_up: Option<&'static str>,
 }
 

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_value_would_be_lost_or_evaluated_it_is_refused() {
+    fn a_value_that_would_be_lost_or_evaluated_is_refused() {
         let mut wrong = Vec::new();
         for (command, refusal) in [
             ("echo '{{ x }}'", IN_SINGLE_QUOTES),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_data_for_all_that_is_known_is_accepted() {
+    fn a_value_that_known_programs_treat_as_data_is_accepted() {
         let mut wrong = Vec::new();
         for command in [
             "echo {{ x }} | grep python | sort -u | head",
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_may_make_of_a_value_is_told() {
+    fn a_value_in_an_argument_of_an_unknown_program_is_warned_of() {
         let glued = |program: &str| Verdict::PartOfArgument(program.to_owned());
         for (command, verdict) in [
             ("mytool \"do {{ x }}\"", glued("mytool")),

@@ -34,7 +34,7 @@ fn a_child_is_kept_with_its_parent() {
 }
 
 #[test]
-fn what_would_never_end_is_refused() {
+fn a_pipeline_that_contains_itself_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), "self.yaml", "steps: [{id: a, pipeline: self.yaml}]");
     write(folder.path(), "one.yaml", "steps: [{id: a, pipeline: two.yaml}]");
@@ -56,7 +56,7 @@ fn what_would_never_end_is_refused() {
 }
 
 #[test]
-fn many_that_name_the_same_child_load_at_once() {
+fn concurrent_loads_of_the_same_child_succeed() {
     let folder = tempfile::tempdir().unwrap();
     const LEVELS: usize = 12;
     for level in 0..LEVELS {

@@ -36,7 +36,7 @@ error: a step has no key `rum`
 }
 
 #[test]
-fn several_errors_are_told_at_once_in_the_order_of_the_file() {
+fn several_errors_are_reported_at_once_in_the_order_of_the_file() {
     check(
         "steps:\n  - id: build\n    run: make\n    timeout: 30\n  - id: test\n    needs: [biuld]\n    run: make test\n    always: yes\n",
         r"
@@ -68,7 +68,7 @@ error: `always` cannot be `yes`, text
 }
 
 #[test]
-fn a_circle_is_named_with_a_need_that_was_written() {
+fn a_cycle_is_reported_at_a_need_that_the_file_names() {
     check(
         "steps:\n  - id: a\n    run: x\n    needs: [c]\n  - id: b\n    run: x\n  - id: c\n    run: x\n",
         r"
@@ -236,7 +236,7 @@ fn colour_is_asked_for() {
 }
 
 #[test]
-fn a_file_of_nonsense_is_told_in_fifty() {
+fn a_file_of_nonsense_gets_at_most_fifty_errors() {
     let found = refused(&format!("steps:\n{}", "  - {x: 1}\n".repeat(3000)));
     assert_eq!((found.len(), found.omitted()), (50, 5950));
     let one_line = format!("steps: [{}]", "{x: 1},".repeat(20_000));
@@ -289,7 +289,7 @@ fn files_that_cannot_be_read_are_named() {
     assert_eq!(load(&plain).unwrap().pipeline.name, "my-pipeline.v2");
 }
 
-/// What all steps have from the pipeline counts for each of them, so that a file of a few lines makes no plan without bound.
+/// Values that all steps inherit from the pipeline count for each step, so a short file cannot create an unbounded plan.
 #[test]
 fn e03_a_plan_has_a_bound() {
     let steps = |count: usize| -> String {
@@ -365,7 +365,7 @@ fn a_step_whose_id_has_a_hyphen_is_named_in_brackets() {
 }
 
 #[test]
-fn p18_what_would_mean_nothing_to_a_kind_is_refused_with_its_place() {
+fn p18_a_key_without_meaning_for_a_kind_is_refused_with_its_position() {
     for (keys, line, column, expected) in [
         ("task: { prompt: x }\n    timeout: 1m", 4, 5, "`timeout` has no effect on a `task`"),
         ("gate: { ask: x }\n    queue: q", 4, 5, "`queue` has no effect on a `gate`"),

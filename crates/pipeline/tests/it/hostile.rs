@@ -149,7 +149,7 @@ fn no_accepted_command_runs_a_value() {
 }
 
 #[test]
-fn arguments_and_variables_pass_values_as_they_are() {
+fn arguments_and_variables_pass_values_unchanged() {
     let argv = spec(json!({ "id": "a", "run": ["printf", "%s", "{{ inputs.x }}"] }));
     let env = spec(json!({ "id": "a", "run": "printf %s \"$VALUE\"", "env": { "VALUE": "{{ inputs.x }}" } }));
     for value in HOSTILE {
@@ -168,7 +168,7 @@ fn the_command_never_holds_the_value() {
 }
 
 #[test]
-fn what_has_no_value_is_an_error_and_never_empty() {
+fn a_missing_value_is_an_error_and_never_empty() {
     let spec = spec(json!({ "id": "a", "run": "echo {{ inputs.x }}" }));
     for (context, why) in [
         (json!({ "inputs": {} }), "undefined"),

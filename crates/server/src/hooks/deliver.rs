@@ -40,7 +40,7 @@ pub(crate) async fn deliver(app: App) {
                     tasks.entry(hook.id).or_insert_with(|| tokio::spawn(follow(app.clone(), hook.id)));
                 }
             }
-            Err(problem) => tracing::warn!(problem.message, "looking at hooks"),
+            Err(problem) => tracing::warn!(problem.message, "reading the webhooks failed"),
         }
         let _ = tokio::time::timeout(LOOK, told(&mut stop)).await;
     }
@@ -66,7 +66,7 @@ async fn follow(app: App, id: Id) {
             Ok(true) => {}
             Ok(false) => return,
             Err(problem) => {
-                tracing::warn!(hook = id, problem.message, "delivering");
+                tracing::warn!(hook = id, problem.message, "delivering to a webhook failed");
                 hook.wake.wait(LOOK).await;
             }
         }
@@ -160,7 +160,7 @@ impl Following {
                 let tries = hook.failures + 1;
                 let wait_ms = (FIRST_WAIT_MS << hook.failures.min(16)).min(LONGEST_WAIT_MS);
                 let park = tries >= self.app.options().hook_tries;
-                tracing::warn!(hook = self.id, url = %hook.url, error, tries, park, "a hook was not told");
+                tracing::warn!(hook = self.id, url = %hook.url, error, tries, park, "a webhook did not accept a message");
                 let next_try_ms = self.app.core().now().steady_ms + wait_ms;
                 Delivery::Failed { next_try_ms, error: Arc::from(error), park }
             }
@@ -172,7 +172,7 @@ impl Following {
     async fn note(&mut self, hook: &HookRow, came: Delivery) -> Answer<()> {
         let holder = self.app.id();
         if !self.app.core().hook_delivered(self.id, holder, hook.cursor, came).await? {
-            tracing::warn!(hook = self.id, "another server has taken the hook over");
+            tracing::warn!(hook = self.id, "another server delivers this webhook now");
         }
         self.seen = None;
         Ok(())

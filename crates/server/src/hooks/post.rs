@@ -54,7 +54,7 @@ async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) ->
         .map_err(|error| format!("cannot connect to {}: {error}", target.authority))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
-        .map_err(|error| format!("cannot talk to {}: {error}", target.authority))?;
+        .map_err(|error| format!("cannot send to {}: {error}", target.authority))?;
     let driving = tokio::spawn(connection);
     let timestamp = (message.wall_ms / 1000).to_string();
     let request = Request::post(&target.path)
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_what_anybody_can_compute() {
+    fn a_signature_is_a_plain_hmac() {
         // printf '1700000000.{}' | openssl dgst -sha256 -hmac 'a secret of sixteen'
         assert_eq!(
             signature("a secret of sixteen", "1700000000", b"{}"),

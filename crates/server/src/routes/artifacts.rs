@@ -29,16 +29,16 @@ struct Artifacts {
     artifacts: Vec<Artifact>,
 }
 
-/// A file that a step handed on.
+/// An output file of a step.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 struct Artifact {
-    /// By what it is asked for: the step and its attempt, the output's name, the file.
+    /// The path for requests: the step and its attempt, the output's name, the file.
     path: String,
-    /// How many bytes it has.
+    /// The file's size in bytes.
     bytes: u64,
 }
 
-/// List the files that a run's steps handed on
+/// List the output files of a run's steps
 #[utoipa::path(
     get, path = "/v1/runs/{run}/artifacts", tag = "artifacts",
     params(("run" = String, Path, description = "The run's id")),
@@ -69,15 +69,15 @@ async fn list(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answ
     .await
 }
 
-/// Get a file that a run's step handed on
+/// Get an output file of a run's step
 #[utoipa::path(
     get, path = "/v1/runs/{run}/artifacts/{*path}", tag = "artifacts",
     params(("run" = String, Path, description = "The run's id"),
-           ("path" = String, Path, description = "The file, as the list has it; it holds slashes"),
+           ("path" = String, Path, description = "The file's path as listed; it contains slashes"),
            ("Range" = Option<String>, Header, description = "`bytes=FIRST-LAST`")),
     responses(
         (status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = 206, body = Vec<u8>, content_type = "application/octet-stream", description = "The part"),
+        (status = 206, body = Vec<u8>, content_type = "application/octet-stream", description = "The requested part"),
         (status = 404, description = "Problem: there is no such file"),
         (status = 416, description = "Problem: the file has no such part"),
     )

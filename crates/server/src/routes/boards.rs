@@ -48,18 +48,18 @@ struct Tasks {
     tasks: Vec<TaskView>,
 }
 
-/// Tasks to be added.
+/// A request to add tasks.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewTasks {
-    /// All of them are added, or none.
+    /// The tasks. Either all of them are added or none.
     tasks: Vec<TaskSpec>,
 }
 
-/// What became of the tasks that were sent.
+/// The result of adding tasks.
 #[derive(Debug, Serialize, ToSchema)]
 struct Added {
-    /// One for each, in order.
+    /// One result for each task, in order.
     tasks: Vec<TaskAdded>,
 }
 
@@ -87,10 +87,10 @@ fn limit(wanted: Option<usize>) -> Answer<usize> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WhichBoards {
-    /// Those that are closed too.
+    /// Whether to include closed boards.
     #[serde(default)]
     all: bool,
-    /// How many, at most 1000.
+    /// The page size, at most 1000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -103,13 +103,13 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<WhichBoard
     Ok(Json(Boards { boards }))
 }
 
-/// Make a board
+/// Create a board
 #[utoipa::path(
     post, path = "/v1/boards", tag = "boards", request_body = BoardSpec,
     responses(
         (status = 201, body = BoardView),
         (status = 409, description = "Problem: an open board has this name"),
-        (status = 422, description = "Problem: the name, or something else, is not right"),
+        (status = 422, description = "Problem: the name or another field is not valid"),
     )
 )]
 async fn create(_: MayRun, State(app): State<App>, Json(spec): Json<BoardSpec>) -> Answer<Response> {
@@ -127,17 +127,17 @@ async fn show(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) ->
     app.blocking(move |app| Ok(Json(boards::view(app.core(), &boards::known(app.core(), &name)?)?))).await
 }
 
-/// What a board is for.
+/// The goal and the plan of a board.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Plan {
-    /// What is to be reached; left as it is if not given.
+    /// The new goal; unchanged if it is left out.
     goal: Option<String>,
-    /// How; left as it is if not given.
+    /// The new plan; unchanged if it is left out.
     plan: Option<String>,
 }
 
-/// Say anew what a board is to reach, or how
+/// Change a board's goal or plan
 #[utoipa::path(
     put, path = "/v1/boards/{board}/plan", tag = "boards", request_body = Plan,
     params(("board" = String, Path, description = "The board's name, or its run's id")),
@@ -154,16 +154,16 @@ async fn set_plan(
     Ok(Json(boards::set_plan(app.core(), &board, goal, plan).await?))
 }
 
-/// How to close a board.
+/// Options for closing a board.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Close {
-    /// Take back the tasks that nobody has begun.
+    /// Whether to cancel tasks that have not been started.
     #[serde(default)]
     cancel_waiting: bool,
 }
 
-/// Take no more tasks: the board ends with the last of them
+/// Close a board: it takes no more tasks and ends with the last one
 #[utoipa::path(
     post, path = "/v1/boards/{board}/close", tag = "boards", request_body = Option<Close>,
     params(("board" = String, Path, description = "The board's name, or its run's id")),
@@ -183,7 +183,7 @@ async fn close(
     Ok(Json(boards::close(app.core(), &board, how.cancel_waiting).await?))
 }
 
-/// Gather all results of a board
+/// Get all results of a board
 #[utoipa::path(
     get, path = "/v1/boards/{board}/report", tag = "boards",
     params(("board" = String, Path, description = "The board's name, or its run's id")),
@@ -198,12 +198,12 @@ async fn report(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) 
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WhichTasks {
-    /// Only those in one of these statuses, separated by commas.
+    /// Only tasks in one of these statuses, separated by commas.
     status: Option<String>,
-    /// Only those after this number.
+    /// Only tasks after this number.
     #[serde(default)]
     after: u32,
-    /// How many, at most 1000.
+    /// The page size, at most 1000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -237,8 +237,8 @@ async fn tasks(
     responses(
         (status = 200, body = Added),
         (status = 404, description = "Problem: there is no such board"),
-        (status = 409, description = "Problem: the board is closed, or a need is not there"),
-        (status = 422, description = "Problem: a task is not right"),
+        (status = 409, description = "Problem: the board is closed, or a needed task does not exist"),
+        (status = 422, description = "Problem: a task is not valid"),
     )
 )]
 async fn add(
@@ -271,7 +271,7 @@ async fn task(
     .await
 }
 
-/// Take a task back; whoever has it is told at its next heartbeat
+/// Cancel a task; its holder learns it at the next heartbeat
 #[utoipa::path(
     post, path = "/v1/boards/{board}/tasks/{task}/cancel", tag = "boards",
     params(("board" = String, Path, description = "The board's name, or its run's id"),
@@ -292,7 +292,7 @@ async fn cancel(
     Ok(Json(boards::cancel_task(app.core(), &board, &task).await?))
 }
 
-/// Try a task again that failed, was taken back, or was skipped
+/// Retry a task that failed, was cancelled, or was skipped
 #[utoipa::path(
     post, path = "/v1/boards/{board}/tasks/{task}/retry", tag = "boards",
     params(("board" = String, Path, description = "The board's name, or its run's id"),
@@ -300,7 +300,7 @@ async fn cancel(
     responses(
         (status = 200, body = TaskView),
         (status = 404, description = "Problem: there is no such task"),
-        (status = 409, description = "Problem: there is nothing to try again"),
+        (status = 409, description = "Problem: there is nothing to retry"),
     )
 )]
 async fn retry(
@@ -318,12 +318,12 @@ async fn retry(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct WhichNotes {
-    /// Only those about this.
+    /// Only notes on this subject.
     tag: Option<String>,
-    /// Only those after this number.
+    /// Only notes after this number.
     #[serde(default)]
     after: i64,
-    /// How many, at most 1000.
+    /// The page size, at most 1000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -349,14 +349,14 @@ async fn notes(
     .await
 }
 
-/// Leave a note for the others
+/// Add a note to a board
 #[utoipa::path(
     post, path = "/v1/boards/{board}/notes", tag = "boards", request_body = NoteSpec,
     params(("board" = String, Path, description = "The board's name, or its run's id")),
     responses(
         (status = 201, body = NoteView),
         (status = 404, description = "Problem: there is no such board"),
-        (status = 422, description = "Problem: the note is not right"),
+        (status = 422, description = "Problem: the note is not valid"),
     )
 )]
 async fn note(

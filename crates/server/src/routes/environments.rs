@@ -23,9 +23,9 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Which {
-    /// Only this run's.
+    /// Only those of this run.
     run: Option<String>,
-    /// Those that were removed, too.
+    /// Whether to include removed environments.
     #[serde(default)]
     all: bool,
 }
@@ -37,7 +37,7 @@ struct Environments {
     environments: Vec<EnvironmentView>,
 }
 
-/// List where runs work
+/// List the environments of runs
 #[utoipa::path(
     get, path = "/v1/environments", tag = "environments", params(Which),
     responses((status = 200, body = Environments))
@@ -68,24 +68,24 @@ fn load(app: &App, id: i64) -> Answer<EnvironmentView> {
     Ok(view(app, &row))
 }
 
-/// Show where a run works
+/// Show an environment
 #[utoipa::path(
     get, path = "/v1/environments/{id}", tag = "environments",
     params(("id" = String, Path, description = "The environment's number")),
-    responses((status = 200, body = EnvironmentView), (status = 404, description = "Problem: it is not there"))
+    responses((status = 200, body = EnvironmentView), (status = 404, description = "Problem: there is no such environment"))
 )]
 async fn show(_: MayRead, State(app): State<App>, id: IdPath) -> Answer<Json<EnvironmentView>> {
     let id = id.number()?;
     app.blocking(move |app| load(app, id).map(Json)).await
 }
 
-/// Ask for an environment to be removed
+/// Request the removal of an environment
 ///
-/// It goes once its run has ended; what is not committed in it is saved as a ref before.
+/// It is removed once its run has ended. Uncommitted work is saved as a ref first.
 #[utoipa::path(
     post, path = "/v1/environments/{id}/cleanup", tag = "environments",
     params(("id" = String, Path, description = "The environment's number")),
-    responses((status = 202, body = EnvironmentView), (status = 404, description = "Problem: it is not there"))
+    responses((status = 202, body = EnvironmentView), (status = 404, description = "Problem: there is no such environment"))
 )]
 async fn cleanup(
     _: MayRun,

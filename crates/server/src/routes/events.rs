@@ -37,15 +37,15 @@ const MOST: usize = 1_000;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Which {
-    /// Only this run's.
+    /// Only those of this run.
     run: Option<String>,
-    /// Only this board's, by its name.
+    /// Only entries of the board with this name.
     board: Option<String>,
-    /// Only those on this kind of thing, such as `step`.
+    /// Only entries of this kind of entity, such as `step`.
     entity: Option<String>,
     /// Only this event, such as `run.succeeded`; several are separated by commas.
     event: Option<String>,
-    /// Only what came after this number; from now on if it is left out. `Last-Event-ID` says the same.
+    /// Only entries after this number; only new ones if it is left out. `Last-Event-ID` has the same meaning.
     #[param(maximum = 9223372036854775807i64)]
     after: Option<u64>,
 }
@@ -66,13 +66,13 @@ impl EventFilter {
     }
 }
 
-/// Follow what happens, as server-sent events
+/// Follow the journal, as server-sent events
 ///
-/// Each event's `id` is its number in the journal, its `data` the entry in JSON. Who comes back with
-/// `Last-Event-ID` (or `after`) gets every entry after that one, once and in order.
+/// Each event's `id` is its number in the journal, its `data` the entry in JSON. A client that reconnects with
+/// `Last-Event-ID` (or `after`) gets every later entry, once and in order.
 #[utoipa::path(
     get, path = "/v1/events", tag = "events",
-    params(Which, ("Last-Event-ID" = Option<u64>, Header, description = "The last event that was seen")),
+    params(Which, ("Last-Event-ID" = Option<u64>, Header, description = "The id of the last event that the client received")),
     responses((status = 200, body = String, content_type = "text/event-stream"))
 )]
 async fn events(
@@ -82,7 +82,7 @@ async fn events(
     Query(which): Query<Which>,
 ) -> Answer<Response> {
     let run = match (&which.run, which.board) {
-        (Some(_), Some(_)) => return Err(Problem::malformed("name either `run` or `board`")),
+        (Some(_), Some(_)) => return Err(Problem::malformed("give either `run` or `board`")),
         (Some(run), None) => Some(parse_run(run)?),
         (None, Some(board)) => Some(board_run(&app, board).await?),
         (None, None) => None,
@@ -133,7 +133,7 @@ impl Reader {
             Ok(page) => page,
             Err(problem) => {
                 // The reader reconnects, and continues where it was.
-                tracing::warn!(problem.message, "an event stream cannot go on");
+                tracing::warn!(problem.message, "an event stream stops: the journal cannot be read");
                 return None;
             }
         };
@@ -198,12 +198,12 @@ impl Source for Reader {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Part {
-    /// Only this run's.
+    /// Only those of this run.
     run: Option<String>,
-    /// Only what came after this number.
+    /// Only entries after this number.
     #[param(maximum = 9223372036854775807i64)]
     after: Option<u64>,
-    /// How many, at most 1000.
+    /// The page size, at most 1000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<usize>,
 }
@@ -211,9 +211,9 @@ struct Part {
 /// A part of the journal.
 #[derive(Debug, Serialize, ToSchema)]
 struct Journal {
-    /// What happened, in the order of commits.
+    /// The entries in the order of commits.
     entries: Vec<EntryView>,
-    /// After which number to go on.
+    /// The number to continue after.
     next_after: u64,
 }
 

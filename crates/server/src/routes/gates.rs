@@ -30,11 +30,11 @@ const MOST: usize = 500;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Which {
-    /// Only this run's.
+    /// Only those of this run.
     run: Option<String>,
     /// Only this kind: `question`, `time` or `signal`.
     kind: Option<String>,
-    /// Only those after this one: `next_cursor` of the page before.
+    /// Only gates after this one: `next_cursor` of the previous page.
     cursor: Option<String>,
 }
 
@@ -43,11 +43,11 @@ struct Which {
 struct Gates {
     /// The gates.
     gates: Vec<GateView>,
-    /// Where the next page begins; nothing if there is none.
+    /// The cursor of the next page; absent if there is none.
     next_cursor: Option<String>,
 }
 
-/// List what runs wait for from outside
+/// List the questions, points in time and signals that runs wait for
 #[utoipa::path(get, path = "/v1/gates", tag = "gates", params(Which), responses((status = 200, body = Gates)))]
 async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Gates>> {
     let run = which.run.as_deref().map(str::parse).transpose();
@@ -56,7 +56,8 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
     let kind = match which.kind.as_deref() {
         None => None,
         Some(word) => Some(GateKind::parse(word).ok_or_else(|| {
-            Problem::malformed(format!("kind: {word:?} is no kind")).next("one of: question, time, signal")
+            Problem::malformed(format!("kind: {word:?} is not a kind of gate"))
+                .next("one of: question, time, signal")
         })?),
     };
     let after = which.cursor.as_deref().map_or(Ok(0), str::parse);
@@ -101,11 +102,11 @@ async fn show(_: MayRead, State(app): State<App>, id: IdPath) -> Answer<Json<Gat
 #[serde(deny_unknown_fields)]
 #[schema(as = GateAnswer)]
 struct GateAnswer {
-    /// Whether the run goes on.
+    /// Whether the run continues.
     approved: bool,
-    /// Which of the choices; the first to approve, the last to reject, if it is left out.
+    /// The choice; by default the first one to approve, the last one to reject.
     choice: Option<String>,
-    /// What else to say; a step that is sent back reads it.
+    /// A comment; a step that is sent back reads it.
     comment: Option<String>,
 }
 
@@ -116,8 +117,8 @@ struct GateAnswer {
     responses(
         (status = 200, body = GateView),
         (status = 404, description = "Problem: there is no such gate"),
-        (status = 409, description = "Problem: it has been answered, has expired, or its run is being ended"),
-        (status = 422, description = "Problem: it is no question, or that is no answer to it"),
+        (status = 409, description = "Problem: the question has been answered or has expired, or its run is being cancelled"),
+        (status = 422, description = "Problem: the gate is not a question, or the answer is not valid"),
     )
 )]
 async fn answer(
@@ -144,19 +145,19 @@ struct NewSignal {
     /// Its name.
     #[schema(min_length = 1, max_length = 255)]
     name: String,
-    /// What comes with it: the step's outputs.
+    /// The signal's data, which become the step's outputs.
     #[serde(default)]
     payload: Option<Value>,
 }
 
-/// What became of a signal.
+/// The result of sending a signal.
 #[derive(Debug, Serialize, ToSchema)]
 struct Sent {
-    /// The step that had waited for it; nothing if it is kept for the one that will.
+    /// The step that received it; absent if it is stored for a later wait.
     received_by: Option<String>,
 }
 
-/// Send a signal to a run that waits for it, or will
+/// Send a signal to a run that waits for it now or later
 #[utoipa::path(
     post, path = "/v1/runs/{run}/signals", tag = "gates", request_body = NewSignal,
     params(("run" = String, Path, description = "The run's id")),
@@ -164,7 +165,7 @@ struct Sent {
         (status = 200, body = Sent),
         (status = 404, description = "Problem: there is no such run"),
         (status = 409, description = "Problem: the run has ended"),
-        (status = 422, description = "Problem: that is no name"),
+        (status = 422, description = "Problem: the name is not valid"),
     )
 )]
 async fn signal(
@@ -174,7 +175,7 @@ async fn signal(
     Json(new): Json<NewSignal>,
 ) -> Answer<Json<Sent>> {
     if new.name.is_empty() || new.name.len() > 255 {
-        return Err(Problem::invalid("name: between 1 and 255 bytes"));
+        return Err(Problem::invalid("name: must be 1 to 255 bytes"));
     }
     let payload = new.payload.unwrap_or_else(|| serde_json::json!({}));
     let received_by = app.core().signal(run, &new.name, &payload).await?;

@@ -18,7 +18,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
 }
 
-/// How a server is.
+/// The state of a server.
 #[derive(Debug, Serialize, ToSchema)]
 struct Health {
     /// `ok`.
@@ -33,30 +33,30 @@ impl Health {
     }
 }
 
-/// Whether the process answers
+/// Check that the process answers
 #[utoipa::path(get, path = "/healthz", tag = "server", responses((status = 200, body = Health)))]
 async fn healthz() -> Json<Health> {
     Health::ok()
 }
 
-/// Whether the store can be reached and the executor works
+/// Check that the store is reachable and the executor makes progress
 #[utoipa::path(
     get, path = "/readyz", tag = "server",
-    responses((status = 200, body = Health), (status = 503, description = "Problem: it is not ready"))
+    responses((status = 200, body = Health), (status = 503, description = "Problem: the server is not ready"))
 )]
 async fn readyz(State(app): State<App>) -> Answer<Json<Health>> {
     // Asked first, because it tells why the worker has ended, if the store is the reason.
     app.blocking(|app| Ok(app.core().last_seq()?)).await?;
     if !app.is_alive() {
-        return Err(Problem::unavailable("the executor or the worker of this server has ended"));
+        return Err(Problem::unavailable("the executor or the worker of this server has stopped"));
     }
     if *app.stopping().borrow() {
-        return Err(Problem::unavailable("the server is about to end"));
+        return Err(Problem::unavailable("the server is shutting down"));
     }
     Ok(Health::ok())
 }
 
-/// Everything that is counted, for Prometheus
+/// Get all metrics, for Prometheus
 #[utoipa::path(
     get, path = "/metrics", tag = "server",
     responses((status = 200, body = String, content_type = "application/openmetrics-text"))

@@ -37,21 +37,21 @@ struct MadeHook {
     /// The hook.
     #[serde(flatten)]
     view: HookView,
-    /// What its messages are signed with. It is never shown again.
+    /// The key that signs its messages. It is not shown again.
     secret: String,
 }
 
-/// Have somebody told of what happens
+/// Add a webhook
 ///
 /// Messages are POSTs of `{"hook": ID, "events": [ENTRY, …]}` with the headers `sprag-event-id` (the last
 /// entry's number), `sprag-timestamp` and `sprag-signature: v1=HEX`, the HMAC-SHA256 of the time, a dot and the
-/// body. They come in order and at least once.
+/// body. They are delivered in order and at least once.
 #[utoipa::path(
     post, path = "/v1/hooks", tag = "hooks", request_body = NewHook,
     responses(
         (status = 201, body = MadeHook),
         (status = 409, description = "Problem: there are too many hooks"),
-        (status = 422, description = "Problem: the URL, the secret or the filter is not right"),
+        (status = 422, description = "Problem: the URL, the secret or the filter is not valid"),
     )
 )]
 async fn create(
@@ -72,7 +72,7 @@ async fn load(app: &App, id: &IdPath) -> Answer<Json<HookView>> {
 #[utoipa::path(
     get, path = "/v1/hooks/{id}", tag = "hooks",
     params(("id" = String, Path, description = "The hook's number")),
-    responses((status = 200, body = HookView), (status = 404, description = "Problem: it is not there"))
+    responses((status = 200, body = HookView), (status = 404, description = "Problem: there is no such hook"))
 )]
 async fn show(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<HookView>> {
     load(&app, &id).await
@@ -82,18 +82,18 @@ async fn show(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<Ho
 #[utoipa::path(
     delete, path = "/v1/hooks/{id}", tag = "hooks",
     params(("id" = String, Path, description = "The hook's number")),
-    responses((status = 204, description = "It is gone"), (status = 404, description = "Problem: it is not there"))
+    responses((status = 204, description = "Removed"), (status = 404, description = "Problem: there is no such hook"))
 )]
 async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<StatusCode> {
     app.core().remove_hook(id.number()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Try a parked hook again, from where it was
+/// Continue a parked hook from its position
 #[utoipa::path(
     post, path = "/v1/hooks/{id}/retry", tag = "hooks",
     params(("id" = String, Path, description = "The hook's number")),
-    responses((status = 200, body = HookView), (status = 404, description = "Problem: it is not there"))
+    responses((status = 200, body = HookView), (status = 404, description = "Problem: there is no such hook"))
 )]
 async fn retry(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<HookView>> {
     app.core().retry_hook(id.number()?).await?;

@@ -41,31 +41,31 @@ const BYTES: usize = 256 << 10;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Which {
-    /// Only this attempt's; the last one's if it is left out.
+    /// The attempt; the last one if it is left out.
     attempt: Option<u32>,
-    /// From which byte on.
+    /// The offset of the first byte.
     offset: Option<u64>,
-    /// How many bytes at most.
+    /// The largest number of bytes.
     limit: Option<u64>,
-    /// Go on as server-sent events until the attempt has ended: each line is an event, its `id` the offset
-    /// after it.
+    /// Whether to continue as server-sent events until the attempt has ended: each line is an event, its `id` the
+    /// offset after it.
     #[serde(default)]
     follow: bool,
 }
 
-/// Read what a step printed
+/// Read the log of a step
 ///
-/// Each line is a time, `out`, `err` or `note`, and the text. `Range` and `offset` with `limit` give a part. The header
-/// `x-sprag-log-missing` says how many bytes a worker's host has not sent yet; the run says which host that is.
+/// Each line is a time, `out`, `err` or `note`, and the text. `Range`, or `offset` with `limit`, selects a part. The
+/// header `x-sprag-log-missing` is the number of bytes that a worker's host has not sent yet; the run names that host.
 #[utoipa::path(
     get, path = "/v1/runs/{run}/steps/{step}/log", tag = "logs",
     params(Which, ("run" = String, Path, description = "The run's id"),
            ("step" = String, Path, description = "The step's id; an item of a fan-out is `step[2]`"),
            ("Range" = Option<String>, Header, description = "`bytes=FIRST-LAST`"),
-           ("Last-Event-ID" = Option<u64>, Header, description = "Where to go on following")),
+           ("Last-Event-ID" = Option<u64>, Header, description = "The offset to continue from")),
     responses(
         (status = 200, content((String = "text/plain"), (String = "text/event-stream"))),
-        (status = 206, body = String, content_type = "text/plain", description = "The part that was asked for"),
+        (status = 206, body = String, content_type = "text/plain", description = "The requested part"),
         (status = 404, description = "Problem: there is no such step, or it has printed nothing yet"),
         (status = 416, description = "Problem: the log has no such part"),
     )
@@ -118,9 +118,9 @@ fn open_log(path: &Path) -> Answer<File> {
     match sprag_process::open_below(folder, Path::new(name)) {
         Ok(file) if !is_link => Ok(file),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Problem::not_found("nothing was printed yet"))
+            Err(Problem::not_found("the step has printed nothing yet"))
         }
-        _ => Err(Problem::not_found("its log is not a regular file")),
+        _ => Err(Problem::not_found("the step's log is not a regular file")),
     }
 }
 

@@ -38,7 +38,9 @@ pub(crate) fn all() -> OpenApiRouter<App> {
             utoipa::openapi::InfoBuilder::new()
                 .title("Sprag")
                 .version(env!("CARGO_PKG_VERSION"))
-                .description(Some("Runs pipelines: durably, in order, and never a step twice."))
+                .description(Some(
+                    "Runs pipelines durably and in order, and never starts an attempt of a step twice.",
+                ))
                 .build(),
         )
         .build();
@@ -68,7 +70,7 @@ pub fn openapi() -> Value {
 /// Adds what applies to every endpoint: any other answer is a problem, and a token may be needed.
 fn describe(mut api: OpenApi) -> Value {
     let problem = Response::builder()
-        .description("What went wrong, and what to do next")
+        .description("Problem: what failed, and what to do next")
         .content("application/problem+json", problem_content())
         .build();
     for item in api.paths.paths.values_mut() {
@@ -177,12 +179,12 @@ pub(crate) fn finish(router: Router<App>, api: &OpenApi, app: App) -> Router {
 }
 
 async fn not_there(uri: Uri) -> Problem {
-    Problem::not_found(format!("there is nothing at {}", uri.path()))
-        .next("see /openapi.json for what there is")
+    Problem::not_found(format!("there is no endpoint {}", uri.path()))
+        .next("see /openapi.json for the endpoints")
 }
 
 async fn wrong_method(State(_): State<App>, method: Method, uri: Uri) -> Problem {
-    let message = format!("{} does not understand {method}", uri.path());
+    let message = format!("{} does not support {method}", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
-        .next("see /openapi.json for what there is")
+        .next("see /openapi.json for the endpoints")
 }

@@ -28,13 +28,13 @@ struct Pipelines {
 /// A pipeline file.
 #[derive(Debug, Serialize, ToSchema)]
 struct PipelineView {
-    /// By what it is asked for.
+    /// The name for requests.
     name: String,
     /// The file.
     file: String,
-    /// Whether it can be run.
+    /// Whether it is valid.
     valid: bool,
-    /// How many steps it has.
+    /// The number of its steps.
     steps: usize,
 }
 
@@ -59,7 +59,7 @@ async fn list(_: MayRead, State(app): State<App>) -> Answer<Json<Pipelines>> {
     .await
 }
 
-/// A pipeline to be checked.
+/// A pipeline to validate.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Draft {
@@ -68,14 +68,14 @@ struct Draft {
     yaml: String,
 }
 
-/// A pipeline that can be run.
+/// A valid pipeline.
 #[derive(Debug, Serialize, ToSchema)]
 struct Checked {
     /// Its name.
     name: String,
-    /// Its steps' ids.
+    /// The ids of its steps.
     steps: Vec<String>,
-    /// What is legal and probably not what was meant, each with its place.
+    /// Warnings: legal but probably unintended parts, with their positions.
     #[schema(value_type = Vec<Object>)]
     warnings: Value,
 }
@@ -85,7 +85,7 @@ struct Checked {
     post, path = "/v1/pipelines/validate", tag = "pipelines", request_body = Draft,
     responses(
         (status = 200, body = Checked),
-        (status = 422, description = "Problem: what is wrong with it, each with its line and column"),
+        (status = 422, description = "Problem: the mistakes in the pipeline, with line and column"),
     )
 )]
 async fn validate(_: MayRun, State(app): State<App>, Json(draft): Json<Draft>) -> Answer<Json<Checked>> {
@@ -103,11 +103,11 @@ async fn validate(_: MayRun, State(app): State<App>, Json(draft): Json<Draft>) -
 /// The tables of all lifecycles.
 #[derive(Debug, Serialize, ToSchema)]
 struct Lifecycles {
-    /// One for each kind of thing.
+    /// One table for each kind of entity.
     lifecycles: Vec<LifecycleView>,
 }
 
-/// Show the lifecycle tables: what every status means and what leads to it
+/// Show the lifecycle tables: all statuses and transitions
 #[utoipa::path(get, path = "/v1/lifecycles", tag = "server", responses((status = 200, body = Lifecycles)))]
 async fn lifecycles(_: MayRead) -> Json<Lifecycles> {
     Json(Lifecycles { lifecycles: sprag_app::view::lifecycles() })

@@ -25,7 +25,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 /// Queues.
 #[derive(Debug, Serialize, ToSchema)]
 struct Queues {
-    /// Every queue that has settings, holds something, or is served.
+    /// The queues that have settings, executions or workers.
     queues: Vec<QueueView>,
 }
 
@@ -49,11 +49,11 @@ async fn change(
     found.map(Json).ok_or_else(|| Problem::not_found(format!("there is no queue {name:?}")))
 }
 
-/// Hold a queue: nothing of it is handed over until it is released
+/// Hold a queue: it hands over no executions until it is released
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/hold", tag = "queues",
     params(("queue" = String, Path, description = "The queue's name")),
-    responses((status = 200, body = QueueView), (status = 422, description = "Problem: that is no name"))
+    responses((status = 200, body = QueueView), (status = 422, description = "Problem: the name is not valid"))
 )]
 async fn hold(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) -> Answer<Json<QueueView>> {
     change(&app, queue, |queue| queue.held = true).await
@@ -63,26 +63,26 @@ async fn hold(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) ->
 #[utoipa::path(
     post, path = "/v1/queues/{queue}/release", tag = "queues",
     params(("queue" = String, Path, description = "The queue's name")),
-    responses((status = 200, body = QueueView), (status = 422, description = "Problem: that is no name"))
+    responses((status = 200, body = QueueView), (status = 422, description = "Problem: the name is not valid"))
 )]
 async fn release(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) -> Answer<Json<QueueView>> {
     change(&app, queue, |queue| queue.held = false).await
 }
 
-/// How much of a queue may be out at once.
+/// A request to limit a queue.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct QueueLimit {
-    /// So much; nothing for any number.
+    /// The number of executions that may be handed over at once; absent for no limit.
     #[schema(maximum = 2147483647)]
     limit: Option<u32>,
 }
 
-/// Limit how much of a queue may be out at once
+/// Limit how many executions of a queue are handed over at once
 #[utoipa::path(
     put, path = "/v1/queues/{queue}/limit", tag = "queues", request_body = QueueLimit,
     params(("queue" = String, Path, description = "The queue's name")),
-    responses((status = 200, body = QueueView), (status = 422, description = "Problem: that is no name"))
+    responses((status = 200, body = QueueView), (status = 422, description = "Problem: the name is not valid"))
 )]
 async fn limit(
     _: MayRun,
@@ -99,7 +99,7 @@ async fn limit(
 /// Workers.
 #[derive(Debug, Serialize, ToSchema)]
 struct Workers {
-    /// Those that are there.
+    /// The workers.
     workers: Vec<WorkerView>,
 }
 

@@ -37,7 +37,7 @@ const MOST: usize = sprag_app::MOST_RUNS;
 /// The most characters of an idempotency key.
 const LONGEST_KEY: usize = 255;
 
-/// A run to be started: a pipeline as text, or the name of one of the project's.
+/// A request to start a run: a pipeline as text, or the name of one of the project's pipelines.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewRun {
@@ -46,7 +46,7 @@ struct NewRun {
     yaml: Option<String>,
     /// The name of one of the project's pipelines.
     pipeline: Option<String>,
-    /// What it is given.
+    /// The run's inputs.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Object>)]
     inputs: BTreeMap<String, Value>,
@@ -54,7 +54,7 @@ struct NewRun {
     #[serde(default)]
     #[schema(minimum = -1000000, maximum = 1000000)]
     priority: i32,
-    /// The folder in which its commands run; the project's if it is left out.
+    /// The folder in which its commands run; the project's folder if it is left out.
     dir: Option<String>,
 }
 
@@ -63,7 +63,7 @@ struct NewRun {
 struct Runs {
     /// The runs.
     runs: Vec<RunView>,
-    /// Where the next page begins; nothing if there is none.
+    /// The cursor of the next page; absent if there is none.
     next_cursor: Option<String>,
 }
 
@@ -76,9 +76,9 @@ struct Which {
     status: Option<String>,
     /// Only runs of this pipeline.
     pipeline: Option<String>,
-    /// Only runs older than this one: `next_cursor` of the page before.
+    /// Only runs older than this one: `next_cursor` of the previous page.
     cursor: Option<String>,
-    /// How many, at most 500.
+    /// The page size, at most 500.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<usize>,
 }
@@ -108,7 +108,7 @@ fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
         .map(|word| {
             RunStatus::parse(word).ok_or_else(|| {
                 let all: Vec<&str> = RunStatus::ALL.iter().map(|status| status.as_str()).collect();
-                Problem::malformed(format!("status: {word:?} is no status of a run"))
+                Problem::malformed(format!("status: {word:?} is not a status of a run"))
                     .next(format!("one of: {}", all.join(", ")))
             })
         })
@@ -117,20 +117,19 @@ fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
 
 /// Start a run
 ///
-/// With an `Idempotency-Key`, the same request starts one run however often it is sent: later ones are
-/// answered with 200 and the run that there is. The same key with another pipeline, other inputs, another priority or another
-/// folder is refused.
+/// With an `Idempotency-Key`, a repeated request starts only one run: later requests are answered with 200 and the
+/// existing run. The same key with another pipeline, other inputs, another priority or another folder is refused.
 ///
-/// A run with a worktree begins with committed files. If the folder has uncommitted changes and the server has a worker of its
-/// own, the answer says how many, and what becomes of them (`uncommitted`).
+/// A run with a worktree starts with committed files. If the folder has uncommitted changes and the server has its own
+/// worker, the answer says how many there are, and how the run treats them (`uncommitted`).
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", request_body = NewRun,
-    params(("Idempotency-Key" = Option<String>, Header, description = "The same key never starts a second run")),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A key that never starts a second run")),
     responses(
-        (status = 201, body = StartedView, description = "It was started"),
-        (status = 200, body = StartedView, description = "The key had started it before"),
-        (status = 409, description = "Problem: the concurrency group refuses it"),
-        (status = 422, description = "Problem: the pipeline or its inputs are not right, each with its place"),
+        (status = 201, body = StartedView, description = "The started run"),
+        (status = 200, body = StartedView, description = "The run that the key has already started"),
+        (status = 409, description = "Problem: the concurrency group refuses the run"),
+        (status = 422, description = "Problem: the pipeline or its inputs are not valid; each mistake has its position"),
     )
 )]
 async fn create(
@@ -150,7 +149,7 @@ async fn create(
             let loaded = match (&wanted.yaml, &wanted.pipeline) {
                 (Some(text), None) => pipelines::inline(text)?,
                 (None, Some(name)) => pipelines::named(app.options().project.as_deref(), name)?,
-                _ => return Err(Problem::invalid("name either `yaml` or `pipeline`")),
+                _ => return Err(Problem::invalid("give either `yaml` or `pipeline`")),
             };
             pipelines::plan(&loaded.pipeline, &wanted.inputs)
         })
@@ -173,9 +172,7 @@ fn key_of(headers: &HeaderMap) -> Answer<Option<Arc<str>>> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     match value.to_str() {
         Ok(key) if !key.is_empty() && key.len() <= LONGEST_KEY => Ok(Some(key.into())),
-        _ => {
-            Err(Problem::malformed(format!("idempotency-key: between 1 and {LONGEST_KEY} plain characters")))
-        }
+        _ => Err(Problem::malformed(format!("idempotency-key: must be 1 to {LONGEST_KEY} plain characters"))),
     }
 }
 
@@ -226,9 +223,9 @@ async fn detail(app: &App, run: RunId) -> Answer<Response> {
     Ok(response)
 }
 
-/// End a run: what goes on is ended, what waits never starts
+/// Cancel a run: stop its running steps and skip the rest
 ///
-/// With `If-Match`, only if the run's row is still the one that the caller has seen.
+/// With `If-Match`, only if the run's row has not changed since the caller read it.
 #[utoipa::path(
     post, path = "/v1/runs/{run}/cancel", tag = "runs",
     params(("run" = String, Path, description = "The run's id"),
@@ -236,7 +233,7 @@ async fn detail(app: &App, run: RunId) -> Answer<Response> {
     responses(
         (status = 200, body = RunDetail),
         (status = 404, description = "Problem: there is no such run"),
-        (status = 409, description = "Problem: the run has ended, or is being ended"),
+        (status = 409, description = "Problem: the run has ended, or is being cancelled"),
         (status = 412, description = "Problem: the run has changed since"),
     )
 )]
@@ -247,15 +244,15 @@ async fn cancel(_: MayRun, State(app): State<App>, RunPath(run): RunPath, seen: 
     detail(&app, run).await
 }
 
-/// From where to go on.
+/// The step from which a retry starts.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct RetryFrom {
-    /// The step; what failed if it is left out.
+    /// The step; all failed steps if it is left out.
     step: Option<String>,
 }
 
-/// Try again what failed, or one step and all that follows it
+/// Retry the failed steps, or one step and all steps that depend on it
 #[utoipa::path(
     post, path = "/v1/runs/{run}/retry", tag = "runs", request_body = Option<RetryFrom>,
     params(("run" = String, Path, description = "The run's id")),
@@ -281,14 +278,14 @@ async fn retry(
     detail(&app, run).await
 }
 
-/// Go on with a run that failed, was cancelled, or whose process died
+/// Resume a run that failed, was cancelled, or whose process died
 #[utoipa::path(
     post, path = "/v1/runs/{run}/resume", tag = "runs",
     params(("run" = String, Path, description = "The run's id")),
     responses(
         (status = 200, body = RunDetail),
         (status = 404, description = "Problem: there is no such run"),
-        (status = 409, description = "Problem: the run is completed, or somebody works on it"),
+        (status = 409, description = "Problem: the run is completed, or a worker has it"),
     )
 )]
 async fn resume(_: MayRun, State(app): State<App>, RunPath(run): RunPath) -> Answer<Response> {
@@ -308,7 +305,7 @@ struct RewindTo {
     to: String,
 }
 
-/// Go back: a step and everything after it run again
+/// Rewind a run: a step and all steps that depend on it run again
 #[utoipa::path(
     post, path = "/v1/runs/{run}/rewind", tag = "runs", request_body = RewindTo,
     params(("run" = String, Path, description = "The run's id")),
@@ -331,7 +328,7 @@ async fn rewind(
     detail(&app, run).await
 }
 
-/// A step to begin after.
+/// The step after which the new run starts.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ForkAfter {
@@ -339,7 +336,7 @@ struct ForkAfter {
     from: String,
 }
 
-/// Start a new run from where another had finished a step
+/// Start a new run from a finished step of another run
 #[utoipa::path(
     post, path = "/v1/runs/{run}/fork", tag = "runs", request_body = ForkAfter,
     params(("run" = String, Path, description = "The run's id")),

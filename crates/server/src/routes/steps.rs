@@ -49,7 +49,7 @@ async fn steps(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Ans
 struct StepDetail {
     /// The step.
     step: StepView,
-    /// What its last try, or the step that sent it back, had to say.
+    /// The feedback of its last try, or of the step that sent it back.
     feedback: Option<String>,
     /// Its attempts, oldest first.
     executions: Vec<ExecutionView>,
@@ -98,14 +98,14 @@ pub(super) fn find(app: &App, known: &RunWithPlan, step: &str) -> Answer<sprag_l
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct Which {
-    /// Only this step's.
+    /// Only those of this step.
     step: Option<String>,
 }
 
 /// Attempts at steps.
 #[derive(Debug, Serialize, ToSchema)]
 struct Executions {
-    /// By step, then by attempt.
+    /// The executions, ordered by step, then by attempt.
     executions: Vec<ExecutionView>,
 }
 
@@ -136,7 +136,7 @@ async fn executions(
     .await
 }
 
-/// Say why a run waits: for what, since when, until when, who has it
+/// Explain what a run waits for, since when, until when, and which worker has it
 #[utoipa::path(
     get, path = "/v1/runs/{run}/explain", tag = "runs",
     params(("run" = String, Path, description = "The run's id")),

@@ -27,25 +27,25 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 /// The longest wait for a task in one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// A task, or why there is none.
+/// A task, or the reason why there is none.
 #[derive(Debug, Serialize, ToSchema)]
 struct Claimable {
     /// The task.
     task: Option<Claimed>,
-    /// Why there is none.
+    /// The reason why there is no task.
     nothing: Option<Nothing>,
 }
 
 /// Claim a task
 ///
-/// Waits for one, if asked to. A caller that goes away while it waits gets none. A name belongs to the token that is
-/// shown: the same name with another token is another agent.
+/// With `wait_s`, waits for a task. A caller that disconnects while it waits gets none. A name belongs to the token
+/// of the request: the same name with another token is another agent.
 #[utoipa::path(
     post, path = "/v1/tasks/claim", tag = "tasks", request_body = ClaimSpec,
     responses(
         (status = 200, body = Claimable),
         (status = 404, description = "Problem: there is no such board"),
-        (status = 422, description = "Problem: the request is not right"),
+        (status = 422, description = "Problem: the request is not valid"),
     )
 )]
 async fn claim(
@@ -67,24 +67,24 @@ async fn claim(
     }))
 }
 
-/// For how long.
+/// A request to extend a lease.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Keep {
-    /// Seconds from now for which the task stays theirs [default: 1800].
+    /// The lease in seconds from now [default: 1800].
     #[schema(minimum = 1, maximum = 604800)]
     lease_s: Option<u64>,
 }
 
-/// Say again what a task is, and keep it for longer
+/// Get a claimed task again, and extend its lease
 #[utoipa::path(
     post, path = "/v1/tasks/{token}/start", tag = "tasks", request_body = Option<Keep>,
-    params(("token" = String, Path, description = "What the claim gave")),
+    params(("token" = String, Path, description = "The token of the claim")),
     responses(
         (status = 200, body = Claimed),
-        (status = 404, description = "Problem: that is no token"),
-        (status = 409, description = "Problem: it is no longer theirs, or it was cancelled"),
-        (status = 422, description = "Problem: the lease is not right"),
+        (status = 404, description = "Problem: the token is not valid"),
+        (status = 409, description = "Problem: the caller no longer holds the task, or it was cancelled"),
+        (status = 422, description = "Problem: the lease is not valid"),
     )
 )]
 async fn start(
@@ -96,15 +96,15 @@ async fn start(
     Ok(Json(boards::start(app.core(), &token, lease_of(keep.lease_s)).await?))
 }
 
-/// Keep a task for longer
+/// Extend the lease of a task
 #[utoipa::path(
     post, path = "/v1/tasks/{token}/heartbeat", tag = "tasks", request_body = Option<Keep>,
-    params(("token" = String, Path, description = "What the claim gave")),
+    params(("token" = String, Path, description = "The token of the claim")),
     responses(
         (status = 200, body = Held),
-        (status = 404, description = "Problem: that is no token"),
-        (status = 409, description = "Problem: it is no longer theirs, or it was cancelled"),
-        (status = 422, description = "Problem: the lease is not right"),
+        (status = 404, description = "Problem: the token is not valid"),
+        (status = 409, description = "Problem: the caller no longer holds the task, or it was cancelled"),
+        (status = 422, description = "Problem: the lease is not valid"),
     )
 )]
 async fn heartbeat(
@@ -116,24 +116,24 @@ async fn heartbeat(
     Ok(Json(boards::heartbeat(app.core(), &token, lease_of(keep.lease_s)).await?))
 }
 
-/// That something was reported.
+/// The confirmation of a report.
 #[derive(Debug, Serialize, ToSchema)]
 struct Reported {
     /// The token.
     token: String,
-    /// What it is now.
+    /// The new status of the task.
     outcome: &'static str,
 }
 
 /// Report that a task is done
 #[utoipa::path(
     post, path = "/v1/tasks/{token}/done", tag = "tasks", request_body = Option<Done>,
-    params(("token" = String, Path, description = "What the claim gave")),
+    params(("token" = String, Path, description = "The token of the claim")),
     responses(
         (status = 200, body = Reported),
-        (status = 404, description = "Problem: that is no token"),
-        (status = 409, description = "Problem: it is no longer theirs"),
-        (status = 422, description = "Problem: the report is not right"),
+        (status = 404, description = "Problem: the token is not valid"),
+        (status = 409, description = "Problem: the caller no longer holds the task"),
+        (status = 422, description = "Problem: the report is not valid"),
     )
 )]
 async fn done(
@@ -146,13 +146,13 @@ async fn done(
     Ok(Json(Reported { token, outcome: "done" }))
 }
 
-/// What went wrong.
+/// The report of a failure.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct Failed {
-    /// What went wrong; whoever tries next reads it.
+    /// The reason of the failure; the next try reads it.
     reason: String,
-    /// Another try makes no sense.
+    /// Whether another try is useless.
     #[serde(default)]
     for_good: bool,
 }
@@ -160,12 +160,12 @@ struct Failed {
 /// Report that a task failed
 #[utoipa::path(
     post, path = "/v1/tasks/{token}/fail", tag = "tasks", request_body = Failed,
-    params(("token" = String, Path, description = "What the claim gave")),
+    params(("token" = String, Path, description = "The token of the claim")),
     responses(
         (status = 200, body = Reported),
-        (status = 404, description = "Problem: that is no token"),
-        (status = 409, description = "Problem: it is no longer theirs"),
-        (status = 422, description = "Problem: the report is not right"),
+        (status = 404, description = "Problem: the token is not valid"),
+        (status = 409, description = "Problem: the caller no longer holds the task"),
+        (status = 422, description = "Problem: the report is not valid"),
     )
 )]
 async fn fail(
@@ -178,14 +178,14 @@ async fn fail(
     Ok(Json(Reported { token, outcome: "failed" }))
 }
 
-/// Give a task back unfinished
+/// Release a task unfinished
 #[utoipa::path(
     post, path = "/v1/tasks/{token}/release", tag = "tasks",
-    params(("token" = String, Path, description = "What the claim gave")),
+    params(("token" = String, Path, description = "The token of the claim")),
     responses(
         (status = 200, body = Reported),
-        (status = 404, description = "Problem: that is no token"),
-        (status = 409, description = "Problem: it is no longer theirs"),
+        (status = 404, description = "Problem: the token is not valid"),
+        (status = 409, description = "Problem: the caller no longer holds the task"),
     )
 )]
 async fn release(_: MayWork, State(app): State<App>, TokenPath(token): TokenPath) -> Answer<Json<Reported>> {

@@ -33,17 +33,17 @@ async fn list(_: MayAdmin, State(app): State<App>) -> Answer<Json<Tokens>> {
     Ok(Json(Tokens { tokens: tokens.iter().map(TokenView::of).collect() }))
 }
 
-/// A token to be made.
+/// A request to create a token.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewToken {
-    /// What to call it.
+    /// The token's name.
     #[schema(min_length = 1, max_length = 100)]
     name: String,
-    /// What it may do.
+    /// The token's scopes.
     #[schema(min_items = 1)]
     scopes: Vec<Scope>,
-    /// After how many seconds it ends; never if it is left out.
+    /// The seconds until it expires; it never expires if this is left out.
     #[schema(maximum = 3153600000u64)]
     expires_in_s: Option<u32>,
 }
@@ -54,17 +54,17 @@ struct MadeToken {
     /// The token.
     #[serde(flatten)]
     view: TokenView,
-    /// What its bearer shows. It is not kept, and never shown again.
+    /// The bearer token. The server stores only its hash, and does not show it again.
     token: String,
 }
 
-/// Make a token
+/// Create a token
 #[utoipa::path(
     post, path = "/v1/tokens", tag = "tokens", request_body = NewToken,
     responses(
         (status = 201, body = MadeToken),
-        (status = 409, description = "Problem: there is one of that name"),
-        (status = 422, description = "Problem: it has no name, or no scope"),
+        (status = 409, description = "Problem: a token with this name exists"),
+        (status = 422, description = "Problem: the name or the scopes are missing"),
     )
 )]
 async fn create(
@@ -77,11 +77,11 @@ async fn create(
     Ok((StatusCode::CREATED, Json(MadeToken { view: TokenView::of(&row), token })))
 }
 
-/// Remove a token: whoever has it is not let in any more
+/// Remove a token: requests with it are refused
 #[utoipa::path(
     delete, path = "/v1/tokens/{id}", tag = "tokens",
     params(("id" = String, Path, description = "The token's number")),
-    responses((status = 204, description = "It is gone"), (status = 404, description = "Problem: it is not there"))
+    responses((status = 204, description = "Removed"), (status = 404, description = "Problem: there is no such token"))
 )]
 async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<StatusCode> {
     app.core().remove_token(id.number()?).await?;

@@ -1,4 +1,4 @@
-//! What the fuzzer found worth keeping, and bodies that nobody sends in good faith, to every endpoint.
+//! Sends the fuzzer's corpus and hostile bodies to every endpoint.
 
 #[path = "../../../../fuzz/src/api_exercise.rs"]
 mod api_exercise;

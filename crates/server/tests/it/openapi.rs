@@ -1,4 +1,4 @@
-//! What the API says of itself is kept beside the code, so that a change of it is seen.
+//! The stored OpenAPI file must match the code, so that changes of the API are visible.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn described() -> Value {
 }
 
 #[test]
-fn the_description_is_the_one_that_is_kept() {
+fn the_openapi_file_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
     let text = format!("{:#}\n", described());
     if std::env::var_os("SPRAG_GEN").is_some() {

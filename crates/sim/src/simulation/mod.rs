@@ -173,7 +173,7 @@ impl std::fmt::Display for Summary {
         write!(
             f,
             "{} seeds, {hours:.0} simulated hours, {} operations, {} runs, {} steps done; \
-             {} runs forgotten; {} processes begun, {} of them lost and begun again ({percent:.1} %); faults:",
+             {} runs forgotten; {} processes started, {} of them lost and started again ({percent:.1} %); faults:",
             self.seeds, self.operations, self.runs, self.steps, self.forgotten, self.starts, self.again
         )?;
         for (kind, count) in &self.faults {

@@ -104,7 +104,7 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
     let first = held.row()?.steps;
     if tasks.len() > MOST_AT_ONCE {
         return Err(Error::Refused(format!(
-            "{} tasks are too many at once: {MOST_AT_ONCE} at most",
+            "{} tasks are too many at once: at most {MOST_AT_ONCE} are allowed",
             tasks.len()
         )));
     }
@@ -112,12 +112,12 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
     let added = numbers.iter().filter(|added| !added.existing).count();
     // The fan-out is step 0, so that the tasks start at 1.
     if first as usize - 1 + added > MOST_TASKS as usize {
-        return Err(Error::Refused(format!("a board takes {MOST_TASKS} tasks at most: begin another")));
+        return Err(Error::Refused(format!("a board takes at most {MOST_TASKS} tasks: create another")));
     }
     let needs = resolve_needs(&mut held, first, tasks, &numbers, &keys)?;
     let parent = held.step_row(TASKS)?;
     let Some(list) = parent.items else {
-        return Err(Error::Refused(format!("board {board} has not begun yet")));
+        return Err(Error::Refused(format!("board {board} has not started yet")));
     };
     let mut values = Vec::new();
     let mut added = Vec::new();
@@ -157,7 +157,9 @@ fn number<'t>(
         let known = match &task.key {
             None => None,
             Some(key) => match keys.get(&**key) {
-                Some(_) => return Err(Error::Refused(format!("two tasks of the batch are called {key:?}"))),
+                Some(_) => {
+                    return Err(Error::Refused(format!("two tasks of the batch have the key {key:?}")));
+                }
                 None => held.session.db().task_by_key(held.id, key)?,
             },
         };
@@ -209,7 +211,7 @@ fn resolve_needs(
         None => Ok(all),
         Some(circle) => {
             let named: Vec<String> = circle.iter().map(|at| (first + at).to_string()).collect();
-            Err(Error::Refused(format!("the tasks need each other in a circle: {}", named.join(" → "))))
+            Err(Error::Refused(format!("the tasks need each other in a cycle: {}", named.join(" → "))))
         }
     }
 }
@@ -225,7 +227,7 @@ pub fn retry_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result
     let mut held = hold_task(session, board, no)?;
     if held.row()?.status() != RunStatus::Running {
         return Err(Error::Refused(format!(
-            "board {board} has ended: `sprag resume {board}` tries everything again that failed"
+            "board {board} has ended: `sprag resume {board}` retries its failed tasks"
         )));
     }
     moved(&mut held, no, reopen_item)

@@ -37,7 +37,7 @@ pub fn redispatch(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
 /// published.
 pub fn heal_run(session: &mut Session<'_>, id: RunId) -> Result<()> {
     let Some(mut held) = HeldRun::take(session, id)? else {
-        tracing::warn!(run = %id, "advance: there is no such run");
+        tracing::warn!(run = %id, "cannot advance: there is no such run");
         return Ok(());
     };
     match held.row()?.status() {

@@ -104,8 +104,8 @@ fn why_not(row: &RunRow, before_ms: i64, hooks: &[HookRow], now: Now) -> Option<
     };
     let waits = |hook: &&HookRow| holds_back(hook, row, ended_ms, now);
     match hooks.iter().find(waits) {
-        Some(hook) if hook.is_relay() => Some("the broker has not been told of it"),
-        Some(_) => Some("a hook has not been told of it"),
+        Some(hook) if hook.is_relay() => Some("it has not been published to the broker"),
+        Some(_) => Some("it has not been delivered to a webhook"),
         None if key_may_be_repeated(row, ended_ms, now) => Some("its idempotency key may still be repeated"),
         None => None,
     }
@@ -136,10 +136,10 @@ fn untold(session: &mut Session<'_>, run: RunId, hooks: &[HookRow]) -> Result<Ve
 /// Returns the reason why something that belongs to a run, or to its child runs, keeps it.
 fn why_not_yet(session: &mut Session<'_>, family: &[RunId]) -> Result<Option<&'static str>> {
     if !session.db().with_environments(family)?.is_empty() {
-        return Ok(Some("its environment is still there"));
+        return Ok(Some("its environment still exists"));
     }
     if !session.db().with_effects(family)?.is_empty() {
-        return Ok(Some("something is still to be done after its end"));
+        return Ok(Some("an effect of its end is still pending"));
     }
     Ok(None)
 }

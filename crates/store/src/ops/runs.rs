@@ -94,7 +94,7 @@ pub fn fork_run(
     new: &NewRun,
     plan_hash: i64,
 ) -> Result<Created> {
-    refuse_board(&new.plan, "begun anew from one of its steps")?;
+    refuse_board(&new.plan, "forked")?;
     let kept = kept_by_fork(session, source, from, &new.plan)?;
     let created = insert_run(session, new, plan_hash)?;
     let Created::New(run) = created else { return Ok(created) };
@@ -350,9 +350,9 @@ pub(crate) fn resume_child(session: &mut Session<'_>, id: RunId, pin: Option<Id>
 /// Refuses to resume or rewind a child run by itself, because its parent would not notice.
 fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
     match session.get::<RunRow>(id)?.and_then(|run| run.parent) {
-        Some((parent, _)) => Err(Error::Refused(format!(
-            "run {id} is the work of a step of run {parent}: go on with that one"
-        ))),
+        Some((parent, _)) => {
+            Err(Error::Refused(format!("run {id} is a child of run {parent}: resume that one")))
+        }
         None => Ok(()),
     }
 }
@@ -361,7 +361,7 @@ fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
 fn refuse_board(plan: &Plan, what: &str) -> Result<()> {
     match plan.steps.iter().any(|step| step.spread.is_some_and(|spread| spread.open)) {
         true => Err(Error::Refused(format!(
-            "a board is not {what}: try a task again with `sprag task retry`, or all that failed with `sprag resume`"
+            "a board cannot be {what}: try a task again with `sprag task retry`, or all that failed with `sprag resume`"
         ))),
         false => Ok(()),
     }

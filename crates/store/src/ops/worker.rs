@@ -245,7 +245,7 @@ pub(super) fn is_readable(session: &mut Session<'_>, id: ExecutionId) -> Result<
     match read {
         Ok(()) => Ok(true),
         Err(error @ crate::Error::UnknownWord { .. }) => {
-            tracing::warn!(execution = %id, %error, "passed over: it cannot be received");
+            tracing::warn!(execution = %id, %error, "skipping an execution that cannot be received");
             Ok(false)
         }
         Err(error) => Err(error),

@@ -79,9 +79,9 @@ pub(super) fn attempt(
 /// transaction waits for this row while it holds another. If it fails, the next transaction sees the same.
 fn raise_clock(wire: &Wire, was_ms: i64, ahead_ms: i64) {
     let sql = "UPDATE store_state SET ahead_ms = $2 WHERE ahead_ms = $1";
-    tracing::warn!(by_ms = ahead_ms - was_ms, "PostgreSQL's clock was put back: the store's time goes on");
+    tracing::warn!(by_ms = ahead_ms - was_ms, "PostgreSQL's clock was set back: the store's time continues");
     if let Err(fault) = wire.ask(&[Ask::new(sql, [Cell::from(was_ms), Cell::from(ahead_ms)])]) {
-        tracing::warn!(%fault, "telling others of the clock: they see it themselves");
+        tracing::warn!(%fault, "could not save the clock's offset: other processes detect it themselves");
     }
 }
 

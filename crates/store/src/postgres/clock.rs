@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_put_back_is_made_up_for() {
+    fn a_clock_that_is_set_back_is_compensated() {
         let (now, ahead) = steady(reading(6_000, DAY_MS - DAY_MS + 6_000, 0, 0), told(DAY_MS, 0));
         assert_eq!((now, ahead), (DAY_MS + 6_000, Some(DAY_MS)));
         // Once all processes have read the new `ahead`, the clock runs like any other.

@@ -75,7 +75,7 @@ impl Job for Look {
 
     fn answer(self: Box<Self>, looked: Result<()>) {
         if let Err(error) = looked {
-            tracing::debug!(run = %self.run, %error, "a look at a run was left to others");
+            tracing::debug!(run = %self.run, %error, "the walk of a run is left to another process");
         }
     }
 
@@ -268,7 +268,7 @@ impl Writer {
         let until_ms = System.boot_ms() + RECONNECT_MS;
         while System.boot_ms() < until_ms {
             if let Some(decided) = self.ask_fate(xid) {
-                tracing::info!(xid, committed = decided, "the fate of a commit whose answer was lost");
+                tracing::info!(xid, committed = decided, "looked up a commit whose answer was lost");
                 return Some(decided);
             }
             std::thread::park_timeout(Duration::from_millis(50));
@@ -359,7 +359,7 @@ fn again(mut work: Work, error: Error, rounds: &mut VecDeque<Vec<Work>>) {
     work.conflicts += if matches!(error, Error::Locked { .. }) { CONFLICT_TRIES / 2 } else { 1 };
     let may_help = matches!(error, Error::Conflict { .. } | Error::Locked { .. });
     if may_help && work.conflicts < CONFLICT_TRIES {
-        tracing::debug!(%error, "conflict: looking again");
+        tracing::debug!(%error, "conflict: retrying");
         rounds.push_back(vec![work]);
     } else {
         work.job.answer(Err(error));

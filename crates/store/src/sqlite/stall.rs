@@ -95,7 +95,7 @@ pub(super) fn prolong_leases(
     }
     if prolonged > 0 {
         let silent_ms = now_ms - last.at_ms;
-        tracing::info!(silent_ms, prolonged, "nothing was written for a while: leases are prolonged");
+        tracing::info!(silent_ms, prolonged, "no process could write for a while: extending leases");
         conn.prepare_cached("UPDATE store_state SET grace_until_ms = ?1")?
             .execute(params![now_ms + GRACE_MS + REAPED_WITHIN_MS])?;
     }

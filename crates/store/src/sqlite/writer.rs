@@ -278,7 +278,7 @@ impl Writer {
             savepoint("RELEASE job")?;
             match done {
                 Err(Error::Conflict { entity, id }) if tried < CONFLICT_TRIES => {
-                    tracing::debug!(entity, id, "conflict: looking again");
+                    tracing::debug!(entity, id, "conflict: retrying");
                 }
                 done => return done,
             }

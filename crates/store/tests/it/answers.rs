@@ -1,4 +1,4 @@
-//! Large specs are evaluated outside the writer, and an answer counts only for the values that it was found for.
+//! Large specs are evaluated outside the writer, and an answer counts only for the values that were evaluated.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,7 +14,7 @@ use crate::common::*;
 /// The longest wait of a test for something that happens at once.
 const SOON: Duration = Duration::from_secs(60);
 
-/// A evaluator for which every condition is much work. Each evaluation reports that it has begun and waits for a permit.
+/// An evaluator for which every condition is much work. Each evaluation reports that it has begun and waits for a permit.
 /// The condition is whether step `s0` is done.
 #[derive(Debug)]
 struct Slow {
@@ -44,7 +44,7 @@ impl SpecEvaluator for Slow {
     }
 }
 
-/// `s0` and `s1` start at once; `s2` needs `s1`, and its condition reads `s0`.
+/// Returns a plan in which `s0` and `s1` start at once, `s2` needs `s1`, and its condition reads `s0`.
 fn plan() -> Arc<Plan> {
     let asks = PlanStep { condition: Condition::Step, reads: vec![0], ..step(2, &[1], tries(1)) };
     Arc::new(Plan::new("asks", vec![step(0, &[], tries(1)), step(1, &[], tries(1)), asks]).unwrap())

@@ -1,5 +1,5 @@
-//! Files, disks and clocks that are not as they should be: typed errors that name the file and the
-//! remedy, and nothing lost.
+//! Defective files, disks and clocks: typed errors name the file and the
+//! remedy, and nothing is lost.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -36,7 +36,7 @@ fn open_error(folder: &Path) -> Error {
     Store::open(folder).err().expect("it cannot be opened")
 }
 
-/// The error's text names all of these.
+/// Asserts that the error's text contains all of these.
 fn says(error: &Error, parts: &[&str]) {
     let text = error.to_string();
     for part in parts {
@@ -44,7 +44,7 @@ fn says(error: &Error, parts: &[&str]) {
     }
 }
 
-/// A folder whose store was used and closed, so that all is in the one file.
+/// Returns a folder whose store was used and closed, so that all is in the one file.
 fn used_store() -> (tempfile::TempDir, PathBuf, RunId) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
@@ -80,7 +80,7 @@ fn a_folder_that_cannot_be_made_is_named() {
 struct Disk(tempfile::TempDir);
 
 impl Disk {
-    /// None, and the reason on the terminal, where mounting is not allowed.
+    /// Mounts it. Returns none, and prints the reason, if mounting is not allowed.
     fn mount(size: &str) -> Option<Disk> {
         let folder = tempfile::tempdir().unwrap();
         let mounted = Command::new("mount")
@@ -146,7 +146,7 @@ fn a_file_that_became_read_only_is_named() {
     says(&error, &["cannot open", path(&disk.data().join(FILE_NAME))]);
 }
 
-/// Creates, claims and finishes until the disk is full; what was answered is given.
+/// Creates, claims and finishes runs until the disk is full. Returns the acknowledged runs and the error.
 async fn work_until_full(store: &Store) -> (Vec<RunId>, Error) {
     const MOST: usize = 2_000;
     let mut answered = Vec::new();
@@ -221,7 +221,7 @@ fn a_disk_that_is_full_while_opening_leaves_a_file_that_opens_later() {
 }
 
 #[test]
-fn what_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_not_a_database_is_refused_and_stays_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(FILE_NAME);
     let garbage = vec![b'g'; 10_000];
@@ -292,7 +292,7 @@ fn processes_that_open_a_new_file_at_once_all_succeed() {
 }
 
 #[test]
-fn a_damaged_page_is_told_of_and_nothing_is_written_over_it() {
+fn a_damaged_page_is_reported_and_not_overwritten() {
     const PAGE: usize = 4096;
     let (folder, file, _) = used_store();
     let whole = std::fs::read(&file).unwrap();
@@ -375,7 +375,7 @@ fn a_locked_file_is_waited_for_until_the_deadline_by_all_at_once() {
 }
 
 #[test]
-fn a_new_file_that_somebody_has_locked_is_waited_for_until_the_deadline() {
+fn opening_a_new_file_waits_for_a_lock_until_the_deadline() {
     const BUSY_MS: u64 = 300;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(FILE_NAME);
@@ -389,7 +389,7 @@ fn a_new_file_that_somebody_has_locked_is_waited_for_until_the_deadline() {
 }
 
 #[test]
-fn p07_an_unknown_status_is_told_with_its_row_and_holds_up_no_other_run() {
+fn p07_an_unknown_status_is_reported_with_its_row_and_blocks_no_other_run() {
     let (folder, file, run) = used_store();
     let store = Store::open(folder.path()).unwrap();
     for (table, entity) in
@@ -427,7 +427,7 @@ fn p07_an_unknown_status_is_told_with_its_row_and_holds_up_no_other_run() {
     runtime().block_on(store.executor().heal_run(run)).unwrap();
 }
 
-/// A wall clock that somebody sets, over a time since the start that goes on.
+/// A wall clock that a test can set, beside a boot clock that continues.
 struct Jumping {
     wall_ms: AtomicI64,
     boot_ms: AtomicI64,
@@ -467,7 +467,7 @@ fn a_wall_clock_that_jumps_expires_no_lease_and_disorders_nothing() {
         let held = claim(&store, 1).await;
         for jump_ms in [HOUR_MS, -HOUR_MS, -HOUR_MS, HOUR_MS, 24 * HOUR_MS] {
             clock.pass(LEASE_MS / 6, jump_ms);
-            // Whoever opens the file after the jump agrees with whoever had it open before.
+            // A process that opens the file after the jump agrees with one that had it open before.
             let late = open();
             assert_eq!(late.now().steady_ms, store.now().steady_ms);
             let now_ms = store.now().steady_ms;
@@ -503,7 +503,7 @@ fn i17_a_clock_that_was_wrong_at_the_start_makes_no_wait_longer() {
             store.now().steady_ms + WAIT_MS
         });
         drop(store);
-        // As after another start of the machine: the anchor is of a start that nobody remembers.
+        // As after another boot of the machine: the anchor belongs to a boot that no process remembers.
         let file = Connection::open(folder.path().join(sprag_store::FILE_NAME)).unwrap();
         file.execute("UPDATE meta SET value = '0 another-start' WHERE name = 'clock'", []).unwrap();
         drop(file);

@@ -1,4 +1,4 @@
-//! Boards: tasks that are added while the run goes on, on every store.
+//! Boards on every store: tasks that are added while the run is live.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ async fn take_task(store: &Store, no: StepNo) -> Assignment {
     taken
 }
 
-/// Refused, with words that hold this.
+/// Asserts that an operation was refused with a message that contains this.
 fn refused<T: std::fmt::Debug>(done: Result<T, Error>, words: &str) {
     match done {
         Err(Error::Refused(why)) => assert!(why.contains(words), "{why}"),
@@ -139,7 +139,7 @@ fn c07_a_closed_board_ends_with_its_last_task_and_takes_no_more() {
 }
 
 #[test]
-fn c06_a_task_that_was_taken_back_is_its_holders_until_it_says_so() {
+fn c06_a_cancelled_task_stays_with_its_holder_until_it_is_released() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         add(&store, board, &[task(&[]), task(&["1"]), task(&[])]).await;
@@ -159,7 +159,7 @@ fn c06_a_task_that_was_taken_back_is_its_holders_until_it_says_so() {
 }
 
 #[test]
-fn p15_a_retried_task_brings_back_what_was_skipped_because_of_it() {
+fn p15_a_retried_task_restores_the_tasks_that_it_made_skip() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         add(&store, board, &[task(&[]), task(&["1"]), task(&["2"]), task(&["2", "3"])]).await;
@@ -206,7 +206,7 @@ fn c08_the_wait_between_two_tries_of_a_task_is_kept() {
 }
 
 #[test]
-fn i25_a_key_names_one_task_and_a_circle_is_refused_whole() {
+fn i25_a_key_names_one_task_and_a_cycle_is_refused() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         assert_eq!(add(&store, board, &[called("a", &["b"]), called("b", &[])]).await, [1, 2]);
@@ -246,7 +246,7 @@ fn a_name_means_one_open_board() {
 }
 
 #[test]
-fn a_board_that_failed_is_resumed_with_what_failed_and_what_hung_on_it() {
+fn a_failed_board_is_resumed_with_its_failed_and_skipped_tasks() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         add(&store, board, &[task(&[]), task(&["1"]), task(&[])]).await;
@@ -267,7 +267,7 @@ fn a_board_that_failed_is_resumed_with_what_failed_and_what_hung_on_it() {
 }
 
 #[test]
-fn a_resumed_board_leaves_alone_what_was_taken_back() {
+fn a_resumed_board_keeps_cancelled_tasks_cancelled() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         add(&store, board, &[task(&[]), task(&[])]).await;
@@ -286,7 +286,7 @@ fn a_resumed_board_leaves_alone_what_was_taken_back() {
 }
 
 #[test]
-fn notes_are_read_in_order_by_tag_and_from_where_one_was() {
+fn notes_are_read_in_order_by_tag_and_after_a_number() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         for (tag, text) in [("api", "one"), ("", "two"), ("api", "three")] {
@@ -380,7 +380,7 @@ async fn random_board(store: &Store, seed: u64) {
 }
 
 #[test]
-fn c05_a_claim_that_is_asked_again_gets_what_it_got() {
+fn c05_a_repeated_claim_gets_the_same_task() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         add(&store, board, &[task(&[]), task(&[])]).await;
@@ -430,7 +430,7 @@ fn a_claimer_is_registered_once_it_gets_something() {
 }
 
 #[test]
-fn e17_f2_a_report_of_a_task_that_stands_is_heard_again_and_another_is_refused() {
+fn e17_f2_a_repeated_report_of_a_task_is_accepted_and_a_different_one_refused() {
     on_every_store(|store, _| async move {
         let board = board(&store).await;
         add(&store, board, &[task(&[])]).await;

@@ -1,17 +1,17 @@
-//! Who is given what, on every store: order, limits, leases, what is given back.
+//! Claims on every store: order, limits, leases, releases.
 
 use crate::common::*;
 use sprag_lifecycle::{Backoff, Policy, RunId, RunStatus, Word};
 use sprag_store::ops::{self, Created, Lease, Renewal};
 use sprag_store::{Error, QueueRow, StepRow, Table};
 
-/// The runs of what a worker is given, in order.
+/// Returns the runs of the executions that a worker receives, in order.
 async fn claimed(store: &sprag_store::Store, most: usize) -> Vec<RunId> {
     let given = store.claims().claim(claimer(1), most).await.unwrap();
     given.iter().map(|assignment| assignment.lease.execution.run).collect()
 }
 
-/// One step; of such runs one goes on at a time.
+/// Returns a plan of one step in a group whose runs are live one at a time.
 fn in_a_group_of_one() -> std::sync::Arc<sprag_lifecycle::Plan> {
     let mut plan = (*sequence(1)).clone();
     let (group, on_conflict) = ("g".into(), Default::default());
@@ -127,7 +127,7 @@ fn o06_a_doubled_hand_off_message_runs_once() {
 }
 
 #[test]
-fn an_orphaned_run_is_reserved_to_whoever_takes_it_over() {
+fn an_orphaned_run_is_reserved_for_the_process_that_takes_it_over() {
     on_every_store(|store, _| async move {
         let mut new = store.person().new_run(sequence(1));
         new.pin = Some(5);
@@ -211,7 +211,7 @@ fn c03_a_second_hand_over_keeps_its_place_in_line() {
 }
 
 #[test]
-fn a_run_is_given_back_to_its_own_worker_only_if_it_is_nobodys() {
+fn a_run_returns_to_its_own_worker_only_if_it_is_not_reserved() {
     on_every_store(|store, _| async move {
         let mut new = store.person().new_run(sequence(1));
         new.pin = Some(5);

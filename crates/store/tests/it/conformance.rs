@@ -1,4 +1,4 @@
-//! What every store does alike with runs and their steps: one suite, run on each of them.
+//! The conformance suite for runs and steps: every store passes the same tests.
 
 use crate::common::*;
 use sprag_lifecycle::{ExecutionPredicate, ExecutionStatus, OnFail, Policy, RunId};
@@ -117,7 +117,7 @@ fn p11_o01_only_the_holder_of_a_running_execution_completes_it() {
 }
 
 #[test]
-fn p15_what_has_ended_stays_until_a_person_says_otherwise() {
+fn p15_ended_runs_stay_ended_without_an_explicit_command() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(2)).await;
         let first = claim(&store, 1).await;
@@ -192,7 +192,7 @@ fn o02_o05_cancel_before_and_after_receipt() {
 }
 
 #[test]
-fn o07_a_doubled_completion_starts_what_follows_once() {
+fn o07_a_duplicated_completion_starts_the_next_step_once() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(2)).await;
         let first = claim(&store, 1).await;
@@ -241,7 +241,7 @@ fn rework_sends_back_with_feedback_at_most_so_often() {
 }
 
 #[test]
-fn a_run_is_made_once_per_key_and_a_taken_name_is_refused() {
+fn a_run_is_created_once_per_key_and_a_taken_name_is_refused() {
     on_every_store(|store, _| async move {
         let plan = sequence(1);
         let mut new = named(77, &plan);
@@ -257,7 +257,7 @@ fn a_run_is_made_once_per_key_and_a_taken_name_is_refused() {
 }
 
 #[test]
-fn a_rewind_also_tries_again_what_else_was_broken() {
+fn a_rewind_also_retries_other_broken_steps() {
     on_every_store(|store, _| async move {
         // a → b, and d beside them: d fails while a runs, so b never starts.
         let run = create(&store, &graph(&[&[], &[0], &[]], |_| Policy::default())).await;
@@ -276,7 +276,7 @@ fn a_rewind_also_tries_again_what_else_was_broken() {
 }
 
 #[test]
-fn o12_what_nobody_can_be_found_for_fails_with_its_reason() {
+fn o12_an_execution_without_a_worker_fails_with_the_reason() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(2)).await;
         let waiting = look(&store, |db| db.unclaimed_since(i64::MAX, 1))[0];
@@ -292,7 +292,7 @@ fn o12_what_nobody_can_be_found_for_fails_with_its_reason() {
 }
 
 #[test]
-fn a_rework_hands_on_its_feedback_wherever_its_step_was_written() {
+fn a_rework_passes_feedback_to_its_step_wherever_the_file_has_it() {
     on_every_store(|store, _| async move {
         // The step that sends back is written above the one that it needs.
         let plan = graph(&[&[1], &[]], |no| match no {

@@ -1,4 +1,4 @@
-//! What every store promises of a single event: applied once and told, or refused, and why.
+//! The contract of a single event on every store: it is applied once and journaled, or refused with a reason.
 
 use crate::common::*;
 use sprag_lifecycle::{Actor, EnvironmentEvent, RunId, ThreadEvent};
@@ -26,7 +26,7 @@ fn l04_a_write_between_load_and_cas_is_a_conflict_and_the_others_value_stands() 
         let tried = store
             .write(move |session| {
                 let outcome = ops::cancel_run(session, run)?;
-                // Somebody else writes the same row behind this session's back.
+                // Another writer changes the same row behind this session's back.
                 let mut other = Table::<RunRow>::load(session.db(), run)?.expect("it is there");
                 let was = (other.status(), other.version());
                 other.priority += 1;
@@ -141,7 +141,7 @@ fn l07_a_refusal_is_a_typed_4xx() {
     });
 }
 
-/// Reports an event on a thread, as whoever may.
+/// Reports an event on a thread, as an actor that may report it.
 async fn thread(store: &sprag_store::Store, id: i64, event: ThreadEvent, who: Actor, turn: u32) -> bool {
     let given = ThreadReport { turn, runtime: 1 };
     store.write(move |session| ops::thread_event(session, id, event, who, &given)).await.unwrap().is_applied()

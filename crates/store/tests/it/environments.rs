@@ -1,4 +1,4 @@
-//! Environments through the store's operations: who makes one, who removes it, and whose word comes too late.
+//! Environments through the store's operations: creation, removal, and late reports.
 
 use crate::common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};
@@ -19,7 +19,7 @@ async fn provide(store: &Store, run: RunId, worker: Id, there: bool) -> Provide 
     store.claims().provide_environment(wanted(run, worker), seen).await.unwrap()
 }
 
-/// Reports an event of an attempt; whether it was applied.
+/// Reports an event of an attempt. Returns whether it was applied.
 async fn report(store: &Store, event: E, attempt: u32) -> bool {
     let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
     store.claims().environment(1, event, given, None).await.unwrap().is_applied()
@@ -33,7 +33,7 @@ fn word(store: &Store, run: RunId) -> String {
     row(store, run).status().to_string()
 }
 
-/// A run whose environment is ready, made by `MAKER`.
+/// Creates a run with a ready environment, made by `MAKER`.
 async fn ready(store: &Store) -> RunId {
     let run = create(store, &sequence(1)).await;
     assert!(
@@ -50,7 +50,7 @@ async fn end(store: &Store) {
 
 /// Two workers start steps of one run at once: the second looks before the first has made the worktree, and asks after.
 #[test]
-fn w10_a_look_from_before_an_environment_was_ready_does_not_have_it_made_again() {
+fn w10_an_outdated_look_does_not_create_a_ready_environment_again() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;
         assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
@@ -69,7 +69,7 @@ fn w10_a_look_from_before_an_environment_was_ready_does_not_have_it_made_again()
 }
 
 #[test]
-fn one_whose_host_was_lost_is_made_elsewhere_and_what_comes_late_from_there_changes_nothing() {
+fn an_environment_of_a_lost_host_is_rebuilt_elsewhere_and_late_reports_change_nothing() {
     on_every_store(|store, _| async move {
         let worker = NewWorker {
             id: MAKER,
@@ -123,13 +123,13 @@ fn l10_a_provision_that_succeeds_too_late_revives_nothing() {
 }
 
 #[test]
-fn i10_what_became_of_making_it_was_never_heard() {
+fn i10_an_environment_whose_creator_lost_the_answer_is_recovered() {
     on_every_store(|store, _| async move {
         register(&store, MAKER).await;
         let run = create(&store, &sequence(1)).await;
         assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
         end(&store).await;
-        // Its maker lives, and cannot say any more how it went: somebody else leaves it alone, the maker does not.
+        // Its maker is live but can no longer report the result: others leave the environment alone, the maker does not.
         assert_eq!(store.claims().dispatch_destroy(1, REMOVER, true).await.unwrap(), None);
         assert_eq!(word(&store, run), "provisioning");
         assert_eq!(store.claims().dispatch_destroy(1, MAKER, true).await.unwrap(), Some(1));
@@ -148,7 +148,7 @@ fn l10_the_success_of_a_former_attempt_does_not_count_for_the_next() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;
         assert!(matches!(provide(&store, run, MAKER, false).await, Provide::Make(_)));
-        // Nobody has heard of MAKER as a worker: it is gone, and another begins anew.
+        // MAKER never registered as a worker, so it counts as gone, and another worker starts again.
         let Provide::Make(again) = provide(&store, run, REMOVER, false).await else {
             panic!("it is to be made")
         };
@@ -203,7 +203,7 @@ fn l14_the_failure_of_a_former_attempt_is_superseded() {
 }
 
 #[test]
-fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
+fn w13_the_journal_shows_the_removal_of_an_environment() {
     on_every_store(|store, _| async move {
         let run = ready(&store).await;
         end(&store).await;
@@ -221,14 +221,14 @@ fn w13_a_run_s_journal_tells_how_its_environment_was_removed() {
     });
 }
 
-/// A worker that is there.
+/// Registers a live worker.
 async fn register(store: &Store, id: Id) {
     let (name, process, queues) = ("one".into(), "one".into(), "".into());
     let new = NewWorker { id, name, process, queues, labels: "".into(), slots: 1, lease_ms: 1000 };
     store.claims().register(new).await.unwrap();
 }
 
-/// A run that is reserved to worker 5, and whose environment is ready.
+/// Returns a run that is reserved for worker 5, with a ready environment.
 async fn of_worker_5(store: &Store) -> RunId {
     register(store, 5).await;
     register(store, REMOVER).await;
@@ -255,13 +255,13 @@ fn w09_only_a_dead_run_gives_its_environment_away() {
         assert_eq!(take(&store).await, None, "its process lives");
         worker_5_dies(&store).await;
         assert_eq!(take(&store).await, Some(1));
-        // Whoever resumes it now has to wait, and then makes another one elsewhere.
+        // A process that resumes the run now has to wait, and then makes another environment elsewhere.
         assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Busy(_)));
         assert!(report(&store, E::DestroySucceeded, 1).await);
         let Provide::Make(row) = provide(&store, run, MAKER, false).await else { panic!("it is to be made") };
         assert_eq!((row.provision_attempt, &*row.path), (2, "/w-2"));
     });
-    // Somebody has taken the run over before.
+    // Another worker has already taken the run over.
     on_every_store(|store, _| async move {
         let run = of_worker_5(&store).await;
         worker_5_dies(&store).await;
@@ -270,7 +270,7 @@ fn w09_only_a_dead_run_gives_its_environment_away() {
         assert_eq!(take(&store).await, None);
         assert!(matches!(provide(&store, run, MAKER, true).await, Provide::Ready(_)));
     });
-    // It is not reserved to anybody: a worker may come.
+    // The run is not reserved: a worker may still claim it.
     on_every_store(|store, _| async move {
         let run = of_worker_5(&store).await;
         worker_5_dies(&store).await;

@@ -1,5 +1,5 @@
-//! Fan-outs, gates and child runs where they meet resumes, reworks and timers: the smallest histories that
-//! random graphs once failed on.
+//! Fan-outs, gates and child runs combined with resumes, reworks and timers: the smallest histories on which
+//! random graphs once failed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,7 +34,7 @@ async fn claim_all(store: &Store) -> Vec<Assignment> {
     store.claims().claim(claimer(1), 100).await.unwrap()
 }
 
-/// Carries out the outbox: children tell their parents.
+/// Runs the effects in the outbox: children notify their parents.
 async fn relay(store: &Store) {
     for row in look(store, |db| db.outbox_due(i64::MAX, 100)) {
         let payload: serde_json::Value = serde_json::from_str(&row.payload).unwrap();
@@ -57,7 +57,7 @@ fn p14_a_fan_out_whose_condition_has_no_answer_fails_even_without_items() {
 }
 
 #[test]
-fn p14_items_that_are_resumed_keep_to_what_may_be_live_at_once() {
+fn p14_resumed_items_respect_the_limit_of_live_items() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);
         let run = create(&store, &plan(vec![fan_out(5, Some(2))])).await;
@@ -81,7 +81,7 @@ fn p14_items_that_are_resumed_keep_to_what_may_be_live_at_once() {
 }
 
 #[test]
-fn p16_a_fan_out_that_is_not_wanted_any_more_takes_its_items_with_it() {
+fn p16_a_fan_out_that_is_skipped_later_skips_its_items() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);
         let spec = json!({ "items": 3, "first_attempt_only": true }).to_string();
@@ -97,7 +97,7 @@ fn p16_a_fan_out_that_is_not_wanted_any_more_takes_its_items_with_it() {
 }
 
 #[test]
-fn p16_an_always_fan_out_that_went_well_runs_again_as_any_always_step_does() {
+fn p16_a_successful_always_fan_out_runs_again_after_a_resume() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);
         let always = Policy { always: true, ..Policy::default() };
@@ -148,7 +148,7 @@ fn i10_a_timer_that_fires_early_is_set_again() {
 }
 
 #[test]
-fn p13_what_was_begun_for_any_case_is_not_ended_by_a_rework() {
+fn p13_a_rework_does_not_stop_running_always_steps() {
     on_every_store(|store, _| async move {
         // 1 sends 0 back while the always step 2 runs; then 3 fails, and nothing is sent back.
         let needs: [&[StepNo]; 4] = [&[], &[0], &[0], &[]];
@@ -172,7 +172,7 @@ fn p13_what_was_begun_for_any_case_is_not_ended_by_a_rework() {
 }
 
 #[test]
-fn p13_a_rework_waits_for_what_was_begun_for_any_case() {
+fn p13_a_rework_waits_for_running_always_steps() {
     on_every_store(|store, _| async move {
         let needs: [&[StepNo]; 3] = [&[], &[0], &[0]];
         let plan = graph(&needs, |no| match no {
@@ -205,7 +205,7 @@ impl Entropy for Stuttering {
 }
 
 #[tokio::test]
-async fn i25_children_made_in_one_millisecond_are_told_apart() {
+async fn i25_children_created_in_one_millisecond_have_different_ids() {
     let clock = Arc::new(Manual::new(1_800_000_000_000, 1));
     let store = Plain::on(Store::in_memory(clock, Arc::new(Stuttering(AtomicU64::new(3)))));
     let step = PlanStep { spread: Some(Spread::default()), ..child(&sequence(1)) };
@@ -214,12 +214,12 @@ async fn i25_children_made_in_one_millisecond_are_told_apart() {
     assert_eq!(look(&store, |db| db.children(RunId::from_i64(1))).len(), 2);
 }
 
-/// Work that failed for a reason that only a person can remove.
+/// Returns a failed ending that only a person can unblock.
 fn blocked() -> Ending {
     Ending::Blocked { result: Some(r#"{"reason":"blocked"}"#.into()) }
 }
 
-/// Tried three times, and then sends the first step back.
+/// Returns a policy with three tries and then a rework of the first step.
 fn persistent() -> Policy {
     Policy { attempts: 3, on_fail: OnFail::Rework { step: 0, max: 2 }, ..Policy::default() }
 }
@@ -300,7 +300,7 @@ fn assert_attempts_grow(starts: &[(String, u32, u32)]) {
 }
 
 #[test]
-fn i26_items_that_are_rewound_go_on_counting_their_attempts() {
+fn i26_rewound_items_continue_counting_their_attempts() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);
         let each = PlanStep { policy: tries(2), ..fan_out(3, Some(2)) };
@@ -317,7 +317,7 @@ fn i26_items_that_are_rewound_go_on_counting_their_attempts() {
 }
 
 #[test]
-fn i26_items_that_are_reworked_go_on_counting_their_attempts() {
+fn i26_reworked_items_continue_counting_their_attempts() {
     on_every_store(|store, _| async move {
         let store = Plain::on(store);
         let rework = Policy { on_fail: OnFail::Rework { step: 0, max: 1 }, ..Policy::default() };

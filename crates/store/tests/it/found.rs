@@ -1,4 +1,4 @@
-//! What the simulation has found, each as a test of its own: seeds come to mean something else, these do not.
+//! Bugs that the simulation has found, each as its own test, because seeds change their meaning and tests do not.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn i03_a_queued_run_that_is_cancelled_counts_its_steps_rightly() {
 
 /// An environment that is made anew on another host is on that host from then on.
 #[test]
-fn i23_an_environment_that_is_made_anew_elsewhere_is_there() {
+fn i23_an_environment_rebuilt_on_another_host_names_that_host() {
     on_every_store(|store, _| async move {
         register(&store, 7, "a").await;
         register(&store, 8, "b").await;
@@ -86,15 +86,15 @@ fn i23_an_environment_that_is_made_anew_elsewhere_is_there() {
         report(&store, EnvironmentEvent::ProvisionSucceeded, 2).await;
         let kept = look(&store, |db| Table::<EnvironmentRow>::load(db, 1)).unwrap();
         assert_eq!(&*kept.host, "b");
-        // Whoever works there has its steps, and nobody else.
+        // Only a worker on that host gets its steps.
         assert!(store.claims().claim(claimer(7), 1).await.unwrap().is_empty());
         assert_eq!(store.claims().claim(claimer(8), 1).await.unwrap().len(), 1);
     });
 }
 
-/// A run that is reserved to a worker of one host, and whose files are on another: whoever works there gets it.
+/// A run that is reserved for a worker of one host, while its files are on another: a worker of the other host gets it.
 #[test]
-fn i20_what_is_reserved_to_one_who_cannot_come_goes_to_others() {
+fn i20_a_run_reserved_for_a_worker_without_its_files_goes_to_others() {
     on_every_store(|store, _| async move {
         register(&store, 7, "a").await;
         register(&store, 8, "b").await;
@@ -116,9 +116,9 @@ fn i20_what_is_reserved_to_one_who_cannot_come_goes_to_others() {
     });
 }
 
-/// A run that is reserved to a process which died before anybody had heard of it goes to others.
+/// A run that is reserved for a process that died before it registered goes to others.
 #[test]
-fn i20_what_is_reserved_to_one_who_was_never_there_goes_to_others() {
+fn i20_a_run_reserved_for_an_unregistered_worker_goes_to_others() {
     on_every_store(|store, _| async move {
         register(&store, 8, "b").await;
         let mut new = store.person().new_run(sequence(1));
@@ -148,7 +148,7 @@ impl SpecEvaluator for Child {
     }
 }
 
-/// What bounds a child run ends with it: no timer is left for a step that is done.
+/// The bound of a child run ends with the child: no timer is left for a step that is done.
 #[test]
 fn i16_i17_the_bound_of_a_child_run_ends_with_it() {
     on_every_store(|store, _| async move {
@@ -167,7 +167,7 @@ fn i16_i17_the_bound_of_a_child_run_ends_with_it() {
 
 /// An operation that fails takes back everything, also what it wrote to the outbox.
 #[test]
-fn p09_what_could_not_be_written_off_is_still_to_be_done() {
+fn p09_an_effect_that_was_not_marked_as_done_runs_again() {
     on_every_store(|store, _| async move {
         create(&store, &sequence(1)).await;
         let only = claim(&store, 1).await;

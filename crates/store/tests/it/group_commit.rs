@@ -1,4 +1,4 @@
-//! Operations that wait share a commit, and nothing else: one that fails, fails alone.
+//! Group commit: waiting operations share a commit and nothing else, and a failing one fails alone.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -95,7 +95,7 @@ fn one_failing_operation_in_a_batch_fails_alone() {
     crate::common::check::check(&store, 0);
 }
 
-/// What an undone operation has seen is forgotten: its plan is not in the file.
+/// A rolled-back operation leaves no trace in the cache: its plan is not in the file.
 #[test]
 fn a_plan_that_an_undone_operation_brought_is_written_by_the_next() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Processes that are killed (SIGKILL) while they write: what was answered is there, the rest is whole
+//! Processes that are killed (SIGKILL) while they write: acknowledged changes are there, the others are complete
 //! or absent.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,7 +64,7 @@ fn c05_a_claim_that_a_kill_cut_short_is_durable_or_never_happened() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let run = runtime().block_on(create(&store, &graph(&vec![&[][..]; TASKS], |_| Policy::default())));
-    // While nobody else has the file open, whoever comes after a kill has to recover it.
+    // While no other process has the file open, the process that opens it after a kill has to recover it.
     drop(store);
     let (mut tried, mut got) = (BTreeSet::new(), BTreeMap::new());
     for round in 0..ROUNDS {
@@ -104,7 +104,7 @@ fn c05_a_claim_that_a_kill_cut_short_is_durable_or_never_happened() {
     check(&store, 0);
 }
 
-/// Four callers that create runs and work on them; each tells of what it was answered.
+/// Runs four callers that create and execute runs; each reports its answers.
 async fn work_telling(store: &Store, worker: i64) {
     const CALLERS: i64 = 4;
     const MOST_RUNS: u64 = 2_000;
@@ -135,7 +135,7 @@ async fn work_telling(store: &Store, worker: i64) {
     }
 }
 
-/// What a process was told has happened.
+/// Asserts that a change that a process was told of is in the store.
 fn expect_there(store: &Store, line: &str) {
     let (what, which) = line.split_once(' ').unwrap();
     let which = numbers(which);
@@ -172,7 +172,7 @@ fn killed_writers_lose_nothing_acknowledged_and_leave_nothing_half_done() {
             said.extend((0..enough).filter_map(|_| child.line()));
             said.extend(child.kill());
         }
-        // Every process is gone: whoever comes next finds the file as it is.
+        // Every process is gone: the next one opens the file in this state.
         let store = Store::open(folder.path()).unwrap();
         said.iter().for_each(|line| expect_there(&store, line));
         checked = check(&store, checked);

@@ -1,4 +1,4 @@
-//! What a step asks for, and which workers are given it.
+//! Labels: which workers receive a step with labels.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use sprag_lifecycle::Plan;
 use sprag_store::Store;
 use sprag_store::ops::{NewWorker, could_take};
 
-/// A plain step, then one that asks for two labels, then a plain one.
+/// Returns a plain step, then one that asks for two labels, then a plain one.
 fn plan() -> Arc<Plan> {
     let mut plan = (*sequence(3)).clone();
     plan.steps[1].labels = vec!["gpu".into(), "linux".into()];
@@ -35,7 +35,7 @@ fn a_step_goes_to_a_worker_that_has_all_it_asks_for() {
         }
         let run = create(&store, &plan()).await;
         let first = claim(&store, 1).await;
-        // What follows is received with the report, by whoever may have it: not by this one.
+        // The report also receives the next step, but only for a worker that may run it: not for this one.
         let reported = store.worker(first.lease).finish(well(), Some(claimer(1))).await.unwrap();
         assert!(reported.outcome.is_applied() && reported.next.is_none(), "{reported:?}");
         for id in [1, 2, 4] {
@@ -64,7 +64,7 @@ fn a_step_goes_to_a_worker_that_has_all_it_asks_for() {
 }
 
 #[test]
-fn one_that_nobody_may_have_does_not_keep_others_from_those_behind_it() {
+fn an_unclaimable_execution_does_not_block_those_behind_it() {
     on_every_store(|store, _| async move {
         register(&store, 1, "").await;
         for _ in 0..8 {
@@ -78,7 +78,7 @@ fn one_that_nobody_may_have_does_not_keep_others_from_those_behind_it() {
 }
 
 #[test]
-fn what_is_reserved_to_a_process_is_its_own_whatever_it_has() {
+fn a_reserved_execution_ignores_labels() {
     on_every_store(|store, _| async move {
         register(&store, 1, "").await;
         let mut new = store.person().new_run(plan());

@@ -1,4 +1,4 @@
-//! The store from outside. One program for all: it is built and linked once.
+//! The store from outside. All tests are one program, so it is built and linked once.
 
 mod answers;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! Work that no worker does, on every store: signals and answers that come early, late or twice.
+//! Steps that no worker runs, on every store: signals and answers that come early, late or twice.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use sprag_lifecycle::{Plan, PlanStep, RunId, WorkKind};
 use sprag_store::Store;
 use sprag_store::ops::{Signalled, answer_text};
 
-/// One step of work, then one that waits for this.
+/// Returns one step of work, then one that waits for this.
 fn then(work: WorkKind, spec: &str) -> Arc<Plan> {
     let waits = PlanStep { work, spec: spec.into(), ..PlanStep::new("waits", vec![0]) };
     Arc::new(Plan::new("waits", vec![PlanStep::new("first", Vec::new()), waits]).unwrap())

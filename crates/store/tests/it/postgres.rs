@@ -1,4 +1,4 @@
-//! What is PostgreSQL's own: opening it, its journal with many writers, and what it refuses by itself.
+//! PostgreSQL only: opening it, its journal with many writers, and the changes that its triggers refuse.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn runtime() -> tokio::runtime::Runtime {
 const WRITERS: i64 = 8;
 const RUNS_EACH: usize = 60;
 
-/// Several callers that take runs from their creation to their end.
+/// Runs several callers that take runs from creation to end.
 async fn write_runs(store: &Store, worker: i64) {
     child::ready();
     let mut callers = JoinSet::new();
@@ -112,13 +112,13 @@ fn o02_a_status_is_not_moved_by_hand_nor_by_the_executor_after_receipt() {
     let refused = as_who("executor").unwrap_err();
     assert!(refused.contains("is running, and not the executor's any more"), "{refused}");
     assert_eq!(look(&store, |db| db.executions(held.lease.execution.run)), before, "nothing was changed");
-    // What is no status is nobody's secret, and whoever may move it says who it is.
+    // Other columns can be changed freely, and an actor that may move the status names itself.
     server.sql(&format!("UPDATE {schema}.executions SET priority = 7"));
     as_who("worker").unwrap();
 }
 
 #[test]
-fn what_cannot_be_opened_says_why_and_what_to_do() {
+fn a_store_that_cannot_be_opened_is_reported_with_the_remedy() {
     let server = Postgres::shared();
     let port = server.address().port();
     server.sql(
@@ -147,7 +147,7 @@ fn what_cannot_be_opened_says_why_and_what_to_do() {
 }
 
 #[test]
-fn an_encrypted_connection_is_made_to_whom_the_certificate_names_and_to_nobody_else() {
+fn an_encrypted_connection_requires_a_certificate_that_names_the_host() {
     let server = Postgres::start_encrypted();
     let url = format!("{}&sslmode=verify-full", server.database().tcp_url);
     let trusted = format!("{url}&sslrootcert={}", server.authority().display());
@@ -196,7 +196,7 @@ fn a_newer_schema_and_another_programs_tables_are_left_alone() {
 }
 
 #[test]
-fn many_that_start_at_once_make_the_tables_once() {
+fn concurrent_first_starts_create_the_tables_once() {
     let database = Postgres::shared().database();
     std::thread::scope(|scope| {
         let opening: Vec<_> =
@@ -279,7 +279,7 @@ fn a_schema_that_became_newer_is_seen_before_anything_is_written_or_read() {
 
 /// The server's clock is put back by a day, then by nine, under a store that is open and one that opens later.
 #[test]
-fn i17_a_clock_that_is_put_back_does_not_stop_the_stores_time() {
+fn i17_a_clock_that_is_set_back_does_not_stop_the_stores_time() {
     const DAY_MS: i64 = 86_400_000;
     let server = Postgres::shared();
     let database = server.database();

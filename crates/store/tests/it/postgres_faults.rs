@@ -1,4 +1,4 @@
-//! What goes wrong around PostgreSQL: the server is killed, connections are cut, the answer to a commit is lost.
+//! Failures around PostgreSQL: the server is killed, connections are cut, the answer to a commit is lost.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// What was acknowledged to the callers.
+/// The changes that were acknowledged to callers.
 #[derive(Default)]
 struct Acknowledged {
     runs: Mutex<BTreeSet<RunId>>,
@@ -52,7 +52,7 @@ async fn work(store: Store, worker: i64, told: Arc<Acknowledged>, over: Arc<Atom
     }
 }
 
-/// Everything that was acknowledged is there, once.
+/// Asserts that every acknowledged change is there, once.
 fn expect_nothing_lost(store: &Store, told: &Acknowledged) {
     let completed: Vec<ExecutionId> = journal(store)
         .iter()
@@ -108,7 +108,7 @@ fn o14_postgresql_killed_twenty_times_loses_nothing_and_repeats_nothing() {
     expect_nothing_lost(&store, &told);
     let (finished, errors) = (told.finished.lock().unwrap().len(), told.errors.load(Ordering::SeqCst));
     println!("{finished} acknowledged ends, {errors} errors, {KILLS} kills");
-    // Whoever comes later, and was not there, finds the same.
+    // A process that connects later finds the same.
     check(&Store::open_postgres(&database.url).unwrap(), 0);
 }
 
@@ -225,7 +225,7 @@ fn o14_a_commit_whose_answer_was_lost_is_looked_up() {
     check(&store, 0);
 }
 
-/// Passes bytes on while it is open; whoever comes when it is shut is sent away.
+/// Forwards bytes while it is open; refuses new connections while it is shut.
 struct Gate {
     port: u16,
     open: Arc<AtomicBool>,
@@ -260,9 +260,9 @@ impl Gate {
 /// One of PostgreSQL's processes dies while it commits; the others are ended, what was not on the disk is undone, and
 /// the numbers of undone transactions are given again to others, which do commit.
 #[test]
-fn o14_the_number_of_a_transaction_that_a_crash_undid_is_not_taken_for_its_commit() {
+fn o14_a_reused_transaction_number_does_not_count_as_a_commit() {
     const ROUNDS: u64 = 6;
-    // A commit waits a moment before the disk is asked, and nobody else asks meanwhile.
+    // A commit waits a moment before the sync, and no other request arrives meanwhile.
     let server = Postgres::start(&["commit_delay = 100000", "commit_siblings = 0", "wal_writer_delay = 10s"]);
     let database = server.database();
     let gate = Gate::to(server.address());

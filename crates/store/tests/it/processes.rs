@@ -1,4 +1,4 @@
-//! Separate processes on one SQLite file and on one PostgreSQL database, through the store as everybody uses it.
+//! Separate processes on one SQLite file and on one PostgreSQL database, through the store's ordinary interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -40,7 +40,7 @@ fn nightly() -> bool {
     std::env::var_os("SPRAG_NIGHTLY").is_some()
 }
 
-/// One run of `n` steps that need nothing: all who claim from it meet in its row.
+/// Returns a plan of `n` steps without needs, so that all claimers meet in one run's row.
 fn roots(n: usize) -> Arc<sprag_lifecycle::Plan> {
     graph(&vec![&[][..]; n], |_| Policy::default())
 }
@@ -57,7 +57,7 @@ fn lease_named(text: &str) -> Lease {
     Lease { execution: ExecutionId { run, step, attempt }, fence }
 }
 
-/// Claims until nothing is left; tells of each.
+/// Claims until nothing is left, and reports each claim.
 async fn claim_all(store: &Store, worker: i64) {
     child::ready();
     loop {
@@ -96,7 +96,7 @@ fn c01_many_processes_claim_each_task_exactly_once() {
     });
 }
 
-/// Eight callers that claim, and finish what they have; each goes on with what follows.
+/// Runs eight callers that claim and finish executions; each continues with the next step of its run.
 async fn claim_and_finish(store: &Store, worker: i64) {
     const CALLERS: usize = 8;
     child::ready();
@@ -124,7 +124,7 @@ async fn claim_and_finish(store: &Store, worker: i64) {
     say(done);
 }
 
-/// Lets `n` processes finish everything; gives how many executions they finished.
+/// Lets `n` processes finish everything. Returns how many executions they finished.
 fn finish_everything(n: i64, folder: &Path) -> usize {
     let children = start_together(n, "processes::claim_and_finish", folder);
     children.into_iter().map(|child| child.end()[0].parse::<usize>().unwrap()).sum()
@@ -199,7 +199,7 @@ fn p03_a_walk_that_loses_a_step_undoes_all_of_itself() {
 
 const HEALED_RUNS: usize = 40;
 
-/// Runs whose steps are all done, and whose writer died before it could say so.
+/// Creates runs whose steps are all done, and whose writer died before it could complete them.
 async fn half_done_runs(store: &Store) -> (Vec<RunId>, u64) {
     for _ in 0..HEALED_RUNS {
         create(store, &sequence(1)).await;
@@ -235,7 +235,7 @@ fn expect_one_success_each(store: &Store, runs: &[RunId], since: u64) {
     assert!(runs.iter().all(|run| status(store, *run) == "completed"));
 }
 
-/// Callers of one process who all heal every live run at once.
+/// Runs callers of one process that all heal every live run at once.
 async fn heal_all(store: &Store, runs: &[RunId], callers: usize) {
     let mut healing = JoinSet::new();
     for run in runs {
@@ -395,7 +395,7 @@ fn c10_limits_hold_with_eight_schedulers_at_once() {
     });
 }
 
-/// Finishes what it is told to.
+/// Finishes the executions that the parent names.
 async fn finish_told(store: &Store) {
     while let Some(line) = hear() {
         let end = store.worker(lease_named(&line)).finish(well(), None).await.unwrap();

@@ -1,4 +1,4 @@
-//! Reservations: a process has its run's steps to itself for as long as it is there, on every store.
+//! Reservations on every store: a live process has its run's steps to itself.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn new_worker(id: Id, host: &str) -> NewWorker {
 
 /// A reservation is looked at whatever became of the worker, and whenever it was made.
 #[test]
-fn i20_a_run_that_is_reserved_to_one_who_is_gone_is_found_and_freed() {
+fn i20_a_run_reserved_for_a_lost_worker_is_freed() {
     on_every_store(|store, _| async move {
         let reserved = async |pin: Id| {
             let mut new = store.person().new_run(sequence(2));
@@ -50,7 +50,7 @@ fn i20_a_run_that_is_reserved_to_one_who_is_gone_is_found_and_freed() {
 /// The worker of a run registers in the transaction that makes the run, takes it over or goes on with it: so it does not if
 /// that is refused.
 #[test]
-fn i20_a_worker_registers_with_its_run_or_not_at_all() {
+fn i20_a_worker_registers_in_the_transaction_of_its_run() {
     on_every_store(|store, _| async move {
         let worker = |id: Id| new_worker(id, "a");
         let there = || look(&store, |db| db.workers()).iter().map(|row| row.id).collect::<Vec<_>>();
@@ -75,7 +75,7 @@ fn i20_a_worker_registers_with_its_run_or_not_at_all() {
         );
         assert!(!store.person().resume_run(run, Some(worker(5))).await.unwrap().is_applied(), "it goes on");
         assert_eq!(there(), [1]);
-        // Whoever saw the reservation to be of no use takes the run over; the second one is too late.
+        // The worker that saw the useless reservation takes the run over; the second one is too late.
         assert!(store.claims().take_over(run, Some(1), worker(6)).await.unwrap());
         assert!(!store.claims().take_over(run, Some(1), worker(7)).await.unwrap());
         assert_eq!(there(), [1, 6]);
@@ -90,9 +90,9 @@ fn i20_a_worker_registers_with_its_run_or_not_at_all() {
     });
 }
 
-/// A process does all steps of its run itself, whatever queue they name; tasks are for whoever claims them.
+/// A process runs all steps of its run itself, whatever queue they name; tasks are left to claimers.
 #[test]
-fn what_is_reserved_is_found_in_every_queue_but_tasks_are_anyones() {
+fn a_reserved_execution_is_claimed_from_every_queue_but_tasks_are_not_reserved() {
     on_every_store(|store, _| async move {
         let step = |id: &str, queue: &str, work| PlanStep {
             queue: queue.into(),

@@ -1,4 +1,4 @@
-//! Runs that ended long ago are forgotten, and nothing else is.
+//! Retention: runs that ended long ago are deleted, and nothing else.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sprag_store::{Bite, HookRow, RunRow, Store, Table};
 
 const DAY_MS: i64 = 86_400_000;
 
-/// A share of the work that is enough for any test.
+/// Returns a share of the work that is enough for any test.
 fn all() -> Bite {
     Bite::of(100_000)
 }
@@ -65,7 +65,7 @@ fn is_there(store: &Store, run: RunId) -> bool {
 }
 
 #[test]
-fn what_ended_long_ago_goes_with_all_that_was_its_own() {
+fn an_old_run_is_deleted_with_all_its_rows() {
     on_every_store(|store, clock| async move {
         let plan = sequence(3);
         let old = create(&store, &plan).await;
@@ -97,7 +97,7 @@ fn what_ended_long_ago_goes_with_all_that_was_its_own() {
 }
 
 #[test]
-fn i26_no_number_of_the_journal_is_given_again() {
+fn i26_no_journal_number_is_reused() {
     on_every_store(|store, clock| async move {
         let run = create(&store, &sequence(1)).await;
         complete(&store, run).await;
@@ -140,7 +140,7 @@ fn a_key_is_kept_for_as_long_as_its_starter_may_repeat_the_request() {
 }
 
 #[test]
-fn a_run_goes_with_its_children_and_a_key_is_free_again() {
+fn retention_deletes_a_run_with_its_children_and_frees_its_key() {
     on_every_store(|store, clock| async move {
         let store = Plain::on(store);
         let inner = serde_json::to_value(&*sequence(1)).unwrap();
@@ -171,7 +171,7 @@ fn a_run_goes_with_its_children_and_a_key_is_free_again() {
     });
 }
 
-/// A run that ended, and the hook with this number, which has been told of nothing.
+/// Creates an ended run, and the hook with this number, which has received nothing. Returns the run.
 async fn untold(store: &Store, hook: i64) -> RunId {
     let run = create(store, &sequence(1)).await;
     complete(store, run).await;
@@ -182,17 +182,21 @@ async fn untold(store: &Store, hook: i64) -> RunId {
 }
 
 #[test]
-fn what_a_hook_has_not_been_told_of_stays_for_a_week() {
+fn runs_that_a_hook_has_not_received_stay_for_a_week() {
     on_every_store(|store, clock| async move {
         let run = untold(&store, 7).await;
         clock.advance(6 * DAY_MS);
         let told = forget(&store, store.now().wall_ms).await;
-        assert_eq!(told.kept, vec![(run, "a hook has not been told of it")]);
+        assert_eq!(told.kept, vec![(run, "it has not been delivered to a webhook")]);
         assert!(is_there(&store, run));
         clock.advance(2 * DAY_MS);
         assert!(store.service().take_hook(7, 1, 60_000).await.unwrap());
         let told = forget(&store, store.now().wall_ms).await;
-        assert_eq!(told.kept, vec![(run, "a hook has not been told of it")], "a server delivers it now");
+        assert_eq!(
+            told.kept,
+            vec![(run, "it has not been delivered to a webhook")],
+            "a server delivers it now"
+        );
         store.service().leave_hook(7, 1).await.unwrap();
         let told = forget(&store, store.now().wall_ms).await;
         assert_eq!((told.runs, told.untold.get(&7)), (vec![run], Some(&1)), "and it is said");
@@ -200,12 +204,12 @@ fn what_a_hook_has_not_been_told_of_stays_for_a_week() {
 }
 
 #[test]
-fn a_broker_that_was_tried_once_holds_nothing_back_after_a_day() {
+fn a_broker_that_no_process_uses_keeps_no_run_after_a_day() {
     on_every_store(|store, clock| async move {
         let run = untold(&store, HookRow::RELAY).await;
         clock.advance(DAY_MS / 2);
         let told = forget(&store, store.now().wall_ms).await;
-        assert_eq!(told.kept, vec![(run, "the broker has not been told of it")]);
+        assert_eq!(told.kept, vec![(run, "it has not been published to the broker")]);
         clock.advance(DAY_MS);
         let told = forget(&store, store.now().wall_ms).await;
         assert_eq!((told.runs, told.untold.get(&HookRow::RELAY)), (vec![run], Some(&1)));
@@ -235,7 +239,7 @@ fn a_page_at_a_time_comes_to_the_end() {
 }
 
 #[test]
-fn a_run_that_goes_on_again_after_the_look_stays() {
+fn a_run_that_is_resumed_after_the_check_is_not_deleted() {
     on_every_store(|store, clock| async move {
         let run = create(&store, &sequence(2)).await;
         complete(&store, run).await;
@@ -253,7 +257,7 @@ fn a_run_that_goes_on_again_after_the_look_stays() {
     });
 }
 
-/// What is left of a run is removed bite by bite, and nobody sees it meanwhile.
+/// The remaining rows of a run are deleted in small parts, and no query finds the run meanwhile.
 #[test]
 fn a_large_run_goes_in_several_transactions() {
     on_every_store(|store, clock| async move {
@@ -300,7 +304,7 @@ fn a_large_run_goes_in_several_transactions() {
     });
 }
 
-/// How many rows a file has, in all tables together, and how many bytes the results of its executions.
+/// Returns the number of rows in all tables of a file, and the total size of its executions' results in bytes.
 fn rows_and_bytes(path: &std::path::Path) -> (i64, i64) {
     let conn = rusqlite::Connection::open(path).unwrap();
     let mut tables = conn.prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
@@ -310,10 +314,10 @@ fn rows_and_bytes(path: &std::path::Path) -> (i64, i64) {
     (rows, count("SELECT coalesce(sum(octet_length(result)), 0) FROM executions"))
 }
 
-/// What happens between two looks at the clock is bounded, so that one small transaction on SQLite takes a few
+/// The work between two looks at the clock is bounded, so that one small transaction on SQLite takes a few
 /// milliseconds whatever runs hold: many steps, large outputs, many children, a large board.
 #[test]
-fn e12_one_part_of_forgetting_is_bounded_in_rows_and_bytes() {
+fn e12_one_part_of_retention_is_bounded_in_rows_and_bytes() {
     const MOST_ROWS: i64 = 250;
     const MOST_BYTES: i64 = 256 << 10;
     const OUTPUT: usize = 64 << 10;
@@ -399,7 +403,7 @@ fn e12_one_part_of_forgetting_is_bounded_in_rows_and_bytes() {
     });
 }
 
-/// This thread's own time on the processor: a busy machine changes nothing.
+/// Returns this thread's processor time, which a busy machine does not affect.
 fn thread_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
@@ -431,7 +435,7 @@ async fn forgetting_us(store: &Store, before_ms: i64) -> (u64, u64) {
 
 /// A run costs the same in a large store as in a small one, and no transaction works for 20 ms.
 #[test]
-fn e12_forgetting_is_linear_and_its_transactions_are_short() {
+fn e12_retention_is_linear_and_its_transactions_are_short() {
     const FEW: usize = 300;
     const MANY: usize = 6_000;
     const LONGEST_US: u64 = 20_000;

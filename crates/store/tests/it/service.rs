@@ -1,4 +1,4 @@
-//! What a server keeps: tokens, hooks and counts, the same on every store.
+//! The server's own rows: tokens, hooks and counts, the same on every store.
 
 use std::sync::Arc;
 
@@ -72,7 +72,7 @@ async fn a_hook_is_delivered_by_one_server_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_hook_that_fails_is_parked_until_somebody_asks() {
+async fn a_failing_hook_stays_parked_until_a_retry() {
     let stores = Stores::new();
     for (name, store) in &stores.all {
         let service = store.service();

@@ -14,7 +14,7 @@ const LEASE_MS: i64 = 1_000;
 const STALL: Duration = Duration::from_millis(3_500);
 
 #[test]
-fn e15_the_first_to_write_after_a_stall_prolongs_leases_once() {
+fn e15_the_first_write_after_a_stall_extends_leases_once() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -37,7 +37,7 @@ fn e15_the_first_to_write_after_a_stall_prolongs_leases_once() {
         let now_ms = reaper.now().steady_ms;
         assert_eq!(look(&reaper, |db| db.lapsed(now_ms, 10)).len(), 1, "it looks lapsed");
         assert!(!reaper.reaper().expire(held.lease).await.unwrap().is_applied(), "and is not taken");
-        // Nobody renews it, and nobody writes: that is no second stall.
+        // The lease is not renewed, and nothing is written: that is no second stall.
         let deadline_ms = reaper.runtime().boot_ms() + 30_000;
         while !reaper.reaper().expire(held.lease).await.unwrap().is_applied() {
             assert!(reaper.runtime().boot_ms() < deadline_ms, "a lease without a holder lapses");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sprag_store::testing::tables;
 
-/// Every source file of every crate.
+/// Returns every source file of every crate.
 fn sources() -> Vec<PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut folders: Vec<PathBuf> =
@@ -23,7 +23,7 @@ fn sources() -> Vec<PathBuf> {
     files
 }
 
-/// The words of a source file; lines that go on in a string literal are joined.
+/// Returns the words of a source file; continued lines of a string literal are joined.
 fn words(source: &str) -> Vec<String> {
     let text = source.to_lowercase().replace("\\\n", " ");
     let spaced: String = text
@@ -51,7 +51,7 @@ fn words(source: &str) -> Vec<String> {
     words
 }
 
-/// How many statements of a source file set a status, and how many insert one.
+/// Returns how many statements of a source file set a status, and how many insert one.
 fn status_writes(source: &str) -> (usize, usize) {
     let words = words(source);
     let until = |from: usize, ends: &[&str]| {

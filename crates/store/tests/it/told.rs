@@ -1,4 +1,4 @@
-//! Receiving what a message told of, the same on every store: late, doubled, foreign and reserved ones included.
+//! Receiving an announced execution, the same on every store, also for late, duplicated, foreign and reserved messages.
 
 use crate::common::*;
 use sprag_lifecycle::ExecutionId;
@@ -39,7 +39,7 @@ fn o06_a_message_that_is_over_is_no_event_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn c03_a_message_gives_nobody_what_is_not_theirs() {
+fn c03_a_message_gives_a_worker_only_executions_that_it_may_run() {
     on_every_store(|store, _| async move {
         let run = create(&store, &sequence(1)).await;
         let elsewhere = Claimer { queues: vec!["other".into()], ..claimer(1) };
@@ -67,9 +67,9 @@ fn o05_a_revoked_hand_off_is_stale_and_its_successor_is_not() {
     });
 }
 
-/// On PostgreSQL somebody else may hold a run; receiving needs the execution alone.
+/// On PostgreSQL another process may hold a run; receiving needs only the execution.
 #[test]
-fn o06_a_message_is_received_while_somebody_else_holds_its_run() {
+fn o06_a_message_is_received_while_another_process_holds_its_run() {
     const HELD_S: i64 = 6;
     let server = sprag_testkit::Postgres::shared();
     let database = server.database();
@@ -96,7 +96,7 @@ fn o06_a_message_is_received_while_somebody_else_holds_its_run() {
         assert!(!holding.is_finished(), "it was held all the time");
         drop(holding.join());
     });
-    // Whoever received it looks at the run when that is free.
+    // The worker that received it looks at the run when the run is free.
     let is_running = |_| {
         std::thread::park_timeout(std::time::Duration::from_millis(10));
         look(&store, |db| db.steps(run))[0].status().to_string() == "running"

@@ -16,7 +16,7 @@ use sprag_worktree::{Cancel, Error, Kind, Worktree, Worktrees, snapshot};
 
 use crate::{common::*, disk, helper};
 
-/// More worktrees than git fills at once on any machine.
+/// Returns a number of worktrees that is larger than git fills at once on any machine.
 fn many() -> usize {
     8 * std::thread::available_parallelism().map_or(1, usize::from).max(2)
 }
@@ -336,7 +336,7 @@ fn a_change_of_one_branch_is_not_seen_in_the_others() {
     });
 }
 
-/// A process that takes its time between fork and exec.
+/// Starts a process that pauses between fork and exec.
 fn start_slowly() {
     use std::os::unix::process::CommandExt;
     let mut command = std::process::Command::new("true");

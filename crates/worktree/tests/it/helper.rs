@@ -169,7 +169,7 @@ fn create_cancelled() {
     assert!(matches!(kind, Err(sprag_worktree::Kind::Cancelled)), "{result:?}");
 }
 
-/// A run that leaves work of every kind in a submodule, then another that continues from its checkpoint.
+/// Plays a run that leaves work of every kind in a submodule, then another that continues from its checkpoint.
 fn leave_submodule() {
     let (worktrees, no) = (worktrees(), Cancel::default());
     let mut options = options("work", "work");
@@ -197,7 +197,7 @@ fn leave_submodule() {
     assert!(removed.modules.is_empty(), "all of it is saved already: {removed:?}");
 }
 
-/// A run that commits in a submodule, and lands that.
+/// Plays a run that commits in a submodule, and lands it.
 fn land_submodule() {
     let worktrees = worktrees();
     let mut options = options("work", "work");

@@ -12,7 +12,7 @@ pub fn with_file(worktrees: &Worktrees, run: &str, file: &str, text: &str) -> Wo
     worktree
 }
 
-/// A repository that can be pushed to, and a clone of it.
+/// Returns a repository that can be pushed to, and a clone of it.
 fn remote_and_clone() -> (Place, Place) {
     let remote = Place::new(3);
     remote.git(&["config", "receive.denyCurrentBranch", "ignore"]);

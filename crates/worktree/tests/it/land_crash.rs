@@ -212,7 +212,7 @@ fn e01_killed_at_any_point_a_user_who_continues_by_hand_reverts_nothing() {
     }
 }
 
-/// A `git` program that fails once, at its nth call, and otherwise runs git.
+/// Returns a `git` program that fails once, at its nth call, and otherwise runs git.
 fn git_failing_at(place: &Place, n: u32, how: &str) -> PathBuf {
     let folder = place.path().join(format!("bin{n}"));
     let count = folder.join("count");

@@ -1,4 +1,4 @@
-//! What the tests with a broker share: workers that use it, pipelines that change hands, and a look at what it holds.
+//! Helpers of the tests with a broker: workers that use it, pipelines that change hands, and a view of its streams.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use sprag_tests::{Answer, SOON, Sandbox, Signal, Started, until, within};
 use tokio::runtime::Runtime;
 
-/// Steps that append their names to `out-N`, in turn from the queues `a` and `b`.
+/// Writes a pipeline whose steps append their names to `out-N`, in turn from the queues `a` and `b`.
 pub fn alternating(sandbox: &Sandbox, nth: usize, steps: usize) -> PathBuf {
     let out = sandbox.path(&format!("out-{nth}"));
     let steps: String = (0..steps)
@@ -22,33 +22,33 @@ pub fn alternating(sandbox: &Sandbox, nth: usize, steps: usize) -> PathBuf {
     sandbox.yaml(&format!("alternating-{nth}"), &format!("name: alternating\nsteps:\n{steps}"))
 }
 
-/// A worker with a broker, as soon as it serves.
+/// Starts a worker with a broker, and waits until it serves.
 pub fn serves(sandbox: &Sandbox, bus: &str, args: &[&str]) -> Started {
     let worker = sandbox.start(["worker", "--bus", bus, "--lease", "5s"].iter().chain(args));
     until("the worker serves", || worker.stderr().contains("serves"));
     worker
 }
 
-/// Has a worker drain; what it counted of the broker.
+/// Drains a worker, and returns its figures of the broker.
 pub fn counts(worker: Started) -> BTreeMap<String, u64> {
     worker.signal(Signal::TERM);
     let Answer { stderr, .. } = worker.finish().expect(0);
     counted(&stderr)
 }
 
-/// `bus: 1 published, 2 received, …`
+/// Parses `bus: 1 published, 2 received, …`.
 pub fn counted(stderr: &str) -> BTreeMap<String, u64> {
     let line = stderr.lines().find_map(|line| line.strip_prefix("bus: ")).expect("its counts");
     let parts = line.split(", ").map(|part| part.split_once(' ').expect("a count"));
     parts.map(|(count, of)| (of.replace(' ', "_"), count.parse().expect("a number"))).collect()
 }
 
-/// How often a log tells that the broker is out of reach.
+/// Returns how often a log says that the broker is out of reach.
 pub fn complaints(stderr: &str) -> usize {
     stderr.matches("the broker is out of reach").count()
 }
 
-/// Whatever it is, it must not take long.
+/// Asserts that an action does not take long.
 pub fn soon<T>(act: impl FnOnce() -> T) -> T {
     let begun = sprag_tests::now_ms();
     let done = act();
@@ -68,7 +68,7 @@ impl Broker {
         Broker::connected(ConnectOptions::new(), url)
     }
 
-    /// A client with a name and a password.
+    /// Returns a client with a name and a password.
     pub fn as_user((user, password): (&str, &str), url: &str) -> Self {
         Broker::connected(ConnectOptions::with_user_and_password(user.into(), password.into()), url)
     }
@@ -88,12 +88,12 @@ impl Broker {
         self.runtime.block_on(bounded).expect("the broker answers")
     }
 
-    /// A stream, if it is there.
+    /// Returns a stream, if it exists.
     pub fn stream(&self, name: &str) -> Option<stream::Stream> {
         self.block(self.context.get_stream(name)).ok()
     }
 
-    /// All that a stream of ours holds under a subject, in order.
+    /// Returns all messages of a subject in Sprag's streams, in order.
     pub fn all(&self, subject: &str) -> Vec<(String, Value)> {
         let name = if subject.starts_with("sprag.work.") { "sprag-work" } else { "sprag-events" };
         let Some(stream) = self.stream(name) else { return Vec::new() };
@@ -112,20 +112,20 @@ impl Broker {
         })
     }
 
-    /// The events of a run.
+    /// Returns the events of a run.
     pub fn events(&self, run: &str) -> Vec<Value> {
         let all = self.all(&format!("sprag.events.{run}.>"));
         all.into_iter().map(|(_, told)| told).collect()
     }
 
-    /// Whether something was published under a subject.
+    /// Returns whether something was published under a subject.
     pub fn has(&self, subject: &str) -> bool {
         self.stream("sprag-events").is_some_and(|stream| {
             self.block(async { stream.get_last_raw_message_by_subject(subject).await.is_ok() })
         })
     }
 
-    /// Publishes as anybody could, without an id.
+    /// Publishes as any client could, without an id.
     pub fn publish(&self, subject: &str, payload: Vec<u8>) {
         self.block(async {
             let sent = self.context.publish(subject.to_owned(), payload.into()).await.expect("published");
@@ -133,7 +133,7 @@ impl Broker {
         });
     }
 
-    /// Makes the work stream and a queue's consumer before anybody else does, with a short wait for acknowledgements.
+    /// Creates the work stream and a queue's consumer before any other process, with a short wait for acknowledgements.
     pub fn impatient(&self, queue: &str, ack_wait: std::time::Duration) {
         use jetstream::consumer::{AckPolicy, pull};
         self.block(async {
@@ -166,7 +166,7 @@ impl Broker {
         })
     }
 
-    /// Whether somebody waits for a queue's hand-offs.
+    /// Returns whether a worker waits for a queue's hand-offs.
     pub fn pulls(&self, queue: &str) -> bool {
         let Some(stream) = self.stream("sprag-work") else { return false };
         let info = self.block(stream.consumer_info(format!("queue-{queue}")));
@@ -192,7 +192,7 @@ impl Broker {
     }
 }
 
-/// Whether a subject is meant by another with wildcards.
+/// Returns whether a pattern with wildcards matches a subject.
 fn matches(pattern: &str, subject: &str) -> bool {
     let mut words = subject.split('.');
     for wanted in pattern.split('.') {

@@ -1,4 +1,4 @@
-//! Many machines: PostgreSQL, a broker, two executors and three workers, each of them killed again and again under work.
+//! Many machines: PostgreSQL, a broker, two executors and three workers, each killed repeatedly while they run steps.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,7 +12,7 @@ const STEPS: usize = 4;
 /// So many runs are on their way at once.
 const IN_FLIGHT: usize = 8;
 
-/// Each step tells of its beginning and its end, and the next is another worker's.
+/// Writes a pipeline whose steps record their start and end, each for a worker other than the one before.
 fn pipeline(client: &Sandbox) -> std::path::PathBuf {
     let ledger = client.path("ledger");
     let tell = |word: &str| {
@@ -26,7 +26,7 @@ fn pipeline(client: &Sandbox) -> std::path::PathBuf {
     client.pipeline("work", &steps)
 }
 
-/// A process that somebody sees to: when it has ended, it is started again.
+/// A supervised process: when it has ended, it is started again.
 struct Kept {
     machine: Sandbox,
     args: Vec<String>,
@@ -48,7 +48,7 @@ impl Kept {
         self.starts += 1;
     }
 
-    /// One that began while the database was away has given up, and said so.
+    /// Restarts it if it has ended: one that started without the database has given up and said so.
     fn see_to(&mut self) {
         if !self.process.is_running() {
             self.kill();
@@ -86,14 +86,14 @@ fn ask_for_runs(client: &Sandbox, file: &Path, over: &AtomicBool) -> BTreeMap<St
     told
 }
 
-/// What the ledger tells of one step: the attempts that were begun, and those that came to their end, in order.
+/// Returns the ledger's attempts of one step that were started or finished, in order.
 fn attempts<'l>(ledger: &'l [String], word: &str, run: &str, step: usize) -> Vec<(usize, &'l str)> {
     let wanted = format!("{word} {run} s{step} ");
     let lines = ledger.iter().enumerate();
     lines.filter_map(|(nth, line)| Some((nth, line.strip_prefix(&wanted)?))).collect()
 }
 
-/// No attempt ran twice, none after the one that counts, and no step before the last was over.
+/// Asserts that no attempt ran twice, none after the one that counts, and no step before its predecessor ended.
 fn expect_in_order(ledger: &[String], journal: &Journal, run: &str) {
     let mut over = 0;
     for step in 0..STEPS {

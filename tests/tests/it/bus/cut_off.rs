@@ -1,4 +1,4 @@
-//! A worker that is cut off from the database and the broker at once: it ends what it does, and others go on with it.
+//! A worker that is cut off from the database and the broker at once: it stops its step, and another worker continues.
 
 use std::net::SocketAddr;
 
@@ -6,11 +6,11 @@ use super::broker::serves;
 use sprag_testkit::Postgres;
 use sprag_tests::{Cable, Nats, Proxy, Sandbox, Server, Started, until};
 
-/// What lies between a worker and everything else.
+/// The connections of a worker to everything else.
 struct Between {
     database: Proxy,
     broker: Proxy,
-    /// Where the worker is in a network of its own.
+    /// The cable, if the worker is in its own network.
     cable: Option<Cable>,
 }
 
@@ -36,7 +36,7 @@ impl Between {
     }
 }
 
-/// The first attempt tells that it goes on, and never ends by itself; the second ends at once.
+/// Writes a pipeline whose first attempt reports that it is alive and never ends, and whose second ends at once.
 fn endless(client: &Sandbox) -> std::path::PathBuf {
     let ledger = client.path("ledger");
     let run = format!(
@@ -63,7 +63,7 @@ fn goes_on_elsewhere(lay: impl FnOnce(SocketAddr, SocketAddr) -> Between) {
     client.ends_as(&run, "completed");
     let journal = client.check(&run);
     assert_eq!((journal.events("lease.expired"), journal.events("execution.completed")), (1, 1));
-    // Nobody could tell the first attempt to end: its supervisor did, before there was a second.
+    // No process could tell the first attempt to stop: its supervisor killed it before there was a second one.
     let ledger = client.lines("ledger");
     let second = ledger.iter().position(|line| line == "2").expect("a second attempt");
     assert_eq!(second, ledger.len() - 1, "{:?}", &ledger[second..]);
@@ -77,7 +77,7 @@ fn goes_on_elsewhere(lay: impl FnOnce(SocketAddr, SocketAddr) -> Between) {
 }
 
 #[test]
-fn o13_a_worker_behind_proxies_that_fall_silent_ends_its_work_and_another_goes_on() {
+fn o13_a_worker_behind_silent_proxies_stops_its_step_and_another_continues() {
     goes_on_elsewhere(|database, broker| Between {
         database: Proxy::to(database),
         broker: Proxy::to(broker),
@@ -86,7 +86,7 @@ fn o13_a_worker_behind_proxies_that_fall_silent_ends_its_work_and_another_goes_o
 }
 
 #[test]
-fn o13_a_worker_in_a_network_of_its_own_whose_cable_is_pulled_ends_its_work_and_another_goes_on() {
+fn o13_a_worker_whose_network_is_cut_stops_its_step_and_another_continues() {
     let cable = match Cable::lay() {
         Ok(cable) => cable,
         Err(why) => return println!("PASSED OVER: this machine allows no network namespaces: {why}"),

@@ -1,4 +1,4 @@
-//! What `sprag doctor --bus` says of brokers, well and unwell.
+//! The report of `sprag doctor --bus` on healthy and broken brokers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use super::broker::{Broker, counted, serves, soon};
 use sprag_tests::{Nats, Sandbox, Signal, until};
 
 #[test]
-fn a_doctor_looks_at_the_broker() {
+fn doctor_checks_the_broker() {
     let (sandbox, mut nats) = (Sandbox::new(), Nats::start());
     let bus = nats.url();
     let told = soon(|| sandbox.sprag(["doctor", "--bus", &bus])).expect(0);
@@ -29,7 +29,7 @@ fn a_doctor_looks_at_the_broker() {
     assert!(!told.stderr.contains("secret"), "{}", told.stderr);
 }
 
-/// What the doctor says of a broker that is of no use; it must not take long, and it must not tell the password.
+/// Returns the doctor's report on a useless broker; it must not take long, and must not show the password.
 #[track_caller]
 fn expect_told(address: &str, words: &[&str]) {
     let told = soon(|| Sandbox::new().sprag(["doctor", "--bus", address])).expect(1);
@@ -40,13 +40,13 @@ fn expect_told(address: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_broker_without_jetstream_is_told_with_the_remedy() {
+fn a_broker_without_jetstream_is_reported_with_the_remedy() {
     let nats = Nats::with("");
     expect_told(&nats.url(), &["nats-server 2.", "JetStream is not there", "-js"]);
 }
 
 #[test]
-fn a_user_without_permission_is_told_what_it_lacks() {
+fn a_missing_permission_on_the_broker_is_named() {
     let nats = Nats::with(
         r#"jetstream: enabled
         authorization: { users: [
@@ -93,7 +93,7 @@ fn a_user_without_permission_is_told_what_it_lacks() {
 }
 
 #[test]
-fn a_broker_that_is_too_old_is_told_by_its_version() {
+fn a_broker_that_is_too_old_is_reported_with_its_version() {
     let old = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = old.local_addr().expect("an address");
     // As much of one as the doctor asks for.

@@ -1,4 +1,4 @@
-//! The broker is a hint: lost, wiped, late, doubled, killed or cut off, it changes nothing but the pace.
+//! The broker is a hint: lost, wiped, late, duplicated, killed or cut off, it only changes the pace.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde_json::json;
 use sprag_testkit::Postgres;
 use sprag_tests::{Nats, Proxy, Random, Sandbox, Server, Signal, nightly, until, until_some};
 
-/// The same on a file and on PostgreSQL.
+/// Runs the same check on a file and on PostgreSQL.
 fn on_every_store(check: impl Fn(&Sandbox)) {
     for sandbox in [Sandbox::new(), Sandbox::on(&Postgres::shared().database().url)] {
         check(&sandbox);
     }
 }
 
-/// Every run ended well, in order, and nothing that was finished was done again.
+/// Asserts that every run succeeded, in order, and that no finished step ran again.
 fn all_done(sandbox: &Sandbox, runs: &[String], steps: usize) {
     let names: Vec<String> = (0..steps).map(|step| format!("s{step}")).collect();
     for (nth, run) in runs.iter().enumerate() {
@@ -51,7 +51,7 @@ fn wiped(sandbox: &Sandbox) {
         }
     }
     all_done(sandbox, &runs, 4);
-    // It is of use again: whoever publishes has made the streams anew.
+    // The broker is useful again: the publishing process has created the streams again.
     let next = runs.len();
     until("hand-offs go through it again", || {
         runs.push(sandbox.detach(&alternating(sandbox, runs.len(), 2)));
@@ -99,14 +99,14 @@ fn o06_a_redelivery_while_the_first_worker_still_runs_changes_nothing() {
 }
 
 #[test]
-fn o10_a_message_kept_by_the_dead_and_acknowledged_late_changes_nothing() {
+fn o10_a_message_of_a_dead_worker_acknowledged_late_changes_nothing() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let broker = Broker::of(&nats.url());
     broker.impatient("default", Duration::from_secs(60));
     let server = Server::start(&sandbox, &["--no-worker", "--bus", &nats.url()]);
     let file = sandbox.pipeline("one", &[("a", "run: echo a >> out")]);
     let run = sandbox.detach(&file);
-    // Somebody took the message and is not heard of again: the others find the work by looking.
+    // A client took the message and vanished: the others find the work by polling.
     let held = broker.hold("default");
     let worker = serves(&sandbox, &nats.url(), &[]);
     sandbox.ends_as(&run, "completed");
@@ -128,7 +128,7 @@ fn doubled(sandbox: &Sandbox) {
     let nats = Nats::start();
     let broker = Broker::of(&nats.url());
     let server = Server::start(sandbox, &["--no-worker", "--bus", &nats.url()]);
-    // Published with nobody there to take them.
+    // Published while no worker could receive them.
     until("the streams are made", || broker.stream("sprag-events").is_some());
     let runs: Vec<String> = (0..RUNS).map(|nth| sandbox.detach(&alternating(sandbox, nth, 1))).collect();
     let told = until_some("all are told of", || {
@@ -192,7 +192,7 @@ fn o14_killed_brokers_lose_no_run_and_repeat_no_step() {
 }
 
 #[test]
-fn o10_a_broker_that_is_not_there_is_told_once_and_used_when_it_comes() {
+fn o10_a_missing_broker_is_reported_once_and_used_when_it_starts() {
     let (sandbox, mut nats) = (Sandbox::new(), Nats::start());
     nats.kill();
     let workers = ["a", "b"].map(|queue| serves(&sandbox, &nats.url(), &["--queue", queue]));
@@ -217,7 +217,7 @@ fn o10_a_broker_that_is_not_there_is_told_once_and_used_when_it_comes() {
 }
 
 #[test]
-fn o10_a_worker_that_is_cut_off_from_the_broker_goes_on() {
+fn o10_a_worker_disconnected_from_the_broker_continues() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let proxy = Proxy::to(nats.addr);
     let broker = Broker::of(&nats.url());
@@ -225,7 +225,7 @@ fn o10_a_worker_that_is_cut_off_from_the_broker_goes_on() {
     let near = serves(&sandbox, &nats.url(), &["--queue", "b"]);
     until("both pull", || ["a", "b"].iter().all(|queue| broker.pulls(queue)));
     let mut runs: Vec<String> = (0..2).map(|nth| sandbox.detach(&alternating(&sandbox, nth, 4))).collect();
-    // Nothing passes, and nobody is told so.
+    // Nothing passes, and no side is notified.
     proxy.silence(true);
     runs.extend((2..5).map(|nth| sandbox.detach(&alternating(&sandbox, nth, 4))));
     all_done(&sandbox, &runs, 4);

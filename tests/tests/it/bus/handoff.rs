@@ -1,4 +1,4 @@
-//! Hand-off through a real broker: what workers are told, what others can follow, and what is nobody else's business.
+//! Hand-off through a real broker: the messages that workers get, and the events that others can follow.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn o06_hand_offs_go_through_the_broker_and_each_step_runs_once() {
 }
 
 #[test]
-fn o11_what_happens_can_be_followed_and_each_message_comes_from_one_publisher() {
+fn o11_events_can_be_followed_and_one_relay_publishes() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     // Two candidates for one relay, of which the one that publishes is killed in the middle.
     let [first, second] = ["a", "b"].map(|queue| serves(&sandbox, &nats.url(), &["--queue", queue]));
@@ -70,7 +70,7 @@ fn o11_what_happens_can_be_followed_and_each_message_comes_from_one_publisher() 
 }
 
 #[test]
-fn o04_a_cancel_is_told_to_the_worker_that_has_it() {
+fn o04_a_cancel_reaches_the_worker_that_has_the_step() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let worker = serves(&sandbox, &nats.url(), &[]);
     let broker = Broker::of(&nats.url());
@@ -131,7 +131,7 @@ fn c10_held_and_limited_queues_are_so_with_a_broker_too() {
 }
 
 #[test]
-fn o12_a_worker_that_drains_gives_back_what_it_was_told_of() {
+fn o12_a_draining_worker_returns_announced_executions() {
     let (sandbox, nats) = (Sandbox::new(), Nats::start());
     let worker = serves(&sandbox, &nats.url(), &["--slots", "1"]);
     let go = sandbox.path("go");

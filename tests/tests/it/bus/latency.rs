@@ -1,7 +1,7 @@
-//! How long it is from a step's end to the next one's begin in another process, through the broker and without it, on a file
+//! The time from a step's end to the next one's start in another process, through the broker and without it, on a file
 //! and on PostgreSQL.
 //!
-//! It prints its figures (`--nocapture`); what it insists on is only that no interval of polling is in the path.
+//! It prints its figures (`--nocapture`), and only checks that no polling interval is in the path.
 
 use std::io::Write;
 use std::process::Command;
@@ -22,7 +22,7 @@ const STEPS: usize = 60;
 /// On a quiet machine it is a tenth of it; a worker that is told of nothing looks every five seconds.
 const SLOWEST_MEDIAN_US: u64 = 50_000;
 
-/// Microseconds on a clock that all processes share.
+/// Returns microseconds on a clock that all processes share.
 fn now_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
@@ -67,7 +67,7 @@ fn child_role() {
     });
 }
 
-/// A process of this very test.
+/// Starts this test program again as another process.
 fn child(sandbox: &Sandbox, queue: &str, store: Option<&str>, bus: Option<&str>) -> std::process::Child {
     let mut command = Command::new(std::env::current_exe().expect("this test"));
     command.args(["bus::latency::child_role", "--exact", "--test-threads=1"]);
@@ -76,7 +76,7 @@ fn child(sandbox: &Sandbox, queue: &str, store: Option<&str>, bus: Option<&str>)
     command.stdout(std::process::Stdio::null()).spawn().expect("a process")
 }
 
-/// Gaps between a step's end and the next one's begin, in order of size.
+/// Returns the gaps between a step's end and the next one's start, in order of size.
 fn gaps(store: Option<&str>, bus: Option<&str>) -> Vec<u64> {
     let sandbox = Sandbox::new();
     let mut children = ["a", "b"].map(|queue| child(&sandbox, queue, store, bus));
@@ -127,7 +127,7 @@ fn gaps(store: Option<&str>, bus: Option<&str>) -> Vec<u64> {
 }
 
 #[test]
-fn o06_the_next_step_starts_in_another_process_without_waiting_for_a_look() {
+fn o06_the_next_step_starts_in_another_process_without_polling() {
     let nats = Nats::start();
     let database = Postgres::shared().database().url;
     let (bus, store) = (nats.url(), database.as_str());

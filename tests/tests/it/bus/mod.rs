@@ -1,4 +1,4 @@
-//! Hand-off through a real broker: what is told, what becomes of it under faults, and how long it takes.
+//! Hand-off through a real broker: messages, faults, and latency.
 
 mod broker;
 mod cluster;

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn details_hold_what_is_known_and_the_servers_own_word_on_lost_hosts() {
+    fn details_keep_known_fields_and_the_servers_mark_of_a_lost_host() {
         let told = r#"{"repository": "/r/.git", "branch": "b", "keep": "always", "lost_host": "liar", "caches": ["target"]}"#;
         let kept: Value =
             serde_json::from_str(&checked_details(told, "east".into()).expect("fine")).expect("JSON");

@@ -1,4 +1,4 @@
-//! What must hold in any store at any moment, looked at through `Backend` alone.
+//! Invariants of any store at any moment, checked through `Backend` alone.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ fn check_run(db: &mut dyn Backend, id: RunId) -> sprag_store::Result<()> {
     Ok(())
 }
 
-/// The status that the journal gave each entity last; each entry goes on from the one before.
+/// Returns each entity's last status in the journal. Checks that each entry follows from the one before.
 fn last_words(journal: &[JournalEntry]) -> BTreeMap<Which, &'static str> {
     let mut last: BTreeMap<Which, &'static str> = BTreeMap::new();
     for entry in journal {

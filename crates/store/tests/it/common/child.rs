@@ -11,19 +11,19 @@ use std::time::Duration;
 const ROLE: &str = "SPRAG_TEST_ROLE";
 const FOLDER: &str = "SPRAG_TEST_FOLDER";
 const GIVEN: &str = "SPRAG_TEST_GIVEN";
-/// What a child says stands behind this: the test harness talks on the same pipe.
+/// The prefix of a child's messages: the test harness writes to the same pipe.
 const MARK: &str = "say: ";
 /// No child is waited for longer than this.
 const DEADLINE: Duration = Duration::from_secs(100);
 
-/// What a child was started for.
+/// The task of a child process.
 pub struct Part {
     pub role: String,
     pub folder: PathBuf,
     pub given: i64,
 }
 
-/// The part that this process plays, if it is a child.
+/// Returns the task of this process, if it is a child.
 pub fn part() -> Option<Part> {
     Some(Part {
         role: std::env::var(ROLE).ok()?,
@@ -32,13 +32,13 @@ pub fn part() -> Option<Part> {
     })
 }
 
-/// Tells the parent. The line is in the pipe when this returns, whatever happens to this process.
+/// Sends a line to the parent. The line is in the pipe when this returns, whatever happens to this process.
 pub fn say(line: impl std::fmt::Display) {
     let line = format!("{MARK}{line}\n");
     std::io::stdout().lock().write_all(line.as_bytes()).expect("the parent listens");
 }
 
-/// What the parent says next; none when it is done or gone.
+/// Returns the parent's next message; none when the parent is done or gone.
 pub fn hear() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line).expect("the parent speaks");
@@ -78,7 +78,7 @@ impl Child {
         Child { process, lines }
     }
 
-    /// Its next line; none when it has ended.
+    /// Returns its next line; none when it has ended.
     pub fn line(&self) -> Option<String> {
         match self.lines.recv_timeout(DEADLINE) {
             Ok(line) => Some(line),
@@ -87,7 +87,7 @@ impl Child {
         }
     }
 
-    /// Its next line, which must be this.
+    /// Asserts that its next line is this.
     pub fn expect(&self, wanted: &str) {
         assert_eq!(self.line().as_deref(), Some(wanted));
     }
@@ -98,14 +98,14 @@ impl Child {
         writeln!(stdin, "{line}").expect("the child hears");
     }
 
-    /// Kills it at once (SIGKILL), and gives what it had said until then.
+    /// Kills it at once (SIGKILL), and returns its lines until then.
     pub fn kill(mut self) -> Vec<String> {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
         std::iter::from_fn(|| self.line()).collect()
     }
 
-    /// Lets it come to its end, which must be a good one, and gives what it said.
+    /// Waits for its end, which must be a success, and returns its lines.
     pub fn end(mut self) -> Vec<String> {
         drop(self.process.stdin.take());
         let said = std::iter::from_fn(|| self.line()).collect();
@@ -130,7 +130,7 @@ pub fn start_together(n: i64, role: &str, folder: &Path) -> Vec<Child> {
     children
 }
 
-/// The child's side of `start_together`.
+/// Does the child's part of `start_together`.
 pub fn ready() {
     say("ready");
     assert_eq!(hear().as_deref(), Some("go"));

@@ -1,4 +1,4 @@
-//! A evaluator for tests: a spec is JSON that says outright what a step wants.
+//! An evaluator for tests: a spec is JSON that states a step's answers directly.
 //!
 //! `{"when": true | "an error", "first_attempt_only": true, "items": 3, "gate_ms": 50, "pause_ms": 5,
 //! "signal": "name", "child": PLAN}`
@@ -14,7 +14,7 @@ use sprag_store::{ITEM, Prepared, SpecEvaluator, Store};
 pub struct Plain;
 
 impl Plain {
-    /// Has a store read such specs.
+    /// Gives a store this evaluator.
     pub fn on(store: Store) -> Store {
         store.with_evaluator(Arc::new(Plain))
     }

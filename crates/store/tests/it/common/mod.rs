@@ -1,4 +1,4 @@
-//! What the store's tests share: plans, stores of every kind, and the common moves.
+//! Helpers of the store's tests: plans, stores of every kind, and common operations.
 
 #![allow(dead_code, reason = "a program that shares it uses its own part")]
 
@@ -14,18 +14,18 @@ use sprag_store::ops::{Assignment, Claimer, Created, Ending, Finished, NewRun};
 use sprag_store::{Backend, JournalEntry, Manual, Result, Row, SqliteOptions, Store};
 use sprag_testkit::{Database, Postgres};
 
-/// A step called after its place.
+/// Returns a step named after its number.
 pub fn step(no: usize, needs: &[StepNo], policy: Policy) -> PlanStep {
     PlanStep { policy, spec: "{}".into(), ..PlanStep::new(format!("s{no}"), needs.to_vec()) }
 }
 
-/// A plan with these needs and one policy for all.
+/// Returns a plan with these needs and one policy for all.
 pub fn graph(needs: &[&[StepNo]], policy: impl Fn(usize) -> Policy) -> Arc<Plan> {
     let steps = needs.iter().enumerate().map(|(no, needs)| step(no, needs, policy(no)));
     Arc::new(Plan::new("test", steps.collect()).unwrap())
 }
 
-/// `n` steps, one after the other.
+/// Returns a plan of `n` sequential steps.
 pub fn sequence(n: usize) -> Arc<Plan> {
     let steps = (0..n).map(|no| {
         let needs: Vec<StepNo> = no.checked_sub(1).map(|before| before as StepNo).into_iter().collect();
@@ -34,27 +34,27 @@ pub fn sequence(n: usize) -> Arc<Plan> {
     Arc::new(Plan::new("sequence", steps.collect()).unwrap())
 }
 
-/// A policy with `attempts` tries.
+/// Returns a policy with `attempts` tries.
 pub fn tries(attempts: u32) -> Policy {
     Policy { attempts, ..Policy::default() }
 }
 
-/// A policy that tolerates failure.
+/// Returns a policy that tolerates failure.
 pub fn tolerant() -> Policy {
     Policy { on_fail: OnFail::Continue, ..Policy::default() }
 }
 
-/// A worker that serves the default queue.
+/// Returns a worker that serves the default queue.
 pub fn claimer(worker: i64) -> Claimer {
     Claimer { worker, queues: vec!["default".into()], reserved_only: false, lease_ms: 60_000, nonce: 0 }
 }
 
-/// Work that went well.
+/// Returns a successful ending.
 pub fn well() -> Ending {
     Ending::Completed { result: None }
 }
 
-/// Work that went badly.
+/// Returns a failed ending.
 pub fn badly() -> Ending {
     Ending::Failed { result: Some("{\"exit_code\":1}".into()), retriable: true }
 }
@@ -139,12 +139,12 @@ pub async fn finish(store: &Store, assignment: &Assignment, ending: Ending) -> F
     store.worker(assignment.lease).finish(ending, None).await.unwrap()
 }
 
-/// The statuses of a run's steps, in order.
+/// Returns the statuses of a run's steps, in order.
 pub fn steps(store: &Store, run: RunId) -> Vec<String> {
     look(store, |db| db.steps(run)).iter().map(|step| step.status().to_string()).collect()
 }
 
-/// A run's status.
+/// Returns a run's status.
 pub fn status(store: &Store, run: RunId) -> String {
     use sprag_store::{RunRow, Table};
     look(store, |db| Table::<RunRow>::load(db, run)).expect("the run is there").status().to_string()
@@ -155,12 +155,12 @@ pub fn look<T>(store: &Store, look: impl FnOnce(&mut dyn Backend) -> Result<T>) 
     store.read(look).unwrap()
 }
 
-/// The whole journal.
+/// Returns the whole journal.
 pub fn journal(store: &Store) -> Vec<JournalEntry> {
     look(store, |db| db.journal(0, None, 1_000_000))
 }
 
-/// How often something happened to a run, or to one of its steps.
+/// Returns how often an event happened to a run, or to one of its steps.
 pub fn told(store: &Store, event: &str, run: RunId, step: Option<StepNo>) -> usize {
     let of = |entry: &&JournalEntry| {
         entry.event == event && entry.place.run == Some(run) && (step.is_none() || entry.place.step == step)
@@ -168,7 +168,7 @@ pub fn told(store: &Store, event: &str, run: RunId, step: Option<StepNo>) -> usi
     journal(store).iter().filter(of).count()
 }
 
-/// The journal, a line each.
+/// Returns the journal, one line per entry.
 pub fn story(store: &Store) -> Vec<String> {
     journal(store)
         .iter()

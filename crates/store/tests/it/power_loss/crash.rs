@@ -1,4 +1,4 @@
-//! What is on a disk after the power went, at every moment of a history.
+//! The states of a disk after a power loss, at every moment of a history.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::vfs::Op;
 /// The smallest piece that a disk writes whole.
 const SECTOR: usize = 512;
 
-/// What becomes of writes that were not synced.
+/// The fate of writes that were not synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// All of them are lost.
@@ -43,7 +43,7 @@ struct Kept {
 }
 
 impl Medium {
-    /// The next operation is done.
+    /// Applies the next operation.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Write { file, .. } | Op::Truncate { file, .. } => {
@@ -62,12 +62,12 @@ impl Medium {
         }
     }
 
-    /// How many writes could be lost now.
+    /// Returns how many writes could be lost now.
     pub fn pending(&self) -> usize {
         self.files.values().map(|kept| kept.pending.len()).sum()
     }
 
-    /// What is found if the power goes now.
+    /// Returns the state of the disk if the power goes now.
     pub fn image(&self, loss: Loss, chance: &Manual) -> Image {
         let draw = |n: usize| (chance.next_u64() % n.max(1) as u64) as usize;
         self.files

@@ -1,8 +1,8 @@
-//! The power goes at every operation of the disk: what was answered is there, and the rest is whole or absent.
+//! A power loss at every operation of the disk: acknowledged changes are there, and the others are complete or absent.
 //!
-//! A history of work is recorded once, with everything that SQLite asked of the disk. Then the disk is put together as it
-//! may be found after each operation: what was synced is there, of the rest any part. Each such disk is
-//! opened by the store as it ships, looked at, and worked on to the end.
+//! The test records a history once, with every request of SQLite to the disk. Then it builds the disk as it
+//! may be found after each operation: with all synced writes and any part of the others. The shipped store opens each
+//! such disk, checks it, and completes its runs.
 
 mod crash;
 mod vfs;
@@ -51,7 +51,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// What callers were told, in order; the disk's log has their numbers in it.
+/// The answers that callers received, in order; the disk's log contains their numbers.
 #[derive(Default)]
 struct Told(Vec<Fact>);
 
@@ -119,7 +119,7 @@ async fn futures<T: Send + 'static>(
     done
 }
 
-/// What was answered is there.
+/// Asserts that every acknowledged change is in the store.
 fn expect(store: &Store, facts: &[Fact]) {
     let mut fences: BTreeMap<ExecutionId, u32> = BTreeMap::new();
     for fact in facts {
@@ -149,7 +149,7 @@ fn expect(store: &Store, facts: &[Fact]) {
     }
 }
 
-/// Everything goes on to its end, and no fence is given twice.
+/// Takes every run to its end, and asserts that no fence is given twice.
 async fn go_on(store: &Store, facts: &[Fact]) {
     let runs = look(store, |db| db.live_runs(None, 100));
     for run in &runs {
@@ -188,7 +188,7 @@ fn recover(image: &Image, facts: &[Fact], seed: u64) {
     check(&store, 0);
 }
 
-/// Records a history of two openings, and gives the disk's log and what was answered.
+/// Records a history of two openings. Returns the disk's log and the answers.
 fn record(seed: u64) -> (Vec<Op>, Vec<Fact>) {
     let folder = folder();
     let mut told = Told::default();
@@ -278,6 +278,6 @@ fn a_full_or_broken_disk_at_every_operation() {
             runtime().block_on(go_on(&store, &told.0));
         }
     }
-    println!("figure: disk faults: {tried} operations failed, {told_of} of them were told of");
+    println!("figure: disk faults: {tried} operations failed, {told_of} of them were reported");
     assert!(told_of > tried / 4, "faults reach the callers: {told_of} of {tried}");
 }

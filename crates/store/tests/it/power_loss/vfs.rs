@@ -1,8 +1,8 @@
-//! A disk between SQLite and the real one: it writes down what it is asked to do, and fails when told to.
+//! A disk layer between SQLite and the real disk: it records every request, and fails on demand.
 //!
-//! It is the default of this test program, so that the store opens its files through it without knowing.
-//! Whatever is asked of it is also done, but for syncs: what they make durable is worked out afterwards, from
-//! what was written down.
+//! It is the default of this test program, so the store opens its files through it without knowing.
+//! It passes every request on except syncs: the test computes afterwards, from the recording, which writes they
+//! made durable.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::size_of;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use rusqlite::ffi;
 
-/// What a disk is asked to do, in the order of asking.
+/// A request to the disk, in the order of the requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Op {
     /// Bytes are written.
@@ -40,7 +40,7 @@ struct Disk {
     /// The folder whose files are looked at.
     folder: PathBuf,
     ops: Vec<Op>,
-    /// How many operations could have failed so far.
+    /// The number of operations that could have failed so far.
     asked: u64,
     /// The operation that fails, and how.
     failing: Option<(u64, Fault)>,
@@ -58,12 +58,12 @@ pub fn watch(folder: &Path, failing: Option<(u64, Fault)>) {
     *disk() = Some(Disk { folder: folder.to_owned(), failing, ..Disk::default() });
 }
 
-/// Looks no more; what was asked for, and how many operations could have failed.
+/// Stops watching. Returns the requests, and how many operations could have failed.
 pub fn unwatch() -> (Vec<Op>, u64) {
     disk().take().map_or_else(|| (Vec::new(), 0), |disk| (disk.ops, disk.asked))
 }
 
-/// A caller was told something.
+/// Records that a caller got an answer.
 pub fn answered(what: usize) {
     if let Some(disk) = &mut *disk() {
         disk.ops.push(Op::Answered(what));
@@ -152,7 +152,7 @@ passed_on! {
 
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     let code = pass_on!(file, xClose);
-    // SAFETY: made by `open`; nobody uses the file after this.
+    // SAFETY: made by `open`; the file is not used after this.
     drop(unsafe { Box::from_raw((*file.cast::<File>()).path) });
     code
 }
