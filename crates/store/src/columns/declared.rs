@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::fields::{AbsentIsZero, Codec, Plain, RunOrZero};
+use super::fields::{AbsentIsZero, Codec, Json, Plain, RunOrZero};
 use super::{Column, Declared, Reader, Section, Statements, Value};
 use crate::backend::QueueRow;
 use crate::boards::{BoardRow, NoteRow};
@@ -165,8 +165,8 @@ rows! {
     EnvironmentRow is "environment" in "environments" {
         key { id }
         changes {
-            status, version, path, cleanup_requested, provision_attempt, destroy_attempt, owner, reason, details,
-            host,
+            status, version, path, cleanup_requested, provision_attempt, destroy_attempt, owner, reason,
+            details as Json, host,
         }
         fixed { run, scope, managed, created_ms }
     }

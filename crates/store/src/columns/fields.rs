@@ -65,6 +65,25 @@ impl Codec<Option<Id>> for AbsentIsZero {
     }
 }
 
+/// The codec of a small text that must be JSON. A reader would take a broken one for an empty one.
+pub(crate) struct Json;
+
+impl Codec<Arc<str>> for Json {
+    const KINDS: &'static [Kind] = &[Kind::TEXT];
+
+    fn write<'f>(field: &'f Arc<str>, out: &mut dyn FnMut(Value<'f>)) {
+        field.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Arc<str>> {
+        let text = from.text()?;
+        match serde_json::from_str::<serde::de::IgnoredAny>(text) {
+            Ok(_) => Ok(text.into()),
+            Err(error) => Err(from.bad_last(format!("it is no JSON: {error}"))),
+        }
+    }
+}
+
 /// The codec of a position whose run is stored as 0 if there is none.
 pub(crate) struct RunOrZero;
 

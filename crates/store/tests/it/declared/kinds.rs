@@ -112,6 +112,7 @@ impl Kind {
                 (Type::Text, _) if column.name == "items" => {
                     Literal::Text(format!("{number} 2 3 4 5 6 7 8 1 10"))
                 }
+                (Type::Text, _) if column.name == "details" => Literal::Text(format!("{{\"of\": {number}}}")),
                 (Type::Text, _) => Literal::Text(format!("{} {number}", column.name)),
             };
             (column.name, value)

@@ -105,6 +105,9 @@ fn damages(place: &Place, kind: &Kind, column: &Column) -> Vec<&'static str> {
     if column.name.starts_with("parent_") {
         all.push("NULL");
     }
+    if column.name == "details" {
+        all.extend(["''", "'{\"remote\": '"]);
+    }
     all
 }
 
