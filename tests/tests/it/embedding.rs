@@ -190,6 +190,27 @@ async fn what_a_handler_logs_is_in_the_log_of_its_step() {
     assert!(shown.contains("two") && shown.contains("attempt 1"), "{shown}");
 }
 
+#[tokio::test]
+async fn an_engine_serves_the_http_api_of_its_runs() {
+    let sandbox = Sandbox::new();
+    let engine = Engine::sqlite(sandbox.data())
+        .handler("ok", |_, (): ()| async { Ok("fine") })
+        .start()
+        .await
+        .expect("an engine");
+    let run = completed(&engine, "steps: [{ id: a, call: ok }]").await;
+    let server = engine.serve(([127, 0, 0, 1], 0).into()).await.expect("a server");
+    let (addr, token) = (server.addr(), sandbox.local_token());
+    let path = format!("/v1/runs/{}", run.id());
+    let asked = tokio::task::spawn_blocking(move || {
+        Request::to(addr, "GET", &path).send().expect(401);
+        Request::to(addr, "GET", &path).token(&token).send().expect(200).json()
+    });
+    assert_eq!(asked.await.expect("an answer")["status"], "completed");
+    server.shutdown().await;
+    engine.shutdown().await.expect("a shutdown");
+}
+
 /// Returns the built example of this name, and builds it if it is not there.
 fn example(name: &str) -> PathBuf {
     let profile = program().parent().expect("a folder");
