@@ -86,7 +86,7 @@ pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
             let newest = app.store.read(|db| db.runs(None, &[], 1))?;
-            let none = || Error::new(ErrorKind::NotFound, "there are no runs yet").hint(Hint::StartARun);
+            let none = || Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun);
             newest.into_iter().next().ok_or_else(none)?
         }
         Some(text) => match text.parse::<RunId>() {

@@ -103,7 +103,7 @@ fn words(hint: Hint) -> String {
         Hint::WatchOrCancel(run) => {
             format!("watch it with `sprag logs -f {run}`, or cancel it with `sprag cancel {run}`")
         }
-        Hint::StartARun => "there are no runs yet; start one: sprag run FILE".into(),
+        Hint::StartARun => "start one: sprag run FILE".into(),
         Hint::ListRuns => "list the runs: sprag ls".into(),
         Hint::NearestRun { run, pipeline, status } => {
             format!("did you mean {run} ({pipeline}, {status})? `sprag ls` lists the runs")

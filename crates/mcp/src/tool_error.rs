@@ -62,7 +62,7 @@ fn words(hint: Hint) -> String {
         Hint::WatchOrCancel(run) => {
             format!("watch it with run_status {run}, or end it with run_cancel {run}")
         }
-        Hint::StartARun => "there are no runs yet; start one: run_start".into(),
+        Hint::StartARun => "start one: run_start".into(),
         Hint::ListRuns => "list the runs: run_list".into(),
         Hint::NearestRun { run, pipeline, status } => {
             format!("the nearest is {run} ({pipeline}, {status}); run_list lists them")

@@ -261,7 +261,7 @@ fn next(hint: Hint) -> String {
         Hint::WatchOrCancel(run) => {
             format!("watch it: GET /v1/runs/{run}/events; or cancel it: POST /v1/runs/{run}/cancel")
         }
-        Hint::StartARun => "there are no runs yet; start one: POST /v1/runs".into(),
+        Hint::StartARun => "start one: POST /v1/runs".into(),
         Hint::ListRuns => "list the runs: GET /v1/runs".into(),
         Hint::NearestRun { run, pipeline, status } => {
             format!("the nearest is {run} ({pipeline}, {status}); GET /v1/runs lists them")

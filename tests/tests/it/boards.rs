@@ -169,7 +169,7 @@ fn bad_input_is_reported_and_changes_nothing() {
         r#"[{"key":"x","text":"a","needs":["y"]},{"key":"y","text":"b","needs":["x"]}]"#,
     );
     let told = sandbox.sprag(["task", "batch", "b", "circle.json"]).expect(2);
-    assert!(told.stderr.contains("circle"), "{told:?}");
+    assert!(told.stderr.contains("cycle"), "{told:?}");
     assert_eq!(sandbox.json(["board", "show", "b", "--json"])["list"].as_array().map(Vec::len), Some(1));
 }
 

@@ -215,8 +215,8 @@ fn i25_a_key_names_one_task_and_a_cycle_is_refused() {
             store.person().add_tasks(board, vec![called("c", &["a"]), called("a", &[])]).await.unwrap();
         assert_eq!(again, [Added { no: 3, existing: false }, Added { no: 1, existing: true }]);
         let circle = vec![called("x", &["y"]), called("y", &["z"]), called("z", &["x"])];
-        refused(store.person().add_tasks(board, circle).await, "circle");
-        refused(store.person().add_tasks(board, vec![called("x", &["x"])]).await, "circle");
+        refused(store.person().add_tasks(board, circle).await, "cycle");
+        refused(store.person().add_tasks(board, vec![called("x", &["x"])]).await, "cycle");
         refused(store.person().add_tasks(board, vec![called("x", &[]), called("x", &[])]).await, "two tasks");
         refused(store.person().add_tasks(board, vec![task(&["nobody"])]).await, "nobody");
         refused(store.person().add_tasks(board, vec![task(&["0"])]).await, "\"0\"");
