@@ -69,7 +69,7 @@ impl App {
         work: impl FnOnce(&App) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
         let place = Arc::clone(&self.reads).acquire_owned().await;
-        let place = place.map_err(|_| Error::new(ErrorKind::Unavailable, "this process ends"))?;
+        let place = place.map_err(|_| Error::new(ErrorKind::Unavailable, "the process is shutting down"))?;
         let app = self.clone();
         // The caller may go away: its place becomes free when the work is done, not before.
         let done = tokio::task::spawn_blocking(move || {

@@ -198,9 +198,9 @@ impl From<sprag_store::Error> for Error {
             _ => return Error::bug(message),
         };
         let hint = match &error {
-            StoreError::Conflict { .. } => Some("look at it again, and decide anew"),
+            StoreError::Conflict { .. } => Some("read it again, then decide"),
             StoreError::Newer { .. } => Some("restart this process with the sprag that changed the database"),
-            StoreError::Unknown { .. } => Some("look whether it was done before doing it again"),
+            StoreError::Unknown { .. } => Some("check whether it was done before you repeat it"),
             _ => None,
         };
         Error { hint: hint.map(|hint| Hint::Text(hint.to_owned())), ..Error::new(kind, message) }

@@ -95,7 +95,7 @@ pub(crate) async fn claim(app: &App, mut claim: Claim) -> Result<Vec<Assignment>
     });
     match hear.await {
         Ok(got) => Ok(got?.assignments),
-        Err(_) => Err(Error::new(ErrorKind::Unavailable, "this process ends").next("try again")),
+        Err(_) => Err(Error::new(ErrorKind::Unavailable, "the process is shutting down").next("try again")),
     }
 }
 
