@@ -6,10 +6,15 @@ use std::time::Duration;
 
 use sprag_store::{Id, Now, Observer, Reach, Store, Subscription, System, Topic};
 use sprag_worker::Files;
+use tokio::sync::Semaphore;
 
-use crate::error::Error;
+use crate::claims::Turns;
+use crate::error::{Error, ErrorKind};
 use crate::evaluator::MarkedEvaluator;
 use crate::make_private;
+
+/// The number of reads at once in [`App::blocking`]; each has a connection of its own.
+const READERS: usize = 8;
 
 /// A store of runs and the data directory beside it. Cloning it is cheap.
 ///
@@ -19,6 +24,9 @@ pub struct App {
     pub(crate) store: Store,
     files: Files,
     data: Arc<Path>,
+    /// The remote workers that wait for work here.
+    pub(crate) turns: Turns,
+    reads: Arc<Semaphore>,
 }
 
 impl App {
@@ -51,12 +59,26 @@ impl App {
 
     /// Uses a store that is already open, as it is.
     pub fn with_store(store: Store, data: &Path) -> App {
-        App { store, files: Files::new(data), data: data.into() }
+        let reads = Arc::new(Semaphore::new(READERS));
+        App { store, files: Files::new(data), data: data.into(), turns: Turns::default(), reads }
     }
 
-    /// Returns the store, for the server's endpoints of remote workers, which answer inside of one transaction.
-    pub fn store(&self) -> &Store {
-        &self.store
+    /// Runs a function that may wait for the disk, without blocking the tasks that answer other callers.
+    pub async fn blocking<T: Send + 'static, E: From<Error> + Send + 'static>(
+        &self,
+        work: impl FnOnce(&App) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        let place = Arc::clone(&self.reads).acquire_owned().await;
+        let place = place.map_err(|_| Error::new(ErrorKind::Unavailable, "the process is shutting down"))?;
+        let app = self.clone();
+        // The caller may go away: its place becomes free when the work is done, not before.
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work(&app);
+            drop(place);
+            done
+        });
+        done.await
+            .unwrap_or_else(|error| Err(Error::bug(format!("the work of a request is gone: {error}")).into()))
     }
 
     /// Returns the layout of logs and artifacts.

@@ -11,7 +11,7 @@ use sprag_worker::{before, worked};
 use sprag_worktree::{Checkpoint, Kind as GitKind, Repository};
 
 use crate::App;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Hint};
 use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
 
@@ -50,7 +50,7 @@ impl<'b> Beginning<'b> {
             return Ok(if row.host.is_empty() { Ok(None) } else { Err(elsewhere()) });
         };
         let Some(path) = files.repository else { return Ok(Ok(None)) };
-        let repository = Repository::discover(&path).map_err(|error| Error::bug(error.to_string()))?;
+        let repository = Repository::discover(&path)?;
         let leaves = app.store.read(|db| leaves(db, id))?;
         let lineage = lineage(app, known)?;
         Ok(Ok(Some(Beginning { known, repository, leaves, lineage })))
@@ -130,7 +130,7 @@ impl<'b> Beginning<'b> {
     /// Forgets the state that was chosen.
     pub(crate) fn forget(&self) -> Result<(), Error> {
         let run = self.known.id().to_string();
-        self.repository.clear_start(&run).map_err(|error| Error::bug(error.to_string()))
+        Ok(self.repository.clear_start(&run)?)
     }
 
     fn own(&self) -> impl Iterator<Item = &Leaf> {
@@ -168,10 +168,7 @@ impl<'b> Beginning<'b> {
     /// Returns a state of a step. A state that was recorded and is gone is an error; one that was never recorded is
     /// none.
     fn find(&self, leaf: &Leaf, name: &str) -> Result<Option<Checkpoint>, Error> {
-        let runs = match leaf.run == self.known.id() {
-            true => self.lineage.clone(),
-            false => vec![leaf.run],
-        };
+        let runs = if leaf.run == self.known.id() { self.lineage.clone() } else { vec![leaf.run] };
         let mut missing = String::new();
         for run in runs {
             match self.repository.find_checkpoint(&run.to_string(), name) {
@@ -180,7 +177,7 @@ impl<'b> Beginning<'b> {
                     GitKind::NoSuchCheckpoint { name } => {
                         missing = if missing.is_empty() { name } else { missing }
                     }
-                    _ => return Err(Error::bug(error.to_string())),
+                    _ => return Err(error.into()),
                 },
             }
         }
@@ -191,12 +188,11 @@ impl<'b> Beginning<'b> {
         let (run, place) = (self.known.id(), self.repository.common_dir().display());
         let what =
             format!("the recorded state {name} of step {step} of run {run} is not in {place} any more");
-        Error::new(ErrorKind::Refused, what)
-            .next("`sprag env gc` deletes the states of old runs; start a new run instead")
+        Error::new(ErrorKind::Refused, what).hint(Hint::StatesForgotten)
     }
 
     fn recorded_at(&self, state: &Checkpoint) -> Result<u64, Error> {
-        self.repository.recorded_at(state).map_err(|error| Error::bug(error.to_string()))
+        Ok(self.repository.recorded_at(state)?)
     }
 
     /// Returns the steps that stay done and worked after this moment.
@@ -216,7 +212,7 @@ impl<'b> Beginning<'b> {
     }
 
     fn choose_for(&self, run: RunId, state: &Checkpoint) -> Result<(), Error> {
-        self.repository.set_start(&run.to_string(), state).map_err(|error| Error::bug(error.to_string()))
+        Ok(self.repository.set_start(&run.to_string(), state)?)
     }
 }
 

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sprag_lifecycle::{EnvironmentStatus, RunId};
+use sprag_store::ops::EnvironmentDetails;
 use sprag_store::{EnvironmentRow, Id, Row, RunRow, Table};
 use sprag_worktree::{BranchFate, BranchPolicy, BrokenRef, Cancel, RefPurpose, Repository, RunRef, State};
 
-use crate::environments::{Details, Environments, Then, is_of, told_of};
+use crate::environments::{Environments, Then, is_of, told_of};
+use crate::error::{Error, ErrorKind};
 use crate::local_files::LocalFiles;
 
 /// One thing that cleaning up does, or would do.
@@ -94,8 +96,8 @@ impl Default for Limits {
 
 impl Environments {
     /// Returns everything that [`Environments::do_chore`] would do now to free space, in order.
-    pub fn chores(&self, limits: Limits) -> Result<Vec<Chore>, String> {
-        let mut rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
+    pub fn chores(&self, limits: Limits) -> Result<Vec<Chore>, Error> {
+        let mut rows = self.store.read(|db| db.environments(true))?;
         // Rows of another host say nothing about this machine's disk.
         rows.retain(|row| LocalFiles::of(row).is_some());
         let mut chores = Vec::new();
@@ -119,7 +121,7 @@ impl Environments {
             let common_dir = repository.common_dir().to_owned();
             let worktrees = self.worktrees(repository)?;
             let root = worktrees.root().to_owned();
-            for listed in worktrees.list().map_err(|error| error.to_string())? {
+            for listed in worktrees.list()? {
                 let mark = listed.mark;
                 if mark.root != root || listed.is_held || known.contains(mark.path.to_string_lossy().as_ref())
                 {
@@ -134,7 +136,7 @@ impl Environments {
                 let mut removed = rows.iter().filter(|row| known.contains(&*row.path));
                 removed.any(|row| row.run.is_some_and(|run| is_of(path, &run.to_string())))
             };
-            for path in worktrees.debris().map_err(|error| error.to_string())? {
+            for path in worktrees.debris()? {
                 if !being_removed(&path) {
                     chores.push(Chore::Debris { repository: common_dir.clone(), path });
                 }
@@ -142,7 +144,7 @@ impl Environments {
             for branch in branches_of(&rows, worktrees.repository()) {
                 chores.push(Chore::DeleteBranch { repository: common_dir.clone(), branch });
             }
-            let broken = worktrees.repository().broken_refs().map_err(|error| error.to_string())?;
+            let broken = worktrees.repository().broken_refs()?;
             let whole = |kept: &RunRef| {
                 !broken.iter().any(|broken| broken.name == kept.name && broken.git_dir == kept.git_dir)
             };
@@ -161,10 +163,10 @@ impl Environments {
         repository: &Repository,
         limits: Limits,
         wanted: impl Fn(&RunRef) -> bool,
-    ) -> Result<Vec<Chore>, String> {
+    ) -> Result<Vec<Chore>, Error> {
         let common_dir = repository.common_dir().to_owned();
         let mut of_runs: BTreeMap<RunId, Vec<RunRef>> = BTreeMap::new();
-        let refs = repository.run_refs().map_err(|error| error.to_string())?;
+        let refs = repository.run_refs()?;
         for kept in refs.into_iter().filter(wanted) {
             // Other data directories may have runs in this repository too.
             if let Ok(run) = kept.run.parse() {
@@ -182,7 +184,7 @@ impl Environments {
                 chores.push(Chore::Forget { repository: common_dir.clone(), run, refs });
             }
             for saved in saved {
-                let merged = repository.is_merged_salvage(&saved).map_err(|error| error.to_string())?;
+                let merged = repository.is_merged_salvage(&saved)?;
                 let why = match (merged, limits.salvage) {
                     (true, _) => "a branch contains it",
                     (false, true) => "asked for",
@@ -194,10 +196,9 @@ impl Environments {
         Ok(chores)
     }
 
-    fn is_forgettable(&self, run: RunId, older_than: Duration) -> Result<bool, String> {
-        let told = |error: sprag_store::Error| error.to_string();
+    fn is_forgettable(&self, run: RunId, older_than: Duration) -> Result<bool, Error> {
         let found = self.store.read(|db| Ok((Table::<RunRow>::load(db, run)?, db.environments_of(run)?)));
-        let (row, rows) = match found.map_err(told)? {
+        let (row, rows) = match found? {
             (Some(row), rows) => (row, rows),
             // The run itself is forgotten. A run that this store never had has no environments here.
             (None, rows) => {
@@ -219,13 +220,10 @@ impl Environments {
     }
 
     /// Does one of the chores, and returns a message about the result.
-    pub async fn do_chore(&self, chore: &Chore) -> Result<String, String> {
+    pub async fn do_chore(&self, chore: &Chore) -> Result<String, Error> {
         match chore {
             Chore::Remove { id, .. } => {
-                let row = self
-                    .store
-                    .read(|db| Table::<EnvironmentRow>::load(db, *id))
-                    .map_err(|e| e.to_string())?;
+                let row = self.store.read(|db| Table::<EnvironmentRow>::load(db, *id))?;
                 match row {
                     Some(row) => self.remove(&row, Then::Nothing).await,
                     None => Ok("it was already gone".into()),
@@ -238,41 +236,42 @@ impl Environments {
                     let Ok(worktree) = worktrees.adopt(&path, "gc") else { continue };
                     let removed =
                         worktrees.remove(worktree, BranchPolicy::DeleteIfMerged, &Cancel::default());
-                    return removed.map(|removed| told_of(&removed)).map_err(|error| error.to_string());
+                    return Ok(told_of(&removed?));
                 }
                 Ok("it was already gone".into())
             }
             Chore::Debris { repository, path } => {
-                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                let repository = Repository::discover(repository)?;
                 let recovered = self.worktrees(repository)?.recover(&|_| true);
-                let left = recovered.map_err(|error| error.to_string())?.leftovers;
+                let left = recovered?.leftovers;
                 match left.iter().find(|left| left.path == *path) {
-                    Some(left) => Err(format!("{} ({})", left.reason, left.remedy)),
+                    Some(left) => Err(Error::failed(format!("{} ({})", left.reason, left.remedy))),
                     None => Ok("removed".into()),
                 }
             }
             Chore::Forget { repository, run, refs } => {
                 if !self.is_forgettable(*run, Duration::ZERO)? {
-                    return Err(format!("run {run} is live, or its worktree still exists"));
+                    let why = format!("run {run} is live, or its worktree still exists");
+                    return Err(Error::new(ErrorKind::Refused, why));
                 }
-                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
-                repository.delete_run_refs(refs).map_err(|error| error.to_string())?;
+                let repository = Repository::discover(repository)?;
+                repository.delete_run_refs(refs)?;
                 Ok("deleted".into())
             }
             Chore::DropBroken { repository, broken } => {
-                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
-                repository.delete_broken_ref(broken).map_err(|error| error.to_string())?;
+                let repository = Repository::discover(repository)?;
+                repository.delete_broken_ref(broken)?;
                 Ok(format!("deleted: objects of {} are gone, probably by `git prune`", broken.object))
             }
             Chore::DropSalvage { repository, saved, .. } => {
-                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
+                let repository = Repository::discover(repository)?;
                 let one = std::slice::from_ref(saved);
-                repository.delete_run_refs(one).map_err(|error| error.to_string())?;
+                repository.delete_run_refs(one)?;
                 Ok("deleted".into())
             }
             Chore::DeleteBranch { repository, branch } => {
-                let repository = Repository::discover(repository).map_err(|error| error.to_string())?;
-                match repository.delete_merged_branch(branch).map_err(|error| error.to_string())? {
+                let repository = Repository::discover(repository)?;
+                match repository.delete_merged_branch(branch)? {
                     BranchFate::Deleted => Ok("deleted".into()),
                     BranchFate::None => Ok("it was already gone".into()),
                     BranchFate::Kept(why) => Ok(format!("kept: {why}")),
@@ -284,7 +283,8 @@ impl Environments {
 
 /// Returns branches of destroyed environments of this host that still exist and are merged into another branch.
 fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<String> {
-    let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed).map(Details::of);
+    let gone = rows.iter().filter(|row| row.status() == EnvironmentStatus::Destroyed);
+    let gone = gone.map(EnvironmentDetails::of_readable);
     let of_this =
         gone.filter(|details| details.repository.as_deref().map(Path::new) == Some(repository.common_dir()));
     of_this

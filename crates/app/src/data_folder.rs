@@ -84,12 +84,13 @@ fn check_owner(found: &Metadata) -> io::Result<()> {
     if !found.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, "it is not a directory"));
     }
-    match user.is_root() || found.uid() == user.as_raw() {
-        true => Ok(()),
-        false => Err(io::Error::new(
+    if user.is_root() || found.uid() == user.as_raw() {
+        Ok(())
+    } else {
+        Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
             format!("it belongs to another user (uid {})", found.uid()),
-        )),
+        ))
     }
 }
 
@@ -105,10 +106,7 @@ fn check_ours(folder: &Path, found: &Metadata) -> io::Result<()> {
     if found.mode() & STICKY != 0 {
         return refuse("it is a shared folder");
     }
-    match is_ours || names.next().is_none() {
-        true => Ok(()),
-        false => refuse("it contains other files"),
-    }
+    if is_ours || names.next().is_none() { Ok(()) } else { refuse("it contains other files") }
 }
 
 /// Removes other users' rights from all that Sprag keeps in the folder. Returns from how many files and folders.

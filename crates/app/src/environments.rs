@@ -4,16 +4,18 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId, RunStatus, WorkerStatus};
+use sprag_pipeline::{Kind, StepSpec};
+use sprag_store::ops::{EnvironmentDetails, KeptBecause, kept_because};
 use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
 use sprag_sweeper::{Effect, EffectFuture};
 use sprag_worktree::{
-    BranchFate, BranchPolicy, Cancel, Kind as GitKind, Mark, Parked, Ports, Removed, Repository, Salvaged,
-    SavedModule, Settings, State, Worktrees,
+    BranchFate, BranchPolicy, Cancel, Kind as GitKind, Leftover, Mark, Parked, Ports, Removed, Repository,
+    Salvaged, SavedModule, Settings, State, Worktrees,
 };
 
 use crate::App;
+use crate::error::{Error, ErrorKind};
 use crate::local_files::LocalFiles;
 
 /// The fate of a worktree that its run no longer needs.
@@ -44,41 +46,6 @@ pub struct OutOfOrder {
     pub repair: String,
 }
 
-/// Facts about an environment beside its row. For paths that may be used see [`LocalFiles`].
-#[derive(Debug, Clone, Default)]
-pub struct Details {
-    /// The repository's git directory on the row's host, for people to read.
-    pub repository: Option<String>,
-    /// The branch of the worktree, if it has one.
-    pub branch: Option<String>,
-    /// The commit that the worktree began with.
-    pub base_commit: Option<String>,
-    /// The setting that decides when it is kept: `never`, `on_failure`, `always`.
-    pub keep: String,
-    /// Paths in it that are kept when it is used again.
-    pub caches: Vec<String>,
-}
-
-impl Details {
-    /// Reads the details of a row.
-    pub fn of(row: &EnvironmentRow) -> Details {
-        Details::read(&row.details)
-    }
-
-    /// Reads the text of a row's details.
-    pub fn read(details: &str) -> Details {
-        let told: Value = serde_json::from_str(details).unwrap_or_default();
-        let caches = told["caches"].as_array().cloned().unwrap_or_default();
-        Details {
-            repository: told["repository"].as_str().map(str::to_owned),
-            branch: told["branch"].as_str().map(str::to_owned),
-            base_commit: told["base_commit"].as_str().map(str::to_owned),
-            keep: told["keep"].as_str().unwrap_or("never").to_owned(),
-            caches: caches.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-        }
-    }
-}
-
 impl Environments {
     /// Looks after the environments in this data directory, in the name of this worker.
     pub fn new(app: &App, worker: Id) -> Self {
@@ -86,26 +53,20 @@ impl Environments {
     }
 
     /// Returns the reason why an environment is kept; none if nothing keeps it.
-    pub fn kept_because(&self, row: &EnvironmentRow) -> Result<Option<String>, String> {
+    pub fn kept_because(&self, row: &EnvironmentRow) -> Result<Option<String>, Error> {
         let Some(run) = row.run else { return Ok(None) };
-        let status =
-            self.store.read(|db| Table::<RunRow>::load(db, run)).map_err(|error| error.to_string())?;
-        let Some(status) = status.map(|run| run.status()) else { return Ok(None) };
-        let keep = Details::of(row).keep;
-        Ok(match (status.is_terminal(), row.cleanup_requested, keep.as_str()) {
-            (false, _, _) => Some(format!("its run is {status}")),
-            (true, true, _) => None,
-            (true, false, "always") => Some("keep: always".into()),
-            (true, false, "on_failure") if status != RunStatus::Completed => {
-                Some(format!("keep: on_failure, and its run {}", ended(status)))
-            }
-            _ => None,
-        })
+        let run = self.store.read(|db| Table::<RunRow>::load(db, run))?;
+        let because = kept_because(row, run.map(|run| run.status()))?;
+        Ok(because.map(|because| match because {
+            KeptBecause::RunIsLive(status) => format!("its run is {status}"),
+            KeptBecause::Always => "keep: always".into(),
+            KeptBecause::OnFailure(status) => format!("keep: on_failure, and its run {}", ended(status)),
+        }))
     }
 
     /// Returns the reason why an environment is still there, as text for people.
     pub fn why_there(&self, row: &EnvironmentRow) -> String {
-        let kept = self.kept_because(row).unwrap_or_else(Some);
+        let kept = self.kept_because(row).unwrap_or_else(|error| Some(error.message));
         match (kept, &row.reason) {
             (Some(kept), _) => kept,
             (None, Some(reason)) => crate::text::plain(reason),
@@ -114,8 +75,8 @@ impl Environments {
     }
 
     /// Removes what a run that has ended no longer needs.
-    pub async fn run_ended(&self, run: RunId) -> Result<(), String> {
-        let rows = self.store.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
+    pub async fn run_ended(&self, run: RunId) -> Result<(), Error> {
+        let rows = self.store.read(|db| db.environments_of(run))?;
         self.fence_off(run);
         let mut wrong = Vec::new();
         // Workers of another host or of another data directory remove their own environments.
@@ -124,13 +85,13 @@ impl Environments {
             if self.kept_because(row)?.is_none()
                 && let Err(error) = self.remove(row, Then::Pool).await
             {
-                wrong.push(error);
+                wrong.push(error.message);
             }
         }
         if let Ok(ports) = Ports::open(&self.data) {
             let _ = ports.release(&run.to_string());
         }
-        if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
+        if wrong.is_empty() { Ok(()) } else { Err(Error::failed(wrong.join("; "))) }
     }
 
     /// Whether an environment's files are in this data directory.
@@ -144,21 +105,19 @@ impl Environments {
     }
 
     /// Asks the workers of an environment's own host and data directory to remove it.
-    async fn ask_its_workers(&self, row: &EnvironmentRow) -> Result<String, String> {
-        let asked = self.store.person().request_cleanup(row.id).await.map_err(|error| error.to_string())?;
+    async fn ask_its_workers(&self, row: &EnvironmentRow) -> Result<String, Error> {
+        let asked = self.store.person().request_cleanup(row.id).await?;
         let whose = format!("{} on {}", row.path, crate::text::plain(&row.host));
-        match asked {
-            true => {
-                Ok(format!("{whose} is not in this data directory: the workers there are asked to remove it"))
-            }
-            false => Ok("it was already gone".into()),
-        }
+        Ok(if asked {
+            format!("{whose} is not in this data directory: the workers there are asked to remove it")
+        } else {
+            "it was already gone".into()
+        })
     }
 
     /// Removes an environment of this data directory, or gives its worktree to the pool. Saves its work first and
     /// returns where. Leaves any other environment to the workers that have it.
-    pub async fn remove(&self, row: &EnvironmentRow, then: Then) -> Result<String, String> {
-        let told = |error: sprag_store::Error| error.to_string();
+    pub async fn remove(&self, row: &EnvironmentRow, then: Then) -> Result<String, Error> {
         sprag_worker::bury(&self.store, row.owner).await;
         if !Self::is_nowhere(row) && !self.has_here(row) {
             return self.ask_its_workers(row).await;
@@ -167,33 +126,34 @@ impl Environments {
         let path = files.as_ref().map(|files| files.path.clone()).unwrap_or_default();
         // A worktree that could not be removed may have been moved aside.
         let present = files.is_some() && (path.exists() || row.status() == EnvironmentStatus::Error);
-        let attempt =
-            self.store.claims().dispatch_destroy(row.id, self.worker, present).await.map_err(told)?;
+        let attempt = self.store.claims().dispatch_destroy(row.id, self.worker, present).await?;
         let (Some(attempt), Some(files)) = (attempt, files) else {
-            return match present {
-                true => Err(format!("{} is in use, or another process removes it", path.display())),
-                false => Ok("it was already gone".into()),
+            return if present {
+                let why = format!("{} is in use, or another process removes it", path.display());
+                Err(Error::new(ErrorKind::Refused, why))
+            } else {
+                Ok("it was already gone".into())
             };
         };
-        let caches = Details::of(row).caches;
+        let caches = EnvironmentDetails::of_readable(row).caches;
         let (root, run) =
             (self.data.join("worktrees"), row.run.map(|run| run.to_string()).unwrap_or_default());
         let removed = tokio::task::spawn_blocking(move || remove_or_pool(&files, &caches, &root, &run, then))
             .await
-            .map_err(|e| e.to_string())?;
+            .map_err(|error| Error::bug(format!("the work of a removal is gone: {error}")))?;
         let given = EnvironmentReport { attempt, ..EnvironmentReport::default() };
         let (event, reason) = match &removed {
             Ok(_) => (EnvironmentEvent::DestroySucceeded, None),
-            Err(why) => (EnvironmentEvent::DestroyFailed, Some(why.clone())),
+            Err(why) => (EnvironmentEvent::DestroyFailed, Some(why.message.clone())),
         };
         let run = row.run.map(|run| run.to_string()).unwrap_or_default();
         match &removed {
             Ok(how) => tracing::info!(run, path = %path.display(), how, "environment removed"),
             Err(why) => {
-                tracing::warn!(run, path = %path.display(), why, "removing an environment failed: it is retried")
+                tracing::warn!(run, path = %path.display(), %why, "removing an environment failed: it is retried")
             }
         }
-        let _ = self.store.claims().environment(row.id, event, given, reason).await.map_err(told)?;
+        let _ = self.store.claims().environment(row.id, event, given, reason).await?;
         removed
     }
 
@@ -203,16 +163,14 @@ impl Environments {
         let found = self.store.read(|db| {
             let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
             let Some(plan) = db.plan(row.plan)? else { return Ok(None) };
-            let lands = |node: u32| plan.step(node).spec.contains("\"land\":");
+            let lands = |node: u32| is_landing(&plan.step(node).spec);
             let steps = db.steps(run)?;
             let landers: Vec<(u32, u32)> =
                 steps.iter().filter(|step| lands(step.node())).map(|step| (step.no, step.attempt)).collect();
             if landers.is_empty() {
                 return Ok(None);
             }
-            let context: Value = serde_json::from_str(&row.context).unwrap_or_default();
-            let place =
-                context["environment_of"].as_str().and_then(|above| above.parse().ok()).unwrap_or(run);
+            let place = sprag_store::ops::environment_of(&row.context).unwrap_or(run);
             Ok(db.environments_of(place)?.first().and_then(LocalFiles::of).map(|files| (files, landers)))
         });
         let Ok(Some((files, landers))) = found else { return };
@@ -233,16 +191,15 @@ impl Environments {
 
     /// Cleans up what is due: environments whose removal failed or was never begun, and those whose maker is gone.
     /// Returns how many were removed.
-    pub async fn sweep(&self) -> Result<usize, String> {
-        let told = |error: sprag_store::Error| error.to_string();
+    pub async fn sweep(&self) -> Result<usize, Error> {
         let mut done = 0;
-        for row in self.store.read(|db| db.environments(false)).map_err(told)? {
+        for row in self.store.read(|db| db.environments(false))? {
             // This includes rows of other hosts: the store knows whether the maker is gone, wherever it ran.
-            if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner).map_err(told)? {
+            if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner)? {
                 let given =
                     EnvironmentReport { attempt: row.provision_attempt, ..EnvironmentReport::default() };
                 let event = EnvironmentEvent::ProvisionFailed;
-                let _ = self.store.reaper().environment(row.id, event, given).await.map_err(told)?;
+                let _ = self.store.reaper().environment(row.id, event, given).await?;
             }
         }
         let mut due = self.due_on(&sprag_worker::host())?;
@@ -258,30 +215,34 @@ impl Environments {
     }
 
     /// Returns the environments on a host that no run needs any more.
-    pub fn due_on(&self, host: &str) -> Result<Vec<EnvironmentRow>, String> {
-        let told = |error: sprag_store::Error| error.to_string();
+    pub fn due_on(&self, host: &str) -> Result<Vec<EnvironmentRow>, Error> {
         let mut due = Vec::new();
-        for row in self.store.read(|db| db.environments(false)).map_err(told)? {
+        for row in self.store.read(|db| db.environments(false))? {
             let over = match row.run {
                 Some(run) => {
-                    let found = self.store.read(|db| Table::<RunRow>::load(db, run)).map_err(told)?;
+                    let found = self.store.read(|db| Table::<RunRow>::load(db, run))?;
                     found.is_none_or(|run| run.status().is_terminal())
                 }
                 None => true,
             };
-            if *row.host == *host && over && self.kept_because(&row)?.is_none() {
-                due.push(row);
+            if *row.host != *host || !over {
+                continue;
+            }
+            match self.kept_because(&row) {
+                Ok(None) => due.push(row),
+                Ok(Some(_)) => {}
+                // The environment stays, and the others are cleaned up.
+                Err(error) => tracing::warn!(%error, "looking whether an environment is kept"),
             }
         }
         Ok(due)
     }
 
     /// Deletes in all repositories what killed processes have left aside. Returns the checkouts that were repaired.
-    pub fn recover(&self) -> Result<Vec<PathBuf>, String> {
+    pub fn recover(&self) -> Result<Vec<PathBuf>, Error> {
         let mut repaired = Vec::new();
         for repository in self.repositories()? {
-            let recovered =
-                self.worktrees(repository)?.recover(&|_| true).map_err(|error| error.to_string())?;
+            let recovered = self.worktrees(repository)?.recover(&|_| true)?;
             repaired.extend(recovered.repaired);
             for left in recovered.leftovers {
                 let (run, path) = (&left.run, left.path.display());
@@ -292,7 +253,7 @@ impl Environments {
     }
 
     /// Returns checkouts that are not as they should be, in all repositories that runs have worked in.
-    pub fn checkouts_out_of_order(&self) -> Result<Vec<OutOfOrder>, String> {
+    pub fn checkouts_out_of_order(&self) -> Result<Vec<OutOfOrder>, Error> {
         let mut found = Vec::new();
         for repository in self.repositories()? {
             for cut_off in repository.interrupted_moves() {
@@ -306,7 +267,7 @@ impl Environments {
                     repair: "sprag env gc".into(),
                 }));
             }
-            for left in repository.outdated_checkouts().map_err(|error| error.to_string())? {
+            for left in repository.outdated_checkouts()? {
                 let (branch, files) = (&left.branch, left.files.join(", "));
                 let why = format!(
                     "files from before a landing on {branch} are staged here, and the next commit would undo it: {files}"
@@ -324,24 +285,24 @@ impl Environments {
     }
 
     /// Returns the repositories that runs have worked in, as far as they are on this host.
-    pub fn repositories(&self) -> Result<Vec<Repository>, String> {
-        let rows = self.store.read(|db| db.environments(true)).map_err(|error| error.to_string())?;
+    pub fn repositories(&self) -> Result<Vec<Repository>, Error> {
+        let rows = self.store.read(|db| db.environments(true))?;
         let paths: BTreeSet<PathBuf> = rows.iter().filter_map(LocalFiles::repository_of).collect();
         Ok(paths.iter().filter_map(|path| Repository::discover(path).ok()).collect())
     }
 
-    pub(crate) fn worktrees(&self, repository: Repository) -> Result<Worktrees, String> {
+    pub(crate) fn worktrees(&self, repository: Repository) -> Result<Worktrees, Error> {
         let root = self.data.join("worktrees");
-        Worktrees::open(repository, &root, Settings::default()).map_err(|error| error.to_string())
+        Ok(Worktrees::open(repository, &root, Settings::default())?)
     }
 
     /// Returns the worktrees in this data directory that wait in the pool for the next run.
-    pub fn pooled(&self) -> Result<Vec<Mark>, String> {
+    pub fn pooled(&self) -> Result<Vec<Mark>, Error> {
         let mut found = Vec::new();
         for repository in self.repositories()? {
             let worktrees = self.worktrees(repository)?;
             let root = worktrees.root().to_owned();
-            let listed = worktrees.list().map_err(|error| error.to_string())?;
+            let listed = worktrees.list()?;
             found.extend(
                 listed
                     .into_iter()
@@ -351,6 +312,11 @@ impl Environments {
         }
         Ok(found)
     }
+}
+
+/// Whether a step lands the work of its run.
+fn is_landing(spec: &str) -> bool {
+    serde_json::from_str::<StepSpec>(spec).is_ok_and(|spec| matches!(spec.kind, Kind::Land { .. }))
 }
 
 fn ended(status: RunStatus) -> &'static str {
@@ -368,15 +334,15 @@ pub fn remove_or_pool(
     root: &Path,
     run: &str,
     then: Then,
-) -> Result<String, String> {
-    let told = |error: sprag_worktree::Error| error.to_string();
+) -> Result<String, Error> {
     let path = &files.path;
     if !files.are_in(root) {
-        return Err(format!("{} is not in {}", path.display(), root.display()));
+        return Err(Error::failed(format!("{} is not in {}", path.display(), root.display())));
     }
-    let repository = files.repository.as_deref().ok_or("its repository is not known")?;
-    let repository = Repository::discover(repository).map_err(told)?;
-    let worktrees = Worktrees::open(repository, root, Settings::default()).map_err(told)?;
+    let repository =
+        files.repository.as_deref().ok_or_else(|| Error::failed("its repository is not known"))?;
+    let repository = Repository::discover(repository)?;
+    let worktrees = Worktrees::open(repository, root, Settings::default())?;
     let worktree = match worktrees.adopt_to_remove(path, run) {
         Ok(worktree) => worktree,
         // The worktree was removed by hand: only its folder may be left.
@@ -384,13 +350,13 @@ pub fn remove_or_pool(
             return match std::fs::remove_dir(path) {
                 Ok(()) => Ok("only an empty folder was left".into()),
                 Err(_) if !path.exists() => delete_debris(&worktrees, run),
-                Err(_) => Err(format!(
+                Err(_) => Err(Error::failed(format!(
                     "{} is no longer a worktree, and not empty: check its files, then remove it",
                     path.display()
-                )),
+                ))),
             };
         }
-        Err(error) => return Err(told(error)),
+        Err(error) => return Err(error.into()),
     };
     let (policy, cancel) = (BranchPolicy::DeleteIfMerged, Cancel::default());
     let parked = match then {
@@ -403,18 +369,23 @@ pub fn remove_or_pool(
             Ok(format!("kept ready for the next run{}{saved}", branch_text(&branch)))
         }
         Ok(Parked::Removed(removed)) => match removed.leftovers.first() {
-            Some(left) => Err(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy)),
+            Some(left) => Err(left_over(left)),
             None => Ok(told_of(&removed)),
         },
-        Err(error) => Err(told(error)),
+        Err(error) => Err(error.into()),
     }
 }
 
+/// Returns the error for files that could not be removed.
+fn left_over(left: &Leftover) -> Error {
+    Error::failed(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy))
+}
+
 /// Retries the deletion of a run's worktrees that were moved aside.
-fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, String> {
-    let recovered = worktrees.recover(&|_| true).map_err(|error| error.to_string())?;
+fn delete_debris(worktrees: &Worktrees, run: &str) -> Result<String, Error> {
+    let recovered = worktrees.recover(&|_| true)?;
     match recovered.leftovers.iter().find(|left| is_of(&left.path, run)) {
-        Some(left) => Err(format!("{}: {} ({})", left.path.display(), left.reason, left.remedy)),
+        Some(left) => Err(left_over(left)),
         None => Ok("it was already gone".into()),
     }
 }
@@ -456,6 +427,6 @@ impl Effect for RemoveEnvironments {
     }
 
     fn run_ended(&self, run: RunId) -> EffectFuture<'_> {
-        Box::pin(self.0.run_ended(run))
+        Box::pin(async move { self.0.run_ended(run).await.map_err(|error| error.to_string()) })
     }
 }

@@ -59,9 +59,9 @@ impl Events {
 }
 
 /// Refuses a number that no entry of the journal can have.
-pub fn check_seq(number: u64) -> Result<u64, String> {
+pub fn check_seq(number: u64) -> Result<u64, Error> {
     match i64::try_from(number) {
         Ok(_) => Ok(number),
-        Err(_) => Err(format!("{number} is larger than any number there is")),
+        Err(_) => Err(Error::invalid(format!("{number} is larger than any number there is"))),
     }
 }

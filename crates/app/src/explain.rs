@@ -220,9 +220,10 @@ fn told_of_holder(app: &App, holder: RunId) -> String {
     let unattended = RunWithPlan::load(app, holder)
         .and_then(|known| Ok(!known.run.status().is_terminal() && is_left(app, &known.run)?))
         .unwrap_or(false);
-    match unattended {
-        true => format!("{holder}, whose process is gone: sprag resume {holder}, or sprag cancel {holder}"),
-        false => holder.to_string(),
+    if unattended {
+        format!("{holder}, whose process is gone: sprag resume {holder}, or sprag cancel {holder}")
+    } else {
+        holder.to_string()
     }
 }
 

@@ -5,7 +5,7 @@ use sprag_lifecycle::RunId;
 use sprag_store::{GateKind, GateRow, ops};
 
 use crate::App;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Hint};
 use crate::known::RunWithPlan;
 
 /// An open question.
@@ -82,12 +82,13 @@ pub fn question(app: &App, run: RunId, step: Option<&str>) -> Result<Question, E
         0 => {
             let of_step = step.map(|step| format!(" in step {step:?}")).unwrap_or_default();
             Err(Error::new(ErrorKind::NotFound, format!("run {run} asks nothing{of_step}"))
-                .next(format!("see what it waits for: sprag explain {run}")))
+                .hint(Hint::ExplainRun(run)))
         }
         _ => {
             let names: Vec<&str> = open.iter().map(|question| question.step.as_str()).collect();
             let message = format!("run {run} asks several questions: {}", names.join(", "));
-            Err(Error::invalid(message).next(format!("name the step: sprag approve {run} {}", names[0])))
+            let step = names[0].to_owned();
+            Err(Error::invalid(message).hint(Hint::NameStep { run, step }))
         }
     }
 }

@@ -7,6 +7,7 @@ use sprag_store::RunRow;
 use sprag_store::ops::{NewRun, plan_hash};
 
 use crate::error::Error;
+use crate::labels::RunLabels;
 
 /// A new run, as far as its caller decides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,7 @@ pub struct RunRequest {
     inputs: Arc<str>,
     priority: i32,
     dir: Value,
+    labels: RunLabels,
 }
 
 impl RunRequest {
@@ -25,16 +27,20 @@ impl RunRequest {
             inputs: Arc::clone(&new.inputs),
             priority: new.priority,
             dir: dir_of(&new.context),
+            labels: RunLabels::read(&new.context),
         }
     }
 
     /// Refuses the request if the same key has started this run for another request.
     pub fn check(&self, row: &RunRow) -> Result<(), Error> {
+        let labels = RunLabels::of(row);
         let differences = [
             ("pipeline", row.plan != self.plan),
             ("inputs", row.inputs != self.inputs),
             ("priority", row.priority != self.priority),
             ("folder", dir_of(&row.context) != self.dir),
+            ("name", labels.name != self.labels.name),
+            ("set of labels", labels.labels != self.labels.labels),
         ];
         let different: Vec<&str> =
             differences.iter().filter(|(_, differs)| *differs).map(|(name, _)| *name).collect();

@@ -7,7 +7,7 @@ use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_store::{JournalEntry, Row, RunRow, StepRow, Store, Table, is_task, step_name};
 
 use crate::App;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Hint};
 use crate::text::nearest;
 use crate::view::EntryView;
 
@@ -86,7 +86,7 @@ pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
             let newest = app.store.read(|db| db.runs(None, &[], 1))?;
-            let none = || Error::bug("there are no runs yet").next("start one: sprag run FILE");
+            let none = || Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun);
             newest.into_iter().next().ok_or_else(none)?
         }
         Some(text) => match text.parse::<RunId>() {
@@ -120,14 +120,13 @@ fn by_part(app: &App, text: &str) -> Result<RunRow, Error> {
             let near = nearest(&wanted, ids.iter().map(String::as_str));
             let near = near.and_then(|near| runs.iter().find(|run| run.id.to_string() == near));
             Err(match near {
-                Some(run) => none.next(format!(
-                    "did you mean {} ({}, {})? `sprag ls` lists the runs",
-                    run.id,
-                    run.pipeline,
-                    run.status()
-                )),
-                None if runs.is_empty() => none.next("there are no runs yet; start one: sprag run FILE"),
-                None => none.next("list the runs: sprag ls"),
+                Some(run) => none.hint(Hint::NearestRun {
+                    run: run.id,
+                    pipeline: run.pipeline.to_string(),
+                    status: run.status(),
+                }),
+                None if runs.is_empty() => none.hint(Hint::StartARun),
+                None => none.hint(Hint::ListRuns),
             })
         }
         several => {

@@ -9,6 +9,7 @@ mod app;
 mod beginning;
 pub mod boards;
 mod chores;
+mod claims;
 mod data_folder;
 mod engine;
 mod environments;
@@ -22,6 +23,7 @@ pub mod hooks;
 mod idempotency;
 mod idle;
 mod known;
+mod labels;
 mod local_files;
 mod logs;
 mod outputs;
@@ -38,13 +40,14 @@ mod uncommitted;
 pub mod view;
 mod waiting;
 mod waiting_for;
+mod workers;
 
 pub use app::App;
 pub use chores::{Chore, Limits};
 pub use data_folder::{Closed, make_private, openings};
 pub use engine::{Abandoner, Builder, Engine, Pulse};
-pub use environments::{Details, Environments, OutOfOrder, Then, remove_or_pool};
-pub use error::{Error, ErrorKind};
+pub use environments::{Environments, OutOfOrder, Then, remove_or_pool};
+pub use error::{Error, ErrorKind, Hint};
 pub use evaluator::{MarkedEvaluator, PipelineEvaluator};
 pub use events::{Events, check_seq};
 pub use explain::{BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, gate_text};
@@ -52,6 +55,7 @@ pub use failures::{FailedStep, failures, why_attempt_failed, why_failed};
 pub use idempotency::RunRequest;
 pub use idle::first_left;
 pub use known::{Names, RunWithPlan, find_run};
+pub use labels::{RunLabels, parse_labels};
 pub use local_files::LocalFiles;
 pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
 pub use outputs::StepState;
@@ -67,17 +71,18 @@ pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
 pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
 pub use sprag_process::run_if_supervisor;
-pub use sprag_store::ops::NewWorker;
+pub use sprag_store::ops::{EnvironmentDetails, NewWorker};
 pub use sprag_store::{
     BoardRow, Delivery, EnvironmentRow, ExecutionRow, GateKind, GateRow, HookRow, Id, JournalEntry,
     NotApplied, Now, Observer, QueueRow, Row, RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow,
-    step_name,
+    bugs, step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};
 pub use uncommitted::{CheckoutLooks, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, course, keep_time, questions_alone};
 pub use waiting_for::{RunWaits, WaitingFor};
+pub use workers::RemoteWorker;
 
 /// Loads a pipeline file.
 pub fn load(path: &std::path::Path) -> Result<Pipeline, Diagnostics> {

@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
 use sprag_process::VOUCHED_MARK;
 use sprag_store::EnvironmentRow;
+use sprag_store::ops::EnvironmentDetails;
 use sprag_worktree::Repository;
 
 /// The files of an environment that is on this host.
@@ -23,22 +23,21 @@ impl LocalFiles {
     /// Returns the files of a row of this host; none if the row is another host's, or its files are nowhere.
     pub fn of(row: &EnvironmentRow) -> Option<LocalFiles> {
         let here = !row.path.is_empty() && *row.host == *sprag_worker::host();
-        here.then(|| LocalFiles::on_this_host(&row.path, &row.details))
+        here.then(|| LocalFiles::on_this_host(&row.path, &EnvironmentDetails::of_readable(row)))
     }
 
     /// Returns the files that a server told this machine's worker of. The server tells a worker of its own host only.
-    pub fn on_this_host(path: &str, details: &str) -> LocalFiles {
-        let details: Value = serde_json::from_str(details).unwrap_or_default();
-        LocalFiles { path: path.into(), repository: details["repository"].as_str().map(PathBuf::from) }
+    pub fn on_this_host(path: &str, details: &EnvironmentDetails) -> LocalFiles {
+        LocalFiles { path: path.into(), repository: details.repository.as_deref().map(PathBuf::from) }
     }
 
     /// Returns the repository of an environment, on every host that has the run's repository at the same path: its
     /// worktree may have been on this host before. None if only a remote worker's word stands for it.
     pub fn repository_of(row: &EnvironmentRow) -> Option<PathBuf> {
-        let details: Value = serde_json::from_str(&row.details).unwrap_or_default();
-        let hosts = [Some(&*row.host), details["lost_host"].as_str()];
+        let details = EnvironmentDetails::of_readable(row);
+        let hosts = [Some(&*row.host), details.lost_host.as_deref()];
         let vouched = hosts.into_iter().flatten().any(|host| host.contains(VOUCHED_MARK));
-        if vouched { None } else { details["repository"].as_str().map(PathBuf::from) }
+        if vouched { None } else { details.repository.map(PathBuf::from) }
     }
 
     /// Whether the files are in this folder of worktrees, and not in another data directory's.

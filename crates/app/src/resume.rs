@@ -5,14 +5,13 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sprag_lifecycle::{ExecutionStatus, RunId, StepNo};
 use sprag_process::{Liveness, ProcessId};
-use sprag_store::ops::{Lease, Lost, NewWorker};
+use sprag_store::ops::{EnvironmentDetails, Lease, Lost, NewWorker};
 use sprag_store::{Id, Row, RunRow, Table, WorkerRow};
 use sprag_worktree::Repository;
 
 use crate::App;
 use crate::beginning::Beginning;
-use crate::environments::Details;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Hint};
 use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
 use crate::runs::ForkRun;
@@ -94,13 +93,12 @@ pub async fn take_over(app: &App, run: &RunRow, worker: Option<NewWorker>) -> Re
     Err(match row.filter(|row| !row.status().is_terminal()) {
         Some(row) => being_worked_on(row.id, "another process"),
         None => Error::new(ErrorKind::Refused, format!("run {} has ended meanwhile", run.id))
-            .next(format!("look at it with `sprag status {}`", run.id)),
+            .hint(Hint::LookAtRun(run.id)),
     })
 }
 
 fn being_worked_on(run: RunId, who: &str) -> Error {
-    Error::new(ErrorKind::Refused, format!("{who} is running run {run}"))
-        .next(format!("watch it with `sprag logs -f {run}`, or cancel it with `sprag cancel {run}`"))
+    Error::new(ErrorKind::Refused, format!("{who} is running run {run}")).hint(Hint::WatchOrCancel(run))
 }
 
 /// Takes a live run over, but only from a process that is gone, and abandons what dead workers hold of it.
@@ -186,9 +184,12 @@ async fn take_from_its_process(app: &App, run: &RunRow, worker: Option<WorkerRow
 }
 
 /// Returns the environment of a run as a whole, if it has one.
-pub fn run_environment(app: &App, run: RunId) -> Result<Option<(Id, Details)>, Error> {
+pub fn run_environment(app: &App, run: RunId) -> Result<Option<(Id, EnvironmentDetails)>, Error> {
     let rows = app.store.read(|db| db.environments_of(run))?;
-    Ok(rows.iter().find(|row| row.scope.is_none()).map(|row| (row.id, Details::of(row))))
+    match rows.iter().find(|row| row.scope.is_none()) {
+        Some(row) => Ok(Some((row.id, EnvironmentDetails::of(row)?))),
+        None => Ok(None),
+    }
 }
 
 /// Returns the repository of a run's worktree, if it has one on this host.
@@ -196,7 +197,7 @@ pub fn repository_of(app: &App, run: RunId) -> Result<Option<Repository>, Error>
     let rows = app.store.read(|db| db.environments_of(run))?;
     let files = rows.iter().find(|row| row.scope.is_none()).and_then(LocalFiles::of);
     let Some(path) = files.and_then(|files| files.repository) else { return Ok(None) };
-    Repository::discover(&path).map(Some).map_err(|error| Error::bug(error.to_string()))
+    Ok(Some(Repository::discover(&path)?))
 }
 
 /// Returns the host that a run's worktree is on, if that is another host.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::{Kind, StepSpec, Wait};
 use sprag_store::ops::{Created, NewRun, NewWorker, Signalled};
@@ -15,6 +15,7 @@ use crate::App;
 use crate::error::{Error, ErrorKind};
 use crate::idempotency::RunRequest;
 use crate::known::RunWithPlan;
+use crate::labels::RunLabels;
 use crate::resume::{abandon_the_dead, is_attended};
 use crate::text::nearest;
 use crate::waiting::keep_time;
@@ -28,6 +29,7 @@ const LOOKED_THROUGH: usize = 20_000;
 #[derive(Debug, Clone)]
 pub struct StartRun {
     new: NewRun,
+    labels: RunLabels,
 }
 
 /// A run that a request has started, now or before.
@@ -47,7 +49,15 @@ impl StartRun {
 
     /// Sets the folder in which its commands run, and in which the repository of its worktree is looked for.
     pub fn in_folder(mut self, folder: PathBuf) -> Self {
-        self.new.context = json!({ "dir": folder }).to_string().into();
+        self.new.context = with_context(&self.new.context, |context| {
+            context.insert("dir".into(), json!(folder));
+        });
+        self
+    }
+
+    /// Gives the run a name and labels, to find it again.
+    pub fn labelled(mut self, labels: RunLabels) -> Self {
+        self.labels = labels;
         self
     }
 
@@ -77,8 +87,18 @@ pub struct RunFilter {
     pub statuses: Vec<RunStatus>,
     /// Only runs of the pipeline with this name.
     pub pipeline: Option<String>,
+    /// Only runs that have all of these labels.
+    pub labels: BTreeMap<String, String>,
     /// Only runs that are older than this one.
     pub before: Option<RunId>,
+}
+
+impl RunFilter {
+    /// Whether a run in one of the statuses belongs to the list.
+    fn holds(&self, row: &RunRow) -> bool {
+        self.pipeline.as_deref().is_none_or(|pipeline| pipeline == &*row.pipeline)
+            && (self.labels.is_empty() || RunLabels::of(row).has(&self.labels))
+    }
 }
 
 /// One page of a list of runs, newest first.
@@ -95,16 +115,19 @@ impl App {
     pub fn new_run(&self, plan: impl Into<Arc<Plan>>, inputs: &BTreeMap<String, Value>) -> StartRun {
         let mut new = self.store.person().new_run(plan.into());
         new.inputs = json!(inputs).to_string().into();
-        StartRun { new }
+        StartRun { new, labels: RunLabels::default() }
     }
 
     /// Starts a run. When this returns, the run is on disk.
     ///
     /// A request whose idempotency key has started a run before gets that run. It is refused if the key was used for
-    /// another pipeline, other inputs, another folder or another priority.
+    /// another pipeline, other inputs, another folder, another priority, or another name or label.
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
-        let request = RunRequest::of(&start.new);
-        match self.store.person().create_run(start.new).await? {
+        let StartRun { mut new, labels } = start;
+        labels.check()?;
+        new.context = with_context(&new.context, |context| labels.write(context));
+        let request = RunRequest::of(&new);
+        match self.store.person().create_run(new).await? {
             Created::New(run) => Ok(Started { run: self.require_run(run)?, is_new: true }),
             Created::Existing(run) => {
                 let run = self.require_run(run)?;
@@ -163,7 +186,7 @@ impl App {
                         break;
                     }
                     before = Some(row.id);
-                    if filter.pipeline.as_deref().is_none_or(|pipeline| pipeline == &*row.pipeline) {
+                    if filter.holds(&row) {
                         found.push(row);
                     }
                 }
@@ -313,8 +336,15 @@ impl ForkRun {
     }
 
     pub(crate) fn new(source: RunId, step: sprag_lifecycle::StepNo, new: NewRun) -> Self {
-        ForkRun { source, step, start: StartRun { new } }
+        ForkRun { source, step, start: StartRun { new, labels: RunLabels::default() } }
     }
+}
+
+/// Returns a run's context with a change.
+fn with_context(context: &str, change: impl FnOnce(&mut Map<String, Value>)) -> Arc<str> {
+    let mut object: Map<String, Value> = serde_json::from_str(context).unwrap_or_default();
+    change(&mut object);
+    Value::Object(object).to_string().into()
 }
 
 /// Returns the error for a run that does not exist.

@@ -12,6 +12,7 @@ use sprag_store::{
 
 use crate::App;
 use crate::error::Error;
+use crate::labels::RunLabels;
 use crate::logs::MissingLog;
 use crate::text::rfc3339;
 use crate::waiting_for::{RunWaits, WaitingFor};
@@ -33,6 +34,12 @@ views! {
         pub id: String,
         /// The pipeline's name.
         pub pipeline: String,
+        /// The run's own name; nothing if it was given none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// Its labels, by key.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        pub labels: BTreeMap<String, String>,
         /// Its status.
         pub status: &'static str,
         /// What it waits for; absent if it does not wait, or has ended.
@@ -73,6 +80,12 @@ views! {
         pub id: String,
         /// The pipeline's name.
         pub pipeline: String,
+        /// The run's own name; nothing if it was given none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// Its labels, by key.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        pub labels: BTreeMap<String, String>,
         /// Its status.
         pub status: &'static str,
         /// What it waits for; absent if it does not wait, or has ended.
@@ -280,9 +293,12 @@ impl UncommittedView {
 impl RunView {
     /// Returns the view of a run.
     pub fn of(run: &RunRow) -> Self {
+        let RunLabels { name, labels } = RunLabels::of(run);
         RunView {
             id: run.id.to_string(),
             pipeline: run.pipeline.to_string(),
+            name,
+            labels,
             status: run.status().as_str(),
             waiting_for: None,
             created_at: rfc3339(run.created_ms),
@@ -321,9 +337,12 @@ impl StatusView {
             log_missing: missing.get(&step.no).cloned(),
             ..StepView::of(plan, step)
         };
+        let RunLabels { name, labels } = RunLabels::of(run);
         StatusView {
             id: run.id.to_string(),
             pipeline: run.pipeline.to_string(),
+            name,
+            labels,
             status: run.status().as_str(),
             waiting_for: None,
             epoch: run.epoch,
@@ -465,9 +484,10 @@ impl GateView {
             step: step.to_owned(),
             kind: gate.kind.as_str(),
             status: gate.status().as_str(),
-            ask: match question {
-                true => asked["ask"].as_str().map(str::to_owned),
-                false => (!gate.question.is_empty()).then(|| gate.question.to_string()),
+            ask: if question {
+                asked["ask"].as_str().map(str::to_owned)
+            } else {
+                (!gate.question.is_empty()).then(|| gate.question.to_string())
             },
             choices: choices.filter_map(Value::as_str).map(str::to_owned).collect(),
             opened_at: rfc3339(gate.opened_ms),
@@ -612,7 +632,7 @@ views! {
         /// The repository's git directory.
         pub repository: Option<String>,
         /// Its keep policy: `never`, `on_failure`, `always`.
-        pub keep: String,
+        pub keep: &'static str,
         /// Its size in bytes; 0 if it is not known here, as on another host.
         pub bytes: u64,
         /// The time when it was first requested.
@@ -629,7 +649,8 @@ views! {
 impl EnvironmentView {
     /// Returns the view of an environment, with the reason why it is still there.
     pub fn of(row: &sprag_store::EnvironmentRow, why: String) -> Self {
-        let details = crate::environments::Details::of(row);
+        // Details that cannot be read are told as the reason why it is there.
+        let details = sprag_store::ops::EnvironmentDetails::of_readable(row);
         EnvironmentView {
             id: row.id.to_string(),
             run: row.run.map(|run| run.to_string()),
@@ -638,7 +659,7 @@ impl EnvironmentView {
             path: row.path.to_string(),
             branch: details.branch,
             repository: details.repository,
-            keep: details.keep,
+            keep: details.keep.as_str(),
             bytes: bytes_of(row),
             created_at: rfc3339(row.created_ms),
             attempt: row.provision_attempt,

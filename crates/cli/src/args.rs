@@ -124,6 +124,15 @@ Examples:
         /// The same key never starts a second run
         #[arg(long, value_name = "KEY")]
         idempotency_key: Option<String>,
+        /// A name for the run, to find it again
+        #[arg(long, value_name = "NAME")]
+        name: Option<String>,
+        /// A label of the run, to find it again; repeat it for more
+        #[arg(long = "label", value_name = "KEY=VALUE")]
+        labels: Vec<String>,
+        /// A number added to the priority of its steps
+        #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+        priority: i32,
         /// How many steps to run at once
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
@@ -148,6 +157,9 @@ Examples:
         /// Only runs that wait: for anything, or for a person, a task, a signal, a worker, a group or a time
         #[arg(long, value_name = "FOR", num_args = 0..=1, require_equals = true, default_missing_value = "any")]
         waiting: Option<String>,
+        /// Only runs with this label; repeat it for more
+        #[arg(long = "label", value_name = "KEY=VALUE")]
+        labels: Vec<String>,
         /// How many
         #[arg(long, short = 'n', default_value_t = 20)]
         limit: usize,

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sprag_app::ErrorKind;
+use sprag_app::{ErrorKind, Hint};
 use sprag_lifecycle::RunStatus;
 
 /// The exit codes of the program. The numbers are part of the interface.
@@ -84,7 +84,36 @@ impl From<sprag_app::Error> for Failure {
             ("cancelled", _) => Exit::Cancelled,
             _ => Exit::Error,
         };
-        Failure { exit, next: error.next, diagnostics: error.diagnostics, ..Failure::error(error.message) }
+        Failure {
+            exit,
+            next: error.hint.map(words),
+            diagnostics: error.diagnostics,
+            ..Failure::error(error.message)
+        }
+    }
+}
+
+/// Puts advice into words for people at a terminal.
+fn words(hint: Hint) -> String {
+    match hint {
+        Hint::Text(text) => text,
+        Hint::ExplainRun(run) => format!("see what it waits for: sprag explain {run}"),
+        Hint::NameStep { run, step } => format!("name the step: sprag approve {run} {step}"),
+        Hint::LookAtRun(run) => format!("look at it with `sprag status {run}`"),
+        Hint::WatchOrCancel(run) => {
+            format!("watch it with `sprag logs -f {run}`, or cancel it with `sprag cancel {run}`")
+        }
+        Hint::StartARun => "start one: sprag run FILE".into(),
+        Hint::ListRuns => "list the runs: sprag ls".into(),
+        Hint::NearestRun { run, pipeline, status } => {
+            format!("did you mean {run} ({pipeline}, {status})? `sprag ls` lists the runs")
+        }
+        Hint::StatesForgotten => {
+            "`sprag env gc` deletes the states of old runs; start a new run instead".into()
+        }
+        Hint::RegisterWorker => "register the worker first".into(),
+        Hint::StopWork => "stop the work: another worker has it, or it is over".into(),
+        Hint::AskForLogSize => "ask how much has been received".into(),
     }
 }
 

@@ -84,11 +84,13 @@ fn judge<'t>(lines: impl Iterator<Item = &'t str>, port: u16, own: u32) -> Liste
     let mut seen = Listener::Nobody;
     for (ip, at, uid) in lines.filter_map(parse_listening) {
         let reaches = ip.is_loopback() || ip.is_unspecified();
-        match at == port && reaches {
-            true if uid != own => return Listener::Foreign { uid },
-            true => seen = Listener::Own,
-            false => {}
+        if at != port || !reaches {
+            continue;
         }
+        if uid != own {
+            return Listener::Foreign { uid };
+        }
+        seen = Listener::Own;
     }
     seen
 }

@@ -111,9 +111,10 @@ pub(crate) fn line(text: &str) {
 /// Writes the contents of files to stdout, unchanged unless stdout is a terminal.
 pub(crate) fn contents(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = match out.is_terminal() {
-        true => out.write_all(defused(text).as_bytes()),
-        false => out.write_all(text.as_bytes()),
+    let _ = if out.is_terminal() {
+        out.write_all(defused(text).as_bytes())
+    } else {
+        out.write_all(text.as_bytes())
     };
 }
 

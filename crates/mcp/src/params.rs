@@ -178,6 +178,12 @@ pub(crate) struct StartRun {
     /// A key that never starts a second run.
     #[serde(default)]
     pub(crate) idempotency_key: Option<String>,
+    /// A name for the run, to find it again.
+    #[serde(default)]
+    pub(crate) name: Option<String>,
+    /// Labels of the run, by key, to find it again.
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -186,6 +192,9 @@ pub(crate) struct ListRuns {
     /// Only runs that are queued, running, failing, cancelling, completed, failed or cancelled.
     #[serde(default)]
     pub(crate) status: Vec<String>,
+    /// Only runs with all of these labels, by key.
+    #[serde(default)]
+    pub(crate) labels: BTreeMap<String, String>,
     /// The number of runs [default: 20; at most 200].
     #[serde(default)]
     pub(crate) limit: Option<usize>,

@@ -204,9 +204,10 @@ impl Relay {
             let said = problem["message"].as_str().unwrap_or(text.trim());
             return Err(format!("the server answered {status}: {said}"));
         }
-        let texts: Vec<&str> = match streams {
-            true => text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim).collect(),
-            false => vec![text.trim()],
+        let texts: Vec<&str> = if streams {
+            text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim).collect()
+        } else {
+            vec![text.trim()]
         };
         let parsed = texts.iter().filter(|text| !text.is_empty()).map(|text| serde_json::from_str(text));
         parsed.collect::<Result<_, _>>().map_err(|error| format!("the answer is not JSON: {error}"))

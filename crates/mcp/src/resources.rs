@@ -2,7 +2,7 @@
 
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
 use serde_json::json;
-use sprag_app::{App, boards};
+use sprag_app::{App, RunFilter, boards};
 
 use crate::tool_error::ToolError;
 use crate::{Agents, tools};
@@ -62,7 +62,7 @@ pub(crate) fn read(agents: &Agents, uri: &str) -> Result<ResourceContents, ToolE
     let path: Vec<&str> = uri.strip_prefix("sprag://").ok_or_else(none)?.split('/').collect();
     let value = match path.as_slice() {
         ["boards"] => json!(boards::list(app, false, MOST)?),
-        ["runs"] => tools::runs(agents, &[], MOST)?,
+        ["runs"] => tools::runs(agents, &RunFilter::default(), MOST)?,
         ["board", board, what] => {
             let board = boards::known(app, board)?;
             match *what {

@@ -2,7 +2,7 @@
 
 use rmcp::ErrorData;
 use serde_json::{Value, json};
-use sprag_app::{Diagnostics, Error, ErrorKind};
+use sprag_app::{Diagnostics, Error, ErrorKind, Hint};
 
 /// The error of a tool.
 #[derive(Debug)]
@@ -42,11 +42,37 @@ impl From<Error> for ToolError {
             }
             ErrorKind::Invalid => "correct it and try again; nothing was changed",
             ErrorKind::Refused => "check the run before you try again: run_status",
-            ErrorKind::Unavailable | ErrorKind::Bug => "try again in a moment",
+            ErrorKind::TooLarge => "send less",
+            ErrorKind::TooMany { .. } => "wait a minute and try again",
+            ErrorKind::Unavailable | ErrorKind::Failed | ErrorKind::Bug => "try again in a moment",
             ErrorKind::UnknownOutcome => "check whether it was done before you repeat it",
         };
         let code = if error.diagnostics.is_some() { "invalid" } else { error.code };
-        ToolError::new(code, error.message, error.next.unwrap_or_else(|| next.to_owned()))
+        ToolError::new(code, error.message, error.hint.map_or_else(|| next.to_owned(), words))
+    }
+}
+
+/// Puts advice into words for agents.
+fn words(hint: Hint) -> String {
+    match hint {
+        Hint::Text(text) => text,
+        Hint::ExplainRun(run) => format!("see what it waits for: run_explain {run}"),
+        Hint::NameStep { step, .. } => format!("name the step, such as {step:?}"),
+        Hint::LookAtRun(run) => format!("look at it: run_status {run}"),
+        Hint::WatchOrCancel(run) => {
+            format!("watch it with run_status {run}, or end it with run_cancel {run}")
+        }
+        Hint::StartARun => "start one: run_start".into(),
+        Hint::ListRuns => "list the runs: run_list".into(),
+        Hint::NearestRun { run, pipeline, status } => {
+            format!("the nearest is {run} ({pipeline}, {status}); run_list lists them")
+        }
+        Hint::StatesForgotten => {
+            "the states of old runs are forgotten when cleaning up; start a new run".into()
+        }
+        Hint::RegisterWorker => "register the worker first".into(),
+        Hint::StopWork => "stop the work: another worker has it, or it is over".into(),
+        Hint::AskForLogSize => "ask how much has been received".into(),
     }
 }
 

@@ -9,7 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sprag_app::boards::{self, BoardSpec, ClaimSpec, lease_of};
 use sprag_app::view::{RunDetail, RunView};
-use sprag_app::{RunFilter, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log};
+use sprag_app::{
+    RunFilter, RunLabels, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log,
+};
 use sprag_lifecycle::{RunStatus, Word};
 
 use crate::Agents;
@@ -152,7 +154,7 @@ async fn worker_register(agents: &Agents, given: Register) -> Done {
 
 async fn task_claim(agents: &Agents, given: ClaimSpec) -> Done {
     let wanted = given.wanted(&agents.app, agents.longest_wait, Arc::clone(&agents.scope))?;
-    Ok(match boards::claim_for_caller(&agents.app, wanted).await? {
+    Ok(match boards::claim(&agents.app, &wanted).await? {
         Ok(claimed) => json!(claimed),
         Err(nothing) => {
             json!({ "token": null, "why": nothing.why, "retry_after_s": nothing.retry_after_s })
@@ -216,6 +218,7 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
     let uncommitted = agents.checkouts.uncommitted(&plan, &dir).await;
     let start = agents.app.new_run(plan, &inputs).in_folder(dir);
     let start = start.priority(given.priority).idempotency_key(given.idempotency_key.as_deref());
+    let start = start.labelled(RunLabels { name: given.name, labels: given.labels });
     let Started { run, is_new } = agents.app.start_run(start).await?;
     if !is_new {
         return Ok(json!({ "run": run.id, "existing": true }));
@@ -239,12 +242,12 @@ async fn run_list(agents: &Agents, given: ListRuns) -> Done {
             )
         })?);
     }
-    runs(agents, &statuses, given.limit.unwrap_or(20).min(200))
+    let filter = RunFilter { statuses, labels: given.labels, ..RunFilter::default() };
+    runs(agents, &filter, given.limit.unwrap_or(20).min(200))
 }
 
-pub(crate) fn runs(agents: &Agents, statuses: &[RunStatus], limit: usize) -> Done {
-    let filter = RunFilter { statuses: statuses.to_vec(), ..RunFilter::default() };
-    let told = RunView::list(&agents.app, &agents.app.runs(&filter, limit)?.runs)?;
+pub(crate) fn runs(agents: &Agents, filter: &RunFilter, limit: usize) -> Done {
+    let told = RunView::list(&agents.app, &agents.app.runs(filter, limit)?.runs)?;
     Ok(json!({ "runs": told }))
 }
 

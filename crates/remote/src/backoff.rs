@@ -44,11 +44,6 @@ pub(crate) fn fill(bytes: &mut [u8]) {
     }
 }
 
-/// Waits for this time.
-pub(crate) async fn pause(for_a_while: Duration) {
-    let _ = tokio::time::timeout(for_a_while, std::future::pending::<()>()).await;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

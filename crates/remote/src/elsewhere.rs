@@ -7,11 +7,11 @@ use std::time::Duration;
 use sprag_app::text::size;
 use sprag_process::boot_ms;
 use sprag_store::Id;
-use sprag_worker::{Commands, Config, Environments, Files, Handlers, Worker};
+use sprag_worker::{Commands, Config, Environments, Files, Handlers, Worker, pause};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::backoff::{Backoff, pause};
+use crate::backoff::Backoff;
 use crate::client::{Address, Client};
 use crate::error::Error;
 use crate::logs::{Streaming, send_backlog};

@@ -18,10 +18,10 @@ use bytes::Bytes;
 use sprag_process::boot_ms;
 use sprag_store::ops::{Assignment, Lease};
 use sprag_worker::wire::{LogSize, MOST_CHUNK_BYTES, Part};
-use sprag_worker::{Control, Ended, Files, Runner, RunnerFuture};
+use sprag_worker::{Control, Ended, Files, Runner, RunnerFuture, pause};
 use tokio::sync::watch;
 
-use crate::backoff::{Backoff, pause};
+use crate::backoff::Backoff;
 use crate::client::Client;
 use crate::error::Error;
 use crate::tidy;

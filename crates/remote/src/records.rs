@@ -8,9 +8,9 @@ use sprag_process::boot_ms;
 use sprag_store::Id;
 use sprag_store::ops::{EnvironmentRequest, Lease, Sighting};
 use sprag_worker::wire::{Ask, AskEnvironment, Destroyed, Done, Told};
-use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken};
+use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, pause};
 
-use crate::backoff::{Backoff, pause, random};
+use crate::backoff::{Backoff, random};
 use crate::client::Client;
 
 /// The time limit of one request, and the time for which it is retried.

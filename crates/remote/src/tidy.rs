@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sprag_app::{Details, LocalFiles, Then, remove_or_pool};
+use sprag_app::{LocalFiles, Then, remove_or_pool};
 use sprag_lifecycle::RunId;
 use sprag_worker::wire::{Destroy, Destroyed, Done, Due, MayDestroy, Tidy};
 use sprag_worker::{Files, OnRecord};
@@ -113,7 +113,8 @@ fn remove_all(folder: &Path) {
 
 /// Removes an environment. The store has a record of the removal before git removes anything, and is told the result.
 async fn remove(client: &Client, data: &Path, site: &OnRecord) -> Result<(), Error> {
-    let files = LocalFiles::on_this_host(&site.path, &site.details);
+    let details = site.details().map_err(Error::Local)?;
+    let files = LocalFiles::on_this_host(&site.path, &details);
     // Another worker of this host has it in its own data directory.
     if !site.path.is_empty() && !files.are_in(&data.join("worktrees")) {
         return Ok(());
@@ -122,10 +123,13 @@ async fn remove(client: &Client, data: &Path, site: &OnRecord) -> Result<(), Err
     let destroy = Destroy { environment: site.id, present };
     let MayDestroy { attempt } = client.post("/v1/work/destroy", &destroy, SHORT).await?;
     let Some(attempt) = attempt else { return Ok(()) };
-    let (caches, root) = (Details::read(&site.details).caches, data.join("worktrees"));
+    let (caches, root) = (details.caches, data.join("worktrees"));
     let run = site.run.map(|run| run.to_string()).unwrap_or_default();
     let put = tokio::task::spawn_blocking(move || remove_or_pool(&files, &caches, &root, &run, Then::Pool));
-    let put = put.await.unwrap_or_else(|error| Err(error.to_string()));
+    let put = match put.await {
+        Ok(put) => put.map_err(|error| error.message),
+        Err(error) => Err(error.to_string()),
+    };
     match &put {
         Ok(how) => tracing::info!(path = &*site.path, how, "environment removed"),
         Err(why) => tracing::warn!(path = &*site.path, why, "removing an environment failed: it is retried"),

@@ -9,10 +9,12 @@ use sprag_lifecycle::RunId;
 use sprag_process::boot_ms;
 use sprag_store::ops::{Claimer, Ending, Lease, NewWorker};
 use sprag_store::{Id, Topic};
-use sprag_worker::{HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError, wire};
+use sprag_worker::{
+    HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError, pause, wire,
+};
 use tokio::sync::watch;
 
-use crate::backoff::{Backoff, pause, random};
+use crate::backoff::{Backoff, random};
 use crate::client::Client;
 use crate::error::Error;
 use crate::unsent::Backlog;

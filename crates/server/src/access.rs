@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use sprag_app::tokens::{LOCAL_TOKEN, Scope, token_hash};
 use sprag_app::{Id, TokenRow};
 
-use crate::app::App;
 use crate::problem::Problem;
+use crate::state::ServerState;
 
 /// The time for which a token is trusted without asking the store. A removed token may still be used for this long.
 const BELIEVED_MS: i64 = 1_000;
@@ -79,13 +79,12 @@ impl Access {
     }
 
     /// Returns the sender of a request; a problem if it may not be let in at all.
-    pub(crate) async fn caller(&self, app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
+    pub(crate) async fn caller(&self, app: &ServerState, headers: &HeaderMap) -> Result<Caller, Problem> {
         let Some(shown) = bearer(headers)? else {
-            return match self.required {
-                true => Err(unauthorized("this server requires a token")),
-                false => {
-                    Ok(Caller { token: None, name: "".into(), hash: "".into(), scopes: Scope::ALL.to_vec() })
-                }
+            return if self.required {
+                Err(unauthorized("this server requires a token"))
+            } else {
+                Ok(Caller { token: None, name: "".into(), hash: "".into(), scopes: Scope::ALL.to_vec() })
             };
         };
         let hash = token_hash(&shown);
@@ -101,7 +100,7 @@ impl Access {
         Ok(Caller { token: Some(token.id), name, hash, scopes })
     }
 
-    async fn token(&self, app: &App, hash: String) -> Result<Option<Arc<TokenRow>>, Problem> {
+    async fn token(&self, app: &ServerState, hash: String) -> Result<Option<Arc<TokenRow>>, Problem> {
         let now_ms = app.core().now().steady_ms;
         if let Some((at_ms, token)) = self.known().get(&hash)
             && now_ms - at_ms < BELIEVED_MS
@@ -165,10 +164,10 @@ macro_rules! guards {
         $(#[$doc])*
         pub struct $name(pub Caller);
 
-        impl FromRequestParts<App> for $name {
+        impl FromRequestParts<ServerState> for $name {
             type Rejection = Problem;
 
-            async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+            async fn from_request_parts(parts: &mut Parts, _: &ServerState) -> Result<Self, Problem> {
                 match parts.extensions.get::<Caller>() {
                     Some(caller) if caller.may(Scope::$scope) => Ok($name(caller.clone())),
                     _ => Err(forbidden(Scope::$scope)),

@@ -17,15 +17,15 @@ use sprag_mcp::{Agents, Caller};
 use tokio::sync::watch;
 
 use crate::access::{MayRun, MayWork};
-use crate::app::App;
 use crate::problem::Problem;
+use crate::state::ServerState;
 
 /// The time for which requests may continue once the server is stopping.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 /// The longest wait of a tool: its answer has to come before the request's own time limit.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-pub(crate) fn router(app: &App) -> Router<App> {
+pub(crate) fn router(app: &ServerState) -> Router<ServerState> {
     let agents = Agents::new(app.core().clone(), app.dir())
         .waiting_at_most(LONGEST_WAIT)
         .looking_through(app.checkouts().clone());
@@ -48,7 +48,7 @@ pub(crate) fn router(app: &App) -> Router<App> {
 async fn allowed(
     _: MayRun,
     MayWork(caller): MayWork,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -70,7 +70,7 @@ async fn allowed(
 }
 
 /// Waits until the server is stopping, and a little longer, so that answers that are almost ready are still sent.
-async fn last_call(app: &App) {
+async fn last_call(app: &ServerState) {
     let _ = app.stopping().wait_for(|stop| *stop).await;
-    let _ = tokio::time::timeout(LAST_ANSWERS, std::future::pending::<()>()).await;
+    app.core().pause(LAST_ANSWERS).await;
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use sprag_store::Id;
+use sprag_app::Id;
 
 use crate::problem::Problem;
 

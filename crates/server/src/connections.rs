@@ -18,9 +18,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use crate::app::Options;
 use crate::guard::{HealthOnly, Peer};
 use crate::permits::Permits;
+use crate::state::Options;
 
 /// The most bytes of a request's headers. There may be a hundred of them.
 const MAX_HEADER_BYTES: usize = 64 * 1024;

@@ -8,17 +8,17 @@ use serde::de::DeserializeOwned;
 use sprag_lifecycle::RunId;
 
 use crate::access::Caller;
-use crate::app::App;
 use crate::bodies::ReadBody;
 use crate::problem::Problem;
+use crate::state::ServerState;
 
 /// A JSON body.
 pub struct Json<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<ServerState> for Json<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &ServerState) -> Result<Self, Problem> {
         if !is_json(request.headers()) {
             return Err(Problem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -35,10 +35,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
 /// A JSON body that may be absent.
 pub struct OptionalJson<T>(pub T);
 
-impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
+impl<T: DeserializeOwned + Default> FromRequest<ServerState> for OptionalJson<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
+    async fn from_request(request: Request, app: &ServerState) -> Result<Self, Problem> {
         let json = is_json(request.headers());
         let body = read_body(request, app.options().body_limit, app).await?;
         match (body.bytes.is_empty(), json) {
@@ -55,7 +55,11 @@ impl<T: DeserializeOwned + Default> FromRequest<App> for OptionalJson<T> {
 }
 
 /// Reads the whole body, no longer than the limit. Its bytes count for the caller until it is dropped.
-pub(crate) async fn read_body(request: Request, limit: usize, app: &App) -> Result<ReadBody, Problem> {
+pub(crate) async fn read_body(
+    request: Request,
+    limit: usize,
+    app: &ServerState,
+) -> Result<ReadBody, Problem> {
     let announced = request.headers().get(header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     // Refused before any of it is read.
@@ -87,10 +91,10 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 /// The query, which may hold no unknown parameter.
 pub struct Query<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+impl<T: DeserializeOwned> FromRequestParts<ServerState> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &ServerState) -> Result<Self, Problem> {
         let read = axum::extract::Query::<T>::from_request_parts(parts, app).await;
         read.map(|query| Query(query.0))
             .map_err(|error: QueryRejection| Problem::malformed(error.body_text()))
@@ -100,10 +104,10 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
 /// The run that the path names. Its id goes into the log.
 pub struct RunPath(pub RunId);
 
-impl FromRequestParts<App> for RunPath {
+impl FromRequestParts<ServerState> for RunPath {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, app: &ServerState) -> Result<Self, Problem> {
         let named = Path::<std::collections::BTreeMap<String, String>>::from_request_parts(parts, app).await;
         let named = named.map_err(|error| Problem::not_found(error.body_text()))?;
         let text = named.get("run").map(String::as_str).unwrap_or_default();
@@ -114,7 +118,7 @@ impl FromRequestParts<App> for RunPath {
 }
 
 /// Returns one part of the path, by its name.
-pub(crate) async fn part(parts: &mut Parts, app: &App, name: &str) -> Result<String, Problem> {
+pub(crate) async fn part(parts: &mut Parts, app: &ServerState, name: &str) -> Result<String, Problem> {
     let named = Path::<std::collections::BTreeMap<String, String>>::from_request_parts(parts, app).await;
     let named = named.map_err(|error| Problem::not_found(error.body_text()))?;
     Ok(named.get(name).cloned().unwrap_or_default())
@@ -125,10 +129,10 @@ macro_rules! path_parts {
         $(#[$doc])*
         pub struct $type(pub String);
 
-        impl FromRequestParts<App> for $type {
+        impl FromRequestParts<ServerState> for $type {
             type Rejection = Problem;
 
-            async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+            async fn from_request_parts(parts: &mut Parts, app: &ServerState) -> Result<Self, Problem> {
                 part(parts, app, $name).await.map($type)
             }
         }
@@ -164,10 +168,10 @@ impl IdPath {
 /// The version in `If-Match` that the caller has seen; none if the header is absent.
 pub struct IfMatch(pub Option<u32>);
 
-impl FromRequestParts<App> for IfMatch {
+impl FromRequestParts<ServerState> for IfMatch {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &ServerState) -> Result<Self, Problem> {
         let Some(value) = parts.headers.get(header::IF_MATCH) else { return Ok(IfMatch(None)) };
         let text = value.to_str().unwrap_or_default().trim();
         if text == "*" {

@@ -13,16 +13,16 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use sprag_store::Id;
+use sprag_app::Id;
 
 use sprag_app::{fill_random, hex};
 
 use crate::access::{forbidden, least};
-use crate::app::{App, Auth};
 use crate::connections::origin_of;
 use crate::permits::{Permit, hold};
 use crate::problem::Problem;
 use crate::rate::Whose;
+use crate::state::{Auth, ServerState};
 
 /// The address that a request came from.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ pub struct Peer(pub SocketAddr);
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Lets a request through to its endpoint, or answers it.
-pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let since = clock();
     let method = request.method().clone();
@@ -84,7 +84,7 @@ pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Ne
 
 /// Checks whether a request may pass. Returns the place that its caller takes for it, if callers of its kind are
 /// counted.
-async fn check(app: &App, request: &mut Request) -> Result<Option<Permit<Id>>, Problem> {
+async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Permit<Id>>, Problem> {
     if request.extensions().get::<HealthOnly>().is_some() && !HEALTH.contains(&request.uri().path()) {
         return Err(Problem::unavailable("all connections of the server are in use"));
     }
@@ -190,7 +190,7 @@ fn without_task_tokens(path: &str) -> String {
 
 /// Refuses a host name that is not the server's. A page in a browser can have any name point to this machine, and the
 /// name that it used gives it away.
-fn check_host(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> {
+fn check_host(app: &ServerState, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> {
     let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
     let Some(host) = named.or(uri.authority().map(|authority| authority.as_str())) else {
         return Err(Problem::malformed("the request names no host"));
@@ -202,7 +202,7 @@ fn check_host(app: &App, headers: &HeaderMap, uri: &Uri) -> Result<(), Problem> 
         .next("use its address, or start it with --allow-host NAME"))
 }
 
-fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+fn check_origin(app: &ServerState, headers: &HeaderMap) -> Result<(), Problem> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = origin.to_str().unwrap_or_default();
     let name = origin.split_once("://").map(|(_, rest)| rest);
@@ -214,20 +214,21 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     // pages as well. Pages of the allowed hosts may call.
     let listed =
         |name: &str| app.options().allow_hosts.iter().any(|host| host.eq_ignore_ascii_case(host_name(name)));
-    match same() || name.is_some_and(listed) {
-        true => Ok(()),
-        false => Err(Problem::new(
+    if same() || name.is_some_and(listed) {
+        Ok(())
+    } else {
+        Err(Problem::new(
             StatusCode::FORBIDDEN,
             "wrong_origin",
             format!("pages of {origin:?} may not call this server"),
         )
-        .next("start the server with --allow-host NAME to allow them")),
+        .next("start the server with --allow-host NAME to allow them"))
     }
 }
 
 /// Refuses callers behind a proxy while no tokens are needed. Without tokens every caller must be a program of this
 /// machine, and a request through a proxy may come from anywhere.
-fn check_direct(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
+fn check_direct(app: &ServerState, headers: &HeaderMap) -> Result<(), Problem> {
     if app.options().auth == Auth::Token {
         return Ok(());
     }
@@ -248,7 +249,7 @@ fn check_direct(app: &App, headers: &HeaderMap) -> Result<(), Problem> {
     }
 }
 
-fn is_allowed(app: &App, name: &str) -> bool {
+fn is_allowed(app: &ServerState, name: &str) -> bool {
     let options = app.options();
     let listed = options.allow_hosts.iter().any(|host| host.eq_ignore_ascii_case(name));
     let ours = ["localhost", "127.0.0.1", "[::1]"].iter().any(|host| host.eq_ignore_ascii_case(name));

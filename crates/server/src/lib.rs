@@ -11,7 +11,6 @@
 
 mod access;
 mod agents;
-mod app;
 mod bodies;
 mod connections;
 mod extract;
@@ -27,13 +26,14 @@ mod problem;
 mod rate;
 mod routes;
 mod server;
+mod state;
 mod stream;
 
 pub use access::{Caller, MayAdmin, MayRead, MayRun, MayWork};
-pub use app::{App, Auth, Options};
 pub use local_token::{local_token_file, read_local_token};
 pub use problem::{Answer, Problem, Refused};
 pub use routes::openapi;
 #[doc(hidden)]
 pub use server::unconnected;
 pub use server::{Server, StartError};
+pub use state::{Auth, Options, ServerState};

@@ -130,6 +130,7 @@ impl Metrics {
         prometheus_client::encoding::text::encode_registry(&mut text, &of_worktrees())?;
         #[cfg(feature = "nats")]
         prometheus_client::encoding::text::encode_registry(&mut text, &of_bus())?;
+        prometheus_client::encoding::text::encode_registry(&mut text, &of_bugs())?;
         prometheus_client::encoding::text::encode_eof(&mut text)?;
         Ok(text)
     }
@@ -180,6 +181,15 @@ fn of_worktrees() -> Registry {
     total("worktrees_not_made", "Worktree creations that failed and were rolled back", now.create_failures);
     total("worktrees_removed", "Worktrees removed", now.removes);
     total("worktree_cleanup_failures", "Failed deletions of worktree files", now.cleanup_failures);
+    registry
+}
+
+/// Returns the count of bugs and other failures that no caller can mend, as this process has met them.
+fn of_bugs() -> Registry {
+    let mut registry = Registry::with_prefix("sprag");
+    let counter: Counter = Counter::default();
+    counter.inc_by(sprag_app::bugs());
+    registry.register("bugs", "Bugs and failures that no caller can mend", counter);
     registry
 }
 

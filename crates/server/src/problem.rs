@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
-use sprag_app::{Diagnostics, Error, ErrorKind, NotApplied};
+use sprag_app::{Diagnostics, Error, ErrorKind, Hint, NotApplied};
 use utoipa::ToSchema;
 
 /// The result of an endpoint.
@@ -43,6 +43,9 @@ pub struct ProblemView {
     pub code: &'static str,
     /// A description of the problem.
     pub message: String,
+    /// The part of the request that is wrong, if it is the caller's mistake and in one part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<&'static str>,
     /// The advised next action.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
@@ -96,6 +99,7 @@ impl Problem {
             status: status.as_u16(),
             code,
             message: message.into(),
+            field: None,
             next: None,
             request_id: String::new(),
             outcome: None,
@@ -105,14 +109,14 @@ impl Problem {
     }
 
     /// Sets a more specific code.
-    fn called(mut self, code: &'static str) -> Self {
+    pub(crate) fn called(mut self, code: &'static str) -> Self {
         self.0.code = code;
         self.0.kind = format!("urn:sprag:problem:{code}");
         self
     }
 
     /// Sets another HTTP status.
-    fn with_status(mut self, status: StatusCode) -> Self {
+    pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         self.0.status = status.as_u16();
         self.0.title = status.canonical_reason().unwrap_or("Error").to_owned();
         self
@@ -210,43 +214,64 @@ impl From<NotApplied> for Problem {
     }
 }
 
-impl From<sprag_store::Error> for Problem {
-    fn from(error: sprag_store::Error) -> Self {
-        Error::from(error).into()
-    }
-}
-
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        let Error { kind, code, message, next, refused, diagnostics } = error;
+        let Error { kind, code, message, field, hint, refused, diagnostics } = error;
         let mut problem = match (kind, &refused) {
-            // A refusal has the table's own status and outcome, and its message.
+            // A refusal has the table's own status and outcome.
             (_, Some(refused)) => Problem::from(NotApplied::clone(refused)),
-            (ErrorKind::NotFound, None) => Problem::not_found(message.as_str()),
-            (ErrorKind::Invalid, None) => Problem::invalid(message.as_str()),
-            (ErrorKind::Refused, None) => Problem::refused(message.as_str()),
-            (ErrorKind::Unavailable | ErrorKind::UnknownOutcome, None) => {
-                Problem::unavailable(message.as_str())
-            }
-            (ErrorKind::Bug, None) => internal(message.as_str()),
+            (ErrorKind::NotFound, None) => Problem::not_found(""),
+            (ErrorKind::Invalid, None) => Problem::invalid(""),
+            (ErrorKind::Refused, None) => Problem::refused(""),
+            (ErrorKind::TooLarge, None) => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", ""),
+            (ErrorKind::TooMany { retry_after_s }, None) => Problem::too_many(retry_after_s),
+            (ErrorKind::Unavailable, None) => Problem::unavailable(""),
+            // Whether it was done is not known: only the caller can tell whether it may be done again.
+            (ErrorKind::UnknownOutcome, None) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unknown", ""),
+            (ErrorKind::Failed | ErrorKind::Bug, None) => internal(message.as_str()),
         };
         // An error's own word says more than that of its kind.
-        if !["not_found", "invalid", "refused", "unavailable", "unknown", "failed"].contains(&code) {
+        if code != kind.code() {
             problem = problem.called(code);
-            problem.message = message;
             // A token whose execution is gone is lost like any other.
             if kind == ErrorKind::Refused {
                 problem = problem.with_status(StatusCode::CONFLICT);
             }
         }
+        problem.message = message;
+        problem.field = field;
         problem.diagnostics = diagnostics.and_then(|problems| serde_json::to_value(&problems).ok());
         if problem.diagnostics.is_some() {
             problem = problem.next("correct the mistakes listed in `diagnostics`");
         }
-        if next.is_some() {
-            problem.next = next;
+        if let Some(hint) = hint {
+            problem.next = Some(next(hint));
         }
         problem
+    }
+}
+
+/// Puts advice into words for callers of the API.
+fn next(hint: Hint) -> String {
+    match hint {
+        Hint::Text(text) => text,
+        Hint::ExplainRun(run) => format!("see what it waits for: GET /v1/runs/{run}/explain"),
+        Hint::NameStep { step, .. } => format!("name the step, such as {step:?}"),
+        Hint::LookAtRun(run) => format!("look at it: GET /v1/runs/{run}"),
+        Hint::WatchOrCancel(run) => {
+            format!("watch it: GET /v1/runs/{run}/events; or cancel it: POST /v1/runs/{run}/cancel")
+        }
+        Hint::StartARun => "start one: POST /v1/runs".into(),
+        Hint::ListRuns => "list the runs: GET /v1/runs".into(),
+        Hint::NearestRun { run, pipeline, status } => {
+            format!("the nearest is {run} ({pipeline}, {status}); GET /v1/runs lists them")
+        }
+        Hint::StatesForgotten => {
+            "the states of old runs are forgotten when cleaning up; start a new run".into()
+        }
+        Hint::RegisterWorker => "POST /v1/work/register first".into(),
+        Hint::StopWork => "end the work: it belongs to somebody else, or is over".into(),
+        Hint::AskForLogSize => "send an empty piece at offset 0: the answer says how many have".into(),
     }
 }
 

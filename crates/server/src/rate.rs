@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Mutex;
 
-use sprag_store::Id;
+use sprag_app::Id;
 
 /// The most callers that are counted at once; beyond that, full buckets are forgotten first.
 const CALLERS: usize = 10_000;

@@ -8,12 +8,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::app::{App, Options, Surroundings};
 use crate::connections::accept;
 use crate::feed::Feed;
 use crate::local_token::ensure_local_token;
 use crate::metrics::Metrics;
 use crate::routes;
+use crate::state::{Options, ServerState, Surroundings};
 
 /// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +66,7 @@ impl Server {
         core.observe(Arc::new(metrics.clone()));
         let feed = Feed::follow(&core, &metrics, stops.clone())?;
         let surroundings = Surroundings { feed, metrics, alive: Box::new(alive), stopping: stops.clone() };
-        let app = App::new(core, options.clone(), Some(&local_token), surroundings);
+        let app = ServerState::new(core, options.clone(), Some(&local_token), surroundings);
         let delivering = tokio::spawn(crate::hooks::deliver(app.clone()));
         let router = router(app);
         let accepting = tokio::spawn(async move { accept(listener, router, &options, stops, hurries).await });
@@ -98,12 +98,12 @@ pub fn unconnected(core: sprag_app::App, options: Options) -> Result<Router, Sta
     let metrics = Metrics::new();
     let feed = Feed::follow(&core, &metrics, stops.clone())?;
     let surroundings = Surroundings { feed, metrics, alive: Box::new(|| true), stopping: stops };
-    let app = App::new(core, options, None, surroundings);
+    let app = ServerState::new(core, options, None, surroundings);
     let router = router(app);
     Ok(router.layer(axum::Extension(Arc::new(stop))))
 }
 
-fn router(app: App) -> Router {
+fn router(app: ServerState) -> Router {
     let (router, api) = routes::all().split_for_parts();
     routes::finish(router, &api, app)
 }

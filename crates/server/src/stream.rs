@@ -14,9 +14,10 @@ use tokio::sync::watch;
 
 use sprag_app::check_seq;
 
-use crate::app::App;
 use crate::connections::told;
 use crate::metrics::StreamGuard;
+use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 
 /// A source of the pieces of a stream.
 pub(crate) trait Source: Send + 'static {
@@ -33,7 +34,7 @@ struct Open<S> {
 }
 
 /// Returns an answer that continues until its source ends, the reader leaves, or the server ends.
-pub(crate) fn respond<S: Source>(app: &App, source: S) -> Response {
+pub(crate) fn respond<S: Source>(app: &ServerState, source: S) -> Response {
     let open = Open {
         source,
         stop: app.stopping(),
@@ -70,9 +71,13 @@ pub(crate) fn event(out: &mut BytesMut, id: u64, name: &str, data: &[u8]) {
 
 /// Returns the position that a reader continues from. The header takes precedence, because a browser sends it by
 /// itself.
-pub(crate) fn position(headers: &axum::http::HeaderMap, asked: Option<u64>) -> Result<Option<u64>, String> {
-    let Some(last) = headers.get("last-event-id") else { return asked.map(check_seq).transpose() };
+pub(crate) fn position(headers: &axum::http::HeaderMap, asked: Option<u64>) -> Answer<Option<u64>> {
+    let Some(last) = headers.get("last-event-id") else {
+        return asked.map(check_seq).transpose().map_err(|error| Problem::malformed(error.message));
+    };
     let text = last.to_str().unwrap_or_default().trim();
     let number = text.parse().ok().and_then(|number| check_seq(number).ok());
-    number.map(Some).ok_or_else(|| format!("last-event-id: {text:?} is not the number of an event"))
+    number
+        .map(Some)
+        .ok_or_else(|| Problem::malformed(format!("last-event-id: {text:?} is not the number of an event")))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sprag_app::ErrorKind;
+use sprag_app::{ErrorKind, Hint};
 
 /// The error of a request to an engine: its kind, for programs, and a message, for people.
 ///
@@ -24,7 +24,11 @@ impl Error {
 
     /// Returns advice on what to do next, where there is some beyond the message.
     pub fn advice(&self) -> Option<&str> {
-        self.0.next.as_deref()
+        match &self.0.hint {
+            Some(Hint::Text(text)) => Some(text),
+            // Other advice names what interfaces have, and a program does not.
+            _ => None,
+        }
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sprag_app::{App, Row, RunId, RunStatus, StepState};
+use sprag_app::{App, Row, RunId, RunLabels, RunStatus, StepState};
 
 use crate::{Error, Events, Pipeline};
 
@@ -19,12 +19,21 @@ pub struct NewRun {
     key: Option<String>,
     priority: i32,
     folder: Option<PathBuf>,
+    labels: RunLabels,
 }
 
 impl NewRun {
     pub(crate) fn new(app: App, pipeline: &Pipeline) -> Self {
         let pipeline = pipeline.clone();
-        NewRun { app, pipeline, inputs: Ok(BTreeMap::new()), key: None, priority: 0, folder: None }
+        NewRun {
+            app,
+            pipeline,
+            inputs: Ok(BTreeMap::new()),
+            key: None,
+            priority: 0,
+            folder: None,
+            labels: RunLabels::default(),
+        }
     }
 
     /// Sets one of the run's inputs.
@@ -71,6 +80,18 @@ impl NewRun {
         self
     }
 
+    /// Gives the run a name of 1 to 128 characters, which lists show. Several runs may have the same name.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.labels.name = Some(name.into());
+        self
+    }
+
+    /// Gives the run a label, by which lists find it; at most 32. Keys and values have 1 to 64 characters.
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.labels.insert(key.into(), value.into());
+        self
+    }
+
     /// Sets the folder in which the run's commands run, and in which the repository of its worktree is looked for. If
     /// none is set, commands run in this process's folder.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
@@ -80,7 +101,7 @@ impl NewRun {
 
     /// Starts the run. When this returns, the run is on disk, and the engine executes it even after a crash.
     pub async fn start(self) -> Result<Run, Error> {
-        let NewRun { app, pipeline, inputs, key, priority, folder } = self;
+        let NewRun { app, pipeline, inputs, key, priority, folder, labels } = self;
         let inputs = pipeline.0.complete(&inputs?)?;
         let plan = pipeline.0.plan(&inputs)?;
         // The repository of an environment is looked for in this process's folder.
@@ -89,6 +110,7 @@ impl NewRun {
             folder => folder,
         };
         let mut start = app.new_run(plan, &inputs).priority(priority).idempotency_key(key.as_deref());
+        start = start.labelled(labels);
         if let Some(folder) = folder {
             start = start.in_folder(folder);
         }

@@ -1,6 +1,9 @@
 //! The errors of a store, with what a person can do about them.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::outcome::NotApplied;
 
 /// A store's error: what was attempted, on what, and why it failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -124,9 +127,26 @@ pub enum Error {
     /// The run does not exist.
     #[error("there is no run {0}")]
     NoSuchRun(String),
-    /// The request makes no sense for this row; nothing was changed.
+    /// The state of a row does not allow the request; nothing was changed.
+    #[error("{why}")]
+    Refused {
+        /// The outcome, as a table gives it.
+        outcome: NotApplied,
+        /// The reason, for people.
+        why: String,
+    },
+    /// The request itself is wrong, whatever the state; nothing was changed.
+    #[error("{why}")]
+    Invalid {
+        /// The part of the request that is wrong.
+        field: &'static str,
+        /// The mistake, for people.
+        why: String,
+    },
+    /// The engine contradicts itself, or rows that belong together are not all there; nothing was changed. The caller
+    /// cannot mend it. [`Error::bug`] makes it.
     #[error("{0}")]
-    Refused(String),
+    Bug(String),
     /// The store was closed while the call waited.
     #[error("the store is closed")]
     Closed,
@@ -136,7 +156,38 @@ pub enum Error {
     Unanswered(std::sync::Arc<crate::answers::OpenQuestion>),
 }
 
+/// The number of bugs that this process has met.
+static BUGS: AtomicU64 = AtomicU64::new(0);
+
+/// Logs a bug with its context, and counts it.
+pub fn record_bug(what: &str) {
+    BUGS.fetch_add(1, Ordering::Relaxed);
+    tracing::error!(what, "a bug, or a damaged database");
+}
+
+/// Returns the number of bugs that this process has met.
+pub fn bugs() -> u64 {
+    BUGS.load(Ordering::Relaxed)
+}
+
 impl Error {
+    /// Returns the error for a request that the state of a row does not allow.
+    pub(crate) fn refused(outcome: NotApplied, why: impl Into<String>) -> Error {
+        Error::Refused { outcome, why: why.into() }
+    }
+
+    /// Returns the error for a request that is wrong in this field.
+    pub(crate) fn invalid(field: &'static str, why: impl Into<String>) -> Error {
+        Error::Invalid { field, why: why.into() }
+    }
+
+    /// Returns the error for a bug, which is logged and counted.
+    pub(crate) fn bug(what: impl Into<String>) -> Error {
+        let what = what.into();
+        record_bug(&what);
+        Error::Bug(what)
+    }
+
     /// Whether the store cannot be used at the moment: the request may be valid, and nothing was written.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Locked { .. } | Error::Full { .. } | Error::Newer { .. } | Error::Closed)

@@ -237,7 +237,7 @@ impl Store {
             }
             (operation, about) = (done.1, done.2);
         }
-        Err(Error::Refused(format!("an operation asked more than {MOST_QUESTIONS} questions about steps")))
+        Err(Error::bug(format!("an operation asked more than {MOST_QUESTIONS} questions about steps")))
     }
 
     /// Reads one consistent state. It blocks for as long as the disk needs.

@@ -46,7 +46,7 @@ pub use answers::{Answer, OpenQuestion, Question};
 pub use backend::{Backend, Candidate, QueueRow, Table};
 pub use boards::{BoardRow, Boards, NoteRow};
 pub use clock::{Clock, Entropy, Manual, Now, System, fnv, mix};
-pub use error::{Error, Result};
+pub use error::{Error, Result, bugs, record_bug};
 pub use evaluator::{NoEvaluator, Prepared, SpecEvaluator};
 pub use gathered::StepsRead;
 pub use handle::Store;

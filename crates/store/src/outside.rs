@@ -46,7 +46,9 @@ impl HeldRun<'_, '_> {
         if let Some(child) = self.kept_child(step)? {
             let pin = self.row()?.pin;
             return match ops::resume_child(self.session, child, pin) {
-                Err(Error::Refused(why)) => self.fail_to_start(step, &why),
+                Err(Error::Refused { why, .. } | Error::Invalid { why, .. }) => {
+                    self.fail_to_start(step, &why)
+                }
                 done => {
                     self.bound_child(step);
                     done.map(drop)
@@ -206,7 +208,8 @@ impl HeldRun<'_, '_> {
                 Ok(())
             }
             Ok(_) => Err(Error::Conflict { entity: "run", id: child.id.to_string() }),
-            Err(Error::Refused(why)) => self.fail_to_start(step, &why),
+            // Only a refusal or a mistake in the pipeline is a failure of the step; a bug undoes the whole operation.
+            Err(Error::Refused { why, .. } | Error::Invalid { why, .. }) => self.fail_to_start(step, &why),
             Err(error) => Err(error),
         }
     }

@@ -242,10 +242,26 @@ impl Claims<'_> {
         self.0.submit(about, move |session| ops::claim(session, &claimer, limit)).await
     }
 
-    /// Receives one execution for an agent or a person, identified by name.
-    pub async fn claim_as(self, worker: NewWorker, claimer: Claimer) -> Result<Option<Assignment>> {
-        let about = JobScope { claim: Some((claimer.clone(), 1)), ..JobScope::default() };
-        self.0.submit(about, move |session| ops::claim_as(session, &worker, &claimer)).await
+    /// Receives up to `limit` executions; the same nonce gets the same ones again. `agent` is set for an agent or a
+    /// person, identified by name, and registers it once it has received something.
+    pub async fn claim_once(
+        self,
+        claimer: Claimer,
+        limit: usize,
+        agent: Option<NewWorker>,
+    ) -> Result<ops::Got> {
+        let about = JobScope { claim: Some((claimer.clone(), limit)), ..JobScope::default() };
+        self.0.submit(about, move |session| ops::claim_once(session, &claimer, limit, agent.as_ref())).await
+    }
+
+    /// Records the heartbeat of a remote worker, and renews those of the leases that it holds.
+    pub async fn heartbeat_of(
+        self,
+        worker: Id,
+        leases: Vec<Lease>,
+        lease_ms: i64,
+    ) -> Result<ops::RemoteBeat> {
+        self.0.write(move |session| ops::heartbeat_of(session, worker, &leases, lease_ms)).await
     }
 
     /// Receives one execution that a message announced, if the message is still valid and this worker may have it.
@@ -288,6 +304,32 @@ impl LeaseHolder<'_> {
         let lease = self.lease;
         self.store
             .write_on(vec![lease.execution.run], move |session| ops::finish_by_token(session, lease, &ending))
+            .await
+    }
+
+    /// Reports the end of the execution for a remote worker, which must be its owner. A report that was accepted
+    /// before, word for word, is confirmed again.
+    pub async fn finish_of(self, worker: Id, ending: Ending, next: Option<Claimer>) -> Result<ops::Heard> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| {
+                ops::finish_again(session, worker, lease, &ending, next.as_ref())
+            })
+            .await
+    }
+
+    /// Takes the execution from a remote worker, if that worker holds it: returns it to its queue unfinished, or
+    /// records that the processes that executed it are gone.
+    pub async fn give_up(self, worker: Id, processes_gone: bool) -> Result<Outcome<Execution>> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| {
+                match ops::not_held(session, worker, lease)? {
+                    Some(refused) => Ok(refused),
+                    None if processes_gone => ops::abandon(session, lease, Lost::ProcessGone),
+                    None => ops::release(session, lease),
+                }
+            })
             .await
     }
 
@@ -367,7 +409,7 @@ impl Person<'_> {
                 created => return Ok(created),
             }
         }
-        Err(Error::Refused("no free name for the run was found".into()))
+        Err(Error::Conflict { entity: "run", id: "of this millisecond".into() })
     }
 
     /// Creates a run that starts after the finished step `from` of `source`.

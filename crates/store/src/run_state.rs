@@ -45,7 +45,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
 
     pub(crate) fn step_row(&mut self, no: StepNo) -> Result<StepRow> {
         self.session.get::<StepRow>((self.id, no))?.ok_or_else(|| {
-            Error::Refused(format!("run {} has no step number {no}: the database is incomplete", self.id))
+            Error::bug(format!("run {} has no step number {no}: the database is incomplete", self.id))
         })
     }
 
@@ -397,9 +397,5 @@ pub(crate) fn report_run(
 /// Returns an error unless the decision was applied. The walk derives its decisions from the same rows that the
 /// tables check, so a refusal is a bug in one of the two, and nothing of the operation may then be written.
 fn decided(applied: bool, what: impl FnOnce() -> String) -> Result<()> {
-    if applied {
-        Ok(())
-    } else {
-        Err(Error::Refused(format!("the walk and the tables disagree on {}", what())))
-    }
+    if applied { Ok(()) } else { Err(Error::bug(format!("the walk and the tables disagree on {}", what()))) }
 }

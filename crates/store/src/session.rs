@@ -215,7 +215,7 @@ impl<'a> Session<'a> {
     pub(crate) fn plan(&mut self, run: RunId, hash: i64) -> Result<Arc<Plan>> {
         self.db
             .plan(hash)?
-            .ok_or_else(|| Error::Refused(format!("run {run} has no plan: the database is incomplete")))
+            .ok_or_else(|| Error::bug(format!("run {run} has no plan: the database is incomplete")))
     }
 
     /// Returns a copy of the row.

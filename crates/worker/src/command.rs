@@ -570,13 +570,12 @@ impl Work<'_> {
             Signal::Lost => return Err(Ended::Lost),
         };
         let ended = self.see_to_end(order, control).await?;
-        Ok(match ended.success() {
-            true => Ok(()),
-            false => {
-                let code =
-                    ended.exit_code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
-                Err(format!("{} ended with {code}", first_line(&shown)))
-            }
+        Ok(if ended.success() {
+            Ok(())
+        } else {
+            let code =
+                ended.exit_code.map_or_else(|| "a signal".to_owned(), |code| format!("exit code {code}"));
+            Err(format!("{} ended with {code}", first_line(&shown)))
         })
     }
 
@@ -606,9 +605,10 @@ impl Work<'_> {
 pub(crate) fn first_line(command: &str) -> String {
     const MOST: usize = 60;
     let line = command.lines().next().unwrap_or_default();
-    match line.chars().count() > MOST || line.len() < command.trim_end().len() {
-        true => format!("`{}…`", line.chars().take(MOST).collect::<String>()),
-        false => format!("`{line}`"),
+    if line.chars().count() > MOST || line.len() < command.trim_end().len() {
+        format!("`{}…`", line.chars().take(MOST).collect::<String>())
+    } else {
+        format!("`{line}`")
     }
 }
 

@@ -74,7 +74,8 @@ impl Control {
     }
 }
 
-/// Waits before a retry.
-pub(crate) async fn pause(for_a_while: Duration) {
-    let _ = tokio::time::timeout(for_a_while, std::future::pending::<()>()).await;
+/// Waits for this time, where nothing would tell that it is worth trying again.
+#[expect(clippy::disallowed_methods, reason = "there is no signal to wait for")]
+pub async fn pause(for_a_while: Duration) {
+    tokio::time::sleep(for_a_while).await;
 }

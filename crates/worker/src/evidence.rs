@@ -179,9 +179,10 @@ fn keep(
 
 /// Returns a message that a file of the step cannot be read, with a hint.
 fn cannot_read(path: &Path, error: &io::Error) -> String {
-    let hint = match error.to_string().contains("symbolic link") {
-        true => ": copy the file, or name it by a path without links",
-        false => "",
+    let hint = if error.to_string().contains("symbolic link") {
+        ": copy the file, or name it by a path without links"
+    } else {
+        ""
     };
     format!("{}: {error}{hint}", path.display())
 }

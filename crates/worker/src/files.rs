@@ -112,8 +112,9 @@ impl Files {
 }
 
 fn name(id: ExecutionId, step: &str) -> String {
-    match step.ends_with(']') {
-        true => format!("{step}-{}.{}", id.step, id.attempt),
-        false => format!("{step}.{}", id.attempt),
+    if step.ends_with(']') {
+        format!("{step}-{}.{}", id.step, id.attempt)
+    } else {
+        format!("{step}.{}", id.attempt)
     }
 }

@@ -128,9 +128,10 @@ impl Commands {
 
     /// Writes the result of the landing to the step's log, with the warnings that a person has to handle.
     fn tell(&self, assignment: &Assignment, spec: &StepSpec, into: &str, landed: &Landed, facts: &Value) {
-        let mut remarks = vec![match landed.moved {
-            true => format!("landed {} on {into}", landed.commit),
-            false => format!("{into} holds all of it already"),
+        let mut remarks = vec![if landed.moved {
+            format!("landed {} on {into}", landed.commit)
+        } else {
+            format!("{into} holds all of it already")
         }];
         let warnings = facts["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
         remarks.extend(warnings.flat_map(str::lines).map(str::to_owned));

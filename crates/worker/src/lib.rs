@@ -36,7 +36,7 @@ use sprag_store::ops::NewWorker;
 
 pub use command::{Commands, render};
 pub use context::Context;
-pub use control::{Control, Signal};
+pub use control::{Control, Signal, pause};
 pub use environment::{Environments, before, host};
 pub use files::{Files, Owed};
 pub use handlers::{HandlerError, HandlerFuture, Handlers};

@@ -1,13 +1,11 @@
 //! Finds or creates a run's worktree: the store has a record before git creates anything, and is told the result.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-use sprag_pipeline::{DirtyPolicy, Workplace, WorktreeSpec};
+use sprag_pipeline::{DirtyPolicy, KeepPolicy, Workplace, WorktreeSpec};
 use sprag_process::{Secrets, boot_ms};
-use sprag_store::ops::{EnvironmentRequest, Lease};
+use sprag_store::ops::{EnvironmentDetails, EnvironmentRequest, Keep, Lease};
 use sprag_worktree::{
     Branch, Cancel, Checkpoint, CreateOptions, Error as GitError, Kind as GitKind, Repository, Settings,
     SharedWorktree, Uncommitted, Worktree, Worktrees,
@@ -53,7 +51,7 @@ pub(crate) struct Found {
 struct Making<'m> {
     row: &'m OnRecord,
     repository: &'m Repository,
-    details: Value,
+    details: EnvironmentDetails,
 }
 
 impl Environments {
@@ -80,16 +78,17 @@ impl Environments {
         loop {
             let known = self.0.records.find(lease, key.0, key.1).await?;
             let seen = known.as_ref().map(OnRecord::look);
-            let before: Value =
-                known.and_then(|row| serde_json::from_str(&row.details).ok()).unwrap_or_default();
-            let details = json!({
-                // The run's base commit stays the same, however often its worktree is created again.
-                "base_commit": before["base_commit"],
-                "repository": repository.common_dir(), "branch": format!("{}{suffix}", spec.branch),
-                "base": spec.base, "keep": spec.keep,
-                "remote": spec.remote, "lost_host": before["lost_host"],
-                "caches": workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
-            });
+            let before = known.map(|row| row.details()).transpose()?.unwrap_or_default();
+            let details = EnvironmentDetails {
+                repository: Some(text_of(repository.common_dir())?),
+                branch: Some(format!("{}{suffix}", spec.branch)),
+                base: Some(spec.base.clone()),
+                keep: keep_of(spec.keep),
+                remote: spec.remote.clone(),
+                caches: workplace.setup.as_ref().map(|setup| setup.caches.clone()).unwrap_or_default(),
+                base_commit: before.base_commit,
+                lost_host: before.lost_host,
+            };
             let wanted = EnvironmentRequest {
                 id: self.0.records.new_id(),
                 run: key.0,
@@ -98,7 +97,7 @@ impl Environments {
                 worker: self.0.worker,
                 managed: true,
                 path: path.display().to_string().into(),
-                details: details.to_string().into(),
+                details: details.text(),
             };
             let busy = match self.0.records.provide(lease, wanted, seen).await? {
                 Provided::Ready(row) => match self.take_over(&repository, &row, site, stop).await? {
@@ -174,9 +173,9 @@ impl Environments {
         let Making { row, repository, mut details } = making;
         let spec = site.workplace.worktree.clone().unwrap_or_default();
         let attempt = row.provision_attempt;
-        let was_there = details["base_commit"].is_string();
+        let was_there = details.base_commit.is_some();
         let run = site.key.0.to_string();
-        let branch = details["branch"].as_str().unwrap_or_default().to_owned();
+        let branch = details.branch.clone().unwrap_or_default();
         let mut options = CreateOptions::new(&run, &*row.path, &branch, &spec.base);
         options.submodules = spec.submodules;
         options.sparse = spec.sparse.clone();
@@ -193,7 +192,7 @@ impl Environments {
         options.cache_key = Some(serde_json::json!([site.pipeline, spec.base]).to_string());
         let again = was_there.then_some(attempt);
         let finished = self.0.records.last_finished(site.lease, site.key.0).await?;
-        let lost_host = details["lost_host"].as_str().map(str::to_owned);
+        let lost_host = details.lost_host.clone();
         let here = match (&spec.remote, &lost_host) {
             // A host that has come back has its own states, and no other host has newer ones.
             (Some(remote), Some(lost)) if sprag_process::reported_host_name(lost) != host() => {
@@ -263,17 +262,16 @@ impl Environments {
         if let Some(kind) = blocked {
             return Err(EnterError::Blocked(kind));
         }
-        let found = made.map_err(|why| stop.told(not_elsewhere(&details, why)))?;
+        let found = made.map_err(|why| stop.told(not_elsewhere(details.lost_host.as_deref(), why)))?;
         if let Some(worktree) = &found.worktree {
             if !was_there {
-                details["base_commit"] = worktree.mark().base.clone().into();
+                details.base_commit = Some(worktree.mark().base.clone());
             }
-            details["lost_host"] = Value::Null;
+            details.lost_host = None;
             // A worktree beside the run's first one has a branch beside the first one.
-            details["branch"] = worktree.mark().branch.clone().into();
+            details.branch = worktree.mark().branch.clone();
         }
-        let details: Arc<str> = details.to_string().into();
-        self.0.records.describe(site.lease, row.id, details).await?;
+        self.0.records.describe(site.lease, row.id, details.text()).await?;
         if !counts {
             // The creation was given up meanwhile: the worktree is left to clean-up and is not used by the run.
             return Err("creating the environment took too long".to_owned().into());
@@ -313,9 +311,10 @@ impl Environments {
             options.branch = Branch::New(format!("{branch}-{attempt}"));
             return create_with(&worktrees, &options, cancel).await?.map_err(|error| error.to_string());
         }
-        match self.make_way(lease, &worktrees, &branch).await? {
-            true => create_with(&worktrees, &options, cancel).await?.map_err(|error| error.to_string()),
-            false => Err(error.to_string()),
+        if self.make_way(lease, &worktrees, &branch).await? {
+            create_with(&worktrees, &options, cancel).await?.map_err(|error| error.to_string())
+        } else {
+            Err(error.to_string())
         }
     }
 }
@@ -365,9 +364,25 @@ async fn fetch(repository: &Repository, remote: &str, run: &str, cancel: &Cancel
     blocking(move || repository.fetch_checkpoints(&remote, &run, timeout, &cancel)).await
 }
 
+/// Returns a path as text, which the store can keep.
+fn text_of(path: &Path) -> Result<String, String> {
+    path.to_str()
+        .map(str::to_owned)
+        .ok_or_else(|| format!("{} is not UTF-8: a repository needs a path that is", path.display()))
+}
+
+/// Returns the pipeline's setting as the store keeps it.
+fn keep_of(policy: KeepPolicy) -> Keep {
+    match policy {
+        KeepPolicy::Never => Keep::Never,
+        KeepPolicy::OnFailure => Keep::OnFailure,
+        KeepPolicy::Always => Keep::Always,
+    }
+}
+
 /// Returns the error message for a run that lost its host and cannot continue here.
-fn not_elsewhere(details: &Value, why: String) -> String {
-    match details["lost_host"].as_str() {
+fn not_elsewhere(lost_host: Option<&str>, why: String) -> String {
+    match lost_host {
         Some(host) => format!(
             "the run worked on {host}, which is lost, and cannot go on here: {why}; start a worker on {host} and \
              `sprag resume`"

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    EnvironmentEvent, EnvironmentStatus, ExecutionStatus, Plan, RunId, RunStatus, StepNo, Word, WorkKind,
+    EnvironmentEvent, EnvironmentStatus, ExecutionStatus, Plan, RunId, StepNo, Word, WorkKind,
 };
-use sprag_store::ops::{EnvironmentRequest, Lease, Provide, Sighting};
+use sprag_store::ops::{
+    EnvironmentDetails, EnvironmentRequest, KeptBecause, Lease, Provide, Sighting, kept_because,
+};
 use sprag_store::{
     Backend, EnvironmentReport, EnvironmentRow, ExecutionRow, Id, Row, RunRow, StepRow, Store, Table, Topic,
 };
@@ -60,6 +62,12 @@ impl OnRecord {
     /// Whether it is ready for use, according to the store.
     pub fn is_ready(&self) -> bool {
         self.status == EnvironmentStatus::Ready.as_str()
+    }
+
+    /// Reads the repository, the branch and other details.
+    pub fn details(&self) -> Result<EnvironmentDetails, String> {
+        EnvironmentDetails::read(&self.details)
+            .map_err(|error| format!("the details of environment {} cannot be read: {error}", self.id))
     }
 
     /// Checks whether its files are on this machine.
@@ -326,12 +334,8 @@ async fn take_from_dead(
 /// Whether a run has ended and its worktree is kept nevertheless.
 fn is_kept(store: &Store, row: &EnvironmentRow, run: RunId) -> sprag_store::Result<bool> {
     let status = store.read(|db| Table::<RunRow>::load(db, run))?.map(|run| run.status());
-    let details: serde_json::Value = serde_json::from_str(&row.details).unwrap_or_default();
-    Ok(match (status, details["keep"].as_str()) {
-        (Some(status), Some("always")) => status.is_terminal(),
-        (Some(status), Some("on_failure")) => status.is_terminal() && status != RunStatus::Completed,
-        _ => false,
-    })
+    let kept = kept_because(row, status)?;
+    Ok(kept.is_some_and(|because| !matches!(because, KeptBecause::RunIsLive(_))))
 }
 
 /// Records which workers of a run, and of the child runs of its steps, are gone.

@@ -224,10 +224,8 @@ impl<D: WorkSource> Inner<D> {
     }
 
     fn take(&self, granted: &LeasedWork) -> Control {
-        let first = match self.gave_up.load(Ordering::Acquire) {
-            true => Signal::Lost,
-            false => self.guard(granted.until_ms),
-        };
+        let first =
+            if self.gave_up.load(Ordering::Acquire) { Signal::Lost } else { self.guard(granted.until_ms) };
         let (sender, receiver) = watch::channel(first);
         self.held().insert(granted.assignment.lease, sender);
         Control::new(receiver, self.runtime())

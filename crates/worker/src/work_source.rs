@@ -275,10 +275,7 @@ impl WorkSource for Store {
     async fn reclaim(&self, run: RunId, worker: Id) -> Result<(), Error> {
         // Usually the run is still reserved for this worker, and there is nothing to write.
         let free = self.read(|db| Table::<RunRow>::load(db, run))?.is_some_and(|run| run.pin.is_none());
-        match free {
-            true => self.claims().reclaim(run, worker).await.map(drop),
-            false => Ok(()),
-        }
+        if free { self.claims().reclaim(run, worker).await.map(drop) } else { Ok(()) }
     }
 
     async fn drain(&self, worker: Id) -> Result<(), Error> {

@@ -149,7 +149,7 @@ fn bad_input_is_reported_and_changes_nothing() {
         (&["board", "show", "nobody"], 1, "no board"),
         (&["task", "add", "b", "  "], 2, "empty"),
         (&["task", "add", "b", "x", "--key", "7"], 2, "number"),
-        (&["task", "add", "b", "x", "--needs", "nobody"], 1, "nobody"),
+        (&["task", "add", "b", "x", "--needs", "nobody"], 2, "nobody"),
         (&["task", "add", "b", "x", "--queue", "a b"], 2, "queue"),
         (&["task", "show", "b", "99"], 1, "no task"),
         (&["task", "retry", "b", "1"], 1, "ready"),
@@ -168,8 +168,8 @@ fn bad_input_is_reported_and_changes_nothing() {
         "circle.json",
         r#"[{"key":"x","text":"a","needs":["y"]},{"key":"y","text":"b","needs":["x"]}]"#,
     );
-    let told = sandbox.sprag(["task", "batch", "b", "circle.json"]).expect(1);
-    assert!(told.stderr.contains("circle"), "{told:?}");
+    let told = sandbox.sprag(["task", "batch", "b", "circle.json"]).expect(2);
+    assert!(told.stderr.contains("cycle"), "{told:?}");
     assert_eq!(sandbox.json(["board", "show", "b", "--json"])["list"].as_array().map(Vec::len), Some(1));
 }
 

@@ -47,6 +47,7 @@ mod processes;
 mod remote;
 mod remote_logs;
 mod retention;
+mod run_labels;
 mod security_access;
 mod security_callers;
 mod security_files;

@@ -11,12 +11,13 @@ use sha2::{Digest, Sha256};
 use sprag_lifecycle::{ExecutionId, RunId, StepNo, StepStatus, Word};
 use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{BoardRow, ExecutionRow, Id, NotApplied, Row, StepRow, Table, Topic};
+use sprag_store::{BoardRow, ExecutionRow, Id, NotApplied, Row, StepRow, Table};
 
 use super::refusals::{cancelled, invalid, lost, no_token, refused};
 use super::{Result, check_queue, check_text, rfc3339, task};
 
 use crate::App;
+use crate::claims::{self, Claim};
 
 /// The longest that a claimer may wait for a task in one call.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(300);
@@ -189,10 +190,7 @@ pub fn check_agent_name(name: &str) -> Result<()> {
 
 /// Returns the name under which others see an agent: with its token, if it shows one.
 pub fn agent_name(name: &str, caller: &str) -> String {
-    match caller.is_empty() {
-        true => name.to_owned(),
-        false => format!("{name}@{caller}"),
-    }
+    if caller.is_empty() { name.to_owned() } else { format!("{name}@{caller}") }
 }
 
 /// Registers an agent, so that others see that it is there. One that is registered already stays as it is.
@@ -211,43 +209,12 @@ pub async fn register_agent(app: &App, name: &str, caller: &str, queues: &[Strin
     Ok(())
 }
 
-/// Claims a task for a caller that may disconnect while it waits. A task that was just claimed for it is then
-/// released at once, instead of staying claimed until its lease lapses.
-pub async fn claim_for_caller(
-    app: &App,
-    wanted: ClaimRequest,
-) -> Result<std::result::Result<Claimed, Nothing>> {
-    let (tell, told) = tokio::sync::oneshot::channel();
-    let app = app.clone();
-    tokio::spawn(async move {
-        let claimed = claim_while(&app, &wanted, || !tell.is_closed()).await;
-        // A caller that gave a nonce may be repeating the same claim at this very moment, so its task is not
-        // released.
-        if let Err(Ok(Ok(unheard))) = tell.send(claimed)
-            && wanted.nonce == 0
-            && let Err(error) = release(&app, &unheard.token).await
-        {
-            // The log does not get the token itself: it is the right to the task.
-            tracing::warn!(run = unheard.run, step = unheard.step, %error, "releasing a task of a disconnected claimer failed");
-        }
-    });
-    told.await.unwrap_or_else(|_| Err(refused("the claim was interrupted: try again")))
-}
-
-/// Claims a task; waits for one, if asked to.
+/// Claims a task; waits for one, if asked to. The caller may go away while it waits: dropping the future ends the wait.
 pub async fn claim(app: &App, wanted: &ClaimRequest) -> Result<std::result::Result<Claimed, Nothing>> {
-    claim_while(app, wanted, || true).await
-}
-
-async fn claim_while(
-    app: &App,
-    wanted: &ClaimRequest,
-    is_wanted: impl Fn() -> bool,
-) -> Result<std::result::Result<Claimed, Nothing>> {
     check_agent_name(&wanted.name)?;
     check_lease(wanted.lease)?;
     let queues = queues(wanted)?;
-    let worker = NewWorker {
+    let agent = NewWorker {
         id: agent_id(&wanted.name, &wanted.caller),
         name: agent_name(&wanted.name, &wanted.caller).into(),
         process: "".into(),
@@ -256,54 +223,19 @@ async fn claim_while(
         slots: 0,
         lease_ms: wanted.lease.as_millis() as i64,
     };
-    let topics = queues.iter().map(|queue| Topic::Queue(Arc::clone(queue))).collect();
-    let wake = app.store.subscribe(topics);
-    let until_ms = app.store.now().steady_ms + wanted.wait.min(LONGEST_WAIT).as_millis() as i64;
-    while is_wanted() {
-        let claimer = Claimer {
-            worker: worker.id,
-            queues: queues.clone(),
-            reserved_only: false,
-            lease_ms: worker.lease_ms,
-            nonce: wanted.nonce,
-        };
-        if let Some(assignment) = app.store.claims().claim_as(worker.clone(), claimer).await? {
-            return given(app, &assignment).await.map(Ok);
-        }
-        if mind_the_clock(app).await? {
-            continue;
-        }
-        let left_ms = until_ms - app.store.now().steady_ms;
-        if left_ms <= 0 {
-            return why_nothing(app, wanted, &queues).map(Err);
-        }
-        wake.wait(Duration::from_millis(left_ms.min(2_000) as u64)).await;
+    let claimer = Claimer {
+        worker: agent.id,
+        queues: queues.clone(),
+        reserved_only: false,
+        lease_ms: agent.lease_ms,
+        nonce: wanted.nonce,
+    };
+    let until_ms = app.now().steady_ms + wanted.wait.min(LONGEST_WAIT).as_millis() as i64;
+    let claim = Claim { claimer, limit: 1, agent: Some(agent), until_ms, turn: None, stopping: None };
+    match claims::claim(app, claim).await?.pop() {
+        Some(assignment) => given(app, &assignment).await.map(Ok),
+        None => why_nothing(app, wanted, &queues).map(Err),
     }
-    why_nothing(app, wanted, &queues).map(Err)
-}
-
-/// Fires due timers and expires lapsed leases. Where no server and no worker runs, the claimer has to do this itself,
-/// so that tasks of dead holders and tasks whose backoff is over become available. Returns whether anything was due.
-async fn mind_the_clock(app: &App) -> Result<bool> {
-    /// At most this many of each at once: other processes want to write too.
-    const SOME: usize = 64;
-    let now_ms = app.store.now().steady_ms;
-    let (timers, lapsed) =
-        app.store.read(|db| Ok((db.timers_due(now_ms, SOME)?, db.lapsed(now_ms, SOME)?)))?;
-    let mut acted = false;
-    for timer in timers {
-        acted |= app.store.executor().timer_fired(timer.execution).await.unwrap_or_else(|error| {
-            tracing::warn!(run = %timer.execution.run, %error, "firing a timer failed");
-            false
-        });
-    }
-    for (execution, fence) in lapsed {
-        match app.store.reaper().expire(Lease { execution, fence }).await {
-            Ok(outcome) => acted |= outcome.is_applied(),
-            Err(error) => tracing::warn!(run = %execution.run, %error, "reclaiming an expired lease failed"),
-        }
-    }
-    Ok(acted)
 }
 
 fn queues(wanted: &ClaimRequest) -> Result<Vec<Arc<str>>> {
@@ -352,7 +284,7 @@ async fn given(app: &App, assignment: &Assignment) -> Result<Claimed> {
     let Kind::Task { prompt, with } = kind else {
         let _ = app.store.worker(assignment.lease).release().await?;
         return Err(invalid(format!(
-            "the queue also holds commands, such as step {}, and these are for `sprag worker`: \
+            "the queue also holds commands, such as step {}, and these are for workers: \
              claim from a queue that only tasks are in",
             assignment.name
         )));

@@ -26,7 +26,7 @@ use refusals::{invalid, no_board, refused};
 
 pub use claim::{
     ClaimRequest, ClaimSpec, Claimed, Done, Held, Nothing, agent_id, agent_name, check_agent_name, claim,
-    claim_for_caller, done, fail, heartbeat, lease_of, register_agent, release, start,
+    done, fail, heartbeat, lease_of, register_agent, release, start,
 };
 pub use report::{NoteSpec, NoteView, Report, add_note, notes, report};
 pub use task::{TaskAdded, TaskSpec, TaskView, add_tasks, cancel_task, retry_task, task, tasks};

@@ -33,7 +33,7 @@ use worker::{RunningWorker, StartWorker, WorkerControl};
 /// Returns the identity of this process, as workers are registered with it.
 fn own_process() -> Result<String, Error> {
     let process = sprag_process::current()
-        .map_err(|error| Error::bug(format!("cannot read the identity of this process: {error}")))?;
+        .map_err(|error| Error::failed(format!("cannot read the identity of this process: {error}")))?;
     Ok(process.to_string())
 }
 
@@ -246,7 +246,7 @@ async fn look_after(environments: Environments, mut stop: watch::Receiver<bool>)
     const EVERY: Duration = Duration::from_secs(30);
     while !*stop.borrow() {
         if let Err(error) = environments.sweep().await {
-            tracing::warn!(error, "cleaning up environments failed");
+            tracing::warn!(%error, "cleaning up environments failed");
         }
         let _ = tokio::time::timeout(EVERY, stop.wait_for(|stop| *stop)).await;
     }

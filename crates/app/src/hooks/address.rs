@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::error::Error;
+
 /// The extent to which hooks may be sent to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
@@ -15,26 +17,22 @@ enum Reach {
 }
 
 /// Refuses an address that hooks must not be sent to, and says what to do.
-pub fn check_hook_address(ip: IpAddr, allow_private: bool) -> Result<(), String> {
+pub fn check_hook_address(ip: IpAddr, allow_private: bool) -> Result<(), Error> {
     match reach(ip) {
         Reach::Open => Ok(()),
         Reach::Private if allow_private => Ok(()),
-        Reach::Private => Err(format!(
+        Reach::Private => Err(Error::invalid(format!(
             "{ip} is an address of a private network: start the server with --allow-private-hooks to send there"
-        )),
-        Reach::Never(what) => Err(format!("{ip} is {what}: hooks are not sent there")),
+        ))),
+        Reach::Never(what) => Err(Error::invalid(format!("{ip} is {what}: hooks are not sent there"))),
     }
 }
 
 /// Returns the addresses of a host that hooks may be sent to; an error with the reason if there is none.
-pub async fn resolve_hook_host(
-    host: &str,
-    port: u16,
-    allow_private: bool,
-) -> Result<Vec<SocketAddr>, String> {
+pub async fn resolve_hook_host(host: &str, port: u16, allow_private: bool) -> Result<Vec<SocketAddr>, Error> {
     let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port))
         .await
-        .map_err(|error| format!("cannot resolve {host}: {error}"))?
+        .map_err(|error| Error::failed(format!("cannot resolve {host}: {error}")))?
         .collect();
     let mut refused = None;
     let allowed: Vec<SocketAddr> = found
@@ -43,9 +41,10 @@ pub async fn resolve_hook_host(
             check_hook_address(address.ip(), allow_private).map_err(|why| refused = Some(why)).is_ok()
         })
         .collect();
-    match allowed.is_empty() {
-        true => Err(refused.unwrap_or_else(|| format!("{host} has no address"))),
-        false => Ok(allowed),
+    if allowed.is_empty() {
+        Err(refused.unwrap_or_else(|| Error::failed(format!("{host} has no address"))))
+    } else {
+        Ok(allowed)
     }
 }
 
@@ -140,9 +139,9 @@ mod tests {
     async fn e04_a_webhook_connects_to_the_address_that_was_checked() {
         assert!(resolve_hook_host("127.0.0.1", 80, false).await.is_ok());
         let refused = resolve_hook_host("169.254.169.254", 80, true).await.expect_err("refused");
-        assert!(refused.contains("link-local"), "{refused}");
+        assert!(refused.message.contains("link-local"), "{refused}");
         let refused = resolve_hook_host("10.1.2.3", 80, false).await.expect_err("refused");
-        assert!(refused.contains("--allow-private-hooks"), "{refused}");
+        assert!(refused.message.contains("--allow-private-hooks"), "{refused}");
         // The resolver decides what oddly spelled numbers mean.
         assert!(resolve_hook_host("2852039166", 80, true).await.is_err());
     }

@@ -123,22 +123,25 @@ pub struct HookTarget {
 
 impl HookTarget {
     /// Reads a URL; otherwise says why it cannot be used.
-    pub fn parse(url: &str) -> Result<HookTarget, String> {
-        let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
+    pub fn parse(url: &str) -> Result<HookTarget, Error> {
+        let uri: Uri =
+            url.parse().map_err(|error| Error::invalid(format!("{url:?} is not a URL: {error}")))?;
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
-                return Err("HTTPS is not supported: send to a proxy on this machine that adds it".into());
+                return Err(Error::invalid(
+                    "HTTPS is not supported: send to a proxy on this machine that adds it",
+                ));
             }
-            _ => return Err(format!("{url:?} does not start with http://")),
+            _ => return Err(Error::invalid(format!("{url:?} does not start with http://"))),
         }
-        let authority = uri.authority().ok_or("it names no host")?;
+        let authority = uri.authority().ok_or_else(|| Error::invalid("it names no host"))?;
         if authority.as_str().contains('@') {
-            return Err("a URL must not contain a password, because it is shown in lists".into());
+            return Err(Error::invalid("a URL must not contain a password, because it is shown in lists"));
         }
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         if host.is_empty() {
-            return Err("it names no host".into());
+            return Err(Error::invalid("it names no host"));
         }
         Ok(HookTarget {
             authority: authority.as_str().to_owned(),

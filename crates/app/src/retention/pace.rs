@@ -49,11 +49,8 @@ impl Pace {
         let now_ms = store.runtime().boot_ms();
         let busy = self.others_ms.is_some_and(|others_ms| now_ms < others_ms + BUSY_MS);
         let most = if busy { GENTLE } else { BRISK };
-        self.budget = match held > LONGEST * 3 / 4 {
-            true => self.budget / 2,
-            false => self.budget * 5 / 4,
-        }
-        .clamp(LEAST, most);
+        self.budget =
+            if held > LONGEST * 3 / 4 { self.budget / 2 } else { self.budget * 5 / 4 }.clamp(LEAST, most);
         let gap = if busy { GAP.max(held * 4) } else { GAP.max(held / 2) };
         store.runtime().pause(gap).await;
     }

@@ -130,7 +130,7 @@ async fn shown(
                 told = true;
             }
         }
-        let _ = tokio::time::timeout(LOOK, std::future::pending::<()>()).await;
+        sprag_worker::pause(LOOK).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sprag_app::view::{EnvironmentView, bytes_of, size_of};
-use sprag_app::{App, Chore, Details, EnvironmentRow, Environments, Limits, Row, Then};
+use sprag_app::{App, Chore, EnvironmentDetails, EnvironmentRow, Environments, Limits, Row, Then};
 use sprag_lifecycle::EnvironmentStatus;
 use sprag_worktree::RefPurpose;
 
@@ -30,8 +30,8 @@ pub(crate) async fn env(context: &Context, command: &EnvCommand) -> Result<Exit,
 
 fn ls(context: &Context, app: &App, keeper: &Environments) -> Result<Exit, Failure> {
     let rows = app.environments(false)?;
-    let pooled = keeper.pooled().map_err(Failure::error)?;
-    let out_of_order = keeper.checkouts_out_of_order().map_err(Failure::error)?;
+    let pooled = keeper.pooled()?;
+    let out_of_order = keeper.checkouts_out_of_order()?;
     let now = app.now().wall_ms;
     if context.json {
         let mut told: Vec<Value> = rows.iter().map(|row| as_json(keeper, row)).collect();
@@ -47,7 +47,7 @@ fn ls(context: &Context, app: &App, keeper: &Environments) -> Result<Exit, Failu
     let mut cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| {
-            let details = Details::of(row);
+            let details = EnvironmentDetails::of_readable(row);
             vec![
                 row.run.map(|run| run.to_string()).unwrap_or_default(),
                 row.status().to_string(),
@@ -107,13 +107,13 @@ fn show(context: &Context, app: &App, keeper: &Environments, run: &str) -> Resul
     }
     let style = context.style;
     for row in &rows {
-        let details = Details::of(row);
+        let details = EnvironmentDetails::of_readable(row);
         line(&format!("{}  {}", style.bold(&row.path), style.status(&row.status().to_string(), 0)));
         for (name, value) in [
             ("branch", details.branch.unwrap_or_default()),
             ("repository", details.repository.unwrap_or_default()),
             ("host", row.host.to_string()),
-            ("keep", details.keep),
+            ("keep", details.keep.as_str().into()),
             ("size", bytes(bytes_of(row))),
             ("made", format!("attempt {}", row.provision_attempt)),
             ("why", keeper.why_there(row)),
@@ -164,7 +164,7 @@ async fn gc(
     dry_run: bool,
     limits: Limits,
 ) -> Result<Exit, Failure> {
-    let chores = keeper.chores(limits).map_err(Failure::error)?;
+    let chores = keeper.chores(limits)?;
     let mut outcomes = Outcomes::default();
     let mut freed = 0;
     let mut forgotten = 0;
@@ -188,7 +188,7 @@ async fn gc(
         }
     }
     if !dry_run {
-        for checkout in keeper.recover().map_err(Failure::error)? {
+        for checkout in keeper.recover()? {
             outcomes.tell(context, &format!("checkout {}", checkout.display()), "repaired");
         }
     }

@@ -189,9 +189,10 @@ impl LogSelection<'_> {
             None => step.item_of.is_none(),
         }) {
             let name = self.known.name_of(self.app, step.no);
-            why.push(match chosen.iter().any(|row| row.id.step == step.no && row.started_ms.is_some()) {
-                true => format!("{name} has printed nothing"),
-                false => why_no_log(self.app, self.known, step)?,
+            why.push(if chosen.iter().any(|row| row.id.step == step.no && row.started_ms.is_some()) {
+                format!("{name} has printed nothing")
+            } else {
+                why_no_log(self.app, self.known, step)?
             });
         }
         Ok(why)

@@ -2,12 +2,12 @@
 
 use serde_json::json;
 use sprag_app::view::RunView;
-use sprag_app::{App, RunFilter, RunRow};
+use sprag_app::{App, RunFilter, RunLabels, RunRow, parse_labels};
 use sprag_lifecycle::{RunStatus, Word};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, shown_status, span, table};
+use crate::show::{line, local, plain, shown_status, span, table};
 
 /// The kinds of things that a run can wait for, as `--waiting` names them.
 const WAITS: [&str; 7] = ["any", "person", "task", "signal", "worker", "group", "time"];
@@ -18,6 +18,7 @@ pub(crate) fn ls(
     context: &Context,
     statuses: &[String],
     waiting: Option<&str>,
+    labels: &[String],
     limit: usize,
 ) -> Result<Exit, Failure> {
     if let Some(kind) = waiting.filter(|kind| !WAITS.contains(kind)) {
@@ -33,40 +34,54 @@ pub(crate) fn ls(
         })?);
     }
     let app = context.app()?;
-    let filter = RunFilter { statuses: wanted, ..RunFilter::default() };
+    let labels = parse_labels(labels.iter().map(String::as_str))?;
+    let is_filtered = !statuses.is_empty() || !labels.is_empty();
+    let filter = RunFilter { statuses: wanted, labels, ..RunFilter::default() };
     let (runs, views, more) = find(&app, filter, waiting, limit)?;
     if context.json {
         line(&json!(views).to_string());
         return Ok(Exit::Ok);
     }
     if runs.is_empty() {
-        match (waiting, statuses) {
-            (None, []) => line("no runs yet; start one: sprag run FILE"),
-            (Some(_), _) => line("no run waits"),
-            _ => line("no such runs"),
+        match waiting {
+            Some(_) => line("no run waits"),
+            None if is_filtered => line("no such runs"),
+            None => line("no runs yet; start one: sprag run FILE"),
         }
         return Ok(Exit::Ok);
     }
     let now = app.now().wall_ms;
-    let rows: Vec<Vec<String>> = runs
-        .iter()
-        .zip(&views)
-        .map(|(run, view)| {
-            let took = run.started_ms.map(|started| span(run.ended_ms.unwrap_or(now) - started));
-            vec![
-                run.id.to_string(),
-                run.pipeline.to_string(),
-                shown_status(view.status, view.waiting_for),
-                local(run.created_ms),
-                took.unwrap_or_default(),
-            ]
-        })
-        .collect();
-    table(context.style, &["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK"], &rows);
+    let labels: Vec<RunLabels> = runs.iter().map(RunLabels::of).collect();
+    let (has_names, has_labels) =
+        (labels.iter().any(|run| run.name.is_some()), labels.iter().any(|run| !run.labels.is_empty()));
+    let mut heads = vec!["RUN", "PIPELINE", "STATUS", "CREATED", "TOOK"];
+    heads.extend(has_names.then_some("NAME"));
+    heads.extend(has_labels.then_some("LABELS"));
+    let cells = |((run, view), labels): ((&RunRow, &RunView), &RunLabels)| {
+        let took = run.started_ms.map(|started| span(run.ended_ms.unwrap_or(now) - started));
+        let mut cells = vec![
+            run.id.to_string(),
+            run.pipeline.to_string(),
+            shown_status(view.status, view.waiting_for),
+            local(run.created_ms),
+            took.unwrap_or_default(),
+        ];
+        cells.extend(has_names.then(|| plain(labels.name.as_deref().unwrap_or_default())));
+        cells.extend(has_labels.then(|| told_labels(labels)));
+        cells
+    };
+    let rows: Vec<Vec<String>> = runs.iter().zip(&views).zip(&labels).map(cells).collect();
+    table(context.style, &heads, &rows);
     if more {
         eprintln!("there are more: sprag ls -n {}", limit * 5);
     }
     Ok(Exit::Ok)
+}
+
+/// Returns the labels of a run in one line.
+pub(super) fn told_labels(labels: &RunLabels) -> String {
+    let told: Vec<String> = labels.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    plain(&told.join(", "))
 }
 
 /// Returns the runs, their views, and whether there are more of them.

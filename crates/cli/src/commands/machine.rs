@@ -209,7 +209,7 @@ fn checkouts(app: &App) -> Vec<Check> {
                 Check { name: "checkout", ok: false, told }
             })
             .collect(),
-        Err(told) => vec![Check { name: "checkout", ok: false, told }],
+        Err(error) => vec![Check { name: "checkout", ok: false, told: error.message }],
     }
 }
 
@@ -219,9 +219,10 @@ fn privacy(context: &Context) -> Check {
     if let Err(error) = sprag_server::read_local_token(&context.data) {
         wrong.push(error.to_string());
     }
-    let told = match wrong.is_empty() {
-        true => format!("only this user can look into {}", context.data.display()),
-        false => format!("{}; remedy: chmod -R go= {}", wrong.join("; "), context.data.display()),
+    let told = if wrong.is_empty() {
+        format!("only this user can look into {}", context.data.display())
+    } else {
+        format!("{}; remedy: chmod -R go= {}", wrong.join("; "), context.data.display())
     };
     Check { name: "privacy", ok: wrong.is_empty(), told }
 }

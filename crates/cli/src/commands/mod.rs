@@ -36,6 +36,7 @@ mod worker;
 
 use clap::CommandFactory;
 use sprag_app::bus::{Address, AddressError};
+use sprag_app::{RunLabels, parse_labels};
 use sprag_pipeline::Diagnostics;
 
 use crate::args::{Answer, Args, Command, WorkerCommand};
@@ -48,9 +49,24 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
     match args.command {
         Command::Run { file: None, .. } => pipelines::list(&context),
-        Command::Run { file: Some(file), pairs, inputs, dry, detach, idempotency_key, slots, lease, bus } => {
-            let lease = worker::lease(&lease)?;
-            let options = run::Options { dry, detach, idempotency_key, slots, lease, bus: broker(bus)? };
+        Command::Run {
+            file: Some(file),
+            pairs,
+            inputs,
+            dry,
+            detach,
+            idempotency_key,
+            name,
+            labels,
+            priority,
+            slots,
+            lease,
+            bus,
+        } => {
+            let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
+            let labels = parse_labels(labels.iter().map(String::as_str))?;
+            let labels = RunLabels { name, labels };
+            let options = run::Options { dry, detach, idempotency_key, labels, priority, slots, lease, bus };
             let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &pipelines::find(&file)?, given, options).await
         }
@@ -76,7 +92,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Env { command } => env::env(&context, &command).await,
         Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
         Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
-        Command::Ls { status, waiting, limit } => ls::ls(&context, &status, waiting.as_deref(), limit),
+        Command::Ls { status, waiting, labels, limit } => {
+            ls::ls(&context, &status, waiting.as_deref(), &labels, limit)
+        }
         Command::Status { run } => status::status(&context, run.as_deref()),
         Command::Logs { run, step, options } => {
             logs::logs(&context, run.as_deref(), step.as_deref(), &options).await

@@ -7,7 +7,7 @@ use serde_json::json;
 use sprag_app::bus::Address;
 use sprag_app::view::UncommittedView;
 use sprag_app::{
-    App, Builder, Cancelled, Engine, Id, NewWorker, Row, Started, abandon_dead_owners, is_attended,
+    App, Builder, Cancelled, Engine, Id, NewWorker, Row, RunLabels, Started, abandon_dead_owners, is_attended,
 };
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
 
@@ -26,6 +26,8 @@ pub(crate) struct Options {
     pub(crate) dry: bool,
     pub(crate) detach: bool,
     pub(crate) idempotency_key: Option<String>,
+    pub(crate) labels: RunLabels,
+    pub(crate) priority: i32,
     pub(crate) slots: Option<usize>,
     pub(crate) lease: Duration,
     pub(crate) bus: Option<Address>,
@@ -65,6 +67,7 @@ pub(crate) async fn start(
     }
     let mut start = app.new_run(plan, &inputs).in_folder(dir);
     start = start.idempotency_key(options.idempotency_key.as_deref());
+    start = start.labelled(options.labels.clone()).priority(options.priority);
     if options.detach {
         let Started { run, is_new } = app.start_run(start).await?;
         return leave(context, &app, run.id, told.filter(|_| is_new).as_ref());

@@ -74,9 +74,10 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
             shutdown.await;
         }
     }
-    match impatient {
-        true => drain(engine, std::future::ready(())).await?,
-        false => drain(engine, again).await?,
+    if impatient {
+        drain(engine, std::future::ready(())).await?
+    } else {
+        drain(engine, again).await?
     }
     Ok(Exit::Ok)
 }

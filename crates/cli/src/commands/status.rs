@@ -3,12 +3,13 @@
 use serde_json::json;
 use sprag_app::text::size;
 use sprag_app::view::{StatusView, is_not_run};
-use sprag_app::{Row, StepRow, step_name, why_attempt_failed};
+use sprag_app::{Row, RunLabels, StepRow, step_name, why_attempt_failed};
 use sprag_lifecycle::{RunId, Word, WorkKind};
 
+use super::ls::told_labels;
 use crate::context::{Context, RunWithPlan, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, shown_status, span};
+use crate::show::{line, local, plain, shown_status, span};
 
 pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
@@ -33,6 +34,13 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         style.status(&shown_status(run.status().as_str(), waits.run), 0),
         style.dim(&format!("{}{took}", local(run.created_ms)))
     ));
+    let labels = RunLabels::of(run);
+    if let Some(name) = &labels.name {
+        line(&format!("  {} {}", style.dim("name:"), plain(name)));
+    }
+    if !labels.labels.is_empty() {
+        line(&format!("  {} {}", style.dim("labels:"), told_labels(&labels)));
+    }
     let names: Vec<String> = steps.iter().map(|step| step_name(&known.plan, step)).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     for (step, name) in in_order(&steps, &names) {

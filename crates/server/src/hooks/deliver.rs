@@ -10,10 +10,10 @@ use sprag_app::{Delivery, HookRow, Id, Subscription, Topic};
 use tokio::task::JoinHandle;
 
 use super::post::{Message, post};
-use crate::app::App;
 use crate::connections::told;
 use crate::feed::Told;
 use crate::problem::Answer;
+use crate::state::ServerState;
 
 /// The interval at which the server looks for hooks to deliver: new ones, and those of servers that are gone.
 const LOOK: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ const FIRST_WAIT_MS: i64 = 500;
 const LONGEST_WAIT_MS: i64 = 5 * 60_000;
 
 /// Delivers all hooks, until the server ends.
-pub(crate) async fn deliver(app: App) {
+pub(crate) async fn deliver(app: ServerState) {
     let mut stop = app.stopping();
     let mut tasks: BTreeMap<Id, JoinHandle<()>> = BTreeMap::new();
     while !*stop.borrow() {
@@ -53,7 +53,7 @@ pub(crate) async fn deliver(app: App) {
 }
 
 /// Delivers one hook for as long as this server has its lease.
-async fn follow(app: App, id: Id) {
+async fn follow(app: ServerState, id: Id) {
     let mut hook = Following {
         wake: app.core().subscribe_here(vec![Topic::Journal]),
         seen: None,
@@ -74,7 +74,7 @@ async fn follow(app: App, id: Id) {
 }
 
 struct Following {
-    app: App,
+    app: ServerState,
     id: Id,
     wake: Subscription,
     /// The progress in the journal: the cursor in the store, and the number up to which entries were read beyond it.
@@ -152,7 +152,7 @@ impl Following {
             Message { secret: &hook.secret, event_id: last, wall_ms: self.app.core().now().wall_ms, body };
         let sent = match HookTarget::parse(&hook.url) {
             Ok(target) => post(&target, message, self.app.options().private_hooks).await,
-            Err(error) => Err(error),
+            Err(error) => Err(error.message),
         };
         let came = match sent {
             Ok(()) => Delivery::Done { cursor: upto },

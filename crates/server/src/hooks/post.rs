@@ -48,7 +48,8 @@ pub(super) async fn post(
 }
 
 async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) -> Result<(), String> {
-    let addresses = resolve_hook_host(&target.host, target.port, allow_private).await?;
+    let addresses = resolve_hook_host(&target.host, target.port, allow_private);
+    let addresses = addresses.await.map_err(|error| error.message)?;
     let stream = TcpStream::connect(&*addresses)
         .await
         .map_err(|error| format!("cannot connect to {}: {error}", target.authority))?;

@@ -10,12 +10,12 @@ use utoipa_axum::routes;
 
 use super::runs::row_of;
 use crate::access::MayRead;
-use crate::app::App;
 use crate::extract::{Json, RestPath, RunPath};
 use crate::files::{self, Part};
 use crate::problem::Answer;
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(get))
 }
 
@@ -44,7 +44,7 @@ struct Artifact {
     params(("run" = String, Path, description = "The run's id")),
     responses((status = 200, body = Artifacts), (status = 404, description = "Problem: there is no such run"))
 )]
-async fn list(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Artifacts>> {
+async fn list(_: MayRead, State(app): State<ServerState>, RunPath(run): RunPath) -> Answer<Json<Artifacts>> {
     row_of(&app, run).await?;
     app.blocking(move |app| {
         let folder = app.files().run(run).join("files");
@@ -84,7 +84,7 @@ async fn list(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answ
 )]
 async fn get(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     RestPath(path): RestPath,
     headers: HeaderMap,

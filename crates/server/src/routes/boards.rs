@@ -4,20 +4,20 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use sprag_app::BoardRow;
 use sprag_app::boards::{
     self, BoardSpec, BoardView, NoteSpec, NoteView, Report, TaskAdded, TaskSpec, TaskView,
 };
-use sprag_store::BoardRow;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun, MayWork};
-use crate::app::App;
 use crate::extract::{BoardPath, Json, OptionalJson, Query, TaskPath};
 use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(show))
@@ -71,7 +71,7 @@ struct Notes {
 }
 
 /// Returns the board that a path names.
-async fn known(app: &App, name: String) -> Answer<BoardRow> {
+async fn known(app: &ServerState, name: String) -> Answer<BoardRow> {
     app.blocking(move |app| Ok(boards::known(app.core(), &name)?)).await
 }
 
@@ -97,7 +97,11 @@ struct WhichBoards {
 
 /// List boards
 #[utoipa::path(get, path = "/v1/boards", tag = "boards", params(WhichBoards), responses((status = 200, body = Boards)))]
-async fn list(_: MayRead, State(app): State<App>, Query(which): Query<WhichBoards>) -> Answer<Json<Boards>> {
+async fn list(
+    _: MayRead,
+    State(app): State<ServerState>,
+    Query(which): Query<WhichBoards>,
+) -> Answer<Json<Boards>> {
     let limit = limit(which.limit)?;
     let boards = app.blocking(move |app| Ok(boards::list(app.core(), which.all, limit)?)).await?;
     Ok(Json(Boards { boards }))
@@ -112,7 +116,7 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<WhichBoard
         (status = 422, description = "Problem: the name or another field is not valid"),
     )
 )]
-async fn create(_: MayRun, State(app): State<App>, Json(spec): Json<BoardSpec>) -> Answer<Response> {
+async fn create(_: MayRun, State(app): State<ServerState>, Json(spec): Json<BoardSpec>) -> Answer<Response> {
     let made = boards::create(app.core(), &spec).await?;
     Ok((StatusCode::CREATED, Json(made)).into_response())
 }
@@ -123,7 +127,11 @@ async fn create(_: MayRun, State(app): State<App>, Json(spec): Json<BoardSpec>) 
     params(("board" = String, Path, description = "The board's name, or its run's id")),
     responses((status = 200, body = BoardView), (status = 404, description = "Problem: there is no such board"))
 )]
-async fn show(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) -> Answer<Json<BoardView>> {
+async fn show(
+    _: MayRead,
+    State(app): State<ServerState>,
+    BoardPath(name): BoardPath,
+) -> Answer<Json<BoardView>> {
     app.blocking(move |app| Ok(Json(boards::view(app.core(), &boards::known(app.core(), &name)?)?))).await
 }
 
@@ -145,7 +153,7 @@ struct Plan {
 )]
 async fn set_plan(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     Json(wanted): Json<Plan>,
 ) -> Answer<Json<BoardView>> {
@@ -175,7 +183,7 @@ struct Close {
 )]
 async fn close(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     OptionalJson(how): OptionalJson<Close>,
 ) -> Answer<Json<BoardView>> {
@@ -189,7 +197,11 @@ async fn close(
     params(("board" = String, Path, description = "The board's name, or its run's id")),
     responses((status = 200, body = Report), (status = 404, description = "Problem: there is no such board"))
 )]
-async fn report(_: MayRead, State(app): State<App>, BoardPath(name): BoardPath) -> Answer<Json<Report>> {
+async fn report(
+    _: MayRead,
+    State(app): State<ServerState>,
+    BoardPath(name): BoardPath,
+) -> Answer<Json<Report>> {
     app.blocking(move |app| Ok(Json(boards::report(app.core(), &boards::known(app.core(), &name)?)?))).await
 }
 
@@ -216,7 +228,7 @@ struct WhichTasks {
 )]
 async fn tasks(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     Query(which): Query<WhichTasks>,
 ) -> Answer<Json<Tasks>> {
@@ -243,7 +255,7 @@ async fn tasks(
 )]
 async fn add(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     Json(new): Json<NewTasks>,
 ) -> Answer<Json<Added>> {
@@ -260,7 +272,7 @@ async fn add(
 )]
 async fn task(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     TaskPath(task): TaskPath,
 ) -> Answer<Json<TaskView>> {
@@ -284,7 +296,7 @@ async fn task(
 )]
 async fn cancel(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     TaskPath(task): TaskPath,
 ) -> Answer<Json<TaskView>> {
@@ -305,7 +317,7 @@ async fn cancel(
 )]
 async fn retry(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     TaskPath(task): TaskPath,
 ) -> Answer<Json<TaskView>> {
@@ -336,7 +348,7 @@ struct WhichNotes {
 )]
 async fn notes(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     Query(which): Query<WhichNotes>,
 ) -> Answer<Json<Notes>> {
@@ -361,7 +373,7 @@ async fn notes(
 )]
 async fn note(
     _: MayWork,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     BoardPath(name): BoardPath,
     Json(note): Json<NoteSpec>,
 ) -> Answer<Response> {

@@ -10,11 +10,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun};
-use crate::app::App;
 use crate::extract::{IdPath, Json, Query};
 use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(show)).routes(routes!(cleanup))
 }
 
@@ -42,7 +42,11 @@ struct Environments {
     get, path = "/v1/environments", tag = "environments", params(Which),
     responses((status = 200, body = Environments))
 )]
-async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Environments>> {
+async fn list(
+    _: MayRead,
+    State(app): State<ServerState>,
+    Query(which): Query<Which>,
+) -> Answer<Json<Environments>> {
     let run = which.run.as_deref().map(str::parse::<sprag_app::RunId>).transpose();
     let run = run.map_err(|error| Problem::malformed(format!("run: {error}")))?;
     app.blocking(move |app| {
@@ -55,12 +59,12 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
     .await
 }
 
-fn view(app: &App, row: &EnvironmentRow) -> EnvironmentView {
+fn view(app: &ServerState, row: &EnvironmentRow) -> EnvironmentView {
     let keeper = Keeper::new(app.core(), app.id());
     EnvironmentView::of(row, keeper.why_there(row))
 }
 
-fn load(app: &App, id: i64) -> Answer<EnvironmentView> {
+fn load(app: &ServerState, id: i64) -> Answer<EnvironmentView> {
     let row = app.core().environment(id)?;
     let row = row.ok_or_else(|| {
         Problem::not_found(format!("there is no environment {id}")).next("list them: GET /v1/environments")
@@ -74,7 +78,7 @@ fn load(app: &App, id: i64) -> Answer<EnvironmentView> {
     params(("id" = String, Path, description = "The environment's number")),
     responses((status = 200, body = EnvironmentView), (status = 404, description = "Problem: there is no such environment"))
 )]
-async fn show(_: MayRead, State(app): State<App>, id: IdPath) -> Answer<Json<EnvironmentView>> {
+async fn show(_: MayRead, State(app): State<ServerState>, id: IdPath) -> Answer<Json<EnvironmentView>> {
     let id = id.number()?;
     app.blocking(move |app| load(app, id).map(Json)).await
 }
@@ -89,7 +93,7 @@ async fn show(_: MayRead, State(app): State<App>, id: IdPath) -> Answer<Json<Env
 )]
 async fn cleanup(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     id: IdPath,
 ) -> Answer<(StatusCode, Json<EnvironmentView>)> {
     let id = id.number()?;

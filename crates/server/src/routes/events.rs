@@ -17,13 +17,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::MayRead;
-use crate::app::App;
 use crate::extract::{Json, Query};
 use crate::feed::{Batch, Told};
 use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 use crate::stream::{self, Source};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(events)).routes(routes!(journal))
 }
 
@@ -77,7 +77,7 @@ impl EventFilter {
 )]
 async fn events(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     headers: HeaderMap,
     Query(which): Query<Which>,
 ) -> Answer<Response> {
@@ -89,7 +89,7 @@ async fn events(
     };
     let words = which.event.iter().flat_map(|text| text.split(',')).filter(|word| !word.is_empty());
     let wanted = EventFilter { run, entity: which.entity, events: words.map(str::to_owned).collect() };
-    let after = stream::position(&headers, which.after).map_err(Problem::malformed)?;
+    let after = stream::position(&headers, which.after)?;
     // Subscribed before the journal is read, so that no entry is missed in between.
     let live = app.feed().subscribe();
     let after = match after {
@@ -104,7 +104,7 @@ fn parse_run(text: &str) -> Answer<RunId> {
     text.parse().map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))
 }
 
-async fn board_run(app: &App, name: String) -> Answer<RunId> {
+async fn board_run(app: &ServerState, name: String) -> Answer<RunId> {
     let wanted = name.clone();
     let run = app.blocking(move |app| Ok(app.core().board_run(&wanted)?)).await?;
     run.ok_or_else(|| Problem::not_found(format!("there is no board {name:?}")))
@@ -112,7 +112,7 @@ async fn board_run(app: &App, name: String) -> Answer<RunId> {
 
 /// A reader that follows the journal.
 struct Reader {
-    app: App,
+    app: ServerState,
     wanted: EventFilter,
     /// The number up to which every entry was sent, or was not wanted.
     after: u64,
@@ -221,13 +221,18 @@ struct Journal {
 #[utoipa::path(
     get, path = "/v1/journal", tag = "events", params(Part), responses((status = 200, body = Journal))
 )]
-async fn journal(_: MayRead, State(app): State<App>, Query(part): Query<Part>) -> Answer<Json<Journal>> {
+async fn journal(
+    _: MayRead,
+    State(app): State<ServerState>,
+    Query(part): Query<Part>,
+) -> Answer<Json<Journal>> {
     let limit = part.limit.unwrap_or(200);
     if !(1..=MOST).contains(&limit) {
         return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
     }
     let run = part.run.as_deref().map(parse_run).transpose()?;
-    let after = sprag_app::check_seq(part.after.unwrap_or(0)).map_err(Problem::malformed)?;
+    let after = sprag_app::check_seq(part.after.unwrap_or(0));
+    let after = after.map_err(|error| Problem::malformed(error.message))?;
     app.blocking(move |app| {
         let (found, _) = app.core().journal(after, run, limit)?;
         let mut names = Names::new(app.core());

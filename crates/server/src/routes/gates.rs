@@ -10,11 +10,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun};
-use crate::app::App;
 use crate::extract::{IdPath, Json, Query, RunPath};
 use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(show))
@@ -49,7 +49,7 @@ struct Gates {
 
 /// List the questions, points in time and signals that runs wait for
 #[utoipa::path(get, path = "/v1/gates", tag = "gates", params(Which), responses((status = 200, body = Gates)))]
-async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Gates>> {
+async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Which>) -> Answer<Json<Gates>> {
     let run = which.run.as_deref().map(str::parse).transpose();
     let run: Option<sprag_app::RunId> =
         run.map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))?;
@@ -76,12 +76,12 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
     .await
 }
 
-fn view(app: &App, gate: &GateRow) -> Answer<GateView> {
+fn view(app: &ServerState, gate: &GateRow) -> Answer<GateView> {
     let known = RunWithPlan::load(app.core(), gate.run)?;
     Ok(GateView::of(gate, &known.name_of(app.core(), gate.step), app.core().now()))
 }
 
-fn load(app: &App, id: i64) -> Answer<GateRow> {
+fn load(app: &ServerState, id: i64) -> Answer<GateRow> {
     let row = app.core().gate(id)?;
     row.ok_or_else(|| Problem::not_found(format!("there is no gate {id}")).next("list them: GET /v1/gates"))
 }
@@ -92,7 +92,7 @@ fn load(app: &App, id: i64) -> Answer<GateRow> {
     params(("id" = String, Path, description = "The gate's number")),
     responses((status = 200, body = GateView), (status = 404, description = "Problem: there is no such gate"))
 )]
-async fn show(_: MayRead, State(app): State<App>, id: IdPath) -> Answer<Json<GateView>> {
+async fn show(_: MayRead, State(app): State<ServerState>, id: IdPath) -> Answer<Json<GateView>> {
     let id = id.number()?;
     app.blocking(move |app| Ok(Json(view(app, &load(app, id)?)?))).await
 }
@@ -123,7 +123,7 @@ struct GateAnswer {
 )]
 async fn answer(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     id: IdPath,
     Json(given): Json<GateAnswer>,
 ) -> Answer<Json<GateView>> {
@@ -170,7 +170,7 @@ struct Sent {
 )]
 async fn signal(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     Json(new): Json<NewSignal>,
 ) -> Answer<Json<Sent>> {

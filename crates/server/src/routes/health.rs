@@ -9,12 +9,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::MayRead;
-use crate::app::App;
 use crate::extract::Json;
 use crate::metrics::Present;
 use crate::problem::{Answer, Problem, internal};
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(healthz)).routes(routes!(readyz)).routes(routes!(metrics))
 }
 
@@ -44,7 +44,7 @@ async fn healthz() -> Json<Health> {
     get, path = "/readyz", tag = "server",
     responses((status = 200, body = Health), (status = 503, description = "Problem: the server is not ready"))
 )]
-async fn readyz(State(app): State<App>) -> Answer<Json<Health>> {
+async fn readyz(State(app): State<ServerState>) -> Answer<Json<Health>> {
     // Asked first, because it tells why the worker has ended, if the store is the reason.
     app.blocking(|app| Ok(app.core().last_seq()?)).await?;
     if !app.is_alive() {
@@ -61,7 +61,7 @@ async fn readyz(State(app): State<App>) -> Answer<Json<Health>> {
     get, path = "/metrics", tag = "server",
     responses((status = 200, body = String, content_type = "application/openmetrics-text"))
 )]
-async fn metrics(_: MayRead, State(app): State<App>) -> Answer<impl IntoResponse> {
+async fn metrics(_: MayRead, State(app): State<ServerState>) -> Answer<impl IntoResponse> {
     let present = app.blocking(|app| {
         let core = app.core();
         let hooks_parked = core.hooks()?.iter().filter(|hook| hook.parked.is_some()).count();

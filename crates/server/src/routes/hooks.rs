@@ -9,11 +9,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::MayAdmin;
-use crate::app::App;
 use crate::extract::{IdPath, Json};
 use crate::problem::Answer;
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, remove)).routes(routes!(retry))
 }
 
@@ -26,7 +26,7 @@ struct Hooks {
 
 /// List hooks, without their secrets
 #[utoipa::path(get, path = "/v1/hooks", tag = "hooks", responses((status = 200, body = Hooks)))]
-async fn list(_: MayAdmin, State(app): State<App>) -> Answer<Json<Hooks>> {
+async fn list(_: MayAdmin, State(app): State<ServerState>) -> Answer<Json<Hooks>> {
     let hooks = app.blocking(|app| Ok(app.core().hooks()?)).await?;
     Ok(Json(Hooks { hooks: hooks.iter().map(HookView::of).collect() }))
 }
@@ -56,14 +56,14 @@ struct MadeHook {
 )]
 async fn create(
     _: MayAdmin,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     Json(new): Json<NewHook>,
 ) -> Answer<(StatusCode, Json<MadeHook>)> {
     let (row, secret) = app.core().add_hook(new, app.options().private_hooks).await?;
     Ok((StatusCode::CREATED, Json(MadeHook { view: HookView::of(&row), secret })))
 }
 
-async fn load(app: &App, id: &IdPath) -> Answer<Json<HookView>> {
+async fn load(app: &ServerState, id: &IdPath) -> Answer<Json<HookView>> {
     let number = id.number()?;
     app.blocking(move |app| Ok(Json(HookView::of(&app.core().hook(number)?)))).await
 }
@@ -74,7 +74,7 @@ async fn load(app: &App, id: &IdPath) -> Answer<Json<HookView>> {
     params(("id" = String, Path, description = "The hook's number")),
     responses((status = 200, body = HookView), (status = 404, description = "Problem: there is no such hook"))
 )]
-async fn show(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<HookView>> {
+async fn show(_: MayAdmin, State(app): State<ServerState>, id: IdPath) -> Answer<Json<HookView>> {
     load(&app, &id).await
 }
 
@@ -84,7 +84,7 @@ async fn show(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<Ho
     params(("id" = String, Path, description = "The hook's number")),
     responses((status = 204, description = "Removed"), (status = 404, description = "Problem: there is no such hook"))
 )]
-async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<StatusCode> {
+async fn remove(_: MayAdmin, State(app): State<ServerState>, id: IdPath) -> Answer<StatusCode> {
     app.core().remove_hook(id.number()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -95,7 +95,7 @@ async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Statu
     params(("id" = String, Path, description = "The hook's number")),
     responses((status = 200, body = HookView), (status = 404, description = "Problem: there is no such hook"))
 )]
-async fn retry(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<Json<HookView>> {
+async fn retry(_: MayAdmin, State(app): State<ServerState>, id: IdPath) -> Answer<Json<HookView>> {
     app.core().retry_hook(id.number()?).await?;
     load(&app, &id).await
 }

@@ -18,13 +18,13 @@ use utoipa_axum::routes;
 
 use super::steps::find;
 use crate::access::MayRead;
-use crate::app::App;
 use crate::extract::{Query, RunPath, StepPath};
 use crate::files::{self, Part};
 use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 use crate::stream::{self, Source};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(log))
 }
 
@@ -72,7 +72,7 @@ struct Which {
 )]
 async fn log(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     StepPath(step): StepPath,
     headers: HeaderMap,
@@ -89,7 +89,7 @@ async fn log(
         })
         .await?;
     if which.follow {
-        let from = stream::position(&headers, which.offset).map_err(Problem::malformed)?.unwrap_or(0);
+        let from = stream::position(&headers, which.offset)?.unwrap_or(0);
         let wake = app.core().subscribe_here(vec![Topic::Run(run)]);
         let tail = Tail { app: app.clone(), execution, path, offset: from, wake, over: false };
         return Ok(stream::respond(&app, tail));
@@ -126,7 +126,7 @@ fn open_log(path: &Path) -> Answer<File> {
 
 /// A reader that follows a log.
 struct Tail {
-    app: App,
+    app: ServerState,
     execution: ExecutionId,
     path: PathBuf,
     offset: u64,

@@ -26,13 +26,11 @@ use serde_json::{Map, Value};
 use utoipa::openapi::{OpenApi, RefOr, Response};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::app::App;
 use crate::problem::Problem;
-
-pub(crate) use work::Waiting;
+use crate::state::ServerState;
 
 /// Returns all routes, with their description.
-pub(crate) fn all() -> OpenApiRouter<App> {
+pub(crate) fn all() -> OpenApiRouter<ServerState> {
     let described = utoipa::openapi::OpenApiBuilder::new()
         .info(
             utoipa::openapi::InfoBuilder::new()
@@ -144,11 +142,10 @@ fn say_bytes_are_bytes(described: &mut Value) {
     match described {
         Value::Object(fields) => {
             for (name, value) in fields {
-                match name == "application/octet-stream" {
-                    true => {
-                        *value = serde_json::json!({ "schema": { "type": "string", "format": "binary" } })
-                    }
-                    false => say_bytes_are_bytes(value),
+                if name == "application/octet-stream" {
+                    *value = serde_json::json!({ "schema": { "type": "string", "format": "binary" } })
+                } else {
+                    say_bytes_are_bytes(value)
                 }
             }
         }
@@ -164,7 +161,7 @@ fn problem_content() -> utoipa::openapi::Content {
 }
 
 /// Returns the finished router. Unknown paths are answered with a problem too.
-pub(crate) fn finish(router: Router<App>, api: &OpenApi, app: App) -> Router {
+pub(crate) fn finish(router: Router<ServerState>, api: &OpenApi, app: ServerState) -> Router {
     let described = describe(api.clone()).to_string();
     router
         .merge(crate::agents::router(&app))
@@ -183,7 +180,7 @@ async fn not_there(uri: Uri) -> Problem {
         .next("see /openapi.json for the endpoints")
 }
 
-async fn wrong_method(State(_): State<App>, method: Method, uri: Uri) -> Problem {
+async fn wrong_method(State(_): State<ServerState>, method: Method, uri: Uri) -> Problem {
     let message = format!("{} does not support {method}", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
         .next("see /openapi.json for the endpoints")

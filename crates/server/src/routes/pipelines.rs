@@ -9,12 +9,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun};
-use crate::app::App;
 use crate::extract::Json;
 use crate::pipelines::{self, name_of};
 use crate::problem::Answer;
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(validate)).routes(routes!(lifecycles))
 }
 
@@ -40,7 +40,7 @@ struct PipelineView {
 
 /// List the project's pipelines
 #[utoipa::path(get, path = "/v1/pipelines", tag = "pipelines", responses((status = 200, body = Pipelines)))]
-async fn list(_: MayRead, State(app): State<App>) -> Answer<Json<Pipelines>> {
+async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Pipelines>> {
     app.blocking(|app| {
         let Some(project) = &app.options().project else {
             return Ok(Json(Pipelines { pipelines: Vec::new() }));
@@ -88,7 +88,11 @@ struct Checked {
         (status = 422, description = "Problem: the mistakes in the pipeline, with line and column"),
     )
 )]
-async fn validate(_: MayRun, State(app): State<App>, Json(draft): Json<Draft>) -> Answer<Json<Checked>> {
+async fn validate(
+    _: MayRun,
+    State(app): State<ServerState>,
+    Json(draft): Json<Draft>,
+) -> Answer<Json<Checked>> {
     app.blocking(move |_| {
         let loaded = pipelines::inline(&draft.yaml)?;
         Ok(Json(Checked {

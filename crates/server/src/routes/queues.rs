@@ -9,11 +9,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun};
-use crate::app::App;
 use crate::extract::{Json, QueuePath};
 use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(hold))
@@ -31,16 +31,16 @@ struct Queues {
 
 /// List queues
 #[utoipa::path(get, path = "/v1/queues", tag = "queues", responses((status = 200, body = Queues)))]
-async fn list(_: MayRead, State(app): State<App>) -> Answer<Json<Queues>> {
+async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Queues>> {
     Ok(Json(Queues { queues: all(&app).await? }))
 }
 
-async fn all(app: &App) -> Answer<Vec<QueueView>> {
+async fn all(app: &ServerState) -> Answer<Vec<QueueView>> {
     app.blocking(|app| Ok(app.core().queues()?)).await
 }
 
 async fn change(
-    app: &App,
+    app: &ServerState,
     name: String,
     change: impl Fn(&mut QueueRow) + Send + 'static,
 ) -> Answer<Json<QueueView>> {
@@ -55,7 +55,11 @@ async fn change(
     params(("queue" = String, Path, description = "The queue's name")),
     responses((status = 200, body = QueueView), (status = 422, description = "Problem: the name is not valid"))
 )]
-async fn hold(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) -> Answer<Json<QueueView>> {
+async fn hold(
+    _: MayRun,
+    State(app): State<ServerState>,
+    QueuePath(queue): QueuePath,
+) -> Answer<Json<QueueView>> {
     change(&app, queue, |queue| queue.held = true).await
 }
 
@@ -65,7 +69,11 @@ async fn hold(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) ->
     params(("queue" = String, Path, description = "The queue's name")),
     responses((status = 200, body = QueueView), (status = 422, description = "Problem: the name is not valid"))
 )]
-async fn release(_: MayRun, State(app): State<App>, QueuePath(queue): QueuePath) -> Answer<Json<QueueView>> {
+async fn release(
+    _: MayRun,
+    State(app): State<ServerState>,
+    QueuePath(queue): QueuePath,
+) -> Answer<Json<QueueView>> {
     change(&app, queue, |queue| queue.held = false).await
 }
 
@@ -86,7 +94,7 @@ struct QueueLimit {
 )]
 async fn limit(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     QueuePath(queue): QueuePath,
     Json(wanted): Json<QueueLimit>,
 ) -> Answer<Json<QueueView>> {
@@ -105,7 +113,7 @@ struct Workers {
 
 /// List workers
 #[utoipa::path(get, path = "/v1/workers", tag = "workers", responses((status = 200, body = Workers)))]
-async fn workers(_: MayRead, State(app): State<App>) -> Answer<Json<Workers>> {
+async fn workers(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Workers>> {
     let found = app.blocking(|app| Ok(app.core().workers()?)).await?;
     let now = app.core().now();
     Ok(Json(Workers { workers: found.iter().map(|worker| WorkerView::of(worker, now)).collect() }))

@@ -9,19 +9,19 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_app::view::{RunDetail, RunView, StartedView};
-use sprag_app::{Cancelled, Row, RunFilter, RunId, RunRow, RunWithPlan, Started};
+use sprag_app::{Cancelled, Row, RunFilter, RunId, RunLabels, RunRow, RunWithPlan, Started};
 use sprag_lifecycle::{RunStatus, Word};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun};
-use crate::app::App;
 use crate::extract::{IfMatch, Json, OptionalJson, Query, RunPath};
 use crate::pipelines;
 use crate::problem::{Answer, Problem, internal};
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(show))
@@ -56,6 +56,11 @@ struct NewRun {
     priority: i32,
     /// The folder in which its commands run; the project's folder if it is left out.
     dir: Option<String>,
+    /// A name for the run, of 1 to 128 characters, to find it again.
+    name: Option<String>,
+    /// Labels of the run, at most 32. Keys and values have 1 to 64 characters.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
 }
 
 /// Runs, newest first.
@@ -76,6 +81,8 @@ struct Which {
     status: Option<String>,
     /// Only runs of this pipeline.
     pipeline: Option<String>,
+    /// Only runs with this label, as KEY=VALUE; several are separated by commas.
+    label: Option<String>,
     /// Only runs older than this one: `next_cursor` of the previous page.
     cursor: Option<String>,
     /// The page size, at most 500.
@@ -85,7 +92,7 @@ struct Which {
 
 /// List runs
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", params(Which), responses((status = 200, body = Runs)))]
-async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) -> Answer<Json<Runs>> {
+async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Which>) -> Answer<Json<Runs>> {
     let limit = which.limit.unwrap_or(50);
     if !(1..=MOST).contains(&limit) {
         return Err(Problem::malformed(format!("limit: {limit} is not between 1 and {MOST}")));
@@ -93,7 +100,9 @@ async fn list(_: MayRead, State(app): State<App>, Query(which): Query<Which>) ->
     let statuses = statuses(which.status.as_deref())?;
     let cursor = which.cursor.as_deref().map(str::parse::<RunId>).transpose();
     let cursor = cursor.map_err(|error| Problem::malformed(format!("cursor: {error}")))?;
-    let filter = RunFilter { statuses, pipeline: which.pipeline, before: cursor };
+    let labels = which.label.as_deref().into_iter().flat_map(|text| text.split(','));
+    let labels = sprag_app::parse_labels(labels)?;
+    let filter = RunFilter { statuses, pipeline: which.pipeline, labels, before: cursor };
     app.blocking(move |app| {
         let page = app.core().runs(&filter, limit)?;
         let runs = RunView::list(app.core(), &page.runs)?;
@@ -118,7 +127,7 @@ fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
 /// Start a run
 ///
 /// With an `Idempotency-Key`, a repeated request starts only one run: later requests are answered with 200 and the
-/// existing run. The same key with another pipeline, other inputs, another priority or another folder is refused.
+/// existing run. The same key with another pipeline, other inputs, another priority, folder, name or label is refused.
 ///
 /// A run with a worktree starts with committed files. If the folder has uncommitted changes and the server has its own
 /// worker, the answer says how many there are, and how the run treats them (`uncommitted`).
@@ -134,7 +143,7 @@ fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {
 )]
 async fn create(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     headers: HeaderMap,
     Json(wanted): Json<NewRun>,
 ) -> Answer<Response> {
@@ -144,6 +153,7 @@ async fn create(
         Some(dir) => absolute(dir)?,
     };
     let wanted_priority = wanted.priority;
+    let labels = RunLabels { name: wanted.name.clone(), labels: wanted.labels.clone() };
     let (plan, inputs) = app
         .blocking(move |app| {
             let loaded = match (&wanted.yaml, &wanted.pipeline) {
@@ -157,7 +167,7 @@ async fn create(
     let plan = Arc::new(plan);
     let uncommitted = app.checkouts().uncommitted(&plan, &dir).await;
     let start = app.core().new_run(plan, &inputs).in_folder(dir);
-    let start = start.priority(wanted_priority).idempotency_key(key.as_deref());
+    let start = start.priority(wanted_priority).idempotency_key(key.as_deref()).labelled(labels);
     let Started { run, is_new } = app.core().start_run(start).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let uncommitted = uncommitted.filter(|_| is_new);
@@ -178,13 +188,13 @@ fn key_of(headers: &HeaderMap) -> Answer<Option<Arc<str>>> {
 
 fn absolute(dir: &str) -> Answer<std::path::PathBuf> {
     let path = std::path::PathBuf::from(dir);
-    match path.is_absolute() && !dir.contains('\0') {
-        true => Ok(path),
-        false => Err(Problem::invalid(format!("dir: {dir:?} is not an absolute path"))),
+    if path.is_absolute() && !dir.contains('\0') {
+        return Ok(path);
     }
+    Err(Problem::invalid(format!("dir: {dir:?} is not an absolute path")))
 }
 
-pub(super) async fn row_of(app: &App, run: RunId) -> Answer<RunRow> {
+pub(super) async fn row_of(app: &ServerState, run: RunId) -> Answer<RunRow> {
     let row = app.blocking(move |app| Ok(app.core().run(run)?)).await?;
     row.ok_or_else(|| {
         Problem::not_found(format!("there is no run {run}")).next("list the runs: GET /v1/runs")
@@ -192,7 +202,7 @@ pub(super) async fn row_of(app: &App, run: RunId) -> Answer<RunRow> {
 }
 
 /// Returns a run and its plan.
-pub(super) async fn known(app: &App, run: RunId) -> Answer<RunWithPlan> {
+pub(super) async fn known(app: &ServerState, run: RunId) -> Answer<RunWithPlan> {
     app.blocking(move |app| Ok(RunWithPlan::load(app.core(), run)?)).await
 }
 
@@ -203,11 +213,11 @@ pub(super) async fn known(app: &App, run: RunId) -> Answer<RunWithPlan> {
     get, path = "/v1/runs/{run}", tag = "runs", params(("run" = String, Path, description = "The run's id")),
     responses((status = 200, body = RunDetail), (status = 404, description = "Problem: there is no such run"))
 )]
-async fn show(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Response> {
+async fn show(_: MayRead, State(app): State<ServerState>, RunPath(run): RunPath) -> Answer<Response> {
     detail(&app, run).await
 }
 
-async fn detail(app: &App, run: RunId) -> Answer<Response> {
+async fn detail(app: &ServerState, run: RunId) -> Answer<Response> {
     let told = app
         .blocking(move |app| {
             let known = RunWithPlan::load(app.core(), run)?;
@@ -237,7 +247,12 @@ async fn detail(app: &App, run: RunId) -> Answer<Response> {
         (status = 412, description = "Problem: the run has changed since"),
     )
 )]
-async fn cancel(_: MayRun, State(app): State<App>, RunPath(run): RunPath, seen: IfMatch) -> Answer<Response> {
+async fn cancel(
+    _: MayRun,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+    seen: IfMatch,
+) -> Answer<Response> {
     if let Cancelled::Changed { version } = app.core().cancel_run(run, seen.0).await? {
         seen.check(version)?;
     }
@@ -265,7 +280,7 @@ struct RetryFrom {
 )]
 async fn retry(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     OptionalJson(from): OptionalJson<RetryFrom>,
 ) -> Answer<Response> {
@@ -288,7 +303,7 @@ async fn retry(
         (status = 409, description = "Problem: the run is completed, or a worker has it"),
     )
 )]
-async fn resume(_: MayRun, State(app): State<App>, RunPath(run): RunPath) -> Answer<Response> {
+async fn resume(_: MayRun, State(app): State<ServerState>, RunPath(run): RunPath) -> Answer<Response> {
     let known = known(&app, run).await?;
     if !known.run.status().is_terminal() {
         sprag_app::abandon_dead_owners(app.core(), &known.run).await?;
@@ -318,7 +333,7 @@ struct RewindTo {
 )]
 async fn rewind(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     Json(wanted): Json<RewindTo>,
 ) -> Answer<Response> {
@@ -349,7 +364,7 @@ struct ForkAfter {
 )]
 async fn fork(
     _: MayRun,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     Json(wanted): Json<ForkAfter>,
 ) -> Answer<Response> {

@@ -1,6 +1,7 @@
 //! Steps and executions of a run, and the reason why it waits.
 
 use axum::extract::State;
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sprag_app::view::{ExecutionView, StepView};
 use sprag_app::{Explained, RunWithPlan};
@@ -9,11 +10,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::MayRead;
-use crate::app::App;
 use crate::extract::{Json, Query, RunPath, StepPath};
 use crate::problem::{Answer, Problem};
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(steps))
         .routes(routes!(step))
@@ -34,7 +35,7 @@ struct Steps {
     params(("run" = String, Path, description = "The run's id")),
     responses((status = 200, body = Steps), (status = 404, description = "Problem: there is no such run"))
 )]
-async fn steps(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Steps>> {
+async fn steps(_: MayRead, State(app): State<ServerState>, RunPath(run): RunPath) -> Answer<Json<Steps>> {
     app.blocking(move |app| {
         let known = RunWithPlan::load(app.core(), run)?;
         let rows = app.core().steps(run)?;
@@ -64,7 +65,7 @@ struct StepDetail {
 )]
 async fn step(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     StepPath(step): StepPath,
 ) -> Answer<Json<StepDetail>> {
@@ -85,12 +86,10 @@ async fn step(
 }
 
 /// Returns the step that a path names. A step in a path that does not exist is answered with not found.
-pub(super) fn find(app: &App, known: &RunWithPlan, step: &str) -> Answer<sprag_lifecycle::StepNo> {
-    known.find_step(step, Some(app.core())).map_err(|error| {
-        let mut problem = Problem::not_found(error.message);
-        problem.next = error.next;
-        problem
-    })
+pub(super) fn find(app: &ServerState, known: &RunWithPlan, step: &str) -> Answer<sprag_lifecycle::StepNo> {
+    known
+        .find_step(step, Some(app.core()))
+        .map_err(|error| Problem::from(error).with_status(StatusCode::NOT_FOUND).called("not_found"))
 }
 
 /// Which executions to list.
@@ -117,7 +116,7 @@ struct Executions {
 )]
 async fn executions(
     _: MayRead,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     RunPath(run): RunPath,
     Query(which): Query<Which>,
 ) -> Answer<Json<Executions>> {
@@ -142,7 +141,11 @@ async fn executions(
     params(("run" = String, Path, description = "The run's id")),
     responses((status = 200, body = Explained), (status = 404, description = "Problem: there is no such run"))
 )]
-async fn explain(_: MayRead, State(app): State<App>, RunPath(run): RunPath) -> Answer<Json<Explained>> {
+async fn explain(
+    _: MayRead,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+) -> Answer<Json<Explained>> {
     app.blocking(move |app| {
         let known = RunWithPlan::load(app.core(), run)?;
         Ok(Json(sprag_app::explain(app.core(), &known)?))

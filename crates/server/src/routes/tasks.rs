@@ -10,11 +10,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::MayWork;
-use crate::app::App;
 use crate::extract::{Json, OptionalJson, TokenPath};
 use crate::problem::Answer;
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(claim))
         .routes(routes!(start))
@@ -50,14 +50,14 @@ struct Claimable {
 )]
 async fn claim(
     MayWork(caller): MayWork,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     Json(claim): Json<ClaimSpec>,
 ) -> Answer<Json<Claimable>> {
     let scope = caller.agent_scope();
     let wanted = app.blocking(move |app| Ok(claim.wanted(app.core(), LONGEST_WAIT, scope)?)).await?;
     let mut stopping = app.stopping();
     let claimed = tokio::select! {
-        claimed = boards::claim_for_caller(app.core(), wanted) => claimed?,
+        claimed = boards::claim(app.core(), &wanted) => claimed?,
         // The server is stopping: the claimer should ask again, so that it reaches the server that runs then.
         _ = stopping.wait_for(|stop| *stop) => Err(Nothing { why: "stopping".into(), retry_after_s: 1 }),
     };
@@ -89,7 +89,7 @@ struct Keep {
 )]
 async fn start(
     _: MayWork,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     TokenPath(token): TokenPath,
     OptionalJson(keep): OptionalJson<Keep>,
 ) -> Answer<Json<Claimed>> {
@@ -109,7 +109,7 @@ async fn start(
 )]
 async fn heartbeat(
     _: MayWork,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     TokenPath(token): TokenPath,
     OptionalJson(keep): OptionalJson<Keep>,
 ) -> Answer<Json<Held>> {
@@ -138,7 +138,7 @@ struct Reported {
 )]
 async fn done(
     _: MayWork,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     TokenPath(token): TokenPath,
     OptionalJson(report): OptionalJson<Done>,
 ) -> Answer<Json<Reported>> {
@@ -170,7 +170,7 @@ struct Failed {
 )]
 async fn fail(
     _: MayWork,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     TokenPath(token): TokenPath,
     Json(failed): Json<Failed>,
 ) -> Answer<Json<Reported>> {
@@ -188,7 +188,11 @@ async fn fail(
         (status = 409, description = "Problem: the caller no longer holds the task"),
     )
 )]
-async fn release(_: MayWork, State(app): State<App>, TokenPath(token): TokenPath) -> Answer<Json<Reported>> {
+async fn release(
+    _: MayWork,
+    State(app): State<ServerState>,
+    TokenPath(token): TokenPath,
+) -> Answer<Json<Reported>> {
     boards::release(app.core(), &token).await?;
     Ok(Json(Reported { token, outcome: "released" }))
 }

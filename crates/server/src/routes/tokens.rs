@@ -11,11 +11,11 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::MayAdmin;
-use crate::app::App;
 use crate::extract::{IdPath, Json};
 use crate::problem::Answer;
+use crate::state::ServerState;
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
+pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(remove))
 }
 
@@ -28,7 +28,7 @@ struct Tokens {
 
 /// List tokens, without their secrets
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", responses((status = 200, body = Tokens)))]
-async fn list(_: MayAdmin, State(app): State<App>) -> Answer<Json<Tokens>> {
+async fn list(_: MayAdmin, State(app): State<ServerState>) -> Answer<Json<Tokens>> {
     let tokens = app.blocking(|app| Ok(app.core().tokens()?)).await?;
     Ok(Json(Tokens { tokens: tokens.iter().map(TokenView::of).collect() }))
 }
@@ -69,7 +69,7 @@ struct MadeToken {
 )]
 async fn create(
     _: MayAdmin,
-    State(app): State<App>,
+    State(app): State<ServerState>,
     Json(new): Json<NewToken>,
 ) -> Answer<(StatusCode, Json<MadeToken>)> {
     let expires_in = new.expires_in_s.map(|seconds| Duration::from_secs(seconds.into()));
@@ -83,7 +83,7 @@ async fn create(
     params(("id" = String, Path, description = "The token's number")),
     responses((status = 204, description = "Removed"), (status = 404, description = "Problem: there is no such token"))
 )]
-async fn remove(_: MayAdmin, State(app): State<App>, id: IdPath) -> Answer<StatusCode> {
+async fn remove(_: MayAdmin, State(app): State<ServerState>, id: IdPath) -> Answer<StatusCode> {
     app.core().remove_token(id.number()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

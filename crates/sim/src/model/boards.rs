@@ -100,7 +100,7 @@ impl BoardState {
                 Some(answer)
             }
             // A leader may send a request that has become pointless.
-            Err(sprag_store::Error::Refused(why)) if !why.contains("the walk and the tables") => {
+            Err(sprag_store::Error::Refused { .. } | sprag_store::Error::Invalid { .. }) => {
                 self.tables = before;
                 None
             }

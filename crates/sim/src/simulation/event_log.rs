@@ -91,7 +91,7 @@ impl EventLog {
 }
 
 fn is_routine(operation: &str) -> bool {
-    ["Claims.claim", "Claims.claim_as", "Claims.heartbeat", "LeaseHolder.renew"].contains(&operation)
+    ["Claims.claim", "Claims.claim_once", "Claims.heartbeat", "LeaseHolder.renew"].contains(&operation)
 }
 
 /// Returns the operation's name, taken from the path of its closure.

@@ -12,10 +12,11 @@ use sprag_lifecycle::{
     reopen_item,
 };
 
-use super::{Created, NewRun, create_run};
+use super::{Created, NewRun, create_run, illegal};
 use crate::boards::{BoardRow, NoteRow};
 use crate::error::{Error, Result};
 use crate::names::is_task;
+use crate::outcome::NotApplied;
 use crate::rows::{Row, RunRow, StepRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
@@ -77,10 +78,11 @@ pub enum TaskMoved {
 /// Creates a board. Its name must not be that of an open one.
 pub fn create_board(session: &mut Session<'_>, new: &NewBoard, plan_hash: i64) -> Result<Created> {
     if session.db().board_called(&new.name)?.is_some_and(|board| board.open) {
-        return Err(Error::Refused(format!(
-            "there is an open board called {:?}: close it first, or choose another name",
-            new.name
-        )));
+        let outcome = NotApplied::Superseded { entity: "board", predicate: "name is free" };
+        return Err(Error::refused(
+            outcome,
+            format!("there is an open board called {:?}: close it first, or choose another name", new.name),
+        ));
     }
     let created = create_run(session, &new.run, plan_hash)?;
     if let Created::New(run) = created {
@@ -103,21 +105,24 @@ pub fn add_tasks(session: &mut Session<'_>, board: RunId, tasks: &[NewTask]) -> 
     let mut held = hold_open(session, board)?;
     let first = held.row()?.steps;
     if tasks.len() > MOST_AT_ONCE {
-        return Err(Error::Refused(format!(
-            "{} tasks are too many at once: at most {MOST_AT_ONCE} are allowed",
-            tasks.len()
-        )));
+        return Err(Error::invalid(
+            "tasks",
+            format!("{} tasks are too many at once: at most {MOST_AT_ONCE} are allowed", tasks.len()),
+        ));
     }
     let (numbers, keys) = number(&mut held, first, tasks)?;
     let added = numbers.iter().filter(|added| !added.existing).count();
     // The fan-out is step 0, so that the tasks start at 1.
     if first as usize - 1 + added > MOST_TASKS as usize {
-        return Err(Error::Refused(format!("a board takes at most {MOST_TASKS} tasks: create another")));
+        let outcome = NotApplied::Superseded { entity: "board", predicate: "room for more tasks" };
+        let why = format!("a board takes at most {MOST_TASKS} tasks: create another");
+        return Err(Error::refused(outcome, why));
     }
     let needs = resolve_needs(&mut held, first, tasks, &numbers, &keys)?;
     let parent = held.step_row(TASKS)?;
     let Some(list) = parent.items else {
-        return Err(Error::Refused(format!("board {board} has not started yet")));
+        let outcome = illegal("run", held.row()?.status());
+        return Err(Error::refused(outcome, format!("board {board} has not started yet")));
     };
     let mut values = Vec::new();
     let mut added = Vec::new();
@@ -158,7 +163,8 @@ fn number<'t>(
             None => None,
             Some(key) => match keys.get(&**key) {
                 Some(_) => {
-                    return Err(Error::Refused(format!("two tasks of the batch have the key {key:?}")));
+                    let why = format!("two tasks of the batch have the key {key:?}");
+                    return Err(Error::invalid("key", why));
                 }
                 None => held.session.db().task_by_key(held.id, key)?,
             },
@@ -196,7 +202,8 @@ fn resolve_needs(
                 },
             };
             let Some(no) = no else {
-                return Err(Error::Refused(format!("there is no task {need:?} to wait for on this board")));
+                let why = format!("there is no task {need:?} to wait for on this board");
+                return Err(Error::invalid("needs", why));
             };
             needs.push(no);
         }
@@ -211,7 +218,8 @@ fn resolve_needs(
         None => Ok(all),
         Some(circle) => {
             let named: Vec<String> = circle.iter().map(|at| (first + at).to_string()).collect();
-            Err(Error::Refused(format!("the tasks need each other in a cycle: {}", named.join(" → "))))
+            let why = format!("the tasks need each other in a cycle: {}", named.join(" → "));
+            Err(Error::invalid("needs", why))
         }
     }
 }
@@ -225,10 +233,10 @@ pub fn cancel_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Resul
 /// Retries a task that failed, was cancelled, or was skipped because of another.
 pub fn retry_task(session: &mut Session<'_>, board: RunId, no: StepNo) -> Result<TaskMoved> {
     let mut held = hold_task(session, board, no)?;
-    if held.row()?.status() != RunStatus::Running {
-        return Err(Error::Refused(format!(
-            "board {board} has ended: `sprag resume {board}` retries its failed tasks"
-        )));
+    let status = held.row()?.status();
+    if status != RunStatus::Running {
+        let why = format!("board {board} has ended: resume it to retry its failed tasks");
+        return Err(Error::refused(illegal("run", status), why));
     }
     moved(&mut held, no, reopen_item)
 }
@@ -304,7 +312,8 @@ pub fn add_note(
 }
 
 fn known(session: &mut Session<'_>, board: RunId) -> Result<BoardRow> {
-    session.db().board(board)?.ok_or_else(|| Error::Refused(format!("run {board} is not a board")))
+    let missing = || NotApplied::NotFound { entity: "board" };
+    session.db().board(board)?.ok_or_else(|| Error::refused(missing(), format!("run {board} is not a board")))
 }
 
 fn hold<'s, 'a>(session: &'s mut Session<'a>, board: RunId) -> Result<HeldRun<'s, 'a>> {
@@ -316,7 +325,13 @@ fn hold_open<'s, 'a>(session: &'s mut Session<'a>, board: RunId) -> Result<HeldR
     let mut held = hold(session, board)?;
     let row = held.row()?;
     if !row.open || row.status() != RunStatus::Running {
-        return Err(Error::Refused(format!("board {board} is closed: it takes no more tasks")));
+        let why = format!("board {board} is closed: it takes no more tasks");
+        let outcome = if row.status() == RunStatus::Running {
+            NotApplied::Superseded { entity: "board", predicate: "open" }
+        } else {
+            illegal("run", row.status())
+        };
+        return Err(Error::refused(outcome, why));
     }
     Ok(held)
 }
@@ -326,7 +341,8 @@ fn hold_task<'s, 'a>(session: &'s mut Session<'a>, board: RunId, no: StepNo) -> 
     let held = hold(session, board)?;
     let row = held.session.get::<StepRow>((board, no))?;
     if !row.is_some_and(|row| is_task(&held.plan(), &row)) {
-        return Err(Error::Refused(format!("board {board} has no task {no}")));
+        let outcome = NotApplied::NotFound { entity: "task" };
+        return Err(Error::refused(outcome, format!("board {board} has no task {no}")));
     }
     Ok(held)
 }

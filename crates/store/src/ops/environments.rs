@@ -7,6 +7,7 @@ use sprag_lifecycle::{
     Actor, Environment, EnvironmentEvent, EnvironmentStatus, RunId, StepNo, WorkerStatus, mutant,
 };
 
+use super::EnvironmentDetails;
 use crate::backend::{Backend, Table};
 use crate::error::Result;
 use crate::outcome::Outcome;
@@ -155,22 +156,21 @@ pub(super) fn is_gone(session: &mut Session<'_>, worker: Option<Id>) -> Result<b
 pub fn leavable_environments(db: &mut dyn Backend, run: RunId) -> Result<Vec<EnvironmentRow>> {
     let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
     let of = environment_of(&row.context).unwrap_or(run);
-    let mut rows = db.environments_of(of)?;
-    rows.retain(|row| {
-        row.status() != EnvironmentStatus::Destroyed
+    let mut leavable = Vec::new();
+    for row in db.environments_of(of)? {
+        if row.status() != EnvironmentStatus::Destroyed
             && !row.host.is_empty()
-            && details_of(row)["remote"].is_string()
-    });
-    Ok(rows)
+            && EnvironmentDetails::of(&row)?.remote.is_some()
+        {
+            leavable.push(row);
+        }
+    }
+    Ok(leavable)
 }
 
 /// Whether a run's files exist nowhere: their host was lost, and no worker has created them again since.
-pub(super) fn is_nowhere(row: &EnvironmentRow) -> bool {
-    row.status() == EnvironmentStatus::Error && details_of(row)["lost_host"].is_string()
-}
-
-fn details_of(row: &EnvironmentRow) -> serde_json::Value {
-    serde_json::from_str(&row.details).unwrap_or_default()
+pub(super) fn is_nowhere(row: &EnvironmentRow) -> Result<bool> {
+    Ok(row.status() == EnvironmentStatus::Error && EnvironmentDetails::of(row)?.lost_host.is_some())
 }
 
 /// Marks an environment's host as lost if no worker has been on it since `since_ms`. The environment is then created
@@ -192,13 +192,13 @@ pub fn host_lost(session: &mut Session<'_>, id: Id, since_ms: i64) -> Result<boo
             return Ok(false);
         }
     }
-    let mut details = details_of(&row);
-    details["lost_host"] = (*row.host).into();
+    let details =
+        EnvironmentDetails { lost_host: Some(row.host.to_string()), ..EnvironmentDetails::of(&row)? };
     session.note::<EnvironmentRow>(id, |row| {
         row.host = "".into();
         row.owner = None;
         row.reason = Some(reason.into());
-        row.details = details.to_string().into();
+        row.details = details.text();
     })?;
     Ok(true)
 }

@@ -62,14 +62,16 @@ pub(super) fn works_elsewhere(session: &mut Session<'_>, worker: Id, run: RunId)
 /// Returns the hosts on which a run has files.
 pub fn hosts_of_files(db: &mut dyn Backend, run: &RunRow) -> Result<Vec<Arc<str>>> {
     let plan = db.plan(run.plan)?;
-    let of = match plan.is_some_and(|plan| plan.environment.is_some()) {
-        true => Some(run.id),
-        false => environment_of(&run.context),
-    };
+    let has_its_own = plan.is_some_and(|plan| plan.environment.is_some());
+    let of = if has_its_own { Some(run.id) } else { environment_of(&run.context) };
     let Some(of) = of else { return Ok(Vec::new()) };
-    let mut there = db.environments_of(of)?;
-    there.retain(|row| row.status() != EnvironmentStatus::Destroyed && !is_nowhere(row));
-    Ok(there.into_iter().map(|row| row.host).collect())
+    let mut hosts = Vec::new();
+    for row in db.environments_of(of)? {
+        if row.status() != EnvironmentStatus::Destroyed && !is_nowhere(&row)? {
+            hosts.push(row.host);
+        }
+    }
+    Ok(hosts)
 }
 
 /// Whether a worker is on none of these hosts. A worker that does not report its host may be on any.

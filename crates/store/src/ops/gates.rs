@@ -7,7 +7,7 @@ use sprag_lifecycle::{
     Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance, mutant,
 };
 
-use super::cancel_run;
+use super::{cancel_run, illegal};
 use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::outside::TIMED_OUT;
@@ -60,7 +60,8 @@ pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<s
     match session.get::<RunRow>(run)? {
         None => return Err(Error::NoSuchRun(run.to_string())),
         Some(row) if row.status().is_terminal() => {
-            return Err(Error::Refused(format!("run {run} has ended: it waits for no signal")));
+            let outcome = illegal("run", row.status());
+            return Err(Error::refused(outcome, format!("run {run} has ended: it waits for no signal")));
         }
         Some(_) => {}
     }

@@ -5,6 +5,7 @@
 
 mod boards;
 mod entities;
+mod environment_details;
 mod environments;
 mod executor;
 mod fit;
@@ -20,6 +21,7 @@ mod worker;
 
 pub use boards::*;
 pub use entities::*;
+pub use environment_details::*;
 use environments::is_gone;
 pub use environments::*;
 pub use executor::*;
@@ -34,3 +36,8 @@ pub use retention::*;
 pub use runs::*;
 pub use told::*;
 pub use worker::*;
+
+/// Returns the refusal of a request that is not allowed in this status.
+fn illegal(entity: &'static str, status: impl sprag_lifecycle::Word) -> crate::NotApplied {
+    crate::NotApplied::Illegal { entity, status: status.as_str(), wrong_actor: false }
+}

@@ -2,7 +2,9 @@
 
 use sprag_lifecycle::{Execution, ExecutionPredicate, ExecutionStatus, mutant};
 
-use super::{Assignment, Claimer, Ending, Finished, Lease, claim, finish};
+use super::{
+    Assignment, Claimer, Ending, Finished, Lease, NewWorker, Renewal, claim, finish, heartbeat, renew,
+};
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, WorkerRow};
@@ -17,27 +19,62 @@ pub struct Got {
     pub before: bool,
 }
 
-/// Receives up to `limit` executions. The same nonce gets the same executions, while the worker still holds them.
-pub fn claim_again(session: &mut Session<'_>, claimer: &Claimer, limit: usize) -> Result<Got> {
-    let held = got_by(session, claimer)?;
-    if !held.is_empty() {
-        return Ok(Got { assignments: held, before: true });
+impl Got {
+    /// Returns the execution of a claim for at most one.
+    pub fn one(mut self) -> Option<Assignment> {
+        self.assignments.pop()
     }
-    // A worker without heartbeats may be stopped while its request is still open: it would only lose the executions
-    // that it gets.
-    let now_ms = session.now().steady_ms;
-    let worker = session.get::<WorkerRow>(claimer.worker)?;
-    if worker.is_none_or(|row| row.heartbeat_until_ms <= now_ms) {
-        return Ok(Got { assignments: Vec::new(), before: false });
-    }
-    Ok(Got { assignments: claim(session, claimer, limit)?, before: false })
 }
 
-/// Returns the executions that the worker holds by this nonce.
-fn got_by(session: &mut Session<'_>, claimer: &Claimer) -> Result<Vec<Assignment>> {
-    let held = session.db().held_by(claimer.worker)?;
-    let by_nonce = held.into_iter().filter(|row| row.nonce == claimer.nonce);
-    by_nonce.map(|row| super::worker::assignment(session, row.id)).collect()
+/// Receives up to `limit` executions. The same nonce gets the same executions, while the claimer still holds them: the
+/// first answer may have been lost. A nonce of 0 never gets anything again.
+///
+/// `agent` is the presence of an agent or a person, identified by name, which is registered once it has received
+/// something. Without it the claimer is a worker that has registered itself.
+pub fn claim_once(
+    session: &mut Session<'_>,
+    claimer: &Claimer,
+    limit: usize,
+    agent: Option<&NewWorker>,
+) -> Result<Got> {
+    let mut held = got_by(session, claimer)?;
+    if agent.is_some() {
+        // An agent may use the same number for another board.
+        held.retain(|row| claimer.queues.contains(&row.queue));
+        held.truncate(limit);
+    }
+    if !held.is_empty() {
+        let assignments: Result<_> =
+            held.into_iter().map(|row| super::worker::assignment(session, row.id)).collect();
+        return Ok(Got { assignments: assignments?, before: true });
+    }
+    if agent.is_none() && !is_present(session, claimer.worker)? {
+        return Ok(Got { assignments: Vec::new(), before: false });
+    }
+    let assignments = claim(session, claimer, limit)?;
+    if let Some(agent) = agent
+        && !assignments.is_empty()
+    {
+        super::worker::show_claimer(session, agent)?;
+    }
+    Ok(Got { assignments, before: false })
+}
+
+/// Whether a worker sends heartbeats. One without them may be stopped while its request is still open: it would only
+/// lose the executions that it gets.
+fn is_present(session: &mut Session<'_>, worker: Id) -> Result<bool> {
+    let now_ms = session.now().steady_ms;
+    Ok(session.get::<WorkerRow>(worker)?.is_some_and(|row| row.heartbeat_until_ms > now_ms))
+}
+
+/// Returns the executions that the claimer holds by its nonce.
+fn got_by(session: &mut Session<'_>, claimer: &Claimer) -> Result<Vec<ExecutionRow>> {
+    if claimer.nonce == 0 || mutant!(NonceIgnored) {
+        return Ok(Vec::new());
+    }
+    let mut held = session.db().held_by(claimer.worker)?;
+    held.retain(|row| row.nonce == claimer.nonce);
+    Ok(held)
 }
 
 /// The result of a report that may have been repeated.
@@ -65,7 +102,10 @@ pub fn finish_again(
     {
         let status = row.status();
         let next = match next {
-            Some(claimer) => got_by(session, claimer)?.pop(),
+            Some(claimer) => match got_by(session, claimer)?.pop() {
+                Some(row) => Some(super::worker::assignment(session, row.id)?),
+                None => None,
+            },
             None => None,
         };
         let finished = Finished { outcome: Outcome::Illegal { status, wrong_actor: false }, next };
@@ -123,4 +163,34 @@ pub fn not_held(session: &mut Session<'_>, worker: Id, lease: Lease) -> Result<O
         }
         _ => None,
     }))
+}
+
+/// The result of a remote worker's heartbeat.
+#[derive(Debug)]
+pub struct RemoteBeat {
+    /// Whether the store still counts the worker as present.
+    pub known: bool,
+    /// The moment until which the renewed leases last (steady).
+    pub until_ms: i64,
+    /// The result for each lease, in the order in which they were given.
+    pub renewals: Vec<Renewal>,
+}
+
+/// Records the heartbeat of a remote worker, and renews its leases. A lease that another worker holds is lost.
+pub fn heartbeat_of(
+    session: &mut Session<'_>,
+    worker: Id,
+    leases: &[Lease],
+    lease_ms: i64,
+) -> Result<RemoteBeat> {
+    let known = heartbeat(session, worker, lease_ms)?;
+    let until_ms = session.now().steady_ms + lease_ms;
+    let mut renewals = Vec::with_capacity(leases.len());
+    for lease in leases {
+        renewals.push(match not_held(session, worker, *lease)? {
+            Some(_) => Renewal::Lost,
+            None => renew(session, &[*lease], lease_ms)?.pop().unwrap_or(Renewal::Lost),
+        });
+    }
+    Ok(RemoteBeat { known, until_ms, renewals })
 }

@@ -8,13 +8,16 @@ use sprag_lifecycle::{
     StepMove, StepNo, StepStatus, Tally, advance, mutant, restart, resume_set,
 };
 
-use super::NewWorker;
+use super::{NewWorker, illegal};
 use crate::clock::fnv;
 use crate::error::{Error, Result};
-use crate::outcome::Outcome;
+use crate::outcome::{NotApplied, Outcome};
 use crate::rows::{ExecutionRow, Id, Row, RunRow, StepKey, StepRow};
 use crate::run_state::{HeldRun, report_run};
 use crate::session::Session;
+
+/// The refusal of a run whose group has no free place.
+const NO_PLACE: NotApplied = NotApplied::Superseded { entity: "run", predicate: "a free place in its group" };
 
 /// A run to create.
 #[derive(Debug, Clone)]
@@ -129,7 +132,7 @@ fn kept_by_fork(
     let mut todo = vec![from];
     while let Some(no) = todo.pop() {
         let Some(row) = session.get::<StepRow>((source, no))?.filter(|row| row.item_of.is_none()) else {
-            return Err(Error::Refused(format!("run {source} has no step number {no}")));
+            return Err(Error::invalid("step", format!("run {source} has no step number {no}")));
         };
         let tolerated = plan.step(no).policy.on_fail == OnFail::Continue;
         let met = match row.status() {
@@ -140,7 +143,8 @@ fn kept_by_fork(
         };
         if !met {
             let id = &plan.step(no).id;
-            return Err(Error::Refused(format!("step {id:?} of run {source} is {}, not done", row.status())));
+            let why = format!("step {id:?} of run {source} is {}, not done", row.status());
+            return Err(Error::refused(illegal("step", row.status()), why));
         }
         todo.extend(plan.step(no).needs.iter().filter(|need| kept.insert(**need)));
         kept.insert(no);
@@ -178,9 +182,10 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
         pipeline: new.plan.name.as_str().into(),
         pin,
         priority: new.priority,
-        group: match needs_place(session, new)? {
-            true => new.plan.concurrency.as_ref().map(|c| c.group.as_str().into()),
-            false => None,
+        group: if needs_place(session, new)? {
+            new.plan.concurrency.as_ref().map(|c| c.group.as_str().into())
+        } else {
+            None
         },
         idempotency_key: new.idempotency_key.clone(),
         inputs: Arc::clone(&new.inputs),
@@ -243,12 +248,15 @@ fn resolve_conflict(session: &mut Session<'_>, new: &NewRun) -> Result<Vec<RunId
     let holders = session.places_of(&limits.group)?;
     match limits.on_conflict {
         OnConflict::Queue => Ok(Vec::new()),
-        OnConflict::Reject if holders.len() >= limits.limit as usize => Err(Error::Refused(format!(
-            "group {:?} is full: {} {} its place",
-            limits.group,
-            holders.iter().map(RunId::to_string).collect::<Vec<_>>().join(", "),
-            if holders.len() == 1 { "holds" } else { "hold" },
-        ))),
+        OnConflict::Reject if holders.len() >= limits.limit as usize => Err(Error::refused(
+            NO_PLACE,
+            format!(
+                "group {:?} is full: {} {} its place",
+                limits.group,
+                holders.iter().map(RunId::to_string).collect::<Vec<_>>().join(", "),
+                if holders.len() == 1 { "holds" } else { "hold" },
+            ),
+        )),
         OnConflict::Reject => Ok(Vec::new()),
         OnConflict::CancelOlder => {
             let room = limits.limit.saturating_sub(1) as usize;
@@ -350,21 +358,23 @@ pub(crate) fn resume_child(session: &mut Session<'_>, id: RunId, pin: Option<Id>
 /// Refuses to resume or rewind a child run by itself, because its parent would not notice.
 fn refuse_child(session: &mut Session<'_>, id: RunId) -> Result<()> {
     match session.get::<RunRow>(id)?.and_then(|run| run.parent) {
-        Some((parent, _)) => {
-            Err(Error::Refused(format!("run {id} is a child of run {parent}: resume that one")))
-        }
+        Some((parent, _)) => Err(Error::refused(
+            NotApplied::Superseded { entity: "run", predicate: "no parent" },
+            format!("run {id} is a child of run {parent}: resume that one"),
+        )),
         None => Ok(()),
     }
 }
 
 /// Refuses an operation that would empty a board's list. A person retries its tasks one by one, or resumes the board.
 fn refuse_board(plan: &Plan, what: &str) -> Result<()> {
-    match plan.steps.iter().any(|step| step.spread.is_some_and(|spread| spread.open)) {
-        true => Err(Error::Refused(format!(
-            "a board cannot be {what}: try a task again with `sprag task retry`, or all that failed with `sprag resume`"
-        ))),
-        false => Ok(()),
+    if plan.steps.iter().any(|step| step.spread.is_some_and(|spread| spread.open)) {
+        return Err(Error::refused(
+            NotApplied::Superseded { entity: "run", predicate: "no board" },
+            format!("a board cannot be {what}: retry a task, or resume the board to retry all that failed"),
+        ));
     }
+    Ok(())
 }
 
 /// Continues from an earlier step: it and all its descendants run again. Reserves the run to `worker`.
@@ -378,7 +388,7 @@ pub fn rewind_run(
     again(session, id, Reserve::For(worker), RunEvent::Rewound, Some(to), |held| {
         let plan = held.plan();
         if to as usize >= plan.steps.len() {
-            return Err(Error::Refused(format!("run {id} has no step number {to}")));
+            return Err(Error::invalid("step", format!("run {id} has no step number {to}")));
         }
         refuse_board(&plan, "rewound")?;
         // Other failed steps would fail the run again, whatever the result of this step.
@@ -402,9 +412,8 @@ fn again(
         && let (Some(group), Some(limits)) = (&run.group, &held.plan().concurrency)
         && held.session.places_of(group)?.len() >= limits.limit as usize
     {
-        return Err(Error::Refused(format!(
-            "group {group:?} is full: wait for one of its runs to end, then try again"
-        )));
+        let why = format!("group {group:?} is full: wait for one of its runs to end, then try again");
+        return Err(Error::refused(NO_PLACE, why));
     }
     let outcome = report_run(held.session, &run, event, Actor::Person)?;
     if outcome.is_applied() {

@@ -308,22 +308,24 @@ fn given(session: &mut Session<'_>, lease: Lease) -> Result<ExecutionReport> {
 }
 
 pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<Assignment> {
-    let missing = || crate::Error::Refused(format!("{id} is incomplete in the database"));
+    let missing = || crate::Error::bug(format!("{id} is incomplete in the database"));
     let row = session.get::<ExecutionRow>(id)?.ok_or_else(missing)?;
     let run = session.get::<RunRow>(id.run)?.ok_or_else(missing)?;
     let step = session.get::<StepRow>((id.run, id.step))?.ok_or_else(missing)?;
     let plan = session.plan(id.run, run.plan)?;
     let node = step.node();
-    let (steps, unreadable) = match plan.step(node).reads.is_empty() {
-        true => (None, None),
-        false => match crate::names::step_names(session, &plan, id.run, &step, &mut Room::default())? {
+    let (steps, unreadable) = if plan.step(node).reads.is_empty() {
+        (None, None)
+    } else {
+        match crate::names::step_names(session, &plan, id.run, &step, &mut Room::default())? {
             Ok(steps) => (Some(steps), None),
             Err(_) => (None, Some(NoRoom::TOLD.to_owned())),
-        },
+        }
     };
-    let branch = match plan.environment.is_some() {
-        true => session.evaluator().branch(&plan, &id.run.to_string()),
-        false => None,
+    let branch = if plan.environment.is_some() {
+        session.evaluator().branch(&plan, &id.run.to_string())
+    } else {
+        None
     };
     Ok(Assignment {
         is_retry: step.tries > 0 || step.losses > 0,
@@ -475,30 +477,8 @@ pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execut
     Ok(outcome)
 }
 
-/// Receives one execution for an agent or a person, identified by name. The same nonce gets the same execution while
-/// it is still held, because the first answer may have been lost. Only a claimer that received something is
-/// registered.
-pub fn claim_as(
-    session: &mut Session<'_>,
-    worker: &super::NewWorker,
-    claimer: &Claimer,
-) -> Result<Option<Assignment>> {
-    if claimer.nonce != 0 && !mutant!(NonceIgnored) {
-        let held = session.db().held_by(claimer.worker)?;
-        let same = |row: &ExecutionRow| row.nonce == claimer.nonce && claimer.queues.contains(&row.queue);
-        if let Some(row) = held.into_iter().find(same) {
-            return assignment(session, row.id).map(Some);
-        }
-    }
-    let claimed = claim(session, claimer, 1)?.pop();
-    if claimed.is_some() {
-        show_claimer(session, worker)?;
-    }
-    Ok(claimed)
-}
-
 /// Registers a claimer, or records a heartbeat for it.
-fn show_claimer(session: &mut Session<'_>, worker: &super::NewWorker) -> Result<()> {
+pub(super) fn show_claimer(session: &mut Session<'_>, worker: &super::NewWorker) -> Result<()> {
     let until_ms = session.now().steady_ms + worker.lease_ms;
     match session.get::<WorkerRow>(worker.id)? {
         Some(row) if row.status() == WorkerStatus::Online => {

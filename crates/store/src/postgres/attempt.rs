@@ -122,9 +122,7 @@ fn run_job(tx: &mut Tx<'_>, job: &mut dyn Job) -> Result<Flushed> {
         job.run(&mut session)?;
         session.flush()
     }))
-    .unwrap_or_else(|_| {
-        Err(Error::Refused("the operation failed in an unexpected way; it was undone".into()))
-    })
+    .unwrap_or_else(|_| Err(Error::bug("the operation panicked; it was undone")))
 }
 
 /// Rolls back a transaction that failed.

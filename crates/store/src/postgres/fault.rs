@@ -151,9 +151,12 @@ impl Fault {
             code if *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::QUERY_CANCELED => {
                 Error::Locked { path, waited_ms: super::LOCK_TIMEOUT.as_millis() as u64, holder: None }
             }
-            code if *code == SqlState::CHARACTER_NOT_IN_REPERTOIRE => Error::Refused(format!(
-                "PostgreSQL cannot keep this text: {self}; leave the character with the number zero out of it"
-            )),
+            code if *code == SqlState::CHARACTER_NOT_IN_REPERTOIRE => Error::invalid(
+                "text",
+                format!(
+                    "PostgreSQL cannot keep this text: {self}; leave the character with the number zero out of it"
+                ),
+            ),
             _ if self.is_contention() => Error::Conflict { entity: "row", id: self.to_string() },
             code => Error::Io { action, path, reason: format!("{self} ({})", code.code()) },
         }

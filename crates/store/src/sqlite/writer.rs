@@ -293,9 +293,7 @@ impl Writer {
             job.run(&mut session)?;
             session.flush()
         }))
-        .unwrap_or_else(|_| {
-            Err(Error::Refused("the operation failed in an unexpected way; it was undone".into()))
-        })
+        .unwrap_or_else(|_| Err(Error::bug("the operation panicked; it was undone")))
     }
 
     /// Returns the error of a failed commit. A commit that failed for lack of space was not made. After any other

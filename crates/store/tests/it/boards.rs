@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::*;
 use sprag_lifecycle::{Backoff, Growth, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind};
 use sprag_store::ops::{
-    Added, Assignment, Claimer, Created, Ending, Lease, NewBoard, NewTask, NewWorker, TaskMoved,
+    Added, Assignment, Claimer, Created, Ending, Got, Lease, NewBoard, NewTask, NewWorker, TaskMoved,
 };
 use sprag_store::{Error, Row, RunRow, Store, Table};
 
@@ -67,7 +67,7 @@ async fn take_task(store: &Store, no: StepNo) -> Assignment {
 /// Asserts that an operation was refused with a message that contains this.
 fn refused<T: std::fmt::Debug>(done: Result<T, Error>, words: &str) {
     match done {
-        Err(Error::Refused(why)) => assert!(why.contains(words), "{why}"),
+        Err(Error::Refused { why, .. } | Error::Invalid { why, .. }) => assert!(why.contains(words), "{why}"),
         other => panic!("{other:?}"),
     }
 }
@@ -215,8 +215,8 @@ fn i25_a_key_names_one_task_and_a_cycle_is_refused() {
             store.person().add_tasks(board, vec![called("c", &["a"]), called("a", &[])]).await.unwrap();
         assert_eq!(again, [Added { no: 3, existing: false }, Added { no: 1, existing: true }]);
         let circle = vec![called("x", &["y"]), called("y", &["z"]), called("z", &["x"])];
-        refused(store.person().add_tasks(board, circle).await, "circle");
-        refused(store.person().add_tasks(board, vec![called("x", &["x"])]).await, "circle");
+        refused(store.person().add_tasks(board, circle).await, "cycle");
+        refused(store.person().add_tasks(board, vec![called("x", &["x"])]).await, "cycle");
         refused(store.person().add_tasks(board, vec![called("x", &[]), called("x", &[])]).await, "two tasks");
         refused(store.person().add_tasks(board, vec![task(&["nobody"])]).await, "nobody");
         refused(store.person().add_tasks(board, vec![task(&["0"])]).await, "\"0\"");
@@ -393,7 +393,10 @@ fn c05_a_repeated_claim_gets_the_same_task() {
             slots: 1,
             lease_ms: 60_000,
         };
-        let ask = |nonce| store.claims().claim_as(worker.clone(), Claimer { nonce, ..claimer(7) });
+        let ask = async |nonce| {
+            let claimer = Claimer { nonce, ..claimer(7) };
+            store.claims().claim_once(claimer, 1, Some(worker.clone())).await.map(Got::one)
+        };
         let first = ask(1).await.unwrap().expect("there are two");
         let again = ask(1).await.unwrap().expect("the answer may have been lost");
         assert_eq!(first.lease, again.lease);
@@ -418,7 +421,9 @@ fn a_claimer_is_registered_once_it_gets_something() {
             slots: 0,
             lease_ms: 60_000,
         };
-        let claim = |worker: NewWorker| store.claims().claim_as(worker, claimer(7));
+        let claim = async |worker: NewWorker| {
+            store.claims().claim_once(claimer(7), 1, Some(worker)).await.map(Got::one)
+        };
         assert!(claim(worker.clone()).await.unwrap().is_none());
         let there = || look(&store, |db| db.workers());
         assert!(there().is_empty(), "{:?}", there());

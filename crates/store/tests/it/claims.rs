@@ -187,7 +187,7 @@ fn c10_a_resume_waits_for_a_place_in_its_group() {
         let other = create(&store, &plan).await;
         assert_eq!((status(&store, failed), status(&store, other)), ("failed".into(), "running".into()));
         let refused = store.person().resume_run(failed, None).await;
-        assert!(matches!(&refused, Err(Error::Refused(why)) if why.contains("full")), "{refused:?}");
+        assert!(matches!(&refused, Err(Error::Refused { why, .. }) if why.contains("full")), "{refused:?}");
         assert_eq!(status(&store, failed), "failed");
         let held = claim(&store, 1).await;
         let _ = finish(&store, &held, well()).await;

@@ -107,7 +107,7 @@ fn l06_an_applied_event_notifies_once_and_only_after_the_commit() {
         let failed = store
             .write(move |session| {
                 let _ = ops::cancel_run(session, run)?;
-                Err::<(), _>(Error::Refused("the caller's transaction fails".into()))
+                Err::<(), _>(Error::Bug("the caller's transaction fails".into()))
             })
             .await;
         assert!(failed.is_err());

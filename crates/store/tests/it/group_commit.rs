@@ -30,7 +30,7 @@ fn make(session: &mut Session<'_>, n: i64) -> Result<Created> {
 fn operation(session: &mut Session<'_>, n: i64) -> Result<()> {
     make(session, n)?;
     match n {
-        FAILS => Err(Error::Refused("on purpose".into())),
+        FAILS => Err(Error::Bug("on purpose".into())),
         PANICS => panic!("on purpose"),
         _ => Ok(()),
     }
@@ -80,8 +80,8 @@ fn one_failing_operation_in_a_batch_fails_alone() {
     for (n, answer) in answers {
         let run = look(&store, |db| db.steps(RunId::from_i64(n)));
         match (n, answer) {
-            (FAILS, Err(Error::Refused(why))) => assert_eq!(why, "on purpose"),
-            (PANICS, Err(Error::Refused(why))) => assert!(why.contains("undone"), "{why}"),
+            (FAILS, Err(Error::Bug(why))) => assert_eq!(why, "on purpose"),
+            (PANICS, Err(Error::Bug(why))) => assert!(why.contains("undone"), "{why}"),
             (n, answer) => {
                 answer.unwrap_or_else(|error| panic!("operation {n}: {error}"));
                 assert_eq!(run.len(), 1, "run {n} was committed");

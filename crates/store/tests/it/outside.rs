@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::common::evaluator::Plain;
 use crate::common::*;
 use sprag_lifecycle::{Plan, PlanStep, RunId, WorkKind};
-use sprag_store::Store;
 use sprag_store::ops::{Signalled, answer_text};
+use sprag_store::{Error, RunRow, Store, Table};
 
 /// Returns one step of work, then one that waits for this.
 fn then(work: WorkKind, spec: &str) -> Arc<Plan> {
@@ -51,5 +51,38 @@ fn a_question_is_answered_once() {
             !store.person().answer_gate(gate, answer_text("no", None, false)).await.unwrap().is_applied()
         );
         assert_eq!(status(&store, run), "completed");
+    });
+}
+
+/// A child run whose plan is gone cannot be resumed. That is no failure of the step which waits for it: the whole
+/// operation is undone, the caller is told of the damage, and a metric counts it.
+#[test]
+fn a_damaged_child_run_is_a_bug_and_not_a_failure_of_its_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Plain::on(Store::open(folder.path()).unwrap());
+        let inner = serde_json::to_value(&*sequence(1)).unwrap();
+        let spec = serde_json::json!({ "child": inner }).to_string();
+        let step = PlanStep { work: WorkKind::Child, spec, ..PlanStep::new("child", Vec::new()) };
+        let run = create(&store, &Arc::new(Plan::new("parent", vec![step]).unwrap())).await;
+        let held = claim(&store, 1).await;
+        let child = held.lease.execution.run;
+        finish(&store, &held, badly()).await;
+        store.executor().look_at_step(run, 0).await.unwrap();
+        assert_eq!((status(&store, run), status(&store, child)), ("failed".into(), "failed".into()));
+        let plan = look(&store, |db| Table::<RunRow>::load(db, child)).expect("the child").plan;
+        drop(store);
+
+        let file = rusqlite::Connection::open(folder.path().join(sprag_store::FILE_NAME)).unwrap();
+        assert_eq!(file.execute("DELETE FROM plans WHERE hash = ?1", [plan]).unwrap(), 1);
+        drop(file);
+
+        let store = Plain::on(Store::open(folder.path()).unwrap());
+        let (entries, bugs) = (journal(&store).len(), sprag_store::bugs());
+        let resumed = store.person().resume_run(run, None).await;
+        assert!(matches!(resumed, Err(Error::Bug(_))), "{resumed:?}");
+        assert!(sprag_store::bugs() > bugs);
+        assert_eq!((status(&store, run), journal(&store).len()), ("failed".into(), entries));
     });
 }

@@ -228,7 +228,7 @@ fn a_text_that_it_cannot_keep_fails_alone() {
         }
         while let Some(done) = calls.join_next().await {
             match done.unwrap() {
-                (10, made) => assert!(matches!(made, Err(Error::Refused(_))), "{made:?}"),
+                (10, made) => assert!(matches!(made, Err(Error::Invalid { .. })), "{made:?}"),
                 (_, made) => drop(made.unwrap()),
             }
         }

@@ -1,19 +1,10 @@
 //! Reports of how work ended, by the workers that did it.
 
-use axum::extract::State;
-use sprag_lifecycle::Execution;
-use sprag_store::ops::{self, Lease};
-use sprag_store::{Id, Outcome, Session};
 use sprag_worker::wire;
 
-use super::claims::given;
-use super::{Report, Worker, checked, done, refused};
-use crate::app::App;
+use super::{Report, Worker};
 use crate::extract::Json;
-use crate::problem::{Answer, Problem};
-
-/// The most bytes of a step's result: its outputs, which workers keep below 4 MiB, with secrets masked.
-const MOST_RESULT_BYTES: usize = 16 << 20;
+use crate::problem::Answer;
 
 /// Report how something ended, and receive what follows in the same run
 ///
@@ -28,25 +19,10 @@ const MOST_RESULT_BYTES: usize = 16 << 20;
     )
 )]
 pub(crate) async fn finish(
-    Worker(id): Worker,
-    State(app): State<App>,
+    Worker(worker): Worker,
     Report(told): Report<wire::Finish>,
 ) -> Answer<Json<wire::Finished>> {
-    if told.ending.result().is_some_and(|result| result.len() > MOST_RESULT_BYTES) {
-        return Err(Problem::body_too_large(MOST_RESULT_BYTES));
-    }
-    let received_ms = app.store().now().steady_ms;
-    let next = told.next.map(|next| checked(next, id)).transpose()?;
-    let (lease, ending) = (told.lease, told.ending);
-    let heard = app
-        .store()
-        .write(move |session| ops::finish_again(session, id, lease, &ending, next.as_ref()))
-        .await?;
-    if !heard.before && !heard.finished.outcome.is_applied() {
-        return Err(refused(heard.finished.outcome));
-    }
-    let next = heard.finished.next.map(|assignment| given(assignment, received_ms));
-    Ok(Json(wire::Finished { before: heard.before, next }))
+    Ok(Json(worker.finish(told).await?))
 }
 
 /// Give something back unfinished
@@ -56,11 +32,10 @@ pub(crate) async fn finish(
     responses((status = 200, body = wire::Done), (status = 409, description = "Problem: it is not the worker's"))
 )]
 pub(crate) async fn release(
-    Worker(id): Worker,
-    State(app): State<App>,
+    Worker(worker): Worker,
     Json(wire::Held { lease }): Json<wire::Held>,
 ) -> Answer<Json<wire::Done>> {
-    give_up(&app, id, lease, ops::release).await
+    Ok(Json(worker.release(lease).await?))
 }
 
 /// Say that the processes that did something are gone, and nobody knows how it would have ended
@@ -70,26 +45,8 @@ pub(crate) async fn release(
     responses((status = 200, body = wire::Done), (status = 409, description = "Problem: it is not the worker's"))
 )]
 pub(crate) async fn vanished(
-    Worker(id): Worker,
-    State(app): State<App>,
+    Worker(worker): Worker,
     Json(wire::Held { lease }): Json<wire::Held>,
 ) -> Answer<Json<wire::Done>> {
-    give_up(&app, id, lease, |session, lease| ops::abandon(session, lease, ops::Lost::ProcessGone)).await
-}
-
-/// Takes an execution from a worker, if the worker holds it.
-async fn give_up(
-    app: &App,
-    worker: Id,
-    lease: Lease,
-    act: fn(&mut Session<'_>, Lease) -> sprag_store::Result<Outcome<Execution>>,
-) -> Answer<Json<wire::Done>> {
-    let outcome = app
-        .store()
-        .write(move |session| match ops::not_held(session, worker, lease)? {
-            Some(refused) => Ok(refused),
-            None => act(session, lease),
-        })
-        .await?;
-    if outcome.is_applied() { Ok(done(true)) } else { Err(refused(outcome)) }
+    Ok(Json(worker.vanished(lease).await?))
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::ops::{Assignment, Claimer, Ending, NewWorker, Renewal};
+use sprag_store::ops::{Assignment, Claimer, Ending, Got, NewWorker, Renewal};
 use sprag_store::{DEFAULT_QUEUE, Id, Store};
 
 use super::super::draw::{Scenario, TASK_QUEUE};
@@ -105,9 +105,9 @@ pub async fn claim_tasks(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>) {
         };
         let claimer = agent.claimer(TASK_QUEUE);
         let store = agent.store.clone();
-        if let Some(Some(assignment)) =
-            until_known!(agent.handle, store.claims().claim_as(worker.clone(), claimer.clone()))
-        {
+        let claimed =
+            until_known!(agent.handle, store.claims().claim_once(claimer.clone(), 1, Some(worker.clone())));
+        if let Some(assignment) = claimed.and_then(Got::one) {
             agent.work(assignment).await;
         }
     }

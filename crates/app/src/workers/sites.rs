@@ -6,12 +6,11 @@
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sprag_store::ops::EnvironmentRequest;
+use sprag_store::ops::{EnvironmentDetails, EnvironmentRequest};
 use sprag_store::{EnvironmentRow, Id, WorkerRow};
 
-use crate::problem::{Answer, Problem};
+use crate::error::Error;
 
 /// The longest path that a worker may name.
 const MAX_PATH_BYTES: usize = 4_096;
@@ -20,37 +19,9 @@ const MAX_DETAILS_BYTES: usize = 64 << 10;
 /// The most paths that stay in a worktree which is used again.
 const MAX_CACHES: usize = 100;
 
-/// The details that a worker may give of its environment beside its path.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Site {
-    #[serde(default)]
-    base_commit: Option<String>,
-    #[serde(default)]
-    repository: Option<String>,
-    #[serde(default)]
-    branch: Option<String>,
-    #[serde(default)]
-    base: Option<String>,
-    #[serde(default)]
-    keep: Keep,
-    #[serde(default)]
-    remote: Option<String>,
-    /// Only the server sets this.
-    #[serde(default)]
-    lost_host: Value,
-    #[serde(default)]
-    caches: Vec<String>,
-}
-
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Keep {
-    #[default]
-    Never,
-    OnFailure,
-    Always,
-}
+/// The details that a worker may give of its environment beside its path: the same as a row keeps, and nothing else.
+const DETAILS: [&str; 8] =
+    ["base_commit", "repository", "branch", "base", "keep", "remote", "lost_host", "caches"];
 
 /// Checks the environment that this worker asks for: on its own host, at a path that fits the run, under a number
 /// that the server drew.
@@ -59,10 +30,10 @@ pub(super) fn checked_wanted(
     id: Id,
     worker: &WorkerRow,
     found: Option<&EnvironmentRow>,
-) -> Answer<EnvironmentRequest> {
+) -> Result<EnvironmentRequest, Error> {
     let suffix = wanted.scope.map(|step| format!("-s{step}")).unwrap_or_default();
     check_path(&wanted.path, &format!("{}{suffix}", wanted.run))?;
-    let lost_host = found.map(lost_host).unwrap_or_default();
+    let lost_host = found.map_or(Ok(None), lost_host)?;
     Ok(EnvironmentRequest {
         id,
         host: worker.host().into(),
@@ -74,53 +45,52 @@ pub(super) fn checked_wanted(
 }
 
 /// Returns the host on which the files of an environment were lost, as its row tells.
-pub(super) fn lost_host(row: &EnvironmentRow) -> Value {
-    let details: Value = serde_json::from_str(&row.details).unwrap_or_default();
-    details["lost_host"].clone()
+pub(super) fn lost_host(row: &EnvironmentRow) -> Result<Option<String>, Error> {
+    Ok(EnvironmentDetails::of(row)?.lost_host)
 }
 
-/// Checks the details that a worker gives of its environment, and adds the lost host as the server knows it.
-pub(super) fn checked_details(told: &str, lost_host: Value) -> Answer<Arc<str>> {
+/// Checks the details that a worker gives of its environment, and sets the lost host as the server knows it.
+pub(super) fn checked_details(told: &str, lost_host: Option<String>) -> Result<Arc<str>, Error> {
     if told.len() > MAX_DETAILS_BYTES {
-        return Err(Problem::invalid(format!("details: at most {MAX_DETAILS_BYTES} bytes")));
+        return Err(Error::field("details", format!("at most {MAX_DETAILS_BYTES} bytes")));
     }
-    let wrong = |error: serde_json::Error| Problem::invalid(format!("details: {error}"));
+    let wrong = |error: serde_json::Error| Error::field("details", error.to_string());
     // Fields need names: a list of values in the order of the fields is refused.
     let named: Map<String, Value> = serde_json::from_str(told).map_err(wrong)?;
-    let mut site: Site = serde_json::from_value(Value::Object(named)).map_err(wrong)?;
-    let texts = [&site.base_commit, &site.repository, &site.branch, &site.base, &site.remote];
-    let odd = |text: &&String| text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control);
-    if texts.into_iter().flatten().chain(&site.caches).any(|text| odd(&text))
-        || site.caches.len() > MAX_CACHES
-    {
-        return Err(Problem::invalid("details: a text is too long or holds control characters"));
+    if let Some(unknown) = named.keys().find(|name| !DETAILS.contains(&name.as_str())) {
+        return Err(Error::field("details", format!("there is no {unknown:?}")));
     }
-    if let Some(repository) = &site.repository {
+    let mut details: EnvironmentDetails = serde_json::from_value(Value::Object(named)).map_err(wrong)?;
+    let texts = [&details.base_commit, &details.repository, &details.branch, &details.base, &details.remote];
+    let odd = |text: &String| text.len() > MAX_PATH_BYTES || text.chars().any(char::is_control);
+    if texts.into_iter().flatten().chain(&details.caches).any(odd) || details.caches.len() > MAX_CACHES {
+        return Err(Error::field("details", "a text is too long or holds control characters"));
+    }
+    if let Some(repository) = &details.repository {
         check_absolute("details.repository", repository)?;
     }
-    site.lost_host = lost_host;
-    let text = serde_json::to_string(&site).map_err(|error| Problem::invalid(error.to_string()))?;
-    Ok(text.into())
+    details.lost_host = lost_host;
+    Ok(details.text())
 }
 
 /// Refuses a path that is not as workers make them: `…/worktrees/NAME`.
-fn check_path(path: &str, name: &str) -> Answer<()> {
+fn check_path(path: &str, name: &str) -> Result<(), Error> {
     check_absolute("path", path)?;
     let path = Path::new(path);
     let folder = path.parent().and_then(Path::file_name);
     if path.file_name() != Some(name.as_ref()) || folder != Some("worktrees".as_ref()) {
-        return Err(Problem::invalid(format!("path: it must end with worktrees/{name}")));
+        return Err(Error::field("path", format!("it must end with worktrees/{name}")));
     }
     Ok(())
 }
 
-fn check_absolute(what: &str, path: &str) -> Answer<()> {
+fn check_absolute(field: &'static str, path: &str) -> Result<(), Error> {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::RootDir);
     let whole = path.len() <= MAX_PATH_BYTES && !path.contains('\0') && path.starts_with('/');
-    match whole && Path::new(path).components().all(plain) {
-        true => Ok(()),
-        false => Err(Problem::invalid(format!("{what}: an absolute path without `..`"))),
+    if whole && Path::new(path).components().all(plain) {
+        return Ok(());
     }
+    Err(Error::field(field, "an absolute path without `..`"))
 }
 
 #[cfg(test)]
@@ -149,7 +119,7 @@ mod tests {
     fn details_keep_known_fields_and_the_servers_mark_of_a_lost_host() {
         let told = r#"{"repository": "/r/.git", "branch": "b", "keep": "always", "lost_host": "liar", "caches": ["target"]}"#;
         let kept: Value =
-            serde_json::from_str(&checked_details(told, "east".into()).expect("fine")).expect("JSON");
+            serde_json::from_str(&checked_details(told, Some("east".into())).expect("fine")).expect("JSON");
         assert_eq!(
             (&kept["lost_host"], &kept["keep"], &kept["branch"]),
             (&"east".into(), &"always".into(), &"b".into())
@@ -163,7 +133,7 @@ mod tests {
             r#"{"repository": "/a/../b"}"#,
             r#"{"branch": "\u001b[2J"}"#,
         ] {
-            assert!(checked_details(wrong, Value::Null).is_err(), "{wrong}");
+            assert!(checked_details(wrong, None).is_err(), "{wrong}");
         }
     }
 }

@@ -6,20 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_app::{CheckoutLooks, Files, Id};
-use sprag_store::{Backend, Store};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::access::{Access, Caller};
 use crate::bodies::Bodies;
 use crate::feed::Feed;
 use crate::metrics::Metrics;
 use crate::permits::Permits;
-use crate::problem::{Problem, internal};
+use crate::problem::Problem;
 use crate::rate::Rate;
-use crate::routes::Waiting;
-
-/// The number of reads of the store at once; each has a connection of its own.
-const READERS: usize = 8;
 
 /// Whether a token is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +110,7 @@ pub(crate) struct Surroundings {
 
 /// The state that every endpoint can reach. Cloning it is cheap.
 #[derive(Clone)]
-pub struct App(Arc<Inner>);
+pub struct ServerState(Arc<Inner>);
 
 struct Inner {
     core: sprag_app::App,
@@ -130,19 +125,17 @@ struct Inner {
     metrics: Metrics,
     alive: Alive,
     stopping: watch::Receiver<bool>,
-    reads: Arc<Semaphore>,
     checkouts: CheckoutLooks,
-    waiting: Waiting,
     id: Id,
 }
 
-impl App {
+impl ServerState {
     pub(crate) fn new(
         core: sprag_app::App,
         options: Options,
         local_token: Option<&str>,
         surroundings: Surroundings,
-    ) -> App {
+    ) -> ServerState {
         let Surroundings { feed, metrics, alive, stopping } = surroundings;
         /// Several times what a busy worker needs.
         const USUAL_PER_SECOND: u32 = 1_000;
@@ -155,7 +148,7 @@ impl App {
             .clone()
             .or_else(|| std::env::current_dir().ok())
             .unwrap_or_else(|| core.data().into());
-        App(Arc::new(Inner {
+        ServerState(Arc::new(Inner {
             id: core.new_id(),
             access: Access::new(options.auth == Auth::Token, local_token),
             rate: Rate::new(options.rate_limit.unwrap_or(USUAL_PER_SECOND)),
@@ -170,19 +163,12 @@ impl App {
             metrics,
             alive,
             stopping,
-            reads: Arc::new(Semaphore::new(READERS)),
-            waiting: Waiting::default(),
         }))
     }
 
     /// Returns the application that every endpoint calls.
     pub fn core(&self) -> &sprag_app::App {
         &self.0.core
-    }
-
-    /// Returns the store, for the endpoints of remote workers.
-    pub fn store(&self) -> &Store {
-        self.0.core.store()
     }
 
     /// Returns the layout of logs and artifacts.
@@ -242,11 +228,6 @@ impl App {
         &self.0.metrics
     }
 
-    /// Returns the workers that wait for work.
-    pub(crate) fn waiting(&self) -> &Waiting {
-        &self.0.waiting
-    }
-
     pub(crate) fn is_alive(&self) -> bool {
         (self.0.alive)()
     }
@@ -261,29 +242,12 @@ impl App {
         &self.0.checkouts
     }
 
-    /// Reads one consistent state of the store, without blocking the tasks that answer other requests.
-    pub async fn read<T: Send + 'static>(
-        &self,
-        look: impl FnOnce(&mut dyn Backend) -> sprag_store::Result<T> + Send + 'static,
-    ) -> Result<T, Problem> {
-        self.blocking(move |app| Ok(app.store().read(look)?)).await
-    }
-
-    /// Runs a function that may wait for the disk.
+    /// Runs a function that may wait for the disk, without blocking the tasks that answer other requests.
     pub async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&App) -> Result<T, Problem> + Send + 'static,
+        work: impl FnOnce(&ServerState) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Problem> {
-        let place = Arc::clone(&self.0.reads).acquire_owned().await;
-        let place = place.map_err(|_| Problem::unavailable("the server is shutting down"))?;
-        let app = self.clone();
-        // The caller may disconnect: its place becomes free when the work is done, not before.
-        tokio::task::spawn_blocking(move || {
-            let done = work(&app);
-            drop(place);
-            done
-        })
-        .await
-        .unwrap_or_else(|error| Err(internal(format!("the request was aborted: {error}"))))
+        let state = self.clone();
+        self.core().blocking(move |_| work(&state)).await
     }
 }
