@@ -133,6 +133,8 @@ Examples:
         /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// List runs, newest first
     #[command(after_help = "\
@@ -151,6 +153,8 @@ Examples:
         /// How many
         #[arg(long, short = 'n', default_value_t = 20)]
         limit: usize,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Show a run and its steps
     #[command(after_help = "\
@@ -160,6 +164,8 @@ Examples:
     Status {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Show what steps printed
     #[command(after_help = "\
@@ -176,6 +182,8 @@ Examples:
         step: Option<String>,
         #[command(flatten)]
         options: LogOptions,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Watch a run, or all live runs
     #[command(after_help = "\
@@ -197,7 +205,10 @@ Examples:
 Examples:
   sprag questions
   sprag approve RUN STEP")]
-    Questions,
+    Questions {
+        #[command(flatten)]
+        at: AtServer,
+    },
     /// Wait until a run has ended; its outcome is the exit code
     #[command(after_help = "\
 Examples:
@@ -209,6 +220,8 @@ Examples:
         /// Stop waiting after this time (exit code 124), like 90s or 5m
         #[arg(long, value_name = "TIME")]
         timeout: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Cancel a run: stop its running steps and skip the rest
     #[command(after_help = "\
@@ -219,6 +232,8 @@ Examples:
     Cancel {
         #[arg(help = THE_RUN_HELP)]
         run: String,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Retry the failed steps, or one step and all that follow it
     #[command(after_help = "\
@@ -376,6 +391,8 @@ Examples:
         step: Option<String>,
         #[command(flatten)]
         answer: Answer,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Answer a run's question with no: the step that asks fails
     #[command(after_help = "\
@@ -389,6 +406,8 @@ Examples:
         step: Option<String>,
         #[command(flatten)]
         answer: Answer,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Send a signal to a run that waits for it, or will
     #[command(after_help = "\
@@ -408,6 +427,8 @@ Examples:
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Run a worker for detached runs
     #[command(after_help = "\
@@ -529,6 +550,8 @@ Examples:
         /// Start with the last N entries
         #[arg(long, value_name = "N", conflicts_with = "since")]
         tail: Option<usize>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Explain why a run waits or failed
     #[command(after_help = "\
@@ -540,6 +563,8 @@ Examples:
     Explain {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Draw the steps of a pipeline file, or of a run with their statuses
     #[command(after_help = "\
@@ -624,6 +649,17 @@ Examples:
   sprag config
   sprag config --json")]
     Config,
+}
+
+/// The server that has the runs, for commands that look at runs, start them or answer their questions.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct AtServer {
+    /// Ask this server instead of the data directory: http://HOST:PORT
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    pub(crate) server: Option<String>,
+    /// The token for the server [default: that of this user's own server]
+    #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true, help_heading = "Server")]
+    pub(crate) token: Option<String>,
 }
 
 /// Which part of the logs to show, and how.

@@ -132,3 +132,37 @@ fn times_have_a_zone_and_another_year() {
     assert!(told.contains("until      2031-01-31 03:00:00 UTC"), "{told}");
     assert!(sprag(&["ls"]).contains(" UTC"));
 }
+
+#[test]
+fn commands_that_look_and_start_work_against_a_server() {
+    let sandbox = Sandbox::new();
+    let server = sprag_tests::Server::start(&sandbox, &[]);
+    let url = format!("http://{}", server.addr);
+    sandbox.yaml(
+        "hello",
+        "inputs: { who: string }\nsteps:\n  - { id: greet, run: 'echo hello {{ inputs.who }}' }\n",
+    );
+    sandbox.yaml("asks", "steps:\n  - { id: ask, gate: { ask: 'Really?' } }\n");
+    let at = |args: &[&str]| sandbox.sprag([args, &["--server", &url]].concat());
+    let told = at(&["run", "hello.yaml", "-i", "who=ada"]).expect(0);
+    assert!(told.stdout.contains("greet │ hello ada"), "{told:?}");
+    let listed = at(&["ls", "--json"]).expect(0).json();
+    assert_eq!((&listed[0]["pipeline"], &listed[0]["status"]), (&"hello".into(), &"completed".into()));
+    let run = listed[0]["id"].as_str().expect("an id").to_owned();
+    assert!(at(&["status", &run[..10]]).expect(0).stdout.contains("✓ greet"));
+    assert_eq!(at(&["logs", &run, "greet"]).expect(0).stdout, "hello ada\n");
+    assert!(at(&["events", "--run", &run]).expect(0).stdout.contains("run.succeeded"));
+    at(&["run", "asks.yaml"]).expect(5);
+    assert!(at(&["questions"]).expect(0).stdout.contains("Really?"));
+    let asks = at(&["ls", "--waiting=person", "--json"]).expect(0).json()[0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    assert!(at(&["explain", &asks]).expect(0).stdout.contains("Really?"));
+    at(&["approve", &asks]).expect(0);
+    at(&["wait", &asks, "--timeout", "30s"]).expect(0);
+    at(&["cancel", &asks]).expect(1);
+    at(&["status", "nosuchrun"]).expect(2);
+    let told = at(&["ls", "--token", "wrong"]).expect(1).stderr;
+    assert!(told.contains("--token"), "{told}");
+}
