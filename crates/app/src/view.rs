@@ -35,8 +35,7 @@ views! {
         pub pipeline: String,
         /// Its status.
         pub status: &'static str,
-        /// What it waits for; absent if it does not wait, or has ended.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        /// What it waits for; nothing if it does not wait, or has ended.
         pub waiting_for: Option<WaitingFor>,
         /// When it was made.
         pub created_at: String,
@@ -75,8 +74,7 @@ views! {
         pub pipeline: String,
         /// Its status.
         pub status: &'static str,
-        /// What it waits for; absent if it does not wait, or has ended.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        /// What it waits for; nothing if it does not wait, or has ended.
         pub waiting_for: Option<WaitingFor>,
         /// Raised by each resume and rewind.
         pub epoch: u32,

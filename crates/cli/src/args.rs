@@ -309,7 +309,7 @@ Examples:
         #[command(subcommand)]
         command: BoardCommand,
     },
-    /// Serve an agent over stdin and stdout, by the Model Context Protocol
+    /// Serve an agent over stdio, by the Model Context Protocol
     #[command(after_help = "\
 The agent gets tools for boards, tasks, runs and questions. Several of these can
 share one data directory without a server. docs/mcp.md says how to add it to an
@@ -515,7 +515,7 @@ Examples:
     /// Manage webhooks
     #[command(after_help = "\
 Examples:
-  sprag hook add http://127.0.0.1:9000/sprag --event run.failed
+  sprag hook add http://127.0.0.1:9000/sprag --event run.succeeded
   sprag hook ls
   sprag hook rm HOOK")]
     Hook {

@@ -59,8 +59,8 @@ fn a_hook_for_an_event_that_does_not_exist_is_refused() {
     let add = |option: &str, word: &str| sandbox.sprag(["hook", "add", "http://127.0.0.1:9/", option, word]);
     let told = add("--event", "run.suceeded").expect(2).stderr;
     assert!(told.contains("did you mean \"run.succeeded\"?"), "{told}");
-    let told = add("--event", "run.exploded").expect(2).stderr;
-    assert!(told.contains("run.succeeded") && told.contains("run.failed"), "{told}");
+    let told = add("--event", "run.failed").expect(2).stderr;
+    assert!(told.contains("run.succeeded") && told.contains("failure.settled"), "{told}");
     add("--entity", "runs").expect(2);
     assert_eq!(sandbox.json(["hook", "ls", "--json"]), serde_json::json!([]));
     for event in ["run.succeeded", "run.created", "gate.opened", "worker.registered"] {

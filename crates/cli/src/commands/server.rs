@@ -47,7 +47,7 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
             let loaded = sprag_pipeline::load_stream(&file).map_err(|problems| super::drawn(&problems))?;
             let given = super::inputs::RawInputs { pairs: pairs.as_slice(), all: inputs.as_deref() };
             let (_, inputs) = super::inputs::prepare(&loaded.pipeline, &given, context.interactive)?;
-            remote.start(&file, json!(inputs), *detach).await
+            remote.start(&file, &loaded.pipeline.name, json!(inputs), *detach).await
         }
         Command::Ls { status, waiting, limit, .. } => remote.ls(status, waiting.as_deref(), *limit).await,
         Command::Status { run, .. } => remote.status(run.as_deref()).await,
@@ -428,11 +428,15 @@ impl<'c> AtRemote<'c> {
     pub(crate) async fn start(
         &self,
         file: &std::path::Path,
+        name: &str,
         inputs: Value,
         detach: bool,
     ) -> Result<Exit, Failure> {
         let yaml = std::fs::read_to_string(file)
             .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+        // The server does not see the file's name, which is the pipeline's unless its text has one.
+        let has_name = yaml.lines().any(|line| line.starts_with("name:") || line.starts_with("---"));
+        let yaml = if has_name { yaml } else { format!("name: {}\n{yaml}", json!(name)) };
         let told = self.post("/v1/runs", json!({ "yaml": yaml, "inputs": inputs })).await?;
         let run = word(&told, "id");
         if detach {
