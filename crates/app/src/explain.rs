@@ -41,7 +41,6 @@ pub struct Explained {
     /// Its steps that are not settled.
     pub steps: Vec<Unsettled>,
     /// The kind of thing that it waits for, in one word.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<WaitingFor>,
     /// Its steps that failed, and why.
     pub failed: Vec<FailedStep>,

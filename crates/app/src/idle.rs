@@ -137,7 +137,7 @@ impl Look<'_> {
             ExecutionStatus::Scheduled => takers(db)?.then(|| ("a free slot".into(), None)),
             _ if execution.not_before_ms > self.now.steady_ms => {
                 let until_ms = execution.not_before_ms - self.now.steady_ms + self.now.wall_ms;
-                let what = format!("its backoff, before attempt {}", execution.id.attempt);
+                let what = format!("its backoff before attempt {}", execution.id.attempt);
                 takers(db)?.then_some((what, Some(until_ms)))
             }
             // In a full queue, the executions beyond its limit count as left too; a held queue waits for a person.

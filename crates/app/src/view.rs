@@ -42,8 +42,7 @@ views! {
         pub labels: BTreeMap<String, String>,
         /// Its status.
         pub status: &'static str,
-        /// What it waits for; absent if it does not wait, or has ended.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        /// What it waits for; nothing if it does not wait, or has ended.
         pub waiting_for: Option<WaitingFor>,
         /// When it was made.
         pub created_at: String,
@@ -88,8 +87,7 @@ views! {
         pub labels: BTreeMap<String, String>,
         /// Its status.
         pub status: &'static str,
-        /// What it waits for; absent if it does not wait, or has ended.
-        #[serde(skip_serializing_if = "Option::is_none")]
+        /// What it waits for; nothing if it does not wait, or has ended.
         pub waiting_for: Option<WaitingFor>,
         /// Raised by each resume and rewind.
         pub epoch: u32,

@@ -142,6 +142,8 @@ Examples:
         /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// List runs, newest first
     #[command(after_help = "\
@@ -163,6 +165,8 @@ Examples:
         /// How many
         #[arg(long, short = 'n', default_value_t = 20)]
         limit: usize,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Show a run and its steps
     #[command(after_help = "\
@@ -172,6 +176,8 @@ Examples:
     Status {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Show what steps printed
     #[command(after_help = "\
@@ -188,6 +194,8 @@ Examples:
         step: Option<String>,
         #[command(flatten)]
         options: LogOptions,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Watch a run, or all live runs
     #[command(after_help = "\
@@ -209,7 +217,10 @@ Examples:
 Examples:
   sprag questions
   sprag approve RUN STEP")]
-    Questions,
+    Questions {
+        #[command(flatten)]
+        at: AtServer,
+    },
     /// Wait until a run has ended; its outcome is the exit code
     #[command(after_help = "\
 Examples:
@@ -221,6 +232,8 @@ Examples:
         /// Stop waiting after this time (exit code 124), like 90s or 5m
         #[arg(long, value_name = "TIME")]
         timeout: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Cancel a run: stop its running steps and skip the rest
     #[command(after_help = "\
@@ -231,6 +244,8 @@ Examples:
     Cancel {
         #[arg(help = THE_RUN_HELP)]
         run: String,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Retry the failed steps, or one step and all that follow it
     #[command(after_help = "\
@@ -306,7 +321,7 @@ Examples:
         #[command(subcommand)]
         command: BoardCommand,
     },
-    /// Serve an agent over stdin and stdout, by the Model Context Protocol
+    /// Serve an agent over stdio, by the Model Context Protocol
     #[command(after_help = "\
 The agent gets tools for boards, tasks, runs and questions. Several of these can
 share one data directory without a server. docs/mcp.md says how to add it to an
@@ -388,6 +403,8 @@ Examples:
         step: Option<String>,
         #[command(flatten)]
         answer: Answer,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Answer a run's question with no: the step that asks fails
     #[command(after_help = "\
@@ -401,6 +418,8 @@ Examples:
         step: Option<String>,
         #[command(flatten)]
         answer: Answer,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Send a signal to a run that waits for it, or will
     #[command(after_help = "\
@@ -420,6 +439,8 @@ Examples:
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Run a worker for detached runs
     #[command(after_help = "\
@@ -506,7 +527,7 @@ Examples:
     /// Manage webhooks
     #[command(after_help = "\
 Examples:
-  sprag hook add http://127.0.0.1:9000/sprag --event run.failed
+  sprag hook add http://127.0.0.1:9000/sprag --event run.succeeded
   sprag hook ls
   sprag hook rm HOOK")]
     Hook {
@@ -541,6 +562,8 @@ Examples:
         /// Start with the last N entries
         #[arg(long, value_name = "N", conflicts_with = "since")]
         tail: Option<usize>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Explain why a run waits or failed
     #[command(after_help = "\
@@ -552,6 +575,8 @@ Examples:
     Explain {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Draw the steps of a pipeline file, or of a run with their statuses
     #[command(after_help = "\
@@ -636,6 +661,17 @@ Examples:
   sprag config
   sprag config --json")]
     Config,
+}
+
+/// The server that has the runs, for commands that look at runs, start them or answer their questions.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct AtServer {
+    /// Ask this server instead of the data directory: http://HOST:PORT
+    #[arg(long, value_name = "URL", help_heading = "Server")]
+    pub(crate) server: Option<String>,
+    /// The token for the server [default: that of this user's own server]
+    #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true, help_heading = "Server")]
+    pub(crate) token: Option<String>,
 }
 
 /// Which part of the logs to show, and how.

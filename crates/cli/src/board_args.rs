@@ -2,32 +2,32 @@
 
 use clap::Subcommand;
 
-/// What can be done with boards.
+/// The subcommands for boards.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BoardCommand {
-    /// Make a board
+    /// Create a board
     New {
-        /// What to call it
+        /// The board's name
         name: String,
-        /// What is to be reached
+        /// The goal
         #[arg(long, value_name = "TEXT", default_value = "")]
         goal: String,
-        /// How; `@FILE` reads it from a file, `@-` from stdin
+        /// The plan; `@FILE` reads it from a file, `@-` from stdin
         #[arg(long, value_name = "TEXT|@FILE", default_value = "")]
         plan: String,
-        /// Where its tasks wait [default: a queue of its own]
+        /// The queue of its tasks [default: a queue of its own]
         #[arg(long, value_name = "QUEUE")]
         queue: Option<String>,
-        /// How often a task may be tried
+        /// The most attempts at a task
         #[arg(long, value_name = "N", default_value_t = 1)]
         attempts: u32,
-        /// How long before the second try; doubled for each further one
+        /// The delay before the second attempt; doubled for each further one
         #[arg(long, value_name = "TIME")]
         retry_delay: Option<String>,
     },
     /// List boards, newest first
     Ls {
-        /// Those that are closed too
+        /// Include closed boards
         #[arg(long)]
         all: bool,
     },
@@ -36,27 +36,27 @@ pub(crate) enum BoardCommand {
         /// The board's name, or its run's id
         board: String,
     },
-    /// Show the goal and the plan, or say them anew
+    /// Show or replace the goal and the plan
     Plan {
         /// The board's name, or its run's id
         board: String,
-        /// What is to be reached
+        /// The goal
         #[arg(long, value_name = "TEXT")]
         goal: Option<String>,
-        /// How; `@FILE` reads it from a file, `@-` from stdin
+        /// The plan; `@FILE` reads it from a file, `@-` from stdin
         #[arg(long, value_name = "TEXT|@FILE")]
         plan: Option<String>,
     },
-    /// Leave a note for the others
+    /// Add a note for the other participants
     Note {
         /// The board's name, or its run's id
         board: String,
-        /// What it says
+        /// The text of the note
         text: String,
-        /// Who writes it
+        /// The author
         #[arg(long = "as", value_name = "NAME", default_value = "somebody")]
         name: String,
-        /// What it is about, in a word
+        /// Its subject, in a word
         #[arg(long, value_name = "WORD")]
         tag: Option<String>,
     },
@@ -64,59 +64,59 @@ pub(crate) enum BoardCommand {
     Notes {
         /// The board's name, or its run's id
         board: String,
-        /// Only those about this
+        /// Only notes with this subject
         #[arg(long, value_name = "WORD")]
         tag: Option<String>,
-        /// Only those after this number
+        /// Only notes after this number
         #[arg(long, value_name = "N", default_value_t = 0)]
         after: i64,
     },
-    /// Gather all results in one report
+    /// Collect all results in one report
     Report {
         /// The board's name, or its run's id
         board: String,
     },
-    /// Take no more tasks: the board ends with the last of them
+    /// Accept no more tasks: the board ends when the last one has finished
     Close {
         /// The board's name, or its run's id
         board: String,
-        /// Take back the tasks that nobody has begun
+        /// Cancel the tasks that are not claimed
         #[arg(long)]
         cancel_waiting: bool,
     },
 }
 
-/// What can be done with tasks.
+/// The subcommands for tasks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TaskCommand {
     /// Add a task to a board
     Add {
         /// The board's name, or its run's id
         board: String,
-        /// What is to be done; `@FILE` reads it from a file, `@-` from stdin
+        /// The work to do; `@FILE` reads it from a file, `@-` from stdin
         text: String,
-        /// What to call it; a second task with this key is not added
+        /// The task's key; a second task with this key is not added
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
-        /// A task that must be done before, by key or number; repeat it for more
+        /// A task that must finish first, by key or number; repeat it for more
         #[arg(long, value_name = "TASK", value_delimiter = ',')]
         needs: Vec<String>,
-        /// Begin even if a task that it needs failed
+        /// Start even if a task that it needs failed
         #[arg(long)]
         even_if_needs_fail: bool,
-        /// Higher is claimed first
+        /// The priority; tasks with a higher one are claimed first
         #[arg(long, value_name = "N", allow_negative_numbers = true)]
         priority: Option<i32>,
-        /// Where it waits, if not where the board's tasks do
+        /// Its queue [default: that of the board]
         #[arg(long, value_name = "QUEUE")]
         queue: Option<String>,
-        /// A file that it is about; repeat it for more
+        /// A file that the task concerns; repeat it for more
         #[arg(long = "file", value_name = "PATH")]
         files: Vec<String>,
-        /// What may help; repeat it for more
+        /// A hint; repeat it for more
         #[arg(long = "hint", value_name = "TEXT")]
         hints: Vec<String>,
-        /// What must hold for it to count as done; repeat it for more
+        /// A condition for it to count as done; repeat it for more
         #[arg(long = "accept", value_name = "TEXT")]
         acceptance: Vec<String>,
     },
@@ -129,13 +129,13 @@ pub(crate) enum TaskCommand {
     },
     /// List the tasks of a board, or those of all live runs
     Ls {
-        /// Only this board's, in all statuses
+        /// Only tasks of this board, in all statuses
         #[arg(long, value_name = "BOARD")]
         board: Option<String>,
-        /// Only this queue's
+        /// Only tasks in this queue
         #[arg(long, value_name = "NAME", conflicts_with = "board")]
         queue: Option<String>,
-        /// Only those in this status; repeat it for more
+        /// Only tasks in this status; repeat it for more
         #[arg(long, value_name = "STATUS", requires = "board")]
         status: Vec<String>,
     },
@@ -146,7 +146,7 @@ pub(crate) enum TaskCommand {
         /// The task's key or number
         task: String,
     },
-    /// Take a task: prints its token, and what is to be done
+    /// Claim a task: prints its token and the work to do
     Claim {
         /// The board to claim from
         #[arg(long, value_name = "BOARD")]
@@ -154,27 +154,27 @@ pub(crate) enum TaskCommand {
         /// A queue to claim from; repeat it for more [default: tasks, unless a board is named]
         #[arg(long = "queue", value_name = "NAME")]
         queues: Vec<String>,
-        /// Who claims, for others to see
+        /// The claimer's name, which others see
         #[arg(long = "as", value_name = "NAME", default_value = "somebody")]
         name: String,
-        /// How long to wait for one [default: not at all]
+        /// How long to wait for a task [default: not at all]
         #[arg(long, value_name = "TIME")]
         wait: Option<String>,
-        /// How long it is yours without a heartbeat
+        /// How long the claim lasts without a heartbeat
         #[arg(long, value_name = "TIME", default_value = "30m")]
         lease: String,
     },
-    /// Say again what is to be done, and keep the task for longer
+    /// Show a claimed task again, and extend the claim
     Start {
-        /// What `claim` printed
+        /// The token that `claim` printed
         token: String,
         /// How long from now
         #[arg(long, value_name = "TIME", default_value = "30m")]
         lease: String,
     },
-    /// Keep a task for longer
+    /// Extend the claim on a task
     Heartbeat {
-        /// What `claim` printed
+        /// The token that `claim` printed
         token: String,
         /// How long from now
         #[arg(long, value_name = "TIME", default_value = "30m")]
@@ -182,12 +182,12 @@ pub(crate) enum TaskCommand {
     },
     /// Report that a task is done
     Done {
-        /// What `claim` printed
+        /// The token that `claim` printed
         token: String,
-        /// What came of it, in words
+        /// The result in words
         #[arg(long, value_name = "TEXT")]
         summary: Option<String>,
-        /// What came of it, as a JSON object: the step's outputs
+        /// The result as a JSON object: the step's outputs
         #[arg(long, value_name = "JSON")]
         result: Option<String>,
         /// One output; repeat it for more
@@ -196,34 +196,34 @@ pub(crate) enum TaskCommand {
         /// A file that was changed; repeat it for more
         #[arg(long = "changed", value_name = "PATH")]
         changed: Vec<String>,
-        /// A file that was made; repeat it for more
+        /// A file that was created; repeat it for more
         #[arg(long = "created", value_name = "PATH")]
         created: Vec<String>,
     },
     /// Report that a task failed
     Fail {
-        /// What `claim` printed
+        /// The token that `claim` printed
         token: String,
-        /// What went wrong; the next try reads it
+        /// The reason; the next attempt reads it
         #[arg(long, value_name = "TEXT", default_value = "it could not be done")]
         reason: String,
-        /// Another try makes no sense
+        /// Do not retry the task
         #[arg(long = "final")]
         for_good: bool,
     },
     /// Give a task back unfinished
     Release {
-        /// What `claim` printed
+        /// The token that `claim` printed
         token: String,
     },
-    /// Take a task of a board back
+    /// Cancel a task of a board
     Cancel {
         /// The board's name, or its run's id
         board: String,
         /// The task's key or number
         task: String,
     },
-    /// Try a task of a board again that failed, was taken back, or was skipped
+    /// Retry a task of a board that failed, was cancelled or was skipped
     Retry {
         /// The board's name, or its run's id
         board: String,

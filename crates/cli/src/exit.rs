@@ -130,8 +130,10 @@ pub(crate) fn report(failure: &Failure, json: bool) -> ExitCode {
             "type": "error", "code": failure.exit as u8, "message": failure.message, "next": failure.next,
         });
         if let Some(diagnostics) = &failure.diagnostics {
-            told["message"] = diagnostics.to_string().into();
-            told["diagnostics"] = serde_json::json!(diagnostics);
+            // The rendered report is for people.
+            let problems = serde_json::json!(diagnostics);
+            told["message"] = problems[0]["message"].clone();
+            told["diagnostics"] = problems;
         }
         eprintln!("{told}");
     } else if failure.drawn {

@@ -50,7 +50,7 @@ fn template(command: &Command) -> String {
         }
     }
     format!(
-        "{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}\n{EXAMPLES}\n\nOptions:\n{{options}}\n\n{{after-help}}\n"
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n{groups}\n{EXAMPLES}\n\nOptions:\n{{options}}{{after-help}}\n"
     )
 }
 

@@ -155,7 +155,12 @@ pub(crate) fn width() -> usize {
 
 /// Returns the status of a run or a step as people see it: what it waits for, if it does.
 pub(crate) fn shown_status(status: &str, waiting_for: Option<WaitingFor>) -> String {
-    waiting_for.map_or_else(|| status.to_owned(), |wait| format!("waits for {}", wait.as_str()))
+    shown_status_word(status, waiting_for.map(WaitingFor::as_str))
+}
+
+/// Returns the status of a run or a step as people see it, from the words that programs see.
+pub(crate) fn shown_status_word(status: &str, waiting_for: Option<&str>) -> String {
+    waiting_for.map_or_else(|| status.to_owned(), |wait| format!("waits for {wait}"))
 }
 
 /// Returns a text of several lines in which all lines but the first are indented.

@@ -142,6 +142,52 @@ impl Client {
         &self.0.address
     }
 
+    /// Sends a request to the server's API. Returns the status and the body of its answer, whatever the status is.
+    pub async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<serde_json::Value>,
+        limit: Duration,
+    ) -> Result<(u16, Vec<u8>), Error> {
+        self.ask_with(method, path, None, body, limit).await
+    }
+
+    /// Sends a request with an idempotency key: however often it is repeated, the server does it once.
+    pub async fn ask_with(
+        &self,
+        method: &str,
+        path: &str,
+        idempotency_key: Option<&str>,
+        body: Option<serde_json::Value>,
+        limit: Duration,
+    ) -> Result<(u16, Vec<u8>), Error> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.0.address))
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.0.token {
+            request = request.header(AUTHORIZATION, token.clone());
+        }
+        if let Some(key) = idempotency_key {
+            request = request.header("idempotency-key", key);
+        }
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let request = request.body(Full::new(body)).map_err(|error| Error::Local(error.to_string()))?;
+        let exchange = async {
+            let answer = self.0.pool.request(request).await;
+            let answer = answer.map_err(|error| self.away(causes(&error), None))?;
+            let status = answer.status().as_u16();
+            let body = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect().await;
+            let body = body.map_err(|error| self.away(format!("the answer broke off: {error}"), None))?;
+            Ok((status, body.to_bytes().to_vec()))
+        };
+        match tokio::time::timeout(limit, exchange).await {
+            Ok(answer) => answer,
+            Err(_) => Err(self.away(format!("no answer within {} s", limit.as_secs_f32()), None)),
+        }
+    }
+
     /// Sends a JSON message and reads the answer, both within `limit`.
     pub(crate) async fn post<R: DeserializeOwned>(
         &self,

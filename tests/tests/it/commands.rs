@@ -71,7 +71,7 @@ fn ls_json_has_the_documented_shape() {
     let statuses: Vec<&str> = runs.iter().filter_map(|run| run["status"].as_str()).collect();
     assert_eq!(statuses, ["running", "failed", "completed"], "newest first");
     for run in runs {
-        let wanted = ["id", "pipeline", "status", "created_at", "started_at", "ended_at"];
+        let wanted = ["id", "pipeline", "status", "waiting_for", "created_at", "started_at", "ended_at"];
         assert_eq!(keys(run), BTreeSet::from(wanted));
     }
     assert_eq!((&runs[0]["id"], &runs[0]["ended_at"]), (&json!(waiting), &Value::Null));
@@ -88,7 +88,7 @@ fn status_json_has_the_documented_shape() {
     sandbox.sprag(["run", "bad.yaml"]).expect(100);
     let run = sandbox.newest().expect("a run");
     let wanted = json!({
-        "id": run, "pipeline": "bad", "status": "failed", "epoch": 1,
+        "id": run, "pipeline": "bad", "status": "failed", "waiting_for": null, "epoch": 1,
         "steps": [
             { "id": "breaks", "status": "failed", "attempt": 1 },
             { "id": "never", "status": "cancelled", "attempt": 1, "not_run": true },
@@ -486,7 +486,8 @@ fn explain_says_what_a_step_waits_for() {
     let sandbox = sandbox();
     let run = sandbox.detach(&sandbox.path("ok.yaml"));
     let told = sandbox.json(["explain", &run, "--json"]);
-    let expected = ["id", "pipeline", "status", "waits_for", "steps", "blocked", "refused"];
+    let expected =
+        ["id", "pipeline", "status", "waits_for", "waiting_for", "steps", "failed", "blocked", "refused"];
     assert_eq!(keys(&told), BTreeSet::from(expected));
     for step in told["steps"].as_array().expect("steps") {
         assert_eq!(keys(step), BTreeSet::from(["id", "status", "waits_for", "since", "until", "owner"]));

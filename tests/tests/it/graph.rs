@@ -70,7 +70,7 @@ fn json_has_the_documented_shape() {
     );
     let test = json!({
         "id": "test", "kind": "run", "needs": ["build"], "layer": 1, "rework": "build", "fan_out": null,
-        "when": false, "always": false, "status": null, "attempt": null,
+        "when": false, "always": false, "status": null, "waiting_for": null, "not_run": null, "attempt": null,
     });
     assert_eq!(file["steps"][2], test);
     sandbox.sprag(["run", "diamond.yaml"]).expect(100);

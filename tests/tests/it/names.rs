@@ -59,8 +59,8 @@ fn a_hook_for_an_event_that_does_not_exist_is_refused() {
     let add = |option: &str, word: &str| sandbox.sprag(["hook", "add", "http://127.0.0.1:9/", option, word]);
     let told = add("--event", "run.suceeded").expect(2).stderr;
     assert!(told.contains("did you mean \"run.succeeded\"?"), "{told}");
-    let told = add("--event", "run.exploded").expect(2).stderr;
-    assert!(told.contains("run.succeeded") && told.contains("run.failed"), "{told}");
+    let told = add("--event", "run.failed").expect(2).stderr;
+    assert!(told.contains("run.succeeded") && told.contains("failure.settled"), "{told}");
     add("--entity", "runs").expect(2);
     assert_eq!(sandbox.json(["hook", "ls", "--json"]), serde_json::json!([]));
     for event in ["run.succeeded", "run.created", "gate.opened", "worker.registered"] {
@@ -131,4 +131,38 @@ fn times_have_a_zone_and_another_year() {
     let told = sprag(&["explain", &run]);
     assert!(told.contains("until      2031-01-31 03:00:00 UTC"), "{told}");
     assert!(sprag(&["ls"]).contains(" UTC"));
+}
+
+#[test]
+fn commands_that_look_and_start_work_against_a_server() {
+    let sandbox = Sandbox::new();
+    let server = sprag_tests::Server::start(&sandbox, &[]);
+    let url = format!("http://{}", server.addr);
+    sandbox.yaml(
+        "hello",
+        "inputs: { who: string }\nsteps:\n  - { id: greet, run: 'echo hello {{ inputs.who }}' }\n",
+    );
+    sandbox.yaml("asks", "steps:\n  - { id: ask, gate: { ask: 'Really?' } }\n");
+    let at = |args: &[&str]| sandbox.sprag([args, &["--server", &url]].concat());
+    let told = at(&["run", "hello.yaml", "-i", "who=ada"]).expect(0);
+    assert!(told.stdout.contains("greet │ hello ada"), "{told:?}");
+    let listed = at(&["ls", "--json"]).expect(0).json();
+    assert_eq!((&listed[0]["pipeline"], &listed[0]["status"]), (&"hello".into(), &"completed".into()));
+    let run = listed[0]["id"].as_str().expect("an id").to_owned();
+    assert!(at(&["status", &run[..10]]).expect(0).stdout.contains("✓ greet"));
+    assert_eq!(at(&["logs", &run, "greet"]).expect(0).stdout, "hello ada\n");
+    assert!(at(&["events", "--run", &run]).expect(0).stdout.contains("run.succeeded"));
+    at(&["run", "asks.yaml"]).expect(5);
+    assert!(at(&["questions"]).expect(0).stdout.contains("Really?"));
+    let asks = at(&["ls", "--waiting=person", "--json"]).expect(0).json()[0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    assert!(at(&["explain", &asks]).expect(0).stdout.contains("Really?"));
+    at(&["approve", &asks]).expect(0);
+    at(&["wait", &asks, "--timeout", "30s"]).expect(0);
+    at(&["cancel", &asks]).expect(1);
+    at(&["status", "nosuchrun"]).expect(2);
+    let told = at(&["ls", "--token", "wrong"]).expect(1).stderr;
+    assert!(told.contains("--token"), "{told}");
 }

@@ -57,7 +57,7 @@ fn a_run_that_waits_shows_for_what() {
     sandbox.sprag(["ls", "--waiting=godot"]).expect(2);
     let ended = sandbox.json(["cancel", &left, "--json"]);
     assert_eq!(ended["status"], "cancelled");
-    assert!(sandbox.status(&left).get("waiting_for").is_none());
+    assert_eq!(sandbox.status(&left)["waiting_for"], Value::Null);
     for process in all {
         process.signal(Signal::TERM);
         process.finish();

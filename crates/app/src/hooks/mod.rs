@@ -182,8 +182,10 @@ impl App {
         if let Some(run) = &new.filter.run {
             run.parse::<RunId>().map_err(|error| wrong(format!("filter.run: {error}")))?;
         }
-        check_words("entity", "filter.entities", &new.filter.entities, &entities())?;
-        check_words("event", "filter.events", &new.filter.events, &events())?;
+        check_words("entity", "filter.entities", &new.filter.entities, &entities(), |_| entities())?;
+        check_words("event", "filter.events", &new.filter.events, &events_of(""), |wrong| {
+            events_of(wrong.split('.').next().unwrap_or_default())
+        })?;
         if let Some(since) = new.since {
             crate::events::check_seq(since).map_err(|error| wrong(format!("since: {error}")))?;
         }
@@ -234,17 +236,20 @@ impl App {
     }
 }
 
-/// Refuses a word of a filter that no journal entry has: the hook would never be sent.
-fn check_words(what: &str, field: &str, given: &[String], known: &[&'static str]) -> Result<(), Error> {
+/// Refuses a word of a filter that no journal entry has: the hook would never be sent. The error lists the words that
+/// `alike` returns for the wrong one.
+fn check_words(
+    what: &str,
+    field: &str,
+    given: &[String],
+    known: &[&'static str],
+    alike: impl Fn(&str) -> Vec<&'static str>,
+) -> Result<(), Error> {
     let Some(wrong) = given.iter().find(|word| !known.contains(&word.as_str())) else { return Ok(()) };
     let error = Error::invalid(format!("{field}: there is no {what} {wrong:?}"));
-    let part = wrong.split('.').next().unwrap_or_default();
-    let alike: Vec<&str> =
-        known.iter().copied().filter(|word| word.split('.').next() == Some(part)).collect();
-    let all = if alike.is_empty() { known.to_vec() } else { alike };
     Err(match nearest(wrong, known.iter().copied()) {
         Some(near) => error.next(format!("did you mean {near:?}?")),
-        None => error.next(format!("use one of: {}", all.join(", "))),
+        None => error.next(format!("use one of: {}", alike(wrong).join(", "))),
     })
 }
 
@@ -275,14 +280,23 @@ const CREATIONS: [&str; 9] = [
     "enforcement.created",
 ];
 
-/// Returns the events that journal entries tell of.
-fn events() -> Vec<&'static str> {
-    fn of<L: Lifecycle>() -> impl Iterator<Item = &'static str> {
-        L::Event::ALL.iter().map(|event| event.as_str())
+/// Returns the events that journal entries of an entity tell of; those of all entities if there is no such entity.
+fn events_of(entity: &str) -> Vec<&'static str> {
+    fn of<L: Lifecycle>() -> Vec<&'static str> {
+        let made = CREATIONS.iter().copied().filter(|event| event.split('.').next() == Some(L::NAME));
+        made.chain(L::Event::ALL.iter().map(|event| event.as_str())).collect()
     }
-    let runs = of::<Run>().chain(of::<Step>()).chain(of::<Execution>()).chain(of::<Environment>());
-    let others = of::<Thread>().chain(of::<Gate>()).chain(of::<WorkerPresence>()).chain(of::<Enforcement>());
-    runs.chain(others).chain(CREATIONS).collect()
+    match entity {
+        Run::NAME => of::<Run>(),
+        Step::NAME => of::<Step>(),
+        Execution::NAME => of::<Execution>(),
+        Environment::NAME => of::<Environment>(),
+        Thread::NAME => of::<Thread>(),
+        Gate::NAME => of::<Gate>(),
+        WorkerPresence::NAME => of::<WorkerPresence>(),
+        Enforcement::NAME => of::<Enforcement>(),
+        _ => entities().into_iter().flat_map(events_of).collect(),
+    }
 }
 
 fn no_hook(id: Id) -> Error {

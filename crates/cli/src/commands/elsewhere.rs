@@ -55,7 +55,11 @@ pub(crate) async fn worker(
         _ = interrupt.recv() => return Ok(Exit::Ok),
     };
     let mut worker = started.map_err(failure)?;
-    eprintln!("worker {} serves {} of {server}; Ctrl-C drains and stops", worker.id(), queues.join(", "));
+    eprintln!(
+        "worker {} serves {} of {server}; Ctrl-C stops it after its running steps",
+        worker.id(),
+        queues.join(", ")
+    );
     let telling = tokio::spawn(tell(worker.notice()));
     tokio::select! {
         _ = terminate.recv() => {}

@@ -70,7 +70,7 @@ fn ls(context: &Context, app: &App, keeper: &Environments) -> Result<Exit, Failu
         ]
     }));
     if cells.is_empty() {
-        line("no environments are there");
+        line("no worktrees");
     } else {
         table(context.style, &["RUN", "STATUS", "BRANCH", "SIZE", "AGE", "WHY"], &cells);
     }

@@ -26,6 +26,7 @@ mod questions;
 mod queue;
 mod run;
 mod serve;
+mod server;
 mod status;
 mod task;
 mod token;
@@ -47,6 +48,9 @@ use crate::show::{Style, line};
 /// Executes the command of the command line.
 pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
     let context = Context::new(&args)?;
+    if let Some(exit) = server::at_server(&context, &args.command).await? {
+        return Ok(exit);
+    }
     match args.command {
         Command::Run { file: None, .. } => pipelines::list(&context),
         Command::Run {
@@ -62,6 +66,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             slots,
             lease,
             bus,
+            ..
         } => {
             let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
             let labels = parse_labels(labels.iter().map(String::as_str))?;
@@ -74,14 +79,14 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             run::retry(&context, run.as_deref(), step.as_deref(), detach).await
         }
         Command::Resume { run, detach } => run::resume(&context, run.as_deref(), detach).await,
-        Command::Cancel { run } => run::cancel(&context, &run).await,
-        Command::Approve { run, step, answer } => {
+        Command::Cancel { run, .. } => run::cancel(&context, &run).await,
+        Command::Approve { run, step, answer, .. } => {
             gates::answer(&context, gate_answer(&run, step.as_deref(), &answer, true)).await
         }
-        Command::Reject { run, step, answer } => {
+        Command::Reject { run, step, answer, .. } => {
             gates::answer(&context, gate_answer(&run, step.as_deref(), &answer, false)).await
         }
-        Command::Signal { run, name, payload, detach } => {
+        Command::Signal { run, name, payload, detach, .. } => {
             gates::signal(&context, &run, &name, payload.as_deref(), detach).await
         }
         Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
@@ -92,17 +97,17 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Env { command } => env::env(&context, &command).await,
         Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
         Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
-        Command::Ls { status, waiting, labels, limit } => {
+        Command::Ls { status, waiting, labels, limit, .. } => {
             ls::ls(&context, &status, waiting.as_deref(), &labels, limit)
         }
-        Command::Status { run } => status::status(&context, run.as_deref()),
-        Command::Logs { run, step, options } => {
+        Command::Status { run, .. } => status::status(&context, run.as_deref()),
+        Command::Logs { run, step, options, .. } => {
             logs::logs(&context, run.as_deref(), step.as_deref(), &options).await
         }
         Command::Watch { run: Some(run) } => watch::one(&context, &run).await,
         Command::Watch { run: None } => watch::all(&context).await,
-        Command::Questions => questions::questions(&context),
-        Command::Wait { run, timeout } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
+        Command::Questions { .. } => questions::questions(&context),
+        Command::Wait { run, timeout, .. } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
         Command::Worker { command: Some(WorkerCommand::Ls), .. } => worker::ls(&context),
         Command::Worker {
             command: None,
@@ -134,10 +139,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
         Command::Queue { command } => queue::queue(&context, &command).await,
-        Command::Events { run, since, follow, tail } => {
+        Command::Events { run, since, follow, tail, .. } => {
             events::events(&context, run.as_deref(), since, follow, tail).await
         }
-        Command::Explain { run } => explain::explain(&context, run.as_deref()),
+        Command::Explain { run, .. } => explain::explain(&context, run.as_deref()),
         Command::Validate { files, strict } => {
             let files = files.iter().map(|file| pipelines::find(file)).collect::<Result<Vec<_>, _>>()?;
             validate::validate(&context, &files, strict)

@@ -52,7 +52,7 @@ fn ls(context: &Context, queues: &[QueueView]) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     if queues.is_empty() {
-        line("no queue holds anything, and nobody serves one");
+        line("no queues: nothing waits, and no worker is online");
         return Ok(Exit::Ok);
     }
     let rows: Vec<Vec<String>> = queues

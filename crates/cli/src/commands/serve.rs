@@ -55,7 +55,7 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    eprintln!("stopping: finishing what it has; a second signal ends it");
+    eprintln!("Finishing requests and running steps. Press Ctrl-C again to stop them.");
     let hurry = server.hurrier();
     let again = async {
         tokio::select! {
@@ -132,7 +132,7 @@ fn tell(context: &Context, server: &Server, auth: Auth) {
     }
     match auth {
         Auth::Token => {
-            eprintln!("requests show a token; yours is in {}", local_token_file(&context.data).display())
+            eprintln!("requests need a token; yours is in {}", local_token_file(&context.data).display())
         }
         Auth::None => {
             eprintln!("LOOK: --auth none: every user of this machine may do everything with this server")

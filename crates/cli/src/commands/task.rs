@@ -131,7 +131,7 @@ fn added(context: &Context, added: Vec<boards::TaskAdded>) -> Result<Exit, Failu
     for task in added {
         line(&task.task.to_string());
         if task.existing {
-            eprintln!("task {} was there before, and stays as it is", task.key.unwrap_or_default());
+            eprintln!("task {} already exists and stays as it is", task.key.unwrap_or_default());
         }
     }
     Ok(Exit::Ok)

@@ -58,7 +58,7 @@ fn ls(context: &Context) -> Result<Exit, Failure> {
         return Ok(Exit::Ok);
     }
     if tokens.is_empty() {
-        line("no tokens but the server's own; make one: sprag token new NAME");
+        line("no tokens besides the server's own; create one: sprag token new NAME");
         return Ok(Exit::Ok);
     }
     let now = app.now().wall_ms;

@@ -46,15 +46,16 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
     if let Some(slots) = slots {
         builder = builder.slots(slots);
     }
-    if let Some(name) = name {
-        builder = builder.name(name);
+    if let Some(name) = &name {
+        builder = builder.name(name.clone());
     }
     if let Some(bus) = &bus {
         builder = builder.bus(bus.clone());
     }
     let engine = builder.start().await?;
     let idle_at_first = until_idle && first_left(&app, engine.worker_id())?.is_none();
-    eprintln!("worker {} serves {}; Ctrl-C drains and stops", engine.worker_id(), queues.join(", "));
+    let called = name.unwrap_or_else(|| engine.worker_id().to_string());
+    eprintln!("worker {called} serves {}; Ctrl-C stops it after its running steps", queues.join(", "));
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
