@@ -125,7 +125,7 @@ fn e05_an_open_data_directory_is_closed_with_a_message() {
     let mut command = sandbox.command(["ls"]);
     command.env("SPRAG_DATA", &shared);
     let told = sandbox.start_command(command).finish().expect(1);
-    assert!(told.stderr.contains("folder of its own") && told.stderr.contains("--data"), "{}", told.stderr);
+    assert!(told.stderr.contains("its own folder") && told.stderr.contains("--data"), "{}", told.stderr);
     assert_eq!(mode(&shared), 0o755);
 }
 

@@ -114,8 +114,8 @@ fn until_expired(since_ms: u64) {
 fn e02_wait_says_that_no_process_continues_a_run_whose_question_has_expired() {
     let sandbox = Sandbox::new();
     sandbox.yaml("expires", EXPIRES);
-    let since_ms = now_ms();
     let run = sandbox.run(&["expires.yaml"], 5);
+    let since_ms = now_ms();
     until_expired(since_ms);
     let waiting = sandbox.start(["wait", &run]);
     says(&waiting, "waiting: after: a worker: none serves queue \"default\" (sprag worker --queue default)");
@@ -129,16 +129,16 @@ fn e02_wait_says_that_no_process_continues_a_run_whose_question_has_expired() {
 fn e02_resume_continues_a_run_whose_question_has_expired() {
     let sandbox = Sandbox::new();
     sandbox.yaml("expires", EXPIRES);
-    let since_ms = now_ms();
     let run = sandbox.run(&["expires.yaml"], 5);
+    let since_ms = now_ms();
     until_expired(since_ms);
     let told = sandbox.sprag(["resume", &run]).expect(0);
     assert!(told.stderr.contains("✓ after") && told.stderr.contains("completed"), "{}", told.stderr);
     assert_eq!(sandbox.lines("ran"), ["after"]);
     // One that fails for it says so.
     sandbox.yaml("expires", &EXPIRES.replace(", on_fail: continue", ""));
-    let since_ms = now_ms();
     let run = sandbox.run(&["expires.yaml"], 5);
+    let since_ms = now_ms();
     until_expired(since_ms);
     sandbox.sprag(["resume", &run]).expect(100);
 }
@@ -148,8 +148,8 @@ fn e02_a_waiting_process_expires_a_question_in_a_child() {
     let sandbox = Sandbox::new();
     sandbox.yaml("child", &EXPIRES.replace(", on_fail: continue", ""));
     sandbox.yaml("parent", "steps:\n  - { id: call, pipeline: { file: child.yaml } }\n");
-    let since_ms = now_ms();
     let run = sandbox.run(&["parent.yaml"], 5);
+    let since_ms = now_ms();
     until_expired(since_ms);
     sandbox.sprag(["wait", &run, "--timeout", "20s"]).expect(100);
 }

@@ -428,8 +428,10 @@ impl<'c> AtRemote<'c> {
     /// Waits for the end of a run.
     pub(crate) async fn wait(&self, run: Option<&str>, timeout: Option<Duration>) -> Result<Exit, Failure> {
         let run = self.run(run).await?;
+        let mut looks = tokio::time::interval(LOOK);
         let ended = async {
             loop {
+                looks.tick().await;
                 let told = self.get(&format!("/v1/runs/{}", escaped(&run))).await?;
                 let exit = match told["status"].as_str() {
                     Some("completed") => Some(Exit::Ok),
@@ -441,7 +443,6 @@ impl<'c> AtRemote<'c> {
                 if let Some(exit) = exit {
                     return Ok::<_, Failure>((exit, told));
                 }
-                tokio::time::sleep(LOOK).await;
             }
         };
         let ended: Result<(Exit, Value), Failure> = match timeout {
