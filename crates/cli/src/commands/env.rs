@@ -128,7 +128,7 @@ async fn rm(context: &Context, app: &App, keeper: &Environments, run: &str) -> R
     let mut outcomes = Outcomes::default();
     for row in of_run(app, run)?.iter().filter(|row| row.status() != EnvironmentStatus::Destroyed) {
         let how = keeper.remove(row, Then::Nothing).await.map_err(|why| {
-            Failure::from(why).next(format!("a live run keeps its environment: sprag cancel {run}"))
+            Failure::error(why.message).next(format!("a live run keeps its environment: sprag cancel {run}"))
         })?;
         outcomes.tell(context, &row.path, if how.is_empty() { "removed" } else { &how });
     }
