@@ -46,10 +46,9 @@ impl Place {
     pub fn run(&self, script: &str) {
         match &self.raw {
             Raw::Sqlite(file) => {
-                Connection::open(file)
-                    .unwrap()
-                    .execute_batch(script)
-                    .unwrap_or_else(|e| panic!("{script}: {e}"));
+                let connection = Connection::open(file).unwrap();
+                connection.execute_batch("PRAGMA foreign_keys = OFF").unwrap();
+                connection.execute_batch(script).unwrap_or_else(|e| panic!("{script}: {e}"));
             }
             Raw::Postgres(database) => {
                 let script =
