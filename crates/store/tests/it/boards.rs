@@ -281,7 +281,7 @@ fn a_resumed_board_keeps_cancelled_tasks_cancelled() {
         let first = take_task(&store, 1).await;
         let _ = finish(&store, &first, well()).await;
         assert_eq!(status(&store, board), "completed");
-        refused(store.person().rewind_run(board, 0, None).await, "not rewound");
+        refused(store.person().rewind_run(board, 0, None).await, "cannot be rewound");
     });
 }
 
