@@ -128,7 +128,7 @@ fn e06_a_file_with_a_secret_is_passed_on_and_not_served() {
         assert_eq!(get(path).status, 404, "{path}");
     }
     let told = sandbox.sprag(["logs", &run, "make"]).expect(0).stdout;
-    assert!(told.contains("the file of output `config` holds a secret"), "{told}");
+    assert!(told.contains("the file of output `config` contains a secret"), "{told}");
 }
 
 #[test]

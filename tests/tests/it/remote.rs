@@ -404,7 +404,7 @@ fn a_wrong_token_a_wrong_scope_and_a_foreign_server_are_reported() {
     };
     let (read, work) = (token("read"), token("work"));
     for (shown, why) in
-        [(None, "wants a token"), (Some("sprag_no"), "not known"), (Some(read.as_str()), "scope")]
+        [(None, "requires a token"), (Some("sprag_no"), "unknown"), (Some(read.as_str()), "scope")]
     {
         let mut command = sandbox.command(["worker", "--server", &url]);
         // Not the data directory of the server: its token would be found there.
