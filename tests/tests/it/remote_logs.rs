@@ -150,7 +150,7 @@ fn e16_f1_a_worker_that_leaves_says_which_logs_it_has_not_sent() {
     let run = scene.detach("loud");
     until("it has ended", || sandbox.status_word(&run) == "completed");
     worker.signal(Signal::TERM);
-    until("it drains", || worker.stderr().contains("draining"));
+    until("it drains", || worker.stderr().contains("Finishing the running steps"));
     worker.signal(Signal::TERM);
     let told = worker.finish().expect(0).stderr;
     assert!(told.contains("1 log (") && told.contains("sent when a worker runs there again"), "{told}");
