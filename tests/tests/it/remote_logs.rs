@@ -134,7 +134,7 @@ fn e16_f1_a_worker_with_too_many_unsent_logs_takes_no_steps_and_says_why() {
         within(Duration::from_secs(3), || (sandbox.step(&other, "a")["status"] == "running").then_some(()));
     assert_eq!(begun, None, "it takes no steps");
     proxy.delay(Duration::ZERO);
-    until("it goes on", || worker.stderr().contains("takes steps again"));
+    until("it goes on", || worker.stderr().contains("claims steps again"));
     sandbox.ends_as(&run, "completed");
     sandbox.ends_as(&other, "completed");
     stop(worker);
