@@ -8,6 +8,7 @@ use sprag_store::{JournalEntry, Row, RunRow, StepRow, Store, Table, is_task, ste
 
 use crate::App;
 use crate::error::{Error, ErrorKind, Hint};
+use crate::labels::RunLabels;
 use crate::text::nearest;
 use crate::view::EntryView;
 
@@ -81,7 +82,7 @@ impl RunWithPlan {
     }
 }
 
-/// Returns the run that the user means: by id, by the start or the end of an id, by the name of a board, or the newest.
+/// Returns the run that the user means: by id, by the start or the end of an id, by the name of a board or of a run, or the newest.
 pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
@@ -106,6 +107,10 @@ fn by_part(app: &App, text: &str) -> Result<RunRow, Error> {
         return Ok(row);
     }
     let runs = app.store.read(|db| db.runs(None, &[], LOOK_BACK))?;
+    // The newest run of that name: runs of the same kind often share one.
+    if let Some(run) = runs.iter().find(|run| RunLabels::of(run).name.as_deref() == Some(text)) {
+        return Ok(run.clone());
+    }
     let wanted = text.to_ascii_lowercase();
     let is_meant = |run: &&RunRow| {
         let id = run.id.to_string();

@@ -66,10 +66,9 @@ pub(crate) enum GraphFormat {
 }
 
 /// A run, by its id, a part of it, or the name of a board.
-const RUN_HELP: &str =
-    "The run: its id, the first or last characters of it, or a board [default: the newest]";
+const RUN_HELP: &str = "The run: its id, the start or end of it, its name, or a board [default: the newest]";
 /// A run that must be named.
-const THE_RUN_HELP: &str = "The run: its id, the first or last characters of it, or a board";
+const THE_RUN_HELP: &str = "The run: its id, the start or end of it, its name, or a board";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -208,7 +207,7 @@ Examples:
   sprag watch")]
     Watch {
         #[arg(
-            help = "The run: its id, the first or last characters of it, or a board [default: all live runs]"
+            help = "The run: its id, the start or end of it, its name, or a board [default: all live runs]"
         )]
         run: Option<String>,
     },
@@ -586,7 +585,7 @@ Examples:
   sprag graph ci.yaml --format svg > ci.svg    a picture
   sprag graph ci.yaml --format mermaid         for a README")]
     Graph {
-        /// The pipeline file, or a run: its id, or the first or last characters of it [default: the newest run]
+        /// The pipeline (a file, or a name in .sprag/pipelines) or a run [default: the newest run]
         #[arg(value_name = "FILE|RUN")]
         what: Option<String>,
         /// How to draw it [default: text]

@@ -13,6 +13,8 @@ fn a_run_is_named_by_the_start_or_the_end_of_its_id_or_by_its_board() {
     sandbox.sprag(["board", "new", "release"]).expect(0);
     assert_eq!(sandbox.status("release")["pipeline"], "release");
     sandbox.sprag(["cancel", "release"]).expect(0);
+    let named = sandbox.run(&["ok.yaml", "--name", "nightly"], 0);
+    assert_eq!(sandbox.status("nightly")["id"], named.as_str());
     let told = sandbox.sprag(["status", "zzzz"]).expect(2).stderr;
     assert!(!told.contains("did you mean") && told.contains("sprag ls"), "{told}");
     let mut wrong = run.clone();
@@ -47,6 +49,7 @@ fn a_pipeline_is_named_by_its_file_name() {
     let wrong = sandbox.sprag(["run", "cj"]).expect(2).stderr;
     assert!(wrong.contains("did you mean `ci`?"), "{wrong}");
     sandbox.sprag(["validate", "ci"]).expect(0);
+    assert_eq!(sandbox.json(["graph", "ci", "--json"])["pipeline"], "ci");
     let mut piped = sandbox.command(["run", "-"]);
     piped.stdin(std::fs::File::open(sandbox.path(".sprag/pipelines/ci.yaml")).expect("a file"));
     sandbox.start_command(piped).finish().expect(0);

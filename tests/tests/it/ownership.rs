@@ -370,7 +370,7 @@ fn o12_a_worker_that_is_asked_to_stop_finishes_its_steps() {
     let worker = sandbox.start(["worker", "--slots", "1"]);
     until("it works", || !sandbox.lines("ran").is_empty());
     worker.signal(Signal::TERM);
-    until("it drains", || worker.stderr().contains("draining"));
+    until("it drains", || worker.stderr().contains("Finishing the running steps"));
     let left = sandbox.detach(&sandbox.path("gate.yaml"));
     sandbox.write("go", "");
     worker.finish().expect(0);
@@ -392,7 +392,7 @@ fn o12_a_second_signal_gives_the_work_to_others() {
     let worker = sandbox.start(["worker"]);
     let step = sandbox.pid_in("pid");
     worker.signal(Signal::TERM);
-    until("it drains", || worker.stderr().contains("draining"));
+    until("it drains", || worker.stderr().contains("Finishing the running steps"));
     worker.signal(Signal::TERM);
     worker.finish().expect(0);
     assert!(!is_running(step));

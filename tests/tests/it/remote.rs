@@ -242,7 +242,7 @@ fn o12_a_worker_that_is_asked_to_stop_finishes_its_steps() {
     let worker = scene.worker(&scene.url(), &["--slots", "1"]);
     until("it works", || !scene.sandbox.lines("ran").is_empty());
     worker.signal(Signal::TERM);
-    until("it drains", || worker.stderr().contains("draining"));
+    until("it drains", || worker.stderr().contains("Finishing the running steps"));
     let left = scene.detach("gate");
     scene.sandbox.write("go", "");
     worker.finish().expect(0);

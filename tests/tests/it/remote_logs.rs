@@ -134,7 +134,7 @@ fn e16_f1_a_worker_with_too_many_unsent_logs_takes_no_steps_and_says_why() {
         within(Duration::from_secs(3), || (sandbox.step(&other, "a")["status"] == "running").then_some(()));
     assert_eq!(begun, None, "it takes no steps");
     proxy.delay(Duration::ZERO);
-    until("it goes on", || worker.stderr().contains("takes steps again"));
+    until("it goes on", || worker.stderr().contains("claims steps again"));
     sandbox.ends_as(&run, "completed");
     sandbox.ends_as(&other, "completed");
     stop(worker);
@@ -150,7 +150,7 @@ fn e16_f1_a_worker_that_leaves_says_which_logs_it_has_not_sent() {
     let run = scene.detach("loud");
     until("it has ended", || sandbox.status_word(&run) == "completed");
     worker.signal(Signal::TERM);
-    until("it drains", || worker.stderr().contains("draining"));
+    until("it drains", || worker.stderr().contains("Finishing the running steps"));
     worker.signal(Signal::TERM);
     let told = worker.finish().expect(0).stderr;
     assert!(told.contains("1 log (") && told.contains("sent when a worker runs there again"), "{told}");

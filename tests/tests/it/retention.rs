@@ -104,7 +104,7 @@ fn old_runs_are_deleted_with_their_logs() {
     let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
     assert_eq!(told["forgotten"]["runs"], 1, "{told}");
     assert!(told["forgotten"]["bytes"].as_u64().unwrap() > 0, "{told}");
-    sandbox.sprag(["status", &run]).expect(1);
+    sandbox.sprag(["status", &run]).expect(2);
     assert!(!sandbox.data().join("runs").join(&run).exists(), "its logs are gone");
     assert_eq!(sandbox.sprag(["ls", "--json"]).expect(0).stdout.trim(), "[]");
     sandbox.sprag(["run", "one.yaml"]).expect(0);

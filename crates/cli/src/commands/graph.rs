@@ -19,9 +19,10 @@ pub(crate) fn graph(
     what: Option<&str>,
     format: Option<GraphFormat>,
 ) -> Result<Exit, Failure> {
-    let graph = match what {
-        Some(what) if is_file(what) => of_file(Path::new(what))?,
-        run => of_run(context, run)?,
+    let graph = match (what, what.and_then(super::pipelines::named)) {
+        (Some(what), _) if is_file(what) => of_file(Path::new(what))?,
+        (Some(_), Some(file)) => of_file(&file)?,
+        (run, _) => of_run(context, run)?,
     };
     match format {
         None if context.json => line(&as_json(&graph).to_string()),

@@ -51,7 +51,7 @@ async fn add(context: &Context, app: &App, new: NewHook) -> Result<Exit, Failure
 fn find(app: &App, id: &str) -> Result<HookRow, Failure> {
     let hooks = app.hooks()?;
     let found = hooks.into_iter().find(|hook| hook.id.to_string() == id);
-    found.ok_or_else(|| Failure::error(format!("there is no hook {id:?}")).next("list them: sprag hook ls"))
+    found.ok_or_else(|| Failure::usage(format!("there is no hook {id:?}")).next("list them: sprag hook ls"))
 }
 
 fn said(context: &Context, hook: &HookRow, what: &str) -> Result<Exit, Failure> {

@@ -37,6 +37,11 @@ pub(crate) fn find(named: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
+/// Returns the file of the project's pipeline with this name, if there is one.
+pub(crate) fn named(name: &str) -> Option<PathBuf> {
+    all().into_iter().find(|(one, _)| one == name).map(|(_, path)| path)
+}
+
 /// Returns the project's pipelines by name.
 fn all() -> Vec<(String, PathBuf)> {
     let Ok(here) = std::env::current_dir() else { return Vec::new() };

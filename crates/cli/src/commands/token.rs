@@ -82,7 +82,7 @@ async fn rm(context: &Context, wanted: &str) -> Result<Exit, Failure> {
     let tokens = app.tokens()?;
     let found = tokens.iter().find(|token| &*token.name == wanted || token.id.to_string() == wanted);
     let Some(token) = found else {
-        return Err(Failure::error(format!("there is no token {wanted:?}")).next("list them: sprag token ls"));
+        return Err(Failure::usage(format!("there is no token {wanted:?}")).next("list them: sprag token ls"));
     };
     app.remove_token(token.id).await?;
     if context.json {
