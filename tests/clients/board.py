@@ -80,7 +80,7 @@ async def whole_board(connect, cancels):
             {"key": "publish", "text": "Publish", "needs": ["write", "check"]},
         ])
         assert [task["task"] for task in added["tasks"]] == [1, 2, 3], added
-        assert await refused(leader, "task_add", board="ship", tasks=[{"text": "x", "needs": ["nobody"]}]) == "refused"
+        assert await refused(leader, "task_add", board="ship", tasks=[{"text": "x", "needs": ["nobody"]}]) == "invalid"
         assert await refused(leader, "task_add", board="ship", tasks=[{"words": "x"}]) == "invalid"
         assert await refused(leader, "board_status", board="nothing") == "no_board"
 

@@ -98,7 +98,7 @@ fn test(args: &[&str]) -> Result<(), String> {
     // Not `-p sprag-cli`: dependencies would be checked again with fewer features.
     cargo(doc.into_iter().chain(["--workspace", "--exclude", "sprag"]), &env)?;
     // The end-to-end tests start the program itself. One command builds everything with the same features.
-    cargo(["build", "--quiet", "--workspace", "--bins", "--tests"], &env)?;
+    cargo(["build", "--quiet", "--workspace", "--bins", "--tests", "--examples"], &env)?;
     cargo(["test", "--quiet", "--workspace", "--no-fail-fast"], &env)?;
     mutants::check(&root(), &[])?;
     if args == ["--nightly"] {

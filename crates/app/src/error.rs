@@ -102,7 +102,7 @@ pub struct Error {
     /// The part of the request that is wrong, if it is the caller's mistake and in one part.
     pub field: Option<&'static str>,
     /// Advice on what to do next, if there is something better than what the kind suggests.
-    pub hint: Option<Hint>,
+    pub hint: Option<Box<Hint>>,
     /// The refused transition, if a table refused one.
     pub refused: Option<Box<NotApplied>>,
     /// The problems of a pipeline or its inputs, each with its place.
@@ -152,7 +152,7 @@ impl Error {
 
     /// Sets advice on what to do next.
     pub fn hint(mut self, hint: Hint) -> Self {
-        self.hint = Some(hint);
+        self.hint = Some(Box::new(hint));
         self
     }
 
@@ -203,7 +203,7 @@ impl From<sprag_store::Error> for Error {
             StoreError::Unknown { .. } => Some("check whether it was done before you repeat it"),
             _ => None,
         };
-        Error { hint: hint.map(|hint| Hint::Text(hint.to_owned())), ..Error::new(kind, message) }
+        Error { hint: hint.map(|hint| Box::new(Hint::Text(hint.to_owned()))), ..Error::new(kind, message) }
     }
 }
 

@@ -86,7 +86,7 @@ impl From<sprag_app::Error> for Failure {
         };
         Failure {
             exit,
-            next: error.hint.map(words),
+            next: error.hint.map(|hint| words(*hint)),
             diagnostics: error.diagnostics,
             ..Failure::error(error.message)
         }

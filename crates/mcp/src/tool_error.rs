@@ -48,7 +48,7 @@ impl From<Error> for ToolError {
             ErrorKind::UnknownOutcome => "check whether it was done before you repeat it",
         };
         let code = if error.diagnostics.is_some() { "invalid" } else { error.code };
-        ToolError::new(code, error.message, error.hint.map_or_else(|| next.to_owned(), words))
+        ToolError::new(code, error.message, error.hint.map_or_else(|| next.to_owned(), |hint| words(*hint)))
     }
 }
 

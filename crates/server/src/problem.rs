@@ -245,7 +245,7 @@ impl From<Error> for Problem {
             problem = problem.next("correct the mistakes listed in `diagnostics`");
         }
         if let Some(hint) = hint {
-            problem.next = Some(next(hint));
+            problem.next = Some(next(*hint));
         }
         problem
     }

@@ -48,10 +48,10 @@ struct Converted {
 async fn fetch(ctx: Context, item: Item) -> Result<Fetched, HandlerError> {
     ctx.log(format!("fetching item {}, attempt {}", item.number, ctx.attempt()));
     // Every seventh item needs a second attempt, and every hundredth does not exist.
-    if item.number % 7 == 0 && ctx.attempt() == 1 {
+    if item.number.is_multiple_of(7) && ctx.attempt() == 1 {
         return Err("the connection was reset".into());
     }
-    if item.number % 100 == 0 {
+    if item.number.is_multiple_of(100) {
         return Err(HandlerError::permanent(format!("there is no item {}", item.number)));
     }
     Ok(Fetched { text: "x".repeat(item.number as usize % 10) })

@@ -24,7 +24,7 @@ impl Error {
 
     /// Returns advice on what to do next, where there is some beyond the message.
     pub fn advice(&self) -> Option<&str> {
-        match &self.0.hint {
+        match self.0.hint.as_deref() {
             Some(Hint::Text(text)) => Some(text),
             // Other advice names what interfaces have, and a program does not.
             _ => None,

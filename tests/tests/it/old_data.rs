@@ -33,7 +33,8 @@ fn data_of_an_earlier_version_opens_unchanged_and_continues() {
         .expect("a list")
         .iter()
         .map(|run| {
-            format!("{} {} {}", run["run"].as_str().unwrap(), run["pipeline"], run["status"]).replace('"', "")
+            format!("{} {} {}", run["id"].as_str().unwrap_or_default(), run["pipeline"], run["status"])
+                .replace('"', "")
         })
         .collect();
     assert_eq!(

@@ -30,7 +30,7 @@ fn the_command_line_gives_shows_and_finds_them() {
         let ids = runs.as_array().expect("runs").iter();
         ids.map(|run| run["id"].as_str().expect("an id").to_owned()).collect()
     };
-    assert_eq!(listed(&["--label", "team=web"]), [named.clone()]);
+    assert_eq!(listed(&["--label", "team=web"]), std::slice::from_ref(&named));
     assert_eq!(listed(&["--label", "team=core"]), [other]);
     assert_eq!(listed(&["--label", "team=web", "--label", "kind=day"]), Vec::<String>::new());
     assert_eq!(listed(&[]).len(), 3);

@@ -157,7 +157,10 @@ fn e04_one_token_does_not_take_all_connections() {
         server.request("GET", "/v1/runs").token(token.as_str().expect("a token")).send()
     };
     let told = request(&greedy).problem(429, "rate_limited");
-    assert!(told["message"].as_str().is_some_and(|told| told.contains("100 requests and streams")), "{told}");
+    assert!(
+        told["message"].as_str().is_some_and(|told| told.contains("100 open requests and streams")),
+        "{told}"
+    );
     request(&modest).expect(200);
     server.get("/v1/runs");
     held.into_iter().for_each(Answering::cut);

@@ -83,7 +83,7 @@ fn a_further_try_takes_no_files_from_a_step_of_another_process() {
         ("b\n".into(), "b\n".into())
     );
     let log = project.sprag(["logs", &run, "a"]).expect(0).stdout;
-    assert!(log.contains("others work in the same worktree"), "{log}");
+    assert!(log.contains("other steps run in the same worktree"), "{log}");
 }
 
 #[test]

@@ -247,9 +247,10 @@ fn check_words(
 ) -> Result<(), Error> {
     let Some(wrong) = given.iter().find(|word| !known.contains(&word.as_str())) else { return Ok(()) };
     let error = Error::invalid(format!("{field}: there is no {what} {wrong:?}"));
-    Err(match nearest(wrong, known.iter().copied()) {
+    let alike = alike(wrong);
+    Err(match nearest(wrong, alike.iter().copied()) {
         Some(near) => error.next(format!("did you mean {near:?}?")),
-        None => error.next(format!("use one of: {}", alike(wrong).join(", "))),
+        None => error.next(format!("use one of: {}", alike.join(", "))),
     })
 }
 

@@ -169,13 +169,13 @@ impl World {
 
 /// Returns the violation, if an error shows that the engine contradicts itself.
 fn misbehaves(error: &Error) -> Option<Violation> {
-    let wrong = match error {
+    let is_answer = matches!(
+        error,
         Error::Refused { .. }
-        | Error::Invalid { .. }
-        | Error::Full { .. }
-        | Error::Unknown { .. }
-        | Error::NoSuchRun(_) => false,
-        _ => true,
-    };
-    wrong.then(|| Violation { invariant: "an operation answers", seen: error.to_string() })
+            | Error::Invalid { .. }
+            | Error::Full { .. }
+            | Error::Unknown { .. }
+            | Error::NoSuchRun(_)
+    );
+    (!is_answer).then(|| Violation { invariant: "an operation answers", seen: error.to_string() })
 }
