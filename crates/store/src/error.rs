@@ -144,7 +144,7 @@ pub enum Error {
         why: String,
     },
     /// The engine contradicts itself, or rows that belong together are not all there; nothing was changed. The caller
-    /// cannot mend it. [`Error::bug`] makes it.
+    /// cannot mend it.
     #[error("{0}")]
     Bug(String),
     /// The store was closed while the call waited.
