@@ -99,3 +99,34 @@ fn e04_a_worktree_is_removed_only_if_run_root_and_place_match() {
     remove(&worktrees, worktree);
     assert!(!path.exists());
 }
+
+/// The clean-up of dead runs looks at every mark, so a forged one must not lead it to another folder.
+#[test]
+fn e04_clean_up_follows_no_forged_mark() {
+    let place = Place::new(3);
+    let worktrees = place.worktrees();
+    let kept =
+        |run: &str| create(&worktrees, run, run).expect("a worktree").keep("look at it").expect("kept");
+    let path = kept("work");
+    let forged = entry(&place);
+    let genuine = fs::read(forged.join("sprag.json")).expect("a mark");
+    let other = kept("zother");
+    let outside = place.path().join("outside");
+    fs::create_dir(&outside).expect("a folder");
+    fs::write(outside.join("precious"), "x").expect("a file");
+    let link = place.data().join("link");
+    symlink(&outside, &link).expect("a link");
+    for target in [&outside, &place.data().join("../outside"), &link, &other] {
+        forge(&forged, |mark| {
+            mark["path"] = target.display().to_string().into();
+            mark["state"] = "ready".into();
+        });
+        // Only the forged entry belongs to a dead run.
+        let recovered = worktrees.recover(&|mark| mark.run != "work").expect("recovered");
+        let is_told = recovered.skipped.iter().any(|(path, _)| path == target);
+        assert!(is_told && recovered.removed.is_empty(), "{}: {recovered:?}", target.display());
+        assert!(outside.join("precious").exists() && other.join(".git").exists(), "{}", target.display());
+        fs::write(forged.join("sprag.json"), &genuine).expect("a mark");
+    }
+    assert!(path.exists());
+}
