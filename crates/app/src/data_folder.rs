@@ -186,10 +186,10 @@ mod tests {
         let shared = folder.path().join("shared");
         std::fs::create_dir(&shared).expect("a folder");
         open(&shared, 0o1777);
-        assert!(make_private(&shared).expect_err("refused").to_string().contains("everybody"));
+        assert!(make_private(&shared).expect_err("refused").to_string().contains("a shared folder"));
         open(&shared, 0o755);
         std::fs::write(shared.join("thesis.txt"), "x").expect("a file");
-        assert!(make_private(&shared).expect_err("refused").to_string().contains("other things"));
+        assert!(make_private(&shared).expect_err("refused").to_string().contains("other files"));
         assert_eq!(mode(&shared), 0o755);
         std::fs::remove_file(shared.join("thesis.txt")).expect("removed");
         assert!(make_private(&shared).expect("closed").is_some());
