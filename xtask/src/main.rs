@@ -9,6 +9,7 @@ mod mutants;
 mod nats;
 mod proof;
 mod schemathesis;
+mod test_run;
 mod tidy;
 
 use std::ffi::OsStr;
@@ -99,7 +100,7 @@ fn test(args: &[&str]) -> Result<(), String> {
     cargo(doc.into_iter().chain(["--workspace", "--exclude", "sprag"]), &env)?;
     // The end-to-end tests start the program itself. One command builds everything with the same features.
     cargo(["build", "--quiet", "--workspace", "--bins", "--tests", "--examples"], &env)?;
-    cargo(["test", "--quiet", "--workspace", "--no-fail-fast"], &env)?;
+    test_run::run(&root(), &env)?;
     mutants::check(&root(), &[])?;
     if args == ["--nightly"] {
         chaos::play(&root(), &["--minutes", "60"])?;
