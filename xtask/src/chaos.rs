@@ -7,7 +7,8 @@ use crate::proof;
 
 /// Builds the programs and runs chaos with these arguments.
 pub fn chaos(root: &Path, args: &[&str]) -> Result<(), String> {
-    crate::cargo(["build", "--quiet", "-p", "sprag-cli", "-p", "sprag-tests", "--bins"], &[])?;
+    // The whole workspace, as the tests build it: a part of it would have other features.
+    crate::cargo(["build", "--quiet", "--workspace", "--bins"], &[])?;
     play(root, args)
 }
 
