@@ -79,6 +79,19 @@ pub enum Chore {
     },
 }
 
+/// The most runs whose refs one transaction of git deletes.
+const RUNS_FORGOTTEN_AT_ONCE: usize = 200;
+
+impl Chore {
+    /// Returns whether both delete refs of runs in the same repository.
+    fn is_forgotten_with(&self, other: &Chore) -> bool {
+        match (self, other) {
+            (Chore::Forget { repository, .. }, Chore::Forget { repository: same, .. }) => repository == same,
+            _ => false,
+        }
+    }
+}
+
 /// The limits of a clean-up: what it may remove beyond what no run needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -95,7 +108,7 @@ impl Default for Limits {
 }
 
 impl Environments {
-    /// Returns everything that [`Environments::do_chore`] would do now to free space, in order.
+    /// Returns everything that [`Environments::do_chores`] would do now to free space, in order.
     pub fn chores(&self, limits: Limits) -> Result<Vec<Chore>, Error> {
         let mut rows = self.store.read(|db| db.environments(true))?;
         // Rows of another host say nothing about this machine's disk.
@@ -219,8 +232,46 @@ impl Environments {
         Ok(true)
     }
 
+    /// Does the chores in order, and tells the result of each. The refs of many runs are deleted at once, because git
+    /// rewrites all packed refs for each deletion.
+    pub async fn do_chores(&self, chores: &[Chore], mut tell: impl FnMut(&Chore, Result<String, Error>)) {
+        for group in chores.chunk_by(Chore::is_forgotten_with) {
+            for part in group.chunks(RUNS_FORGOTTEN_AT_ONCE) {
+                match self.forget_together(part) {
+                    Ok(true) => part.iter().for_each(|chore| tell(chore, Ok("deleted".into()))),
+                    // Every other deletion would wait for the same lock, and fail.
+                    Err(error) if matches!(error.kind, sprag_worktree::Kind::StaleGitLock { .. }) => {
+                        part.iter().for_each(|chore| tell(chore, Err(Error::failed(error.to_string()))));
+                    }
+                    Ok(false) | Err(_) => {
+                        for chore in part {
+                            tell(chore, self.do_chore(chore).await);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deletes the refs of several runs in one transaction. Returns false if they are not forgotten together: a run is
+    /// live again, or the chores are others.
+    fn forget_together(&self, chores: &[Chore]) -> Result<bool, sprag_worktree::Error> {
+        let mut all = Vec::new();
+        let mut of = None;
+        for chore in chores {
+            let Chore::Forget { repository, run, refs } = chore else { return Ok(false) };
+            if !self.is_forgettable(*run, Duration::ZERO).unwrap_or(false) {
+                return Ok(false);
+            }
+            of = Some(repository);
+            all.extend_from_slice(refs);
+        }
+        let Some(repository) = of else { return Ok(false) };
+        Repository::discover(repository)?.delete_run_refs(&all).map(|()| true)
+    }
+
     /// Does one of the chores, and returns a message about the result.
-    pub async fn do_chore(&self, chore: &Chore) -> Result<String, Error> {
+    async fn do_chore(&self, chore: &Chore) -> Result<String, Error> {
         match chore {
             Chore::Remove { id, .. } => {
                 let row = self.store.read(|db| Table::<EnvironmentRow>::load(db, *id))?;
@@ -287,8 +338,10 @@ fn branches_of(rows: &[EnvironmentRow], repository: &Repository) -> BTreeSet<Str
     let gone = gone.map(EnvironmentDetails::of_readable);
     let of_this =
         gone.filter(|details| details.repository.as_deref().map(Path::new) == Some(repository.common_dir()));
-    of_this
-        .filter_map(|details| details.branch)
-        .filter(|branch| repository.is_merged_branch(branch).unwrap_or(false))
-        .collect()
+    let branches = of_this.filter_map(|details| details.branch).collect();
+    repository.merged_branches(branches).unwrap_or_else(|error| {
+        // Broken refs, which the same clean-up repairs, hide the answer until they are gone.
+        tracing::warn!(%error, "merged branches are not looked for");
+        BTreeSet::new()
+    })
 }

@@ -1,6 +1,9 @@
 //! Sprag's branches: their creation, and their deletion without losing commits.
 
-use std::fs;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fs,
+};
 
 use crate::{
     entry,
@@ -17,6 +20,16 @@ use crate::{
 const CREATED_FOR: &str = "sprag: made for ";
 /// The text between the id and the run.
 const OF_RUN: &str = " of run ";
+
+/// The refs that keep the commits of a branch which is deleted.
+const HOLDERS: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/remotes/", "refs/sprag/salvage/"];
+
+/// The commits that the main branch does not contain, and their parents.
+#[derive(Default)]
+struct Outside {
+    commits: HashSet<String>,
+    parents: HashSet<String>,
+}
 
 /// The treatment of a worktree's branch when the worktree is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -148,10 +161,62 @@ impl Repository {
         delete().attempt(|| format!("delete the branch {branch} of {}", self.common_dir().display()))
     }
 
-    /// Returns whether [`Repository::delete_merged_branch`] would delete the branch.
-    pub fn is_merged_branch(&self, branch: &str) -> Result<bool, Error> {
-        let check_deletable = self.check_deletable(branch).map(|found| found.is_ok());
-        check_deletable.attempt(|| format!("check the branch {branch} of {}", self.common_dir().display()))
+    /// Returns those branches that [`Repository::delete_merged_branch`] would delete now. A few git processes answer for
+    /// any number of branches.
+    pub fn merged_branches(&self, branches: BTreeSet<String>) -> Result<BTreeSet<String>, Error> {
+        let find = || self.find_merged(branches);
+        find().attempt(|| format!("look for merged branches in {}", self.common_dir().display()))
+    }
+
+    fn find_merged(&self, branches: BTreeSet<String>) -> Result<BTreeSet<String>, Kind> {
+        let ours: Vec<String> = branches.into_iter().filter(|branch| is_ours(self, branch, None)).collect();
+        if ours.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let listed = self.git("for-each-ref").args(["--format=%(objectname) %(*objectname) %(refname)"]);
+        let listed = listed.args(HOLDERS).run()?.line();
+        let mut tips: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut refs_at: BTreeMap<&str, usize> = BTreeMap::new();
+        for line in listed.lines() {
+            let mut fields = line.splitn(3, ' ');
+            let (Some(object), Some(tagged), Some(name)) = (fields.next(), fields.next(), fields.next())
+            else {
+                continue;
+            };
+            let commit = if tagged.is_empty() { object } else { tagged };
+            *refs_at.entry(commit).or_default() += 1;
+            if let Some(branch) = name.strip_prefix("refs/heads/") {
+                tips.insert(branch, commit);
+            }
+        }
+        let main = entry::branch_at(self.common_dir()).filter(|main| tips.contains_key(main.as_str()));
+        let outside = self.commits_outside(main.as_deref())?;
+        let mut merged = BTreeSet::new();
+        for branch in ours.into_iter().filter(|branch| main.as_ref() != Some(branch)) {
+            let Some(&tip) = tips.get(branch.as_str()) else { continue };
+            let is_in_main = main.is_some() && !outside.commits.contains(tip);
+            let is_held = is_in_main || outside.parents.contains(tip) || refs_at[tip] > 1;
+            if is_held && entry::checkout_of(self, &branch)?.is_none() {
+                merged.insert(branch);
+            }
+        }
+        Ok(merged)
+    }
+
+    /// Returns the commits of all refs that the main branch does not contain.
+    fn commits_outside(&self, main: Option<&str>) -> Result<Outside, Kind> {
+        let globs = HOLDERS.map(|holder| format!("--glob={holder}*"));
+        let mut git = self.git("rev-list").args(["--parents", "--ignore-missing"]).args(&globs);
+        if let Some(main) = main {
+            git = git.args(["--not", &format!("refs/heads/{main}")]);
+        }
+        let mut outside = Outside::default();
+        for line in git.run()?.line().lines() {
+            let mut commits = line.split(' ').map(str::to_owned);
+            outside.commits.extend(commits.next());
+            outside.parents.extend(commits);
+        }
+        Ok(outside)
     }
 
     /// Returns the commit of a branch that may be deleted, or why it is kept.

@@ -111,7 +111,7 @@ pub(crate) fn branch_checkouts(repository: &Repository) -> Result<Vec<(String, C
 }
 
 /// Returns the branch of a HEAD.
-fn branch_at(git_dir: &Path) -> Option<String> {
+pub(crate) fn branch_at(git_dir: &Path) -> Option<String> {
     let head = read::text(git_dir.join("HEAD")).ok()?;
     Some(head.trim_end().strip_prefix("ref: refs/heads/")?.to_owned())
 }

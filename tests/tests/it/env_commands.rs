@@ -337,3 +337,66 @@ fn env_gc_deletes_refs_of_old_runs() {
     let told = project.sprag(["diff", &landed]).expect(1);
     assert!(told.stderr.contains("no step"), "{}", told.stderr);
 }
+
+/// Runs `sprag env gc` beside a `git` that counts its calls; returns the answer and the number of calls.
+fn counted_gc(project: &Project, args: &[&str]) -> (String, usize) {
+    use std::os::unix::fs::PermissionsExt;
+    let real = std::env::var("PATH").unwrap_or_default();
+    let folder = project.sandbox.path("counting");
+    fs::create_dir_all(&folder).expect("a folder");
+    let counter = project.sandbox.write(
+        "counting/git",
+        "#!/bin/sh\necho called >> \"$COUNTED\"\nPATH=$REAL_PATH\nexport PATH\nexec git \"$@\"\n",
+    );
+    fs::set_permissions(&counter, fs::Permissions::from_mode(0o755)).expect("a file of ours");
+    let calls = project.sandbox.path("calls");
+    fs::write(&calls, "").expect("a file");
+    let mut command = project.command_in(&project.repo(), ["env", "gc"].iter().chain(args));
+    let folder = project.sandbox.path("counting");
+    command
+        .env("PATH", format!("{}:{real}", folder.display()))
+        .env("REAL_PATH", &real)
+        .env("COUNTED", &calls);
+    let told = project.sandbox.start_command(command).finish();
+    (told.stdout + &told.stderr, project.sandbox.lines("calls").len())
+}
+
+#[test]
+fn e02_env_gc_starts_no_git_for_each_branch_or_run() {
+    let project = Project::new();
+    let pipeline = one(&project, "{worktree: {}}", COMMIT);
+    let mut counted = Vec::new();
+    for runs in [3, 9] {
+        for _ in 0..runs {
+            project.run(&pipeline, 0);
+        }
+        // Unmerged branches stay, so the second time there are more of them.
+        let (told, calls) = counted_gc(&project, &["--older-than", "0s"]);
+        assert_eq!(told.matches("recorded states").count(), runs, "{told}");
+        assert_eq!(told.matches(": deleted").count(), runs, "{told}");
+        counted.push(calls);
+    }
+    assert!(counted[0] > 0 && counted[1] <= counted[0], "{counted:?}");
+    assert_eq!(project.refs("refs/sprag"), Vec::<String>::new());
+    assert_eq!(project.refs("refs/heads/sprag").len(), 12);
+}
+
+#[test]
+fn e02_env_gc_waits_once_for_a_lock_that_a_dead_git_left() {
+    let project = Project::new();
+    let pipeline = one(&project, "{worktree: {}}", "echo x > x");
+    for _ in 0..4 {
+        project.run(&pipeline, 0);
+    }
+    project.git(["pack-refs", "--all"]);
+    let lock = project.repo().join(".git/packed-refs.lock");
+    fs::write(&lock, "").expect("a file");
+    let kept = project.refs("refs/sprag");
+    let (told, calls) = counted_gc(&project, &["--older-than", "0s"]);
+    assert_eq!(told.matches("not removed: could not delete 8 refs").count(), 4, "{told}");
+    assert!(told.contains("delete ") && told.contains("packed-refs.lock"), "{told}");
+    assert_eq!(project.refs("refs/sprag"), kept);
+    fs::remove_file(&lock).expect("ours");
+    assert!(counted_gc(&project, &["--older-than", "0s"]).1 <= calls + 1);
+    assert!(project.refs("refs/sprag").len() < kept.len());
+}

@@ -169,23 +169,26 @@ async fn gc(
     let mut freed = 0;
     let mut forgotten = 0;
     let mut wrong = 0;
-    for chore in &chores {
-        let (what, size) = describe(chore);
-        freed += size;
-        forgotten += refs_in(chore);
-        if dry_run {
-            outcomes.tell(context, &what, "would be removed");
-            continue;
-        }
-        match keeper.do_chore(chore).await {
-            Ok(how) => outcomes.tell(context, &what, &how),
+    // The size of a folder must be known before it is removed.
+    let mut described = chores.iter().map(describe).collect::<Vec<_>>().into_iter();
+    let mut tell = |chore: &Chore, done: Result<String, sprag_app::Error>| {
+        let (what, size) = described.next().unwrap_or_else(|| describe(chore));
+        match done {
+            Ok(how) => {
+                freed += size;
+                forgotten += refs_in(chore);
+                outcomes.tell(context, &what, &how);
+            }
             Err(why) => {
-                freed -= size;
-                forgotten -= refs_in(chore);
                 wrong += 1;
                 outcomes.tell(context, &what, &format!("not removed: {why}"));
             }
         }
+    };
+    if dry_run {
+        chores.iter().for_each(|chore| tell(chore, Ok("would be removed".into())));
+    } else {
+        keeper.do_chores(&chores, tell).await;
     }
     if !dry_run {
         for checkout in keeper.recover()? {

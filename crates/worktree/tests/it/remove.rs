@@ -75,6 +75,50 @@ fn branches_are_deleted_only_if_ours_and_merged_or_saved() {
 }
 
 #[test]
+fn merged_branches_are_those_that_would_be_deleted() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    let no = Cancel::default();
+    let repository = worktrees.repository();
+    let names =
+        ["at-main", "in-main", "alone", "below", "above", "twin", "other-twin", "tagged", "saved", "used"];
+    for name in names {
+        let worktree = create(&worktrees, name, name).expect("a worktree");
+        if name != "at-main" {
+            git(worktree.path(), &["commit", "--quiet", "--allow-empty", &format!("--message={name}")]);
+        }
+        worktrees.remove(worktree, BranchPolicy::Keep, &no).expect("removed");
+    }
+    place.git(&["merge", "--quiet", "--ff-only", "in-main"]);
+    place.git(&["update-ref", "refs/heads/other-twin", "twin"]);
+    place.git(&["tag", "--annotate", "--message=x", "v1", "tagged"]);
+    place.git(&["update-ref", "refs/sprag/salvage/x", "saved"]);
+    place.git(&["worktree", "add", "--quiet", "../used", "used"]);
+    place.git(&["tag", "used-too", "used"]);
+    place.git(&["branch", "theirs"]);
+    let above = place.git(&["commit-tree", "-p", "below", "-m", "above", "below^{tree}"]);
+    place.git(&["update-ref", "refs/heads/above", &above]);
+    let all = || names.into_iter().chain(["theirs", "missing", "main"]).map(str::to_owned).collect();
+    let expected = ["at-main", "below", "in-main", "other-twin", "saved", "tagged", "twin"];
+    for packed in [false, true] {
+        let merged = repository.merged_branches(all()).expect("looked for");
+        assert_eq!(merged.iter().map(String::as_str).collect::<Vec<_>>(), expected, "packed: {packed}");
+        place.git(&["pack-refs", "--all"]);
+    }
+    // Without a main branch to compare with.
+    place.git(&["checkout", "--quiet", "--detach"]);
+    let merged = repository.merged_branches(all()).expect("looked for");
+    assert_eq!(merged.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+    place.git(&["checkout", "--quiet", "main"]);
+    let deleted: Vec<String> = Vec::from_iter::<std::collections::BTreeSet<String>>(all())
+        .into_iter()
+        .filter(|name| repository.delete_merged_branch(name).expect("looked at") == BranchFate::Deleted)
+        .collect();
+    // The last of two branches on one commit stays.
+    assert_eq!(deleted, ["at-main", "below", "in-main", "other-twin", "saved", "tagged"]);
+}
+
+#[test]
 fn wt18_an_active_writer_is_stopped_before_the_removal() {
     let place = Place::new(10);
     let worktrees = place.worktrees();
