@@ -15,6 +15,7 @@ use crate::job::{Job, JobScope};
 use crate::memory::{EvaluatorCell, Tables};
 use crate::ops::Lease;
 use crate::postgres::Postgres;
+use crate::queries::Queries;
 use crate::roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 use crate::rows::Id;
 use crate::runtime::{self, Runtime, SimulatedRuntime};
@@ -349,6 +350,11 @@ impl Store {
     /// Returns the operations of the reaper.
     pub fn reaper(&self) -> Reaper<'_> {
         Reaper(self)
+    }
+
+    /// Returns the reads of a store.
+    pub fn queries(&self) -> Queries<'_> {
+        Queries(self)
     }
 
     /// Returns the operations of a person.

@@ -36,6 +36,8 @@ mod postgres;
 #[cfg(not(feature = "postgres"))]
 #[path = "no_postgres.rs"]
 mod postgres;
+mod queries;
+mod remote_worker;
 mod retention;
 mod roles;
 mod rows;
@@ -56,8 +58,20 @@ pub use evaluator::{NoEvaluator, Prepared, SpecEvaluator};
 pub use gathered::StepsRead;
 pub use handle::Store;
 pub use memory::{REFUSALS_KEPT, Tables};
-pub use names::{ITEM, is_task, outputs_of, run_names, step_name};
+pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};
+pub use ops::{
+    Added, AskRefused, Assignment, Claimer, Created, Decided, Ending, EnvironmentDetails, EnvironmentRequest,
+    Finished, Forgettable, Forgot, Got, Heard, IfCurrent, Keep, KeptBecause, Lease, Lost, MOST_AT_ONCE,
+    MOST_TASKS, NewBoard, NewRun, NewTask, NewWorker, Provide, RemoteBeat, Renewal, Sighting, Signalled,
+    TASKS, TaskMoved, ThreadIntent, Told, WorkerLimit, answer_text, environment_of, kept_because, plan_hash,
+};
 pub use outcome::{NotApplied, Outcome};
+pub use queries::{
+    BoardState, EntryWithExecutions, JournalPage, OpenStep, OpenTask, OpenWork, Overdue, PlannedRun, Queries,
+    QueueOverview, ReservedRun, RunEnvironments, RunInFull, RunWithSteps, RunningExecution, StepOutput,
+    TaskState, UnsettledRun, WaitFacts, WorkLeft, WorkLeftKind,
+};
+pub use remote_worker::RemoteHolder;
 pub use retention::{Bite, Part, PlansForgotten, Retention};
 pub use roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 pub use rows::{

@@ -35,6 +35,14 @@ pub fn is_task(plan: &Plan, row: &StepRow) -> bool {
     row.item_of.is_some() && planned.and_then(|step| step.spread).is_some_and(|spread| spread.open)
 }
 
+/// Whether a step counts. An item of a list that has been made again since, or will be, does not.
+pub fn is_current(steps: &[StepRow], step: &StepRow) -> bool {
+    let Some(parent) = step.item_of else { return true };
+    // Planned steps come first, in their order.
+    let list = steps.get(parent as usize).and_then(|parent| parent.items);
+    list.is_some_and(|list| step.no >= list.first)
+}
+
 /// Gathers all values that the texts of this step can name; [`NoRoom`] if they are too large.
 pub(crate) fn names(
     session: &mut Session<'_>,

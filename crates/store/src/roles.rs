@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::handle::Store;
 use crate::job::JobScope;
 use crate::ops::{
-    self, Assignment, Claimer, Created, Ending, Finished, Lease, Lost, NewRun, NewWorker, Renewal, Signalled,
-    ThreadIntent, Told,
+    self, AskRefused, Assignment, Claimer, Created, Ending, Finished, IfCurrent, Lease, Lost, NewRun,
+    NewWorker, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
 };
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentReport, Id, ThreadReport};
@@ -46,6 +46,15 @@ impl Executor<'_> {
     /// Limits or holds a queue.
     pub async fn set_queue(self, queue: QueueRow) -> Result<()> {
         self.0.write(move |session| ops::set_queue(session, &queue)).await
+    }
+
+    /// Changes a queue's settings in one transaction.
+    pub async fn change_queue(
+        self,
+        name: Arc<str>,
+        change: impl Fn(&mut QueueRow) + Send + 'static,
+    ) -> Result<()> {
+        self.0.write(move |session| ops::change_queue(session, &name, &change)).await
     }
 
     /// Publishes executions that wait in a queue with free places.
@@ -161,6 +170,30 @@ impl Claims<'_> {
         self.0.write(move |session| ops::dispatch_destroy(session, id, worker, path_present)).await
     }
 
+    /// Starts to remove an environment on the remote worker's own host. Returns the number of the attempt, if the removal
+    /// may start.
+    pub async fn destroy_on_own_host(
+        self,
+        id: Id,
+        worker: Id,
+        path_present: bool,
+    ) -> Result<std::result::Result<Option<u32>, AskRefused>> {
+        self.0.write(move |session| ops::destroy_on_own_host(session, id, worker, path_present)).await
+    }
+
+    /// Reports the result of a remote worker's removal of an environment; `None` if another worker removes it.
+    pub async fn environment_removed(
+        self,
+        id: Id,
+        worker: Id,
+        attempt: u32,
+        wrong: Option<String>,
+    ) -> Result<Option<Outcome<Environment>>> {
+        self.0
+            .write(move |session| ops::environment_removed(session, id, worker, attempt, wrong.as_deref()))
+            .await
+    }
+
     /// Starts to remove the environment of a live run that no process continues. Returns the number of the attempt,
     /// if the removal may start.
     pub async fn take_environment_of_dead_run(self, id: Id, worker: Id) -> Result<Option<u32>> {
@@ -185,6 +218,11 @@ impl Claims<'_> {
     /// Registers a worker, new or returning.
     pub async fn register(self, new: NewWorker) -> Result<()> {
         self.0.write(move |session| ops::register_worker(session, &new)).await
+    }
+
+    /// Registers a worker within a limit. Returns false if the limit is reached and this would be one more worker.
+    pub async fn register_within(self, new: NewWorker, limit: WorkerLimit) -> Result<bool> {
+        self.0.write(move |session| ops::register_within(session, &new, &limit)).await
     }
 
     /// Records a worker's heartbeat, and renews its leases. The first value tells whether the store still counts the
@@ -340,6 +378,18 @@ impl LeaseHolder<'_> {
         Ok(renewals.first().copied().unwrap_or(Renewal::Lost))
     }
 
+    /// Renews the lease of a claimer, and records that the claimer is present.
+    pub async fn keep(self, lease_ms: i64) -> Result<Renewal> {
+        let lease = self.lease;
+        self.store.write(move |session| ops::keep(session, lease, lease_ms)).await
+    }
+
+    /// Returns the work again, if the lease still holds.
+    pub async fn assignment(self) -> Result<Option<Assignment>> {
+        let lease = self.lease;
+        self.store.write(move |session| ops::assignment_of(session, lease)).await
+    }
+
     /// Returns the unfinished execution to its queue.
     pub async fn release(self) -> Result<Outcome<Execution>> {
         let lease = self.lease;
@@ -431,6 +481,11 @@ impl Person<'_> {
     /// Requests the cancellation of a run.
     pub async fn cancel_run(self, id: RunId) -> Result<Outcome<Run>> {
         self.0.write_on(vec![id], move |session| ops::cancel_run(session, id)).await
+    }
+
+    /// Requests the cancellation of a run, if its row still has this version.
+    pub async fn cancel_run_at(self, id: RunId, version: u32) -> Result<IfCurrent<Outcome<Run>>> {
+        self.0.write(move |session| ops::cancel_run_at(session, id, version)).await
     }
 
     /// Retries failed and cancelled steps; reserves the run to `worker`.

@@ -187,9 +187,17 @@ impl Store {
 }
 
 impl Service<'_> {
-    /// Stores a token.
-    pub async fn add_token(self, token: TokenRow) -> Result<()> {
-        self.0.write(move |session| session.db().put_token(&token)).await
+    /// Stores a token. Returns false if there is one of the same name.
+    pub async fn add_token(self, token: TokenRow) -> Result<bool> {
+        self.0
+            .write(move |session| {
+                if session.db().tokens()?.iter().any(|other| other.name == token.name) {
+                    return Ok(false);
+                }
+                session.db().put_token(&token)?;
+                Ok(true)
+            })
+            .await
     }
 
     /// Removes a token. Returns whether it existed.
@@ -206,6 +214,20 @@ impl Service<'_> {
                     None => session.db().last_seq()?,
                 };
                 session.db().put_hook(&HookRow { cursor, ..hook.clone() })
+            })
+            .await
+    }
+
+    /// Returns the row of the relay to a broker. Stores `row` with its cursor at the journal's end if there is none.
+    pub async fn relay_or(self, row: HookRow) -> Result<HookRow> {
+        self.0
+            .write(move |session| {
+                if let Some(existing) = session.db().hooks()?.into_iter().find(HookRow::is_relay) {
+                    return Ok(existing);
+                }
+                let row = HookRow { cursor: session.db().last_seq()?, ..row.clone() };
+                session.db().put_hook(&row)?;
+                Ok(row)
             })
             .await
     }

@@ -72,6 +72,14 @@ pub fn set_queue(session: &mut Session<'_>, queue: &QueueRow) -> Result<()> {
     session.db().put_queue(queue)
 }
 
+/// Changes a queue's settings. A queue without settings starts with no limit, and is not held.
+pub fn change_queue(session: &mut Session<'_>, name: &str, change: impl FnOnce(&mut QueueRow)) -> Result<()> {
+    let found = session.db().queue(name)?;
+    let mut queue = found.unwrap_or_else(|| QueueRow { name: name.into(), limit: None, held: false });
+    change(&mut queue);
+    set_queue(session, &queue)
+}
+
 /// Publishes executions that wait in a queue with free places.
 pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Result<usize> {
     let now_ms = session.now().steady_ms;

@@ -307,6 +307,26 @@ pub fn start_run(session: &mut Session<'_>, id: RunId) -> Result<Option<Outcome<
     Ok(Some(outcome))
 }
 
+/// The answer to a request that is meant for one version of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfCurrent<T> {
+    /// The row still had that version, or does not exist: the result of the request.
+    Done(T),
+    /// The row has this version by now, and nothing was done.
+    Changed {
+        /// The present version.
+        version: u32,
+    },
+}
+
+/// Cancels a run, if its row still has this version.
+pub fn cancel_run_at(session: &mut Session<'_>, id: RunId, version: u32) -> Result<IfCurrent<Outcome<Run>>> {
+    if let Some(row) = session.get::<RunRow>(id)?.filter(|row| row.version() != version) {
+        return Ok(IfCurrent::Changed { version: row.version() });
+    }
+    cancel_run(session, id).map(IfCurrent::Done)
+}
+
 /// Requests the cancellation of a run.
 pub fn cancel_run(session: &mut Session<'_>, id: RunId) -> Result<Outcome<Run>> {
     let Some(mut held) = HeldRun::take(session, id)? else { return Ok(Outcome::NotFound) };

@@ -1,0 +1,86 @@
+//! The outputs of steps as they are stored: of a handler or a command, a question, a child run, a fan-out.
+
+use std::sync::Arc;
+
+use sprag_lifecycle::{ExecutionId, Plan, RunId, StepNo, StepStatus, WorkKind};
+
+use super::Queries;
+use super::runs::{PlannedRun, planned_run};
+use crate::backend::{Backend, Table};
+use crate::error::Result;
+use crate::names::is_current;
+use crate::rows::{ExecutionRow, GateRow, Row, StepRow};
+
+/// The output of a step that has succeeded. Texts are JSON, unparsed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StepOutput {
+    /// The result that a worker or a claimer reported; absent if it reported none.
+    Reported(Option<Arc<str>>),
+    /// The answer to a question, or the payload of a signal; absent after a wait for a time.
+    Answer(Option<Arc<str>>),
+    /// The outputs of a fan-out's items, in the order of its list; absent where an item has not succeeded.
+    Items(Vec<Option<StepOutput>>),
+    /// The outputs of a child run's planned steps, with their ids; absent where a step has not succeeded.
+    Run(Vec<(String, Option<StepOutput>)>),
+}
+
+impl Queries<'_> {
+    /// Returns the output of a step; none if it has not succeeded, or not yet.
+    pub fn step_output(self, run: RunId, no: StepNo) -> Result<Option<StepOutput>> {
+        self.look(|db| {
+            let Some(PlannedRun { plan: Some(plan), .. }) = planned_run(db, run)? else { return Ok(None) };
+            let steps = db.steps(run)?;
+            match steps.iter().find(|row| row.no == no) {
+                Some(row) => output_of(db, &plan, &steps, row),
+                None => Ok(None),
+            }
+        })
+    }
+}
+
+/// Returns the output of a step among `steps`, which are all steps of its run.
+fn output_of(
+    db: &mut dyn Backend,
+    plan: &Plan,
+    steps: &[StepRow],
+    row: &StepRow,
+) -> Result<Option<StepOutput>> {
+    if row.status() != StepStatus::Done {
+        return Ok(None);
+    }
+    if row.items.is_some() {
+        let items = steps.iter().filter(|item| item.item_of == Some(row.no) && is_current(steps, item));
+        let mut outputs = Vec::new();
+        for item in items {
+            outputs.push(output_of(db, plan, steps, item)?);
+        }
+        return Ok(Some(StepOutput::Items(outputs)));
+    }
+    Ok(Some(match plan.step(row.node()).work {
+        WorkKind::Execution | WorkKind::Task => {
+            let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
+            let execution = Table::<ExecutionRow>::load(db, id)?;
+            StepOutput::Reported(execution.and_then(|execution| execution.result))
+        }
+        WorkKind::Gate | WorkKind::Wait => {
+            let gate = row.work.map(|gate| Table::<GateRow>::load(db, gate)).transpose()?.flatten();
+            StepOutput::Answer(gate.and_then(|gate| gate.answer))
+        }
+        WorkKind::Child => match row.work {
+            Some(child) => StepOutput::Run(outputs_of_run(db, RunId::from_i64(child))?),
+            None => StepOutput::Run(Vec::new()),
+        },
+    }))
+}
+
+/// Returns the outputs of a run's planned steps, with their ids.
+fn outputs_of_run(db: &mut dyn Backend, run: RunId) -> Result<Vec<(String, Option<StepOutput>)>> {
+    let Some(PlannedRun { plan: Some(plan), .. }) = planned_run(db, run)? else { return Ok(Vec::new()) };
+    let steps = db.steps(run)?;
+    let mut outputs = Vec::new();
+    for step in steps.iter().filter(|step| (step.no as usize) < plan.steps.len()) {
+        let output = output_of(db, &plan, &steps, step)?;
+        outputs.push((plan.step(step.no).id.clone(), output));
+    }
+    Ok(outputs)
+}
