@@ -4,8 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, StepNo, Word};
-use sprag_store::ops::Lease;
-use sprag_store::{ExecutionRow, Id, JournalEntry, Row};
+use sprag_store::{ExecutionRow, Id, JournalEntry, Lease, Row};
 
 use crate::subjects::Subjects;
 

@@ -16,7 +16,7 @@ use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use serde_json::Value;
 use sprag_store::{
-    Backend, Delivery, ExecutionRow, HookRow, Id, JournalEntry, Result, Store, Subscription, Table, Topic,
+    Delivery, EntryWithExecutions, HookRow, Id, JournalEntry, Result, Store, Subscription, Topic,
 };
 use tokio::sync::watch;
 
@@ -157,7 +157,7 @@ impl Relay {
         if self.leading.as_ref().is_some_and(|leading| now_ms < leading.renew_ms) {
             return Ok(true);
         }
-        let row = match read(&self.store, |db| db.hooks()).await?.into_iter().find(HookRow::is_relay) {
+        let row = match read_row(&self.store).await? {
             Some(row) => row,
             None => self.create_row().await?,
         };
@@ -171,8 +171,7 @@ impl Relay {
             Some(leading) => leading.renew_ms = renew_ms,
             None => {
                 // The previous holder may have moved the cursor before the lease was acquired.
-                let rows = read(&self.store, |db| db.hooks()).await?;
-                let cursor = rows.iter().find(|row| row.is_relay()).map_or(row.cursor, |row| row.cursor);
+                let cursor = read_row(&self.store).await?.map_or(row.cursor, |row| row.cursor);
                 let wake = self.store.subscribe(vec![Topic::Journal]);
                 let leading = Leading {
                     wake,
@@ -192,16 +191,7 @@ impl Relay {
     /// polling.
     async fn create_row(&self) -> Result<HookRow> {
         let row = HookRow::relay(self.bus.shown(), self.store.now().wall_ms);
-        self.store
-            .write(move |session| {
-                if let Some(existing) = session.db().hooks()?.into_iter().find(HookRow::is_relay) {
-                    return Ok(existing);
-                }
-                let row = HookRow { cursor: session.db().last_seq()?, ..row.clone() };
-                session.db().put_hook(&row)?;
-                Ok(row)
-            })
-            .await
+        self.store.service().relay_or(row).await
     }
 
     async fn store_cursor(&self, leading: &mut Leading) -> Result<()> {
@@ -263,39 +253,31 @@ fn store_error(error: sprag_store::Error) -> crate::Error {
     crate::Error::new("reading the journal", error)
 }
 
-async fn read<T: Send + 'static>(
-    store: &Store,
-    query: impl FnOnce(&mut dyn Backend) -> Result<T> + Send + 'static,
-) -> Result<T> {
+async fn read_row(store: &Store) -> Result<Option<HookRow>> {
     let store = store.clone();
-    let read = tokio::task::spawn_blocking(move || store.read(query));
+    let read = tokio::task::spawn_blocking(move || store.queries().relay());
     read.await.unwrap_or(Err(sprag_store::Error::Closed))
 }
 
 fn read_page(store: &Store, subjects: &Subjects, render: &mut RenderEntry, after: u64) -> Result<Page> {
-    // One read transaction, so that the rows are as recent as the entries.
-    let (entries, upto, rows) = store.read(|db| {
-        let entries = db.journal(after, None, PAGE)?;
-        let upto = entries.last().map_or(after, |last| last.seq);
-        let rows = entries
-            .iter()
-            .map(|entry| Ok(skip_unreadable(affected_executions(db, entry), entry)?.unwrap_or_default()));
-        let rows = rows.collect::<Result<Vec<_>>>()?;
-        Ok((entries, upto, rows))
-    })?;
+    // The rows are as recent as the entries.
+    let entries = store.queries().journal_with_executions(after, PAGE)?;
+    let upto = entries.last().map_or(after, |last| last.entry.seq);
+    let full = entries.len() == PAGE;
     let (mut urgent, mut events_after, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for (entry, rows) in entries.iter().zip(rows) {
-        let Some(view) = skip_unreadable(render(entry), entry)? else { continue };
+    for EntryWithExecutions { entry, executions } in entries {
+        let rows = skip_unreadable(executions, &entry)?.unwrap_or_default();
+        let Some(view) = skip_unreadable(render(&entry), &entry)? else { continue };
         let step = view["step"].as_str();
         for row in &rows {
-            let message = handoff(subjects, entry, step, row).or_else(|| cancel(subjects, row));
+            let message = handoff(subjects, &entry, step, row).or_else(|| cancel(subjects, row));
             urgent.extend(message.filter(|message| seen.insert(message.id.clone())));
         }
-        events_after.extend(events(subjects, entry, &view));
+        events_after.extend(events(subjects, &entry, &view));
     }
     // Handoffs and cancel requests first: workers wait for them.
     urgent.append(&mut events_after);
-    Ok(Page { messages: urgent, upto, full: entries.len() == PAGE })
+    Ok(Page { messages: urgent, upto, full })
 }
 
 /// Skips entries that a newer version wrote and this version cannot read, so that they do not block later
@@ -308,26 +290,6 @@ fn skip_unreadable<T>(read: Result<T>, entry: &JournalEntry) -> Result<Option<T>
             Ok(None)
         }
         Err(error) => Err(error),
-    }
-}
-
-/// Returns the executions that an entry hands off or may cancel.
-fn affected_executions(db: &mut dyn Backend, entry: &JournalEntry) -> Result<Vec<ExecutionRow>> {
-    let Some(run) = entry.place.run else { return Ok(Vec::new()) };
-    match (entry.entity, entry.event, entry.to) {
-        ("execution", "handoff.published", _) => {
-            let (Some(step), Some(attempt)) = (entry.place.step, entry.place.attempt) else {
-                return Ok(Vec::new());
-            };
-            let id = sprag_lifecycle::ExecutionId { run, step, attempt };
-            Ok(Table::<ExecutionRow>::load(db, id)?.into_iter().collect())
-        }
-        // A cancelling or failing run stops its executions. Workers learn of other reasons to stop from the
-        // heartbeat.
-        ("run", _, "cancelling" | "failing") => {
-            Ok(db.executions(run)?.into_iter().filter(|row| row.cancel_requested).collect())
-        }
-        _ => Ok(Vec::new()),
     }
 }
 

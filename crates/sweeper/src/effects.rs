@@ -3,7 +3,7 @@
 use std::pin::Pin;
 
 use sprag_lifecycle::{RunId, StepNo};
-use sprag_store::{Backend, OutboxRow, Result, Row, RunRow, Table};
+use sprag_store::{OutboxRow, Result, Row};
 
 use crate::Executor;
 
@@ -17,11 +17,6 @@ pub trait Effect: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// Does the work for a run that has ended.
     fn run_ended(&self, run: RunId) -> EffectFuture<'_>;
-}
-
-/// Returns whether a run is over, or gone.
-fn is_over(db: &mut dyn Backend, run: RunId) -> Result<bool> {
-    Ok(Table::<RunRow>::load(db, run)?.is_none_or(|row| row.status().is_terminal()))
 }
 
 /// The kind of an entry that tells a run of its child's end.
@@ -52,7 +47,7 @@ impl Executor {
     pub(crate) async fn tell_parents(&self) -> Result<usize> {
         let now_ms = self.store.now().steady_ms;
         let mut told = 0;
-        for row in self.store.read(|db| db.outbox_due(now_ms, self.batch(BATCH)))? {
+        for row in self.store.queries().outbox_due(now_ms, self.batch(BATCH))? {
             if &*row.kind == CHILD_ENDED && self.cares_for(row.run) {
                 told += usize::from(self.tell_parent(&row).await?);
             }
@@ -63,7 +58,7 @@ impl Executor {
     /// Carries out the outbox entries that are due now, for processes that do no other work of an executor.
     pub async fn finish_effects(&self) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
-        let due = self.store.read(|db| db.outbox_due(now_ms, usize::MAX))?.len();
+        let due = self.store.queries().outbox_due(now_ms, usize::MAX)?.len();
         // Entries that other processes add meanwhile are left to those processes.
         for _ in 0..due.div_ceil(BATCH) {
             self.relay().await?;
@@ -75,7 +70,7 @@ impl Executor {
     pub(crate) async fn relay(&self) -> Result<usize> {
         let now_ms = self.store.now().steady_ms;
         let mut done = 0;
-        for row in self.store.read(|db| db.outbox_due(now_ms, self.batch(BATCH)))? {
+        for row in self.store.queries().outbox_due(now_ms, self.batch(BATCH))? {
             if !self.cares_for(row.run) {
                 continue;
             }
@@ -84,7 +79,8 @@ impl Executor {
                 continue;
             }
             // Another process has resumed the run meanwhile. The end of the resumed run brings its own effects.
-            if !self.store.read(|db| is_over(db, row.run))? {
+            let run = self.store.queries().run(row.run)?;
+            if run.is_some_and(|run| !run.status().is_terminal()) {
                 self.store.executor().effect_done(row.id).await?;
                 continue;
             }

@@ -8,9 +8,8 @@
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
 
-use sprag_lifecycle::{ExecutionStatus, RunId, RunStatus, WorkerStatus, mutant};
-use sprag_store::ops::{Lease, Lost, could_take};
-use sprag_store::{Backend, ExecutionRow, Result, Row, RunRow, Table, WorkerRow};
+use sprag_lifecycle::{RunId, RunStatus, WorkerStatus, mutant};
+use sprag_store::{Lost, Result, Row, WorkerRow};
 
 use crate::sweep::done;
 use crate::{Executor, Swept};
@@ -23,7 +22,7 @@ impl Executor {
     /// Returns whether its run waits for a place in a group, or a run that it has adopted has not ended.
     pub(crate) fn is_held_up(&self) -> bool {
         self.config.only.is_some_and(|only| {
-            let waits = self.store.read(|db| holders(db, only)).is_ok_and(|holders| !holders.is_empty());
+            let waits = self.store.queries().holders_before(only).is_ok_and(|holders| !holders.is_empty());
             waits || !self.adopted().is_empty()
         })
     }
@@ -31,12 +30,12 @@ impl Executor {
     /// Ends the dead runs whose places its own run, or one of its child runs, waits for.
     pub(crate) async fn end_dead_holders(&self, swept: &mut Swept) -> Result<()> {
         let Some(only) = self.config.only else { return Ok(()) };
-        for holder in self.store.read(|db| holders(db, only))? {
+        for holder in self.store.queries().holders_before(only)? {
             done(holder, self.end_if_dead(holder, swept).await, ());
         }
         let adopted = self.adopted().clone();
         for run in adopted {
-            let row = self.store.read(|db| Table::<RunRow>::load(db, run))?;
+            let row = self.store.queries().run(run)?;
             // The run's effects are in the outbox. They are carried out once more before the executor forgets the run.
             if row.is_none_or(|row| row.status().is_terminal()) {
                 self.relay().await?;
@@ -47,23 +46,21 @@ impl Executor {
     }
 
     async fn end_if_dead(&self, holder: RunId, swept: &mut Swept) -> Result<()> {
-        let Some(row) = self.store.read(|db| Table::<RunRow>::load(db, holder))? else { return Ok(()) };
+        let Some(row) = self.store.queries().run(holder)? else { return Ok(()) };
         let ends = matches!(row.status(), RunStatus::Cancelling | RunStatus::Failing);
         if !ends || mutant!(DeadHoldersKept) {
             return Ok(());
         }
         let now_ms = self.store.now().steady_ms;
-        for execution in self.store.read(|db| running(db, holder))? {
-            let lease = Lease { execution: execution.id, fence: execution.fence };
-            let owner = execution.owner.map(|id| self.store.read(|db| Table::<WorkerRow>::load(db, id)));
-            let outcome =
-                if owner.transpose()?.flatten().is_some_and(|owner| self.hosts.is_gone(&owner.process)) {
-                    self.store.reaper().owner_died(lease).await?
-                } else if execution.lease_until_ms <= now_ms {
-                    self.store.reaper().expire(lease).await?
-                } else {
-                    continue;
-                };
+        for running in self.store.queries().running_in(holder)? {
+            let owner = running.owner.as_ref();
+            let outcome = if owner.is_some_and(|owner| self.hosts.is_gone(&owner.process)) {
+                self.store.reaper().owner_died(running.lease()).await?
+            } else if running.row.lease_until_ms <= now_ms {
+                self.store.reaper().expire(running.lease()).await?
+            } else {
+                continue;
+            };
             swept.abandoned += usize::from(outcome.is_applied());
         }
         self.adopt(holder, swept).await
@@ -73,19 +70,19 @@ impl Executor {
     /// take it.
     async fn adopt(&self, holder: RunId, swept: &mut Swept) -> Result<()> {
         let Some(worker) = self.config.worker else { return Ok(()) };
-        let Some(row) = self.store.read(|db| Table::<RunRow>::load(db, holder))? else { return Ok(()) };
+        let Some(row) = self.store.queries().run(holder)? else { return Ok(()) };
         if row.status().is_terminal() || row.pin == Some(worker) {
             return Ok(());
         }
         if let Some(pin) = row.pin {
-            let owner = self.store.read(|db| Table::<WorkerRow>::load(db, pin))?;
+            let owner = self.store.queries().worker(pin)?;
             let there = owner.filter(|owner| owner.status() != WorkerStatus::Offline);
             match there.map(|owner| self.how_lost(&owner)) {
                 None => {}
                 Some(Some(lost)) => drop(self.store.reaper().worker_lost(pin, lost).await?),
                 Some(None) => return Ok(()),
             }
-        } else if self.store.read(|db| is_served(db, holder, |worker| self.how_lost(worker).is_none()))? {
+        } else if self.store.queries().is_served(holder, &|worker| self.how_lost(worker).is_none())? {
             return Ok(());
         }
         if self.store.executor().adopt_run(holder, row.pin, worker).await? {
@@ -95,57 +92,6 @@ impl Executor {
         }
         Ok(())
     }
-}
-
-/// Returns the runs that hold a place for which this run, or one of its child runs, waits.
-fn holders(db: &mut dyn Backend, run: RunId) -> Result<Vec<RunId>> {
-    /// The most runs that are read from each queue of a group.
-    const LOOK: usize = 64;
-    let mut found = BTreeSet::new();
-    for group in db.crowded_groups()? {
-        for queued in db.queued(&group, LOOK)? {
-            if Table::<RunRow>::load(db, queued)?.is_some_and(|row| row.root == run) {
-                found.extend(db.places(&group)?);
-                break;
-            }
-        }
-    }
-    Ok(found.into_iter().collect())
-}
-
-/// Returns a run and its live child runs, at any depth.
-fn with_children(db: &mut dyn Backend, run: RunId) -> Result<Vec<RunId>> {
-    let (mut all, mut next) = (vec![run], 0);
-    while let Some(run) = all.get(next).copied() {
-        all.extend(db.children(run)?);
-        next += 1;
-    }
-    Ok(all)
-}
-
-/// Returns the running executions of a run and of its child runs.
-fn running(db: &mut dyn Backend, run: RunId) -> Result<Vec<ExecutionRow>> {
-    let mut found = Vec::new();
-    for run in with_children(db, run)? {
-        found.extend(db.executions(run)?.into_iter().filter(|row| row.status() == ExecutionStatus::Running));
-    }
-    Ok(found)
-}
-
-/// Returns whether a live worker has, or could take, an execution of a run.
-fn is_served(db: &mut dyn Backend, run: RunId, is_there: impl Fn(&WorkerRow) -> bool) -> Result<bool> {
-    let mut workers = db.workers()?;
-    workers.retain(is_there);
-    for run in with_children(db, run)? {
-        for row in db.executions(run)?.into_iter().filter(|row| !row.status().is_terminal()) {
-            for worker in &workers {
-                if row.owner == Some(worker.id) || could_take(db, worker, &row)? {
-                    return Ok(true);
-                }
-            }
-        }
-    }
-    Ok(false)
 }
 
 impl Executor {

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
-use sprag_store::{Error, Id, Result, RunRow, Store, Table, Topic};
+use sprag_store::{Error, Id, Result, Store, Topic};
 use tokio::sync::watch;
 
 pub use effects::{Effect, EffectFuture};
@@ -134,7 +134,7 @@ impl Executor {
             // A holder that dies sends no notification.
             return NOT_OURS.min(self.config.sweep_interval);
         }
-        match self.store.read(|db| db.next_due()) {
+        match self.store.queries().next_due() {
             Ok(Some(due_ms)) if due_ms > now_ms => {
                 let left = u64::try_from(due_ms - now_ms).unwrap_or(0);
                 Duration::from_millis(left).clamp(SHORTEST_REST, self.config.sweep_interval)
@@ -154,7 +154,7 @@ impl Executor {
         }
         let mut after = None;
         loop {
-            let page = self.store.read(|db| db.live_runs(after, PAGE))?;
+            let page = self.store.queries().live_runs(after, PAGE)?;
             let Some(last) = page.last() else { return Ok(()) };
             after = Some(*last);
             for run in page {
@@ -181,7 +181,7 @@ impl Executor {
             if run == only || self.adopted().contains(&run) {
                 return true;
             }
-            let row = self.store.read(|db| Table::<RunRow>::load(db, run)).ok().flatten();
+            let row = self.store.queries().run(run).ok().flatten();
             above = row.and_then(|row| row.parent).map(|(parent, _)| parent);
         }
         false

@@ -1,8 +1,7 @@
 //! One sweep: all actions that are due, each in a transaction of its own.
 
 use sprag_lifecycle::{ExecutionId, RunId};
-use sprag_store::ops::{Lease, Lost, could_take, leavable_environments};
-use sprag_store::{ExecutionRow, Id, Result, RunRow, Table, WorkerRow};
+use sprag_store::{Id, Lease, Lost, ReservedRun, Result, WorkerRow};
 
 use crate::Executor;
 
@@ -58,7 +57,7 @@ impl Executor {
 
     async fn fire_timers(&self, swept: &mut Swept) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
-        for timer in self.store.read(|db| db.timers_due(now_ms, self.batch(BATCH)))? {
+        for timer in self.store.queries().timers_due(now_ms, self.batch(BATCH))? {
             if self.cares_for(timer.execution.run) {
                 let scheduled = self.store.executor().timer_fired(timer.execution).await;
                 swept.scheduled += usize::from(done(timer.execution.run, scheduled, false));
@@ -69,11 +68,12 @@ impl Executor {
 
     async fn reap_leases(&self, swept: &mut Swept) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
-        for (execution, fence) in self.store.read(|db| db.lapsed(now_ms, self.batch(BATCH)))? {
-            if self.cares_for(execution.run) {
-                let outcome = self.store.reaper().expire(Lease { execution, fence }).await;
+        for lease in self.store.queries().lapsed(now_ms, self.batch(BATCH))? {
+            let run = lease.execution.run;
+            if self.cares_for(run) {
+                let outcome = self.store.reaper().expire(lease).await;
                 let expired = outcome.map(|outcome| outcome.is_applied());
-                swept.abandoned += usize::from(done(execution.run, expired, false));
+                swept.abandoned += usize::from(done(run, expired, false));
             }
         }
         Ok(())
@@ -84,7 +84,7 @@ impl Executor {
         if self.config.only.is_some() {
             return Ok(());
         }
-        for worker in self.store.read(|db| db.workers())? {
+        for worker in self.store.queries().workers()? {
             if let Some(lost) = self.how_lost(&worker) {
                 self.take_from(&worker, lost, swept).await?;
             }
@@ -98,7 +98,7 @@ impl Executor {
         if self.config.only.is_some() {
             return Ok(());
         }
-        for run in self.store.read(|db| db.orphaned_runs(BATCH))? {
+        for run in self.store.queries().orphaned_runs(BATCH)? {
             if done(run, self.store.executor().free_orphan(run).await, false) {
                 tracing::info!(%run, "the worker that a run was reserved for is gone: any worker may take it");
                 swept.orphans_freed += 1;
@@ -120,7 +120,7 @@ impl Executor {
     /// Takes everything from a worker whose process is known to be gone.
     pub async fn abandon_all(&self, worker: Id) -> Result<usize> {
         let mut abandoned = 0;
-        for row in self.store.read(|db| db.held_by(worker))? {
+        for row in self.store.queries().held_by(worker)? {
             let lease = Lease { execution: row.id, fence: row.fence };
             abandoned += usize::from(self.store.reaper().owner_died(lease).await?.is_applied());
         }
@@ -130,10 +130,11 @@ impl Executor {
     async fn redispatch(&self, swept: &mut Swept) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
         let before_ms = now_ms - self.config.dispatch_deadline.as_millis() as i64;
-        let unclaimed = self.store.read(|db| db.unclaimed_since(before_ms, self.batch(BATCH)))?;
+        let unserved_since_ms = now_ms - self.config.unserved_bound.as_millis() as i64;
+        let unclaimed = self.store.queries().unclaimed_since(before_ms, self.batch(BATCH))?;
         for execution in unclaimed.into_iter().filter(|execution| self.cares_for(execution.run)) {
             swept.hosts_lost += done(execution.run, self.leave_lost_hosts(execution, before_ms).await, 0);
-            if self.is_hopeless(execution, now_ms)? {
+            if self.store.queries().is_unserved(execution, unserved_since_ms)? {
                 let failed = self.store.executor().fail_unserved(execution).await;
                 if done(execution.run, failed, false) {
                     tracing::warn!(%execution, "no worker has served the queue for too long: the step fails");
@@ -152,7 +153,7 @@ impl Executor {
     /// Lets a run that waits for a host without any worker continue on another host, if a remote has its states.
     async fn leave_lost_hosts(&self, execution: ExecutionId, since_ms: i64) -> Result<usize> {
         let mut left = 0;
-        for row in self.store.read(|db| leavable_environments(db, execution.run))? {
+        for row in self.store.queries().leavable_environments(execution.run)? {
             if self.store.reaper().host_lost(row.id, since_ms).await? {
                 let (run, host, path) = (execution.run, &row.host, &row.path);
                 tracing::warn!(%run, %host, %path, "the environment's host is lost: the run continues elsewhere");
@@ -162,30 +163,13 @@ impl Executor {
         Ok(left)
     }
 
-    /// Returns whether an execution has waited for longer than its bound while no worker could take it.
-    fn is_hopeless(&self, execution: ExecutionId, now_ms: i64) -> Result<bool> {
-        let bound_ms = self.config.unserved_bound.as_millis() as i64;
-        self.store.read(|db| {
-            let Some(row) = Table::<ExecutionRow>::load(db, execution)? else { return Ok(false) };
-            if row.published_ms + bound_ms > now_ms {
-                return Ok(false);
-            }
-            for worker in db.workers()? {
-                if could_take(db, &worker, &row)? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-    }
-
     /// Hands over the executions that have a place now, and starts the runs that have one.
     async fn fill(&self, swept: &mut Swept) -> Result<()> {
         let now_ms = self.store.now().steady_ms;
-        for queue in self.store.read(|db| db.crowded_queues(now_ms))? {
+        for queue in self.store.queries().crowded_queues(now_ms)? {
             swept.scheduled += self.store.executor().fill_queue(queue, BATCH).await?;
         }
-        for group in self.store.read(|db| db.crowded_groups())? {
+        for group in self.store.queries().crowded_groups()? {
             let unattended = self.unattended(&group)?;
             for _ in 0..BATCH {
                 if self.store.executor().fill_group(group.clone(), unattended.clone()).await?.is_none() {
@@ -200,18 +184,11 @@ impl Executor {
     /// Returns the queued runs whose process is gone, because a place would be wasted on them. A process that takes
     /// such a run over makes it eligible again.
     fn unattended(&self, group: &str) -> Result<Vec<RunId>> {
-        self.store.read(|db| {
-            let mut gone = Vec::new();
-            for run in db.queued(group, BATCH)? {
-                let pin = Table::<RunRow>::load(db, run)?.and_then(|row| row.pin);
-                let Some(pin) = pin else { continue };
-                let worker = Table::<WorkerRow>::load(db, pin)?;
-                if worker.is_none_or(|worker| self.hosts.is_gone(&worker.process)) {
-                    gone.push(run);
-                }
-            }
-            Ok(gone)
-        })
+        let queued = self.store.queries().queued_and_reserved(group, BATCH)?;
+        let is_gone = |queued: &&ReservedRun| {
+            queued.worker.as_ref().is_none_or(|worker| self.hosts.is_gone(&worker.process))
+        };
+        Ok(queued.iter().filter(is_gone).map(|queued| queued.run).collect())
     }
 }
 
