@@ -6,7 +6,7 @@
 
 use serde_json::Value;
 use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, WorkKind};
-use sprag_store::{Backend, ExecutionRow, Row, RunRow, StepRow, Table, step_name};
+use sprag_store::{ExecutionRow, Row, RunInFull, StepRow, is_current, step_name};
 use sprag_worker::{before, worked};
 use sprag_worktree::{Checkpoint, Kind as GitKind, Repository};
 
@@ -42,7 +42,7 @@ impl<'b> Beginning<'b> {
     /// Looks at a run. Returns none if it has no worktree, and a message if its worktree is on another host.
     pub(crate) fn of(app: &App, known: &'b RunWithPlan) -> Result<Result<Option<Self>, String>, Error> {
         let id = known.id();
-        let rows = app.store.read(|db| db.environments_of(id))?;
+        let rows = app.store.queries().environments_of(id)?;
         let Some(row) = rows.iter().find(|row| row.scope.is_none()) else { return Ok(Ok(None)) };
         let Some(files) = LocalFiles::of(row) else {
             let elsewhere =
@@ -51,7 +51,8 @@ impl<'b> Beginning<'b> {
         };
         let Some(path) = files.repository else { return Ok(Ok(None)) };
         let repository = Repository::discover(&path)?;
-        let leaves = app.store.read(|db| leaves(db, id))?;
+        let runs = app.store.queries().runs_in_environment(id)?;
+        let leaves = runs.iter().flat_map(leaves_of).collect();
         let lineage = lineage(app, known)?;
         Ok(Ok(Some(Beginning { known, repository, leaves, lineage })))
     }
@@ -229,38 +230,22 @@ fn lineage(app: &App, known: &RunWithPlan) -> Result<Vec<RunId>, Error> {
         let from: Option<RunId> = told["forked_from"]["run"].as_str().and_then(|run| run.parse().ok());
         let Some(from) = from.filter(|from| !runs.contains(from)) else { return Ok(runs) };
         runs.push(from);
-        match app.store.read(|db| Table::<RunRow>::load(db, from))? {
+        match app.store.queries().run(from)? {
             Some(row) => context = row.context.clone(),
             None => return Ok(runs),
         }
     }
 }
 
-/// Returns all steps that work in the worktree of a run, also those of its child runs.
-fn leaves(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Vec<Leaf>> {
-    let mut found = Vec::new();
-    let mut runs = vec![run];
-    while let Some(of) = runs.pop() {
-        let Some(row) = Table::<RunRow>::load(db, of)? else { continue };
-        let Some(plan) = db.plan(row.plan)? else { continue };
-        // A run with a worktree of its own does not work in this one.
-        if of != run && plan.environment.is_some() {
-            continue;
-        }
-        let (steps, executions) = (db.steps(of)?, db.executions(of)?);
-        for step in steps.iter().filter(|step| crate::view::is_current(&steps, step)) {
-            let planned = plan.step(step.node());
-            match (planned.work, step.work) {
-                (WorkKind::Execution, _) if step.items.is_none() && planned.own_environment => {}
-                (WorkKind::Execution, _) if step.items.is_none() => {
-                    found.push(leaf(&plan, step, &executions))
-                }
-                (WorkKind::Child, Some(child)) => runs.push(RunId::from_i64(child)),
-                _ => {}
-            }
-        }
-    }
-    Ok(found)
+/// Returns the steps of a run that work in the run's environment.
+fn leaves_of(run: &RunInFull) -> Vec<Leaf> {
+    let Some(plan) = &run.plan else { return Vec::new() };
+    let works_there = |step: &&StepRow| {
+        let planned = plan.step(step.node());
+        planned.work == WorkKind::Execution && step.items.is_none() && !planned.own_environment
+    };
+    let current = run.steps.iter().filter(|step| is_current(&run.steps, step));
+    current.filter(works_there).map(|step| leaf(plan, step, &run.executions)).collect()
 }
 
 fn leaf(plan: &Plan, step: &StepRow, executions: &[ExecutionRow]) -> Leaf {

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sprag_lifecycle::{EnvironmentStatus, RunId};
-use sprag_store::ops::EnvironmentDetails;
-use sprag_store::{EnvironmentRow, Id, Row, RunRow, Table};
+use sprag_store::{EnvironmentDetails, EnvironmentRow, Id, Row, RunEnvironments};
 use sprag_worktree::{BranchFate, BranchPolicy, BrokenRef, Cancel, RefPurpose, Repository, RunRef, State};
 
 use crate::environments::{Environments, Then, is_of, told_of};
@@ -110,7 +109,7 @@ impl Default for Limits {
 impl Environments {
     /// Returns everything that [`Environments::do_chores`] would do now to free space, in order.
     pub fn chores(&self, limits: Limits) -> Result<Vec<Chore>, Error> {
-        let mut rows = self.store.read(|db| db.environments(true))?;
+        let mut rows = self.store.queries().environments(true)?;
         // Rows of another host say nothing about this machine's disk.
         rows.retain(|row| LocalFiles::of(row).is_some());
         let mut chores = Vec::new();
@@ -210,14 +209,12 @@ impl Environments {
     }
 
     fn is_forgettable(&self, run: RunId, older_than: Duration) -> Result<bool, Error> {
-        let found = self.store.read(|db| Ok((Table::<RunRow>::load(db, run)?, db.environments_of(run)?)));
-        let (row, rows) = match found? {
-            (Some(row), rows) => (row, rows),
+        let RunEnvironments { run: row, environments: rows } =
+            self.store.queries().run_and_environments(run)?;
+        let Some(row) = row else {
             // The run itself is forgotten. A run that this store never had has no environments here.
-            (None, rows) => {
-                let gone = |row: &EnvironmentRow| row.status() == EnvironmentStatus::Destroyed;
-                return Ok(!rows.is_empty() && rows.iter().all(gone));
-            }
+            let gone = |row: &EnvironmentRow| row.status() == EnvironmentStatus::Destroyed;
+            return Ok(!rows.is_empty() && rows.iter().all(gone));
         };
         let ended_ms = row.ended_ms.filter(|_| row.status().is_terminal());
         let oldest_ms = self.store.now().wall_ms - older_than.as_millis() as i64;
@@ -274,7 +271,7 @@ impl Environments {
     async fn do_chore(&self, chore: &Chore) -> Result<String, Error> {
         match chore {
             Chore::Remove { id, .. } => {
-                let row = self.store.read(|db| Table::<EnvironmentRow>::load(db, *id))?;
+                let row = self.store.queries().environment(*id)?;
                 match row {
                     Some(row) => self.remove(&row, Then::Nothing).await,
                     None => Ok("it was already gone".into()),

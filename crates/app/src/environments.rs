@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId, RunStatus, WorkerStatus};
 use sprag_pipeline::{Kind, StepSpec};
-use sprag_store::ops::{EnvironmentDetails, KeptBecause, kept_because};
-use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
+use sprag_store::{
+    EnvironmentDetails, EnvironmentReport, EnvironmentRow, Id, KeptBecause, Row, Store, kept_because,
+};
 use sprag_sweeper::{Effect, EffectFuture};
 use sprag_worktree::{
     BranchFate, BranchPolicy, Cancel, Kind as GitKind, Leftover, Mark, Parked, Ports, Removed, Repository,
@@ -55,7 +56,7 @@ impl Environments {
     /// Returns the reason why an environment is kept; none if nothing keeps it.
     pub fn kept_because(&self, row: &EnvironmentRow) -> Result<Option<String>, Error> {
         let Some(run) = row.run else { return Ok(None) };
-        let run = self.store.read(|db| Table::<RunRow>::load(db, run))?;
+        let run = self.store.queries().run(run)?;
         let because = kept_because(row, run.map(|run| run.status()))?;
         Ok(because.map(|because| match because {
             KeptBecause::RunIsLive(status) => format!("its run is {status}"),
@@ -76,7 +77,7 @@ impl Environments {
 
     /// Removes what a run that has ended no longer needs.
     pub async fn run_ended(&self, run: RunId) -> Result<(), Error> {
-        let rows = self.store.read(|db| db.environments_of(run))?;
+        let rows = self.store.queries().environments_of(run)?;
         self.fence_off(run);
         let mut wrong = Vec::new();
         // Workers of another host or of another data directory remove their own environments.
@@ -160,20 +161,20 @@ impl Environments {
     /// Moves the fences of a run that has ended, so that no process lands its work any more. A process that was
     /// paused while it landed finds its fence moved.
     fn fence_off(&self, run: RunId) {
-        let found = self.store.read(|db| {
-            let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(None) };
-            let Some(plan) = db.plan(row.plan)? else { return Ok(None) };
+        let found = || -> sprag_store::Result<Option<(LocalFiles, Vec<(u32, u32)>)>> {
+            let Some(known) = self.store.queries().run_with_steps(run)? else { return Ok(None) };
+            let Some(plan) = &known.plan else { return Ok(None) };
             let lands = |node: u32| is_landing(&plan.step(node).spec);
-            let steps = db.steps(run)?;
-            let landers: Vec<(u32, u32)> =
-                steps.iter().filter(|step| lands(step.node())).map(|step| (step.no, step.attempt)).collect();
+            let landing = known.steps.iter().filter(|step| lands(step.node()));
+            let landers: Vec<(u32, u32)> = landing.map(|step| (step.no, step.attempt)).collect();
             if landers.is_empty() {
                 return Ok(None);
             }
-            let place = sprag_store::ops::environment_of(&row.context).unwrap_or(run);
-            Ok(db.environments_of(place)?.first().and_then(LocalFiles::of).map(|files| (files, landers)))
-        });
-        let Ok(Some((files, landers))) = found else { return };
+            let place = sprag_store::environment_of(&known.run.context).unwrap_or(run);
+            let environments = self.store.queries().environments_of(place)?;
+            Ok(environments.first().and_then(LocalFiles::of).map(|files| (files, landers)))
+        };
+        let Ok(Some((files, landers))) = found() else { return };
         let Some(repository) = files.repository() else { return };
         for (step, attempt) in landers {
             let name = sprag_worker::fence_name(run, step);
@@ -193,7 +194,7 @@ impl Environments {
     /// Returns how many were removed.
     pub async fn sweep(&self) -> Result<usize, Error> {
         let mut done = 0;
-        for row in self.store.read(|db| db.environments(false))? {
+        for row in self.store.queries().environments(false)? {
             // This includes rows of other hosts: the store knows whether the maker is gone, wherever it ran.
             if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner)? {
                 let given =
@@ -217,10 +218,10 @@ impl Environments {
     /// Returns the environments on a host that no run needs any more.
     pub fn due_on(&self, host: &str) -> Result<Vec<EnvironmentRow>, Error> {
         let mut due = Vec::new();
-        for row in self.store.read(|db| db.environments(false))? {
+        for row in self.store.queries().environments(false)? {
             let over = match row.run {
                 Some(run) => {
-                    let found = self.store.read(|db| Table::<RunRow>::load(db, run))?;
+                    let found = self.store.queries().run(run)?;
                     found.is_none_or(|run| run.status().is_terminal())
                 }
                 None => true,
@@ -280,13 +281,13 @@ impl Environments {
 
     fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
         let Some(worker) = worker else { return Ok(true) };
-        let row = self.store.read(|db| Table::<WorkerRow>::load(db, worker))?;
+        let row = self.store.queries().worker(worker)?;
         Ok(row.is_none_or(|row| row.status() == WorkerStatus::Offline))
     }
 
     /// Returns the repositories that runs have worked in, as far as they are on this host.
     pub fn repositories(&self) -> Result<Vec<Repository>, Error> {
-        let rows = self.store.read(|db| db.environments(true))?;
+        let rows = self.store.queries().environments(true)?;
         let paths: BTreeSet<PathBuf> = rows.iter().filter_map(LocalFiles::repository_of).collect();
         Ok(paths.iter().filter_map(|path| Repository::discover(path).ok()).collect())
     }

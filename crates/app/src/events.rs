@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
-use sprag_store::{JournalEntry, Store, Subscription, Topic};
+use sprag_store::{JournalEntry, JournalPage, Store, Subscription, Topic};
 
 use crate::App;
 use crate::error::Error;
@@ -31,8 +31,7 @@ impl Events {
     /// Returns the entries that are already there, which may be none.
     pub fn ready(&mut self) -> Result<Vec<JournalEntry>, Error> {
         let (run, since) = (self.run, self.since);
-        let (entries, last_seq) =
-            self.store.read(|db| Ok((db.journal(since, run, PAGE)?, db.last_seq()?)))?;
+        let JournalPage { entries, last_seq } = self.store.queries().journal(since, run, PAGE)?;
         // Fewer than asked for: there is nothing between them and the journal's end.
         self.since = match entries.last() {
             Some(last) if entries.len() >= PAGE => last.seq,

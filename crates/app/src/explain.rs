@@ -8,10 +8,9 @@ use serde_json::Value;
 use sprag_lifecycle::{
     EnvironmentStatus, ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind, WorkerStatus,
 };
-use sprag_store::ops::hosts_of_files;
 use sprag_store::{
-    ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, RunRow, StepRow, Table, WorkerRow, is_task,
-    step_name,
+    EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, RunRow, StepRow, WaitFacts,
+    WorkerRow, is_task, step_name,
 };
 
 use crate::App;
@@ -156,30 +155,26 @@ pub struct RefusedView {
 /// Explains why a run waits.
 pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
     let id = known.id();
-    let (steps, executions, workers, refusals, crowd) = app.store.read(|db| {
-        let group = known.run.group.clone();
-        let crowd = group.map(|group| db.places(&group)).transpose()?.unwrap_or_default();
-        Ok((db.steps(id)?, db.executions(id)?, crate::view::workers(db)?, db.refusals(id)?, crowd))
-    })?;
-    let gates = app.store.read(|db| db.open_gates(id))?;
-    let place_made = being_made(app, id)?;
-    let hosts = app.store.read(|db| hosts_of_files(db, &known.run))?;
-    let task_needs = task_needs(app, known, &steps)?;
+    let facts = app.store.queries().wait_facts(&known.run)?;
+    let WaitFacts { steps, executions, .. } = &facts;
+    let place_made = being_made(id, &facts.environments);
+    let task_needs = task_needs(app, known, steps)?;
     let view = View {
         known,
-        steps: &steps,
-        executions: &executions,
-        workers: &workers,
-        gates: &gates,
+        steps,
+        executions,
+        workers: &facts.workers,
+        gates: &facts.gates,
         place: place_made.as_deref(),
         task_needs: &task_needs,
-        hosts: &hosts,
+        hosts: &facts.hosts,
         now: app.store.now(),
     };
     let unsettled =
         steps.iter().filter(|step| !step.status().is_settled() || step.rework_pending).take(MOST_TOLD);
     let waits_for = (known.run.status() == RunStatus::Queued).then(|| {
-        let holders: Vec<String> = crowd.iter().map(|holder| told_of_holder(app, *holder)).collect();
+        let holders: Vec<String> =
+            facts.place_holders.iter().map(|holder| told_of_holder(app, *holder)).collect();
         format!(
             "a place in group {:?}, held by {}",
             known.run.group.as_deref().unwrap_or_default(),
@@ -210,7 +205,7 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
         status: known.run.status().as_str(),
         waits_for,
         steps: waiting,
-        refused: refusals.iter().map(|refusal| refused(known, refusal)).collect(),
+        refused: facts.refusals.iter().map(|refusal| refused(known, refusal)).collect(),
     })
 }
 
@@ -229,7 +224,7 @@ fn told_of_holder(app: &App, holder: RunId) -> String {
 /// Whether the process that a run is reserved to is gone.
 fn is_left(app: &App, run: &RunRow) -> Result<bool, Error> {
     let Some(pin) = run.pin else { return Ok(false) };
-    let worker = app.store.read(|db| Table::<WorkerRow>::load(db, pin))?;
+    let worker = app.store.queries().worker(pin)?;
     Ok(worker
         .is_none_or(|worker| worker.status() == WorkerStatus::Offline || crate::resume::is_dead(&worker)))
 }
@@ -281,8 +276,7 @@ fn task_needs(
     let mut needs = BTreeMap::new();
     let waiting = steps.iter().filter(|step| is_task(&known.plan, step) && step.needs.open > 0);
     for step in waiting.take(MOST_TOLD) {
-        let of = app.store.read(|db| db.task_needs(step.run, step.no))?;
-        needs.insert(step.no, of.iter().map(|need| need.item).collect());
+        needs.insert(step.no, app.store.queries().task_needs(step.run, step.no)?);
     }
     Ok(needs)
 }
@@ -550,23 +544,20 @@ pub fn gate_text(gate: &GateRow) -> String {
 }
 
 /// Describes what a run's environment waits for, while it is being made.
-fn being_made(app: &App, run: RunId) -> Result<Option<String>, Error> {
-    let rows = app.store.read(|db| db.environments_of(run))?;
-    let Some(row) = rows.iter().find(|row| row.status() == EnvironmentStatus::Provisioning) else {
-        return Ok(None);
-    };
+fn being_made(run: RunId, rows: &[EnvironmentRow]) -> Option<String> {
+    let row = rows.iter().find(|row| row.status() == EnvironmentStatus::Provisioning)?;
     let repository = LocalFiles::of(row).and_then(|files| files.repository());
     let holder = repository
         .and_then(|repository| repository.lock_holder())
         .filter(|holder| holder.run != run.to_string());
-    Ok(Some(match holder {
+    Some(match holder {
         Some(holder) => format!(
             "the repository lock, held by run {} since {}",
             holder.run,
             local(holder.since_unix_ms as i64)
         ),
         None => "its worktree to be created".to_owned(),
-    }))
+    })
 }
 
 fn plural(n: usize) -> &'static str {

@@ -7,13 +7,12 @@ use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{RunId, StepStatus, Word, WorkKind};
 use sprag_process::{LineJoiner, LogEntry, open_regular};
-use sprag_store::{ExecutionRow, Row, StepRow, step_name};
+use sprag_store::{ExecutionRow, Row, RunInFull, StepRow, is_current, step_name};
 
 use crate::App;
 use crate::error::Error;
 use crate::known::RunWithPlan;
 use crate::text::{command_line, plain};
-use crate::view::is_current;
 
 /// The most failed steps that are described.
 const MOST_STEPS: usize = 100;
@@ -95,7 +94,7 @@ pub fn failures(app: &App, known: &RunWithPlan) -> Result<Vec<FailedStep>, Error
 }
 
 fn collect(app: &App, known: &RunWithPlan, depth: u32, found: &mut Vec<FailedStep>) -> Result<(), Error> {
-    let (_, steps, executions) = app.run_in_full(known.id())?;
+    let Some(RunInFull { steps, executions, .. }) = app.run_in_full(known.id())? else { return Ok(()) };
     let failed = |step: &&StepRow| {
         step.status() == StepStatus::Failed && !step.rework_pending && is_current(&steps, step)
     };

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use sprag_lifecycle::RunId;
-use sprag_store::{GateKind, GateRow, ops};
+use sprag_store::{GateKind, GateRow, answer_text};
 
 use crate::App;
 use crate::error::{Error, ErrorKind, Hint};
@@ -59,18 +59,16 @@ pub struct Answered {
 
 /// Returns the open questions of a run and of its child runs.
 pub fn questions(app: &App, run: RunId) -> Result<Vec<Question>, Error> {
-    let mut open = Vec::new();
-    let mut todo = vec![run];
-    while let Some(next) = todo.pop() {
-        let known = RunWithPlan::load(app, next)?;
-        let (gates, children) = app.store.read(|db| Ok((db.open_gates(next)?, db.children(next)?)))?;
-        for gate in gates.into_iter().filter(|gate| gate.kind == GateKind::Question) {
-            let step = known.name_of(app, gate.step);
-            open.push(Question { gate, step });
-        }
-        todo.extend(children);
-    }
-    Ok(open)
+    let known = RunWithPlan::load(app, run)?;
+    let named = |gate: GateRow| {
+        let step = if gate.run == run {
+            known.name_of(app, gate.step)
+        } else {
+            RunWithPlan::load(app, gate.run)?.name_of(app, gate.step)
+        };
+        Ok(Question { gate, step })
+    };
+    app.store.queries().open_questions(run)?.into_iter().map(named).collect()
 }
 
 /// Returns the question that is meant: the only open one, or that of the step which is named.
@@ -110,7 +108,7 @@ pub async fn answer(app: &App, gate: &GateRow, answer: Answer<'_>) -> Result<Ans
             .next(format!("choose one of: {}", choices.join(", "))));
     }
     let approved = answer.approved.unwrap_or_else(|| choices.first().is_none_or(|first| *first == choice));
-    let text = ops::answer_text(&choice, answer.comment, approved);
+    let text = answer_text(&choice, answer.comment, approved);
     app.store.person().answer_gate(gate.id, text).await?.require_applied()?;
     Ok(Answered { choice, approved })
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use sprag_store::RunRow;
-use sprag_store::ops::{NewRun, plan_hash};
+use sprag_store::{NewRun, RunRow, plan_hash};
 
 use crate::error::Error;
 use crate::labels::RunLabels;

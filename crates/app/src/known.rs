@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{JournalEntry, Row, RunRow, StepRow, Store, Table, is_task, step_name};
+use sprag_store::{JournalEntry, PlannedRun, Row, RunRow, Store, is_task, step_name};
 
 use crate::App;
 use crate::error::{Error, ErrorKind, Hint};
@@ -28,12 +28,8 @@ impl RunWithPlan {
     /// Loads the run with this id.
     pub fn load(app: &App, id: RunId) -> Result<RunWithPlan, Error> {
         // In one read: between two reads, another process may forget the run and its plan.
-        let found = app.store.read(|db| {
-            let Some(run) = Table::<RunRow>::load(db, id)? else { return Ok(None) };
-            let plan = db.plan(run.plan)?;
-            Ok(Some((run, plan)))
-        })?;
-        let (run, plan) = found.ok_or_else(|| {
+        let found = app.store.queries().planned_run(id)?;
+        let PlannedRun { run, plan } = found.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("there is no run {id}")).next("list the runs")
         })?;
         let plan =
@@ -51,7 +47,7 @@ impl RunWithPlan {
         if let Some(step) = self.plan.steps.get(no as usize) {
             return step.id.clone();
         }
-        let row = app.store.read(|db| Table::<StepRow>::load(db, (self.run.id, no)));
+        let row = app.store.queries().step(self.run.id, no);
         row.ok().flatten().map_or_else(|| no.to_string(), |row| step_name(&self.plan, &row))
     }
 
@@ -64,14 +60,14 @@ impl RunWithPlan {
     pub fn find_step(&self, id: &str, app: Option<&App>) -> Result<StepNo, Error> {
         let found = self.plan.steps.iter().position(|step| step.id == id).map(|no| no as StepNo);
         let of_items = || -> Option<StepNo> {
-            let steps = app.filter(|_| id.ends_with(']'))?.store.read(|db| db.steps(self.run.id)).ok()?;
+            let steps = app.filter(|_| id.ends_with(']'))?.store.queries().steps(self.run.id).ok()?;
             // The last one of that name: a list that was made again has items of its own.
             steps.iter().rfind(|row| row.item.is_some() && step_name(&self.plan, row) == id).map(|row| row.no)
         };
         // A task of a board is named by its number.
         let task = || -> Option<StepNo> {
             let no: StepNo = id.rsplit_once('-')?.1.parse().ok()?;
-            let row = app?.store.read(|db| Table::<StepRow>::load(db, (self.run.id, no))).ok()??;
+            let row = app?.store.queries().step(self.run.id, no).ok()??;
             (is_task(&self.plan, &row) && step_name(&self.plan, &row) == id).then_some(no)
         };
         found.or_else(of_items).or_else(task).ok_or_else(|| {
@@ -86,14 +82,12 @@ impl RunWithPlan {
 pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
     let run = match wanted {
         None => {
-            let newest = app.store.read(|db| db.runs(None, &[], 1))?;
+            let newest = app.store.queries().runs(None, &[], 1)?;
             let none = || Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun);
             newest.into_iter().next().ok_or_else(none)?
         }
         Some(text) => match text.parse::<RunId>() {
-            Ok(id) => {
-                app.store.read(|db| Table::<RunRow>::load(db, id))?.map_or_else(|| by_part(app, text), Ok)?
-            }
+            Ok(id) => app.store.queries().run(id)?.map_or_else(|| by_part(app, text), Ok)?,
             Err(_) => by_part(app, text)?,
         },
     };
@@ -102,11 +96,11 @@ pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
 
 fn by_part(app: &App, text: &str) -> Result<RunRow, Error> {
     if let Some(run) = app.board_run(text)?
-        && let Some(row) = app.store.read(|db| Table::<RunRow>::load(db, run))?
+        && let Some(row) = app.store.queries().run(run)?
     {
         return Ok(row);
     }
-    let runs = app.store.read(|db| db.runs(None, &[], LOOK_BACK))?;
+    let runs = app.store.queries().runs(None, &[], LOOK_BACK)?;
     // The newest run of that name: runs of the same kind often share one.
     if let Some(run) = runs.iter().find(|run| RunLabels::of(run).name.as_deref() == Some(text)) {
         return Ok(run.clone());
@@ -161,10 +155,7 @@ impl Names {
         if let Some(plan) = self.plans.get(&run) {
             return Ok(Some(Arc::clone(plan)));
         }
-        let plan = self.store.read(|db| match Table::<RunRow>::load(db, run)? {
-            Some(row) => db.plan(row.plan),
-            None => Ok(None),
-        })?;
+        let plan = self.store.queries().plan_of(run)?;
         // A run's plan never changes, and no other run gets its id. A plan that does not exist is read again.
         if let Some(plan) = &plan {
             if self.plans.len() >= PLANS_KEPT {
@@ -187,7 +178,7 @@ impl Names {
             let id = plan.steps.get(no as usize).map(|step| step.id.clone());
             id.or_else(|| {
                 let run = entry.place.run?;
-                let row = self.store.read(|db| Table::<StepRow>::load(db, (run, no)));
+                let row = self.store.queries().step(run, no);
                 row.ok().flatten().map(|row| step_name(plan, &row))
             })
         };

@@ -59,7 +59,6 @@ pub use labels::{RunLabels, parse_labels};
 pub use local_files::LocalFiles;
 pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
 pub use outputs::StepState;
-pub use queries::OpenTask;
 pub use resume::{
     abandon_dead_owners, abandon_the_dead, fork, host_elsewhere, is_attended, repository_of, resume_from,
     run_environment, take_over,
@@ -71,11 +70,10 @@ pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
 pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
 pub use sprag_process::run_if_supervisor;
-pub use sprag_store::ops::{EnvironmentDetails, NewWorker};
 pub use sprag_store::{
-    BoardRow, Delivery, EnvironmentRow, ExecutionRow, GateKind, GateRow, HookRow, Id, JournalEntry,
-    NotApplied, Now, Observer, QueueRow, Row, RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow,
-    bugs, step_name,
+    BoardRow, Delivery, EnvironmentDetails, EnvironmentRow, ExecutionRow, GateKind, GateRow, HookRow, Id,
+    JournalEntry, JournalPage, NewWorker, NotApplied, Now, Observer, OpenTask, QueueRow, Row, RunInFull,
+    RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow, bugs, step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};

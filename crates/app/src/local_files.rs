@@ -6,8 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use sprag_process::VOUCHED_MARK;
-use sprag_store::EnvironmentRow;
-use sprag_store::ops::EnvironmentDetails;
+use sprag_store::{EnvironmentDetails, EnvironmentRow};
 use sprag_worktree::Repository;
 
 /// The files of an environment that is on this host.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use sprag_lifecycle::{StepNo, StepStatus, WorkKind};
-use sprag_store::{ExecutionRow, Row, StepRow, Table, WorkerRow};
+use sprag_store::{ExecutionRow, Row, StepRow};
 use sprag_worker::{Files, Owed};
 
 use crate::App;
@@ -66,7 +66,7 @@ pub fn log_place(app: &App, files: &Files, row: &ExecutionRow, step: &str) -> Re
     if files.log(row.id, step).exists() {
         return Ok(LogPlace::Here);
     }
-    let owner = row.owner.map(|owner| app.store.read(|db| Table::<WorkerRow>::load(db, owner)));
+    let owner = row.owner.map(|owner| app.store.queries().worker(owner));
     let Some(owner) = owner.transpose()?.flatten() else { return Ok(LogPlace::Missing) };
     Ok(match owner.host() {
         "" => LogPlace::Missing,
@@ -111,7 +111,7 @@ pub fn find_attempt(
     attempt: Option<u32>,
 ) -> Result<ExecutionRow, Error> {
     let of_step: Vec<ExecutionRow> =
-        app.store.read(|db| db.executions(known.id()))?.into_iter().filter(|row| row.id.step == no).collect();
+        app.store.queries().executions(known.id())?.into_iter().filter(|row| row.id.step == no).collect();
     let found = match attempt {
         Some(attempt) => of_step.iter().find(|row| row.id.attempt == attempt),
         None => of_step.iter().rfind(|row| row.started_ms.is_some()).or(of_step.last()),
@@ -153,7 +153,7 @@ pub fn missing_logs(
     if !files.owes_anything(known.id()) {
         return Ok(missing);
     }
-    for row in app.store.read(|db| db.executions(known.id()))? {
+    for row in app.store.queries().executions(known.id())? {
         let name = known.name_of(app, row.id.step);
         match files.owed(row.id, &name) {
             Some((owed, received)) => {

@@ -1,15 +1,14 @@
 //! The outputs of steps: of a handler, a command, a question, a child run, a fan-out.
 
 use serde_json::{Value, json};
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, Plan, RunId, StepNo, StepStatus, WorkKind};
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, StepStatus};
 use sprag_process::{LineJoiner, LogReader};
-use sprag_store::{Backend, ExecutionRow, GateRow, Row, RunRow, StepRow, Table, outputs_of, step_name};
+use sprag_store::{ExecutionRow, Row, StepOutput, is_current, outputs_of, step_name};
 
 use crate::App;
 use crate::error::Error;
 use crate::known::RunWithPlan;
 use crate::logs::find_attempt;
-use crate::view::is_current;
 
 /// A step of a run, as it was when it was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,20 +28,19 @@ impl App {
     /// Returns the steps of a run that count, in the order of its pipeline; items follow after all planned steps.
     pub fn step_states(&self, run: RunId) -> Result<Vec<StepState>, Error> {
         let known = RunWithPlan::load(self, run)?;
-        Ok(self.store.read(|db| {
-            let steps = db.steps(run)?;
-            let mut states = Vec::new();
-            for row in steps.iter().filter(|row| is_current(&steps, row)) {
-                let id = ExecutionId { run, step: row.no, attempt: row.attempt };
-                let error = match row.status() {
-                    StepStatus::Failed => Table::<ExecutionRow>::load(db, id)?.map(|row| failure(&row)),
-                    _ => None,
-                };
-                let (id, status) = (step_name(&known.plan, row), row.status());
-                states.push(StepState { id, status, attempt: row.attempt, error });
-            }
-            Ok(states)
-        })?)
+        let steps = self.store.queries().steps(run)?;
+        let mut states = Vec::new();
+        for row in steps.iter().filter(|row| is_current(&steps, row)) {
+            let id = ExecutionId { run, step: row.no, attempt: row.attempt };
+            // An attempt that has failed stays as it is, so that it may be read after the steps.
+            let error = match row.status() {
+                StepStatus::Failed => self.store.queries().execution(id)?.map(|row| failure(&row)),
+                _ => None,
+            };
+            let (id, status) = (step_name(&known.plan, row), row.status());
+            states.push(StepState { id, status, attempt: row.attempt, error });
+        }
+        Ok(states)
     }
 
     /// Returns the lines of the log of a step's last attempt, as far as they are in this data directory.
@@ -71,13 +69,7 @@ impl App {
     pub fn output(&self, run: RunId, step: &str) -> Result<Option<Value>, Error> {
         let known = RunWithPlan::load(self, run)?;
         let no = known.find_step(step, Some(self))?;
-        Ok(self.store.read(|db| {
-            let steps = db.steps(run)?;
-            match steps.iter().find(|row| row.no == no) {
-                Some(row) => output_of(db, &known.plan, &steps, row),
-                None => Ok(None),
-            }
-        })?)
+        Ok(self.store.queries().step_output(run, no)?.as_ref().map(value_of))
     }
 }
 
@@ -93,39 +85,23 @@ fn failure(row: &ExecutionRow) -> String {
     }
 }
 
-/// Returns the output of a step among `steps`, which are all steps of its run.
-fn output_of(
-    db: &mut dyn Backend,
-    plan: &Plan,
-    steps: &[StepRow],
-    row: &StepRow,
-) -> sprag_store::Result<Option<Value>> {
-    if row.status() != StepStatus::Done {
-        return Ok(None);
-    }
-    if row.items.is_some() {
-        let items = steps.iter().filter(|item| item.item_of == Some(row.no) && is_current(steps, item));
-        let mut outputs = Vec::new();
-        for item in items {
-            outputs.push(output_of(db, plan, steps, item)?.unwrap_or_default());
+/// Returns the output of a step, parsed.
+fn value_of(output: &StepOutput) -> Value {
+    match output {
+        StepOutput::Reported(None) => json!({}),
+        StepOutput::Reported(Some(result)) => reported(result),
+        StepOutput::Answer(answer) => {
+            answer.as_deref().and_then(|answer| serde_json::from_str(answer).ok()).unwrap_or(json!({}))
         }
-        return Ok(Some(Value::Array(outputs)));
-    }
-    match plan.step(row.node()).work {
-        WorkKind::Execution | WorkKind::Task => {
-            let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
-            let result = Table::<ExecutionRow>::load(db, id)?.and_then(|execution| execution.result);
-            Ok(Some(result.map_or_else(|| json!({}), |result| reported(&result))))
+        StepOutput::Items(items) => {
+            Value::Array(items.iter().map(|item| item.as_ref().map(value_of).unwrap_or_default()).collect())
         }
-        WorkKind::Gate | WorkKind::Wait => {
-            let gate = row.work.map(|gate| Table::<GateRow>::load(db, gate)).transpose()?.flatten();
-            let answer = gate.and_then(|gate| gate.answer);
-            Ok(Some(answer.and_then(|answer| serde_json::from_str(&answer).ok()).unwrap_or(json!({}))))
+        StepOutput::Run(steps) => {
+            let of_step = |(id, output): &(String, Option<StepOutput>)| {
+                (id.clone(), output.as_ref().map(value_of).unwrap_or_default())
+            };
+            Value::Object(steps.iter().map(of_step).collect())
         }
-        WorkKind::Child => match row.work {
-            Some(child) => outputs_of_run(db, RunId::from_i64(child)).map(Some),
-            None => Ok(Some(json!({}))),
-        },
     }
 }
 
@@ -136,17 +112,4 @@ fn reported(result: &str) -> Value {
         (None, Some(output)) => output.clone(),
         _ => outputs_of(result),
     }
-}
-
-/// Returns the outputs of a run's steps, by their ids.
-fn outputs_of_run(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Value> {
-    let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(json!({})) };
-    let Some(plan) = db.plan(row.plan)? else { return Ok(json!({})) };
-    let steps = db.steps(run)?;
-    let mut outputs = serde_json::Map::new();
-    for step in steps.iter().filter(|step| (step.no as usize) < plan.steps.len()) {
-        let output = output_of(db, &plan, &steps, step)?;
-        outputs.insert(plan.step(step.no as StepNo).id.clone(), output.unwrap_or_default());
-    }
-    Ok(Value::Object(outputs))
 }

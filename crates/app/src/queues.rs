@@ -20,19 +20,7 @@ impl App {
         if name.is_empty() || name.len() > LONGEST || name.contains([',', '\0']) {
             return Err(Error::invalid(format!("{name:?} is not a valid name of a queue")));
         }
-        let wanted = name.to_owned();
-        self.store
-            .write(move |session| {
-                let found = session.db().queue(&wanted)?;
-                let mut queue = found.unwrap_or_else(|| QueueRow {
-                    name: wanted.as_str().into(),
-                    limit: None,
-                    held: false,
-                });
-                change(&mut queue);
-                sprag_store::ops::set_queue(session, &queue)
-            })
-            .await?;
+        self.store.executor().change_queue(name.into(), change).await?;
         self.store.executor().fill_queue(name.into(), AT_ONCE).await?;
         Ok(())
     }

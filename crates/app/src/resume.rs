@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sprag_lifecycle::{ExecutionStatus, RunId, StepNo};
+use sprag_lifecycle::{RunId, StepNo};
 use sprag_process::{Liveness, ProcessId};
-use sprag_store::ops::{EnvironmentDetails, Lease, Lost, NewWorker};
-use sprag_store::{Id, Row, RunRow, Table, WorkerRow};
+use sprag_store::{EnvironmentDetails, Id, Lease, Lost, NewWorker, Row, RunRow, WorkerRow};
 use sprag_worktree::Repository;
 
 use crate::App;
@@ -89,7 +88,7 @@ pub async fn take_over(app: &App, run: &RunRow, worker: Option<NewWorker>) -> Re
     if taken {
         return Ok(());
     }
-    let row = app.store.read(|db| Table::<RunRow>::load(db, run.id))?;
+    let row = app.store.queries().run(run.id)?;
     Err(match row.filter(|row| !row.status().is_terminal()) {
         Some(row) => being_worked_on(row.id, "another process"),
         None => Error::new(ErrorKind::Refused, format!("run {} has ended meanwhile", run.id))
@@ -103,9 +102,7 @@ fn being_worked_on(run: RunId, who: &str) -> Error {
 
 /// Takes a live run over, but only from a process that is gone, and abandons what dead workers hold of it.
 pub async fn abandon_dead_owners(app: &App, run: &RunRow) -> Result<(), Error> {
-    if let Some(owner) =
-        run.pin.map(|pin| app.store.read(|db| Table::<WorkerRow>::load(db, pin))).transpose()?
-    {
+    if let Some(owner) = run.pin.map(|pin| app.store.queries().worker(pin)).transpose()? {
         take_from_its_process(app, run, owner).await?;
     }
     // If the run was left to workers, those that live finish what they have.
@@ -114,18 +111,9 @@ pub async fn abandon_dead_owners(app: &App, run: &RunRow) -> Result<(), Error> {
 
 /// Abandons what workers whose processes are gone execute of a run and of its child runs.
 pub async fn abandon_the_dead(app: &App, run: RunId) -> Result<(), Error> {
-    let (mut runs, mut next) = (vec![run], 0);
-    while let Some(run) = runs.get(next).copied() {
-        next += 1;
-        runs.extend(app.store.read(|db| db.children(run))?);
-        for row in app.store.read(|db| db.executions(run))? {
-            let Some(owner) = row.owner.filter(|_| row.status() == ExecutionStatus::Running) else {
-                continue;
-            };
-            let worker = app.store.read(|db| Table::<WorkerRow>::load(db, owner))?;
-            if worker.is_some_and(|worker| is_dead(&worker)) {
-                let _ = app.store.reaper().owner_died(Lease { execution: row.id, fence: row.fence }).await?;
-            }
+    for running in app.store.queries().running_in(run)? {
+        if running.owner.as_ref().is_some_and(is_dead) {
+            let _ = app.store.reaper().owner_died(running.lease()).await?;
         }
     }
     Ok(())
@@ -133,7 +121,7 @@ pub async fn abandon_the_dead(app: &App, run: RunId) -> Result<(), Error> {
 
 /// Whether a process works on a live run, or could: its own process, or any worker if the run was left to them.
 pub fn is_attended(app: &App, run: &RunRow) -> Result<bool, Error> {
-    let workers = app.store.read(|db| db.workers())?;
+    let workers = app.store.queries().workers()?;
     Ok(workers.iter().any(|worker| match run.pin {
         Some(pin) => worker.id == pin && !is_dead(worker),
         None => is_live_worker(worker),
@@ -167,7 +155,7 @@ async fn take_from_its_process(app: &App, run: &RunRow, worker: Option<WorkerRow
             .map_or_else(|| worker.name.to_string(), |id| format!("process {} on {}", id.pid, id.host));
         return Err(being_worked_on(run.id, &who));
     }
-    for row in app.store.read(|db| db.held_by(worker.id))? {
+    for row in app.store.queries().held_by(worker.id)? {
         let lease = Lease { execution: row.id, fence: row.fence };
         // The process was seen dead on this host, or the worker was silent on another host for longer than its lease.
         // The store checks which.
@@ -185,7 +173,7 @@ async fn take_from_its_process(app: &App, run: &RunRow, worker: Option<WorkerRow
 
 /// Returns the environment of a run as a whole, if it has one.
 pub fn run_environment(app: &App, run: RunId) -> Result<Option<(Id, EnvironmentDetails)>, Error> {
-    let rows = app.store.read(|db| db.environments_of(run))?;
+    let rows = app.store.queries().environments_of(run)?;
     match rows.iter().find(|row| row.scope.is_none()) {
         Some(row) => Ok(Some((row.id, EnvironmentDetails::of(row)?))),
         None => Ok(None),
@@ -194,7 +182,7 @@ pub fn run_environment(app: &App, run: RunId) -> Result<Option<(Id, EnvironmentD
 
 /// Returns the repository of a run's worktree, if it has one on this host.
 pub fn repository_of(app: &App, run: RunId) -> Result<Option<Repository>, Error> {
-    let rows = app.store.read(|db| db.environments_of(run))?;
+    let rows = app.store.queries().environments_of(run)?;
     let files = rows.iter().find(|row| row.scope.is_none()).and_then(LocalFiles::of);
     let Some(path) = files.and_then(|files| files.repository) else { return Ok(None) };
     Ok(Some(Repository::discover(&path)?))
@@ -202,7 +190,7 @@ pub fn repository_of(app: &App, run: RunId) -> Result<Option<Repository>, Error>
 
 /// Returns the host that a run's worktree is on, if that is another host.
 pub fn host_elsewhere(app: &App, run: RunId) -> Result<Option<String>, Error> {
-    let rows = app.store.read(|db| db.environments_of(run))?;
+    let rows = app.store.queries().environments_of(run)?;
     let elsewhere = rows.iter().find(|row| !row.host.is_empty() && LocalFiles::of(row).is_none());
     Ok(elsewhere.map(|row| row.host.to_string()))
 }

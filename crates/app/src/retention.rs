@@ -71,8 +71,7 @@ impl App {
     pub fn leftovers(&self) -> Result<Leftovers, Error> {
         /// The most half-forgotten runs that are counted.
         const MANY: usize = 10_000;
-        let half_forgotten =
-            self.store.read(|db| Ok(db.half_forgotten(MANY)?.len() + db.forgotten(None, MANY)?.len()))?;
+        let half_forgotten = self.store.queries().half_forgotten(MANY)?;
         Ok(Leftovers { half_forgotten, strays: strays(&self.store, self.data())? })
     }
 }
@@ -156,7 +155,7 @@ impl Work<'_> {
         let mut after = None;
         // The loop ends: each round begins after the last run of the one before.
         loop {
-            let runs = self.store.read(|db| db.forgotten(after, PAGE))?;
+            let runs = self.store.queries().forgotten(after, PAGE)?;
             after = runs.last().copied();
             if after.is_none() {
                 return Ok(());
@@ -243,11 +242,11 @@ fn strays(store: &Store, data: &Path) -> sprag_store::Result<Strays> {
     };
     let mut runs = Vec::new();
     for some in folders.chunks(PAGE) {
-        let there = store.read(|db| db.runs_there(some))?;
+        let there = store.queries().runs_there(some)?;
         runs.extend(some.iter().copied().filter(|run| !there.contains(run)));
     }
     runs.sort_unstable();
-    let own = store.read(|db| db.store_id())?;
+    let own = store.queries().store_id()?;
     let shared = used_with(data).iter().any(|id| *id != own) || used_with(data).is_empty();
     Ok(Strays { runs, shared })
 }
@@ -268,7 +267,7 @@ fn used_with(data: &Path) -> Vec<String> {
 /// may belong to another.
 pub(crate) fn note_store(store: &Store, data: &Path) {
     let noted = || -> Result<(), String> {
-        let id = store.read(|db| db.store_id()).map_err(|error| error.to_string())?;
+        let id = store.queries().store_id().map_err(|error| error.to_string())?;
         if used_with(data).contains(&id) {
             return Ok(());
         }

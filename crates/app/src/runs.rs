@@ -8,8 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::{Kind, StepSpec, Wait};
-use sprag_store::ops::{Created, NewRun, NewWorker, Signalled};
-use sprag_store::{Row, RunRow, Table, Topic};
+use sprag_store::{Created, IfCurrent, NewRun, NewWorker, Row, RunRow, Signalled, Topic};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
@@ -148,7 +147,7 @@ impl App {
 
     /// Returns the run with this id, if there is one.
     pub fn run(&self, id: RunId) -> Result<Option<RunRow>, Error> {
-        Ok(self.store.read(|db| Table::<RunRow>::load(db, id))?)
+        Ok(self.store.queries().run(id)?)
     }
 
     /// Returns the run with this id; an error if there is none.
@@ -173,29 +172,27 @@ impl App {
     /// Lists runs, newest first: at most `limit` of them.
     pub fn runs(&self, filter: &RunFilter, limit: usize) -> Result<RunPage, Error> {
         let limit = limit.min(MOST_RUNS);
-        Ok(self.store.read(|db| {
-            let mut before = filter.before;
-            let mut found: Vec<RunRow> = Vec::new();
-            let mut looked = 0;
-            loop {
-                let page = db.runs(before, &filter.statuses, MOST_RUNS)?;
-                looked += page.len();
-                let last_page = page.len() < MOST_RUNS;
-                for row in page {
-                    if found.len() == limit {
-                        break;
-                    }
-                    before = Some(row.id);
-                    if filter.holds(&row) {
-                        found.push(row);
-                    }
+        let mut before = filter.before;
+        let mut found: Vec<RunRow> = Vec::new();
+        let mut looked = 0;
+        loop {
+            let page = self.store.queries().runs(before, &filter.statuses, MOST_RUNS)?;
+            looked += page.len();
+            let last_page = page.len() < MOST_RUNS;
+            for row in page {
+                if found.len() == limit {
+                    break;
                 }
-                if found.len() == limit || last_page || looked >= LOOKED_THROUGH {
-                    let more = found.len() == limit || !last_page;
-                    return Ok(RunPage { runs: found, next: before.filter(|_| more) });
+                before = Some(row.id);
+                if filter.holds(&row) {
+                    found.push(row);
                 }
             }
-        })?)
+            if found.len() == limit || last_page || looked >= LOOKED_THROUGH {
+                let more = found.len() == limit || !last_page;
+                return Ok(RunPage { runs: found, next: before.filter(|_| more) });
+            }
+        }
     }
 
     /// Lists runs, newest first, page by page until `limit` is reached.
@@ -231,19 +228,14 @@ impl App {
     /// Cancels a run: stops its running steps and skips the rest. Where `version` is given, only if the run's row
     /// still has it; otherwise nothing is done.
     pub async fn cancel_run(&self, run: RunId, version: Option<u32>) -> Result<Cancelled, Error> {
-        // The version is compared in the transaction that cancels.
-        let done = self.store.write(move |session| {
-            if let (Some(seen), Some(row)) = (version, Table::<RunRow>::load(session.db(), run)?)
-                && row.version() != seen
-            {
-                return Ok(Err(row.version()));
-            }
-            sprag_store::ops::cancel_run(session, run).map(Ok)
-        });
-        match done.await? {
-            Err(version) => return Ok(Cancelled::Changed { version }),
-            Ok(outcome) => outcome.require_applied()?,
+        let outcome = match version {
+            Some(version) => match self.store.person().cancel_run_at(run, version).await? {
+                IfCurrent::Done(outcome) => outcome,
+                IfCurrent::Changed { version } => return Ok(Cancelled::Changed { version }),
+            },
+            None => self.store.person().cancel_run(run).await?,
         };
+        outcome.require_applied()?;
         // Where no server runs, no other process abandons a dead process's work.
         abandon_the_dead(self, run).await?;
         let row = self.require_run(run)?;

@@ -135,14 +135,7 @@ impl App {
             expires_ms: expires_in
                 .map(|span| now_ms + i64::try_from(span.as_millis()).unwrap_or(i64::MAX / 2)),
         };
-        let new = row.clone();
-        let added = self.store.write(move |session| {
-            if session.db().tokens()?.iter().any(|token| token.name == new.name) {
-                return Ok(false);
-            }
-            session.db().put_token(&new).map(|()| true)
-        });
-        if added.await? {
+        if self.store.service().add_token(row.clone()).await? {
             Ok((row, secret))
         } else {
             let message = format!("there is a token {name:?} already");
@@ -152,12 +145,12 @@ impl App {
 
     /// Returns all tokens of the store.
     pub fn tokens(&self) -> Result<Vec<TokenRow>, Error> {
-        Ok(self.store.read(|db| db.tokens())?)
+        Ok(self.store.queries().tokens()?)
     }
 
     /// Returns the token whose secret has this hash, if there is one.
     pub fn token_by_hash(&self, hash: &str) -> Result<Option<TokenRow>, Error> {
-        Ok(self.store.read(|db| db.token_by_hash(hash))?)
+        Ok(self.store.queries().token_by_hash(hash)?)
     }
 
     /// Removes a token: requests that show it are refused from then on.

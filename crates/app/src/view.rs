@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, Word, WorkKind};
+pub use sprag_store::is_current;
 use sprag_store::{
-    Backend, ExecutionRow, GateRow, JournalEntry, Now, QueueCount, QueueRow, Row, RunRow, StepRow, WorkerRow,
+    ExecutionRow, GateRow, JournalEntry, Now, QueueCount, QueueRow, Row, RunRow, StepRow, WorkerRow,
     step_name,
 };
 
@@ -318,14 +319,6 @@ pub fn is_not_run(step: &StepRow) -> bool {
     step.status() == StepStatus::Cancelled && step.started_ms.is_none() && step.attempt == 1
 }
 
-/// Whether a step counts. An item of a list that has been made again since, or will be, does not.
-pub fn is_current(steps: &[StepRow], step: &StepRow) -> bool {
-    let Some(parent) = step.item_of else { return true };
-    // Planned steps come first, in their order.
-    let list = steps.get(parent as usize).and_then(|parent| parent.items);
-    list.is_some_and(|list| step.no >= list.first)
-}
-
 impl StatusView {
     /// Returns the view of a run and of its steps that count; `missing` are the logs that have not arrived to their
     /// end.
@@ -512,17 +505,6 @@ impl WorkerView {
     }
 }
 
-/// Returns the workers that are alive: those that serve queues or a run, and claimers while they hold something.
-pub fn workers(db: &mut dyn Backend) -> sprag_store::Result<Vec<WorkerRow>> {
-    let mut there = Vec::new();
-    for worker in db.workers()? {
-        if worker.slots > 0 || !db.held_by(worker.id)?.is_empty() {
-            there.push(worker);
-        }
-    }
-    Ok(there)
-}
-
 /// Returns every queue that has settings, holds something, or is served, in order.
 pub fn queues(
     settings: &[QueueRow],
@@ -648,7 +630,7 @@ impl EnvironmentView {
     /// Returns the view of an environment, with the reason why it is still there.
     pub fn of(row: &sprag_store::EnvironmentRow, why: String) -> Self {
         // Details that cannot be read are told as the reason why it is there.
-        let details = sprag_store::ops::EnvironmentDetails::of_readable(row);
+        let details = sprag_store::EnvironmentDetails::of_readable(row);
         EnvironmentView {
             id: row.id.to_string(),
             run: row.run.map(|run| run.to_string()),

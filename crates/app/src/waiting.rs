@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{RunId, RunStatus, StepStatus, WorkKind};
-use sprag_store::{GateKind, GateRow, Row, RunRow, StepRow, Table};
+use sprag_store::{GateKind, GateRow, Row, UnsettledRun};
 use sprag_sweeper::{Config, Executor};
 
 use crate::App;
@@ -89,24 +89,19 @@ fn whole_span(ms: i64) -> String {
 pub fn course(app: &App, run: RunId) -> Result<Course, Error> {
     let mut seen = Seen::default();
     look(app, run, 0, &mut seen)?;
-    let row = app.store.read(|db| Table::<RunRow>::load(db, run))?;
-    Ok(match row.is_none_or(|row| row.status().is_terminal()) {
-        true => Course::Ended,
-        false if !seen.works.is_empty() => Course::Works(seen.works),
-        false if seen.waits.is_empty() => {
-            // The run is between two steps; or it stays like this, where no process looks after it.
-            let what = format!("a process that continues it: sprag resume {run}, or sprag worker");
-            Course::Waits(vec![Waiting {
-                run,
-                step: None,
-                what,
-                is_gate: false,
-                since_ms: None,
-                until_ms: None,
-            }])
-        }
-        false => Course::Waits(seen.waits),
-    })
+    let row = app.store.queries().run(run)?;
+    if row.is_none_or(|row| row.status().is_terminal()) {
+        return Ok(Course::Ended);
+    }
+    if !seen.works.is_empty() {
+        return Ok(Course::Works(seen.works));
+    }
+    if seen.waits.is_empty() {
+        // The run is between two steps; or it stays like this, where no process looks after it.
+        let what = format!("a process that continues it: sprag resume {run}, or sprag worker");
+        seen.waits.push(Waiting { run, step: None, what, is_gate: false, since_ms: None, until_ms: None });
+    }
+    Ok(Course::Waits(seen.waits))
 }
 
 #[derive(Default)]
@@ -163,16 +158,14 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
 /// other run. A question whose time is over is about to end, and no longer waits for an answer.
 pub fn questions_alone(app: &App, run: RunId) -> Result<Vec<GateRow>, Error> {
     let now_ms = app.store.now().steady_ms;
-    let (row, steps, gates) = app.store.read(|db| {
-        let row = Table::<RunRow>::load(db, run)?;
-        let mut steps = Vec::new();
-        for no in db.unsettled(run)? {
-            steps.extend(Table::<StepRow>::load(db, (run, no))?);
-        }
-        Ok((row, steps, db.open_gates(run)?))
-    })?;
-    let Some(row) = row.filter(|row| row.status() != RunStatus::Queued) else { return Ok(Vec::new()) };
-    let Some(plan) = app.store.read(|db| db.plan(row.plan))? else { return Ok(Vec::new()) };
+    let Some(UnsettledRun { run: row, plan: Some(plan), steps, gates }) =
+        app.store.queries().unsettled(run)?
+    else {
+        return Ok(Vec::new());
+    };
+    if row.status() == RunStatus::Queued {
+        return Ok(Vec::new());
+    }
     let mut questions: Vec<GateRow> = Vec::new();
     for step in steps {
         let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);

@@ -4,16 +4,11 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, Plan, RunId, RunStatus, StepNo, StepStatus, WorkKind};
-use sprag_store::{Backend, ExecutionRow, GateKind, GateRow, Now, Row, RunRow, StepRow, Table};
+use sprag_lifecycle::{ExecutionStatus, Plan, RunStatus, StepNo, WorkKind};
+use sprag_store::{GateKind, GateRow, Now, OpenStep, OpenWork, Row, RunRow};
 
 use crate::App;
 use crate::error::Error;
-
-/// The most unsettled steps of a run that are looked at.
-const MOST_STEPS: usize = 500;
-/// The deepest nesting of child runs that is searched.
-const DEEPEST: u32 = 8;
 
 /// The kind of thing that a run or a step waits for. The first of them counts, if a run waits for several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -65,7 +60,7 @@ impl App {
             return Ok(RunWaits::default());
         }
         let now = self.now();
-        Ok(self.store.read(|db| look(db, run, now, 0))?)
+        Ok(waits_of(&self.store.queries().open_work(run)?, now))
     }
 
     /// Returns what each of these runs waits for.
@@ -74,66 +69,48 @@ impl App {
     }
 }
 
-fn look(db: &mut dyn Backend, run: &RunRow, now: Now, depth: u32) -> sprag_store::Result<RunWaits> {
+fn waits_of(open: &OpenWork, now: Now) -> RunWaits {
     let mut waits = RunWaits::default();
-    if run.status().is_terminal() || depth > DEEPEST {
-        return Ok(waits);
-    }
-    if run.status() == RunStatus::Queued {
+    if open.run.status() == RunStatus::Queued {
         waits.run = Some(WaitingFor::Group);
-        return Ok(waits);
+        return waits;
     }
-    let Some(plan) = db.plan(run.plan)? else { return Ok(waits) };
-    let gates = db.open_gates(run.id)?;
+    let Some(plan) = &open.plan else { return waits };
     let mut works = false;
-    for no in db.unsettled(run.id)?.into_iter().take(MOST_STEPS) {
-        let Some(step) = Table::<StepRow>::load(db, (run.id, no))? else { continue };
-        if !matches!(step.status(), StepStatus::Pending | StepStatus::Running) || step.items.is_some() {
-            continue;
-        }
-        match of_step(db, &plan, &gates, &step, now, depth)? {
+    for step in &open.steps {
+        match of_step(plan, &open.gates, step, now) {
             Some(wait) => {
-                waits.steps.insert(no, wait);
+                waits.steps.insert(step.row.no, wait);
             }
             None => works = true,
         }
     }
     let first = waits.steps.values().min().copied();
     waits.run = first.filter(|first| !works || *first == WaitingFor::Person);
-    Ok(waits)
+    waits
 }
 
 /// Returns what a step that has begun, or could begin, waits for; nothing if it is being executed.
-fn of_step(
-    db: &mut dyn Backend,
-    plan: &Plan,
-    gates: &[GateRow],
-    step: &StepRow,
-    now: Now,
-    depth: u32,
-) -> sprag_store::Result<Option<WaitingFor>> {
-    if let Some(gate) = gates.iter().find(|gate| Some(gate.id) == step.work) {
-        return Ok(Some(match gate.kind {
+fn of_step(plan: &Plan, gates: &[GateRow], step: &OpenStep, now: Now) -> Option<WaitingFor> {
+    if let Some(gate) = gates.iter().find(|gate| Some(gate.id) == step.row.work) {
+        return Some(match gate.kind {
             GateKind::Question => WaitingFor::Person,
             GateKind::Signal => WaitingFor::Signal,
             GateKind::Time => WaitingFor::Time,
-        }));
+        });
     }
-    let work = plan.step(step.node()).work;
-    if let (WorkKind::Child, Some(child)) = (work, step.work) {
-        let Some(child) = Table::<RunRow>::load(db, RunId::from_i64(child))? else { return Ok(None) };
-        return Ok(look(db, &child, now, depth + 1)?.run);
+    if let Some(child) = &step.child {
+        return waits_of(child, now).run;
     }
-    let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
-    let Some(row) = Table::<ExecutionRow>::load(db, id)? else { return Ok(None) };
+    let row = step.execution.as_ref()?;
     let waits = matches!(
         row.status(),
         ExecutionStatus::Requested | ExecutionStatus::Scheduling | ExecutionStatus::Scheduled
     );
-    Ok(match work {
+    match plan.step(step.row.node()).work {
         _ if !waits => None,
         _ if row.not_before_ms > now.steady_ms => Some(WaitingFor::Time),
         WorkKind::Task => Some(WaitingFor::Task),
         _ => Some(WaitingFor::Worker),
-    })
+    }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sprag_process::boot_ms;
-use sprag_store::ops::{Assignment, Lease};
+use sprag_store::{Assignment, Lease};
 use sprag_worker::wire::{LogSize, MOST_CHUNK_BYTES, Part};
 use sprag_worker::{Control, Ended, Files, Runner, RunnerFuture, pause};
 use tokio::sync::watch;

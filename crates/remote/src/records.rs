@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
 use sprag_process::boot_ms;
-use sprag_store::Id;
-use sprag_store::ops::{EnvironmentRequest, Lease, Sighting};
+use sprag_store::{EnvironmentRequest, Id, Lease, Sighting};
 use sprag_worker::wire::{Ask, AskEnvironment, Destroyed, Done, Told};
 use sprag_worker::{Made, OnRecord, Provided, Records, RecordsFuture, Taken, pause};
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use sprag_app::text::size;
-use sprag_store::ops::Lease;
+use sprag_store::Lease;
 use sprag_worker::wire::Part;
 use tokio::sync::{Notify, watch};
 

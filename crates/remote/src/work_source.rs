@@ -7,8 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 use sprag_lifecycle::RunId;
 use sprag_process::boot_ms;
-use sprag_store::ops::{Claimer, Ending, Lease, NewWorker};
-use sprag_store::{Id, Topic};
+use sprag_store::{Claimer, Ending, Id, Lease, NewWorker, Topic};
 use sprag_worker::{
     HeartbeatReply, Holding, LeaseState, LeasedWork, WorkSource, WorkSourceError, pause, wire,
 };

@@ -11,7 +11,7 @@ use sprag_process::{
     Capture, CrashMarks, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason,
     Running, append_notes, kill_orphans, make_private_folder, spawn,
 };
-use sprag_store::ops::{Assignment, Ending};
+use sprag_store::{Assignment, Ending};
 
 use crate::control::{Control, Signal, left};
 use crate::entered::{Begin, Entered};

@@ -17,8 +17,7 @@ use serde_json::Value;
 use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::Workplace;
 use sprag_process::Secrets;
-use sprag_store::Id;
-use sprag_store::ops::Assignment;
+use sprag_store::{Assignment, Id};
 use sprag_worktree::{Cancel, Kind as GitKind, Ports, SharedWorktree, Worktree};
 
 use crate::control::{Control, Signal};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_pipeline::{Kind, StepSpec};
 use sprag_process::{Secrets, withhold};
-use sprag_store::ops::{Assignment, Ending};
+use sprag_store::{Assignment, Ending};
 
 use crate::command::{Commands, render};
 use crate::context::{CallFacts, Context, StepLog};

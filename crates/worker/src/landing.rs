@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sprag_lifecycle::{RunId, StepNo};
 use sprag_pipeline::{Kind, LandStrategy, StepSpec};
-use sprag_store::ops::{Assignment, Ending};
+use sprag_store::{Assignment, Ending};
 use sprag_worktree::{
     Blocked, Cancel, Error as GitError, Kind as GitKind, LandOptions, Landed, Push, PushFate, Repository,
     Strategy, Worktree,

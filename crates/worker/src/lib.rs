@@ -31,8 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
-use sprag_store::Id;
-use sprag_store::ops::NewWorker;
+use sprag_store::{Id, NewWorker};
 
 pub use command::{Commands, render};
 pub use context::Context;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sprag_pipeline::{DirtyPolicy, KeepPolicy, Workplace, WorktreeSpec};
 use sprag_process::{Secrets, boot_ms};
-use sprag_store::ops::{EnvironmentDetails, EnvironmentRequest, Keep, Lease};
+use sprag_store::{EnvironmentDetails, EnvironmentRequest, Keep, Lease};
 use sprag_worktree::{
     Branch, Cancel, Checkpoint, CreateOptions, Error as GitError, Kind as GitKind, Repository, Settings,
     SharedWorktree, Uncommitted, Worktree, Worktrees,

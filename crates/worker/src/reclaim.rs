@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sprag_store::ops::Lease;
+use sprag_store::Lease;
 use sprag_worktree::{BranchPolicy, Cancel, Removed, State, Worktrees};
 
 use crate::environment::{Environments, host};

@@ -10,11 +10,9 @@ use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
     EnvironmentEvent, EnvironmentStatus, ExecutionStatus, Plan, RunId, StepNo, Word, WorkKind,
 };
-use sprag_store::ops::{
-    EnvironmentDetails, EnvironmentRequest, KeptBecause, Lease, Provide, Sighting, kept_because,
-};
 use sprag_store::{
-    Backend, EnvironmentReport, EnvironmentRow, ExecutionRow, Id, Row, RunRow, StepRow, Store, Table, Topic,
+    EnvironmentDetails, EnvironmentReport, EnvironmentRequest, EnvironmentRow, ExecutionRow, Id, KeptBecause,
+    Lease, Provide, Row, RunInFull, Sighting, StepRow, Store, Topic, kept_because,
 };
 
 /// The future of an answer from the records, or of an error message.
@@ -185,18 +183,12 @@ impl Records for Store {
     }
 
     fn plan(&self, _: Lease, run: RunId) -> RecordsFuture<'_, Option<Arc<Plan>>> {
-        Box::pin(async move {
-            let plan = self.read(|db| {
-                let row = Table::<RunRow>::load(db, run)?;
-                row.map(|row| db.plan(row.plan)).transpose().map(Option::flatten)
-            });
-            plan.map_err(|error| error.to_string())
-        })
+        Box::pin(async move { self.queries().plan_of(run).map_err(|error| error.to_string()) })
     }
 
     fn find(&self, _: Lease, run: RunId, scope: Option<StepNo>) -> RecordsFuture<'_, Option<OnRecord>> {
         Box::pin(async move {
-            let rows = self.read(|db| db.environments_of(run)).map_err(|error| error.to_string())?;
+            let rows = self.queries().environments_of(run).map_err(|error| error.to_string())?;
             Ok(rows.iter().find(|row| row.scope == scope).map(OnRecord::of))
         })
     }
@@ -255,7 +247,10 @@ impl Records for Store {
     }
 
     fn last_finished(&self, _: Lease, run: RunId) -> RecordsFuture<'_, Vec<String>> {
-        Box::pin(async move { self.read(|db| last_finished(db, run)).map_err(|error| error.to_string()) })
+        Box::pin(async move {
+            let run = self.queries().run_in_full(run).map_err(|error| error.to_string())?;
+            Ok(run.map(|run| last_finished(&run)).unwrap_or_default())
+        })
     }
 
     fn wait(&self, run: RunId, owner: Option<Id>, limit: Duration) -> RecordsFuture<'_, ()> {
@@ -271,11 +266,11 @@ impl Records for Store {
 /// Records that a worker is gone, if its process is seen to be gone: it cannot report that itself.
 pub async fn bury(store: &Store, worker: Option<Id>) {
     let Some(worker) = worker else { return };
-    let row = store.read(|db| Table::<sprag_store::WorkerRow>::load(db, worker));
+    let row = store.queries().worker(worker);
     let Ok(Some(row)) = row else { return };
     let process: Option<sprag_process::ProcessId> = row.process.parse().ok();
     if process.is_some_and(|process| sprag_process::is_alive(&process) == sprag_process::Liveness::Dead) {
-        let _ = store.reaper().worker_lost(worker, sprag_store::ops::Lost::ProcessGone).await;
+        let _ = store.reaper().worker_lost(worker, sprag_store::Lost::ProcessGone).await;
     }
 }
 
@@ -294,11 +289,10 @@ pub fn worked(row: &ExecutionRow) -> bool {
 }
 
 /// Returns the names of a run's steps that have been executed, the last one to end first.
-pub fn last_finished(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Vec<String>> {
-    let Some(row) = Table::<RunRow>::load(db, run)? else { return Ok(Vec::new()) };
-    let Some(plan) = db.plan(row.plan)? else { return Ok(Vec::new()) };
-    let (mut steps, executions) = (db.steps(run)?, db.executions(run)?);
-    let has_worked = |step: &StepRow| executions.iter().any(|row| row.id.step == step.no && worked(row));
+pub fn last_finished(run: &RunInFull) -> Vec<String> {
+    let Some(plan) = &run.plan else { return Vec::new() };
+    let mut steps = run.steps.clone();
+    let has_worked = |step: &StepRow| run.executions.iter().any(|row| row.id.step == step.no && worked(row));
     steps.retain(|step| step.ended_ms.is_some() && step.started_ms.is_some() && has_worked(step));
     // Other steps leave no state: gates, child runs, and fan-outs, which only have items.
     steps.retain(|step| {
@@ -308,7 +302,7 @@ pub fn last_finished(db: &mut dyn Backend, run: RunId) -> sprag_store::Result<Ve
     // The state of an item with a worktree of its own is not the run's state.
     steps.retain(|step| step.item_of.is_none() || !plan.step(step.node()).own_environment);
     steps.sort_by_key(|step| std::cmp::Reverse((step.ended_ms, step.no)));
-    Ok(steps.iter().map(|step| sprag_store::step_name(&plan, step)).collect())
+    steps.iter().map(|step| sprag_store::step_name(plan, step)).collect()
 }
 
 /// Starts to remove the environment at a path, if its run is dead.
@@ -318,7 +312,7 @@ async fn take_from_dead(
     host: &str,
     path: &str,
 ) -> sprag_store::Result<Option<Taken>> {
-    let rows = store.read(|db| db.environments(false))?;
+    let rows = store.queries().environments(false)?;
     let Some(row) = rows.into_iter().find(|row| *row.path == *path && *row.host == *host) else {
         return Ok(None);
     };
@@ -333,26 +327,14 @@ async fn take_from_dead(
 
 /// Whether a run has ended and its worktree is kept nevertheless.
 fn is_kept(store: &Store, row: &EnvironmentRow, run: RunId) -> sprag_store::Result<bool> {
-    let status = store.read(|db| Table::<RunRow>::load(db, run))?.map(|run| run.status());
+    let status = store.queries().run(run)?.map(|run| run.status());
     let kept = kept_because(row, status)?;
     Ok(kept.is_some_and(|because| !matches!(because, KeptBecause::RunIsLive(_))))
 }
 
 /// Records which workers of a run, and of the child runs of its steps, are gone.
 async fn bury_those_of(store: &Store, run: RunId) -> sprag_store::Result<()> {
-    let mut runs = vec![run];
-    let mut owners = Vec::new();
-    while let Some(run) = runs.pop() {
-        store.read(|db| {
-            owners.extend(Table::<RunRow>::load(db, run)?.and_then(|row| row.pin));
-            let running = |status| status == ExecutionStatus::Running;
-            let executions = db.executions(run)?;
-            owners.extend(executions.iter().filter(|row| running(row.status())).filter_map(|row| row.owner));
-            runs.extend(db.children(run)?);
-            Ok(())
-        })?;
-    }
-    for owner in owners {
+    for owner in store.queries().workers_of(run)? {
         bury(store, Some(owner)).await;
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use serde_json::Value;
 use sprag_pipeline::StepSpec;
 use sprag_process::{Order, Secrets, inherited, variable};
-use sprag_store::ops::Ending;
+use sprag_store::Ending;
 
 use crate::slots::Ended;
 

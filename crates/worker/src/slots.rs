@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease};
-use sprag_store::{Runtime, Store, Topic};
+use sprag_store::{Assignment, Claimer, Ending, Lease, Runtime, Store, Topic};
 use tokio::sync::{Notify, watch};
 
 use crate::Config;

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::Id;
-use sprag_store::ops::{Assignment, Claimer, Ending, EnvironmentRequest, Lease, Sighting};
+use sprag_store::{Assignment, Claimer, Ending, EnvironmentRequest, Id, Lease, Sighting};
 
 use crate::{LeaseState, Made, OnRecord, Provided, Taken};
 

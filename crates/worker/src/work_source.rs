@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::RunId;
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{Error, Id, RunRow, Runtime, Store, Subscription, Table, Topic};
+use sprag_store::{
+    Assignment, Claimer, Ending, Error, Id, Lease, NewWorker, Renewal, Runtime, Store, Subscription, Topic,
+};
 use tokio::sync::watch;
 
 /// An execution that the worker has claimed.
@@ -274,7 +275,7 @@ impl WorkSource for Store {
 
     async fn reclaim(&self, run: RunId, worker: Id) -> Result<(), Error> {
         // Usually the run is still reserved for this worker, and there is nothing to write.
-        let free = self.read(|db| Table::<RunRow>::load(db, run))?.is_some_and(|run| run.pin.is_none());
+        let free = self.queries().run(run)?.is_some_and(|run| run.pin.is_none());
         if free { self.claims().reclaim(run, worker).await.map(drop) } else { Ok(()) }
     }
 

@@ -8,10 +8,11 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use sprag_lifecycle::{ExecutionId, RunId, StepNo, StepStatus, Word};
+use sprag_lifecycle::{ExecutionId, RunId, StepNo, Word};
 use sprag_pipeline::{Kind, StepSpec};
-use sprag_store::ops::{Assignment, Claimer, Ending, Lease, NewWorker, Renewal};
-use sprag_store::{BoardRow, ExecutionRow, Id, NotApplied, Row, StepRow, Table};
+use sprag_store::{
+    Assignment, BoardRow, Claimer, Ending, ExecutionRow, Id, Lease, NewWorker, NotApplied, Renewal, Row,
+};
 
 use super::refusals::{cancelled, invalid, lost, no_token, refused};
 use super::{Result, check_queue, check_text, rfc3339, task};
@@ -321,13 +322,13 @@ async fn given(app: &App, assignment: &Assignment) -> Result<Claimed> {
 
 /// Returns what the tasks that this one needs reported.
 fn what_needs_said(app: &App, id: ExecutionId) -> Result<Map<String, Value>> {
-    let board = app.store.read(|db| db.board(id.run))?;
-    let needs = app.store.read(|db| db.task_needs(id.run, id.step))?;
+    let board = app.store.queries().board(id.run)?;
+    let needs = app.store.queries().task_needs(id.run, id.step)?;
     let mut said = Map::new();
     for need in needs {
         let Some(board) = &board else { break };
-        let view = task::task(app, board, &need.item.to_string())?;
-        let name = view.spec.key.unwrap_or_else(|| need.item.to_string());
+        let view = task::task(app, board, &need.to_string())?;
+        let name = view.spec.key.unwrap_or_else(|| need.to_string());
         said.insert(name, json!({ "status": view.status, "result": view.result }));
     }
     Ok(said)
@@ -336,10 +337,7 @@ fn what_needs_said(app: &App, id: ExecutionId) -> Result<Map<String, Value>> {
 /// Returns the reason why there was no task, and after how many seconds to ask again.
 fn why_nothing(app: &App, wanted: &ClaimRequest, queues: &[Arc<str>]) -> Result<Nothing> {
     let told = |why: &str, retry_after_s| Ok(Nothing { why: why.to_owned(), retry_after_s });
-    let mut out = 0;
-    for queue in queues {
-        out += app.store.read(|db| db.in_flight(queue))?;
-    }
+    let out = app.store.queries().in_flight(queues)?;
     if let Some(board) = &wanted.board {
         // The board may have been closed while the claimer waited.
         let counts = super::view(app, &super::known(app, &board.run.to_string())?)?;
@@ -357,27 +355,7 @@ fn why_nothing(app: &App, wanted: &ClaimRequest, queues: &[Arc<str>]) -> Result<
     }
     /// The most live runs that are searched for the reason.
     const LOOK: usize = 100;
-    let waiting = app.store.read(|db| {
-        for run in db.live_runs(None, LOOK)? {
-            let Some(row) = Table::<sprag_store::RunRow>::load(db, run)? else { continue };
-            let Some(plan) = db.plan(row.plan)? else { continue };
-            let ours = |queue: &str| queues.iter().any(|wanted| &**wanted == queue);
-            if plan
-                .steps
-                .iter()
-                .any(|step| ours(&step.queue) && step.spread.is_none_or(|spread| !spread.open))
-            {
-                let steps = db.steps(run)?;
-                let open = |step: &StepRow| {
-                    ours(&plan.step(step.node()).queue) && step.status() == StepStatus::Waiting
-                };
-                if steps.iter().any(open) {
-                    return Ok(true);
-                }
-            }
-        }
-        Ok(false)
-    })?;
+    let waiting = app.store.queries().has_waiting_steps(queues, LOOK)?;
     if waiting { told("waiting_for_needs", 10) } else { told("empty", 60) }
 }
 
@@ -387,7 +365,8 @@ pub async fn start(app: &App, token: &str, lease: Duration) -> Result<Claimed> {
     heartbeat(app, token, lease).await?;
     let assignment = app
         .store
-        .write(move |session| sprag_store::ops::assignment_of(session, held))
+        .worker(held)
+        .assignment()
         .await?
         .ok_or_else(|| lost(token, NotApplied::NotFound { entity: "execution" }))?;
     given(app, &assignment).await
@@ -398,7 +377,7 @@ pub async fn heartbeat(app: &App, token: &str, lease: Duration) -> Result<Held> 
     check_lease(lease)?;
     let held = parse_token(app, token)?;
     let lease_ms = lease.as_millis() as i64;
-    let renewal = app.store.write(move |session| sprag_store::ops::keep(session, held, lease_ms)).await?;
+    let renewal = app.store.worker(held).keep(lease_ms).await?;
     match renewal {
         Renewal::Held { cancel_requested: true, .. } => Err(cancelled()),
         Renewal::Held { until_ms, .. } => {
@@ -406,7 +385,7 @@ pub async fn heartbeat(app: &App, token: &str, lease: Duration) -> Result<Held> 
             Ok(Held { token: token.to_owned(), lease_until: rfc3339(until_ms - now.steady_ms + now.wall_ms) })
         }
         Renewal::Lost => {
-            let row = app.store.read(|db| Table::<ExecutionRow>::load(db, held.execution))?;
+            let row = app.store.queries().execution(held.execution)?;
             Err(lost(token, why_lost(row.as_ref(), held)))
         }
     }
@@ -475,7 +454,7 @@ pub(crate) fn token_of(app: &App, lease: Lease) -> Result<String> {
 }
 
 fn signer(app: &App, place: &str) -> Result<Hmac<Sha256>> {
-    let key = app.store.read(|db| db.token_key())?;
+    let key = app.store.queries().token_key()?;
     let mut signer = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("a key may have any length");
     signer.update(place.as_bytes());
     Ok(signer)

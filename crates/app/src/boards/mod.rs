@@ -16,8 +16,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{RunId, RunStatus, StepStatus};
 use sprag_pipeline::board_plan;
-use sprag_store::ops::{Created, NewBoard, NewRun};
-use sprag_store::{BoardRow, Row, RunRow, Table};
+use sprag_store::{BoardRow, BoardState, Created, NewBoard, NewRun, Row};
 
 use crate::App;
 use crate::error::Error;
@@ -182,28 +181,27 @@ pub async fn create(app: &App, spec: &BoardSpec) -> Result<BoardView> {
 
 /// Returns boards, newest first; only those that still take tasks, unless `all`.
 pub fn list(app: &App, all: bool, limit: usize) -> Result<Vec<BoardView>> {
-    let boards = app.store.read(|db| db.boards(all, limit))?;
+    let boards = app.store.queries().boards(all, limit)?;
     boards.iter().map(|board| view(app, board)).collect()
 }
 
 /// Returns the board with this name, or the one whose run has this id.
 pub fn known(app: &App, name: &str) -> Result<BoardRow> {
-    let found = app.store.read(|db| match db.board_called(name)? {
-        Some(board) => Ok(Some(board)),
-        None => match name.parse::<RunId>() {
-            Ok(run) => db.board(run),
-            Err(_) => Ok(None),
-        },
-    })?;
-    found.ok_or_else(|| no_board(name))
+    if let Some(board) = app.store.queries().board_called(name)? {
+        return Ok(board);
+    }
+    let of_run = match name.parse::<RunId>() {
+        Ok(run) => app.store.queries().board(run)?,
+        Err(_) => None,
+    };
+    of_run.ok_or_else(|| no_board(name))
 }
 
 /// Returns a board as it is now.
 pub fn view(app: &App, board: &BoardRow) -> Result<BoardView> {
-    let (run, counted) =
-        app.store.read(|db| Ok((Table::<RunRow>::load(db, board.run)?, db.task_counts(board.run)?)))?;
+    let BoardState { run, tasks } = app.store.queries().board_state(board.run)?;
     let mut counts = Counts::default();
-    counted.into_iter().for_each(|(status, count)| counts.add(status, count));
+    tasks.into_iter().for_each(|(status, count)| counts.add(status, count));
     Ok(BoardView {
         run: board.run.to_string(),
         name: board.name.to_string(),

@@ -80,7 +80,7 @@ pub async fn add_note(app: &App, board: &BoardRow, note: &NoteSpec) -> Result<No
     let (author, tag) = (note.author.as_str(), note.tag.as_deref().unwrap_or_default());
     let id =
         app.store.person().add_note(board.run, author.into(), tag.into(), note.text.as_str().into()).await?;
-    let left = app.store.read(|db| db.notes(board.run, None, id - 1, 1))?;
+    let left = app.store.queries().notes(board.run, None, id - 1, 1)?;
     left.first().map(told).ok_or_else(|| refused("the note is gone"))
 }
 
@@ -92,7 +92,7 @@ pub fn notes(
     after: i64,
     limit: usize,
 ) -> Result<Vec<NoteView>> {
-    Ok(app.store.read(|db| db.notes(board.run, tag, after, limit))?.iter().map(told).collect())
+    Ok(app.store.queries().notes(board.run, tag, after, limit)?.iter().map(told).collect())
 }
 
 fn told(note: &NoteRow) -> NoteView {

@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag_lifecycle::{ExecutionId, StepNo};
-use sprag_store::ops::{NewTask, TASKS, TaskMoved};
-use sprag_store::{BoardRow, ExecutionRow, ItemList, Row, StepRow, Table, WorkerRow};
+use sprag_lifecycle::StepNo;
+use sprag_store::{BoardRow, NewTask, Row, TASKS, TaskMoved, TaskState};
 
 use super::refusals::{invalid, no_task, refused};
 use super::{Result, check_name, check_queue, check_text, rfc3339, status_word};
@@ -133,7 +132,7 @@ pub async fn add_tasks(app: &App, board: &BoardRow, specs: &[TaskSpec]) -> Resul
     specs.iter().try_for_each(TaskSpec::check)?;
     let new = specs.iter().map(TaskSpec::new_task).collect();
     let added = app.store.person().add_tasks(board.run, new).await?;
-    let told = |(spec, added): (&TaskSpec, sprag_store::ops::Added)| TaskAdded {
+    let told = |(spec, added): (&TaskSpec, sprag_store::Added)| TaskAdded {
         task: added.no,
         key: spec.key.clone(),
         existing: added.existing,
@@ -143,12 +142,8 @@ pub async fn add_tasks(app: &App, board: &BoardRow, specs: &[TaskSpec]) -> Resul
 
 /// Returns the number of a task that the caller names by its key or its number.
 pub(super) fn find(app: &App, board: &BoardRow, task: &str) -> Result<StepNo> {
-    let by_key = app.store.read(|db| db.task_by_key(board.run, task))?;
-    let number = by_key.or_else(|| task.parse().ok().filter(|no| *no != TASKS));
-    let there = match number {
-        Some(no) => app.store.read(|db| Table::<StepRow>::load(db, (board.run, no)))?.map(|_| no),
-        None => None,
-    };
+    let number = task.parse().ok().filter(|no| *no != TASKS);
+    let there = app.store.queries().find_task(board.run, task, number)?;
     there.ok_or_else(|| no_task(&board.name, task))
 }
 
@@ -164,47 +159,23 @@ pub fn tasks(
         let known = WORDS.join(", ");
         return Err(invalid(format!("{word:?} is not a status of a task: use {known}")));
     }
-    let steps = app.store.read(|db| db.steps(board.run))?;
-    let list = list_of(&steps);
-    let wanted = steps
-        .iter()
-        .filter(|step| step.item_of == Some(TASKS) && step.no > after)
-        .filter(|step| statuses.is_empty() || statuses.iter().any(|word| word == status_word(step.status())));
-    wanted.take(limit).map(|step| view(app, list, step)).collect()
+    let is_wanted = |status| statuses.is_empty() || statuses.iter().any(|word| word == status_word(status));
+    let tasks = app.store.queries().tasks(board.run, after, limit, &is_wanted)?;
+    Ok(tasks.into_iter().map(view).collect())
 }
 
 /// Returns one task.
 pub fn task(app: &App, board: &BoardRow, task: &str) -> Result<TaskView> {
     let no = find(app, board, task)?;
-    let (parent, step) = app.store.read(|db| {
-        Ok((Table::<StepRow>::load(db, (board.run, TASKS))?, Table::<StepRow>::load(db, (board.run, no))?))
-    })?;
-    let list = parent.and_then(|parent| parent.items);
-    match step {
-        Some(step) => view(app, list, &step),
-        None => Err(no_task(&board.name, task)),
-    }
+    let found = app.store.queries().task(board.run, no)?;
+    found.map(view).ok_or_else(|| no_task(&board.name, task))
 }
 
-fn list_of(steps: &[StepRow]) -> Option<ItemList> {
-    steps.first().and_then(|parent| parent.items)
-}
-
-fn view(app: &App, list: Option<ItemList>, step: &StepRow) -> Result<TaskView> {
-    let made_by = ExecutionId { run: step.run, step: TASKS, attempt: list.map_or(1, |list| list.made_by) };
-    let (value, execution, owner) = app.store.read(|db| {
-        let value = db.item(made_by, step.item.unwrap_or_default())?;
-        let id = ExecutionId { run: step.run, step: step.no, attempt: step.attempt };
-        let execution = Table::<ExecutionRow>::load(db, id)?;
-        let owner = match execution.as_ref().and_then(|row| row.owner) {
-            Some(owner) => Table::<WorkerRow>::load(db, owner)?,
-            None => None,
-        };
-        Ok((value, execution, owner))
-    })?;
+fn view(task: TaskState) -> TaskView {
+    let TaskState { step, value, execution, owner } = task;
     let spec = value.and_then(|value| serde_json::from_str(&value).ok()).unwrap_or_default();
     let result = execution.as_ref().and_then(|row| row.result.as_deref());
-    Ok(TaskView {
+    TaskView {
         task: step.no,
         status: status_word(step.status()).to_owned(),
         spec,
@@ -214,7 +185,7 @@ fn view(app: &App, list: Option<ItemList>, step: &StepRow) -> Result<TaskView> {
         feedback: step.feedback.as_deref().map(str::to_owned),
         started_at: step.started_ms.map(rfc3339),
         ended_at: step.ended_ms.map(rfc3339),
-    })
+    }
 }
 
 /// Cancels a task. Its holder learns of it at its next heartbeat.

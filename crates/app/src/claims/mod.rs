@@ -11,8 +11,7 @@ mod turns;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::ops::{Assignment, Claimer, Got, Lease, NewWorker};
-use sprag_store::{Reach, Topic};
+use sprag_store::{Assignment, Claimer, Got, NewWorker, Overdue, Reach, Topic};
 use tokio::sync::{oneshot, watch};
 
 use crate::App;
@@ -147,8 +146,7 @@ async fn mind_the_clock(app: &App) -> Result<bool, Error> {
     /// At most this many of each at once: other processes want to write too.
     const SOME: usize = 64;
     let now_ms = app.store.now().steady_ms;
-    let (timers, lapsed) =
-        app.store.read(|db| Ok((db.timers_due(now_ms, SOME)?, db.lapsed(now_ms, SOME)?)))?;
+    let Overdue { timers, lapsed } = app.store.queries().overdue(now_ms, SOME)?;
     let mut acted = false;
     for timer in timers {
         acted |= app.store.executor().timer_fired(timer.execution).await.unwrap_or_else(|error| {
@@ -156,10 +154,12 @@ async fn mind_the_clock(app: &App) -> Result<bool, Error> {
             false
         });
     }
-    for (execution, fence) in lapsed {
-        match app.store.reaper().expire(Lease { execution, fence }).await {
+    for lease in lapsed {
+        match app.store.reaper().expire(lease).await {
             Ok(outcome) => acted |= outcome.is_applied(),
-            Err(error) => tracing::warn!(run = %execution.run, %error, "a lapsed lease could not be expired"),
+            Err(error) => {
+                tracing::warn!(run = %lease.execution.run, %error, "a lapsed lease could not be expired")
+            }
         }
     }
     Ok(acted)

@@ -160,7 +160,7 @@ impl HookTarget {
 impl App {
     /// Returns all hooks.
     pub fn hooks(&self) -> Result<Vec<HookRow>, Error> {
-        Ok(self.store.read(|db| db.hooks())?)
+        Ok(self.store.queries().hooks()?)
     }
 
     /// Returns the hook with this number; an error if there is none.

@@ -57,7 +57,7 @@ impl Pace {
 
     /// Checks whether another process has written.
     fn look(&mut self, store: &Store) {
-        let Ok(seq) = store.read(|db| db.last_seq()) else { return };
+        let Ok(seq) = store.queries().last_seq() else { return };
         if self.last_seq.is_some_and(|last| last != seq) {
             self.others_ms = Some(store.runtime().boot_ms());
         }

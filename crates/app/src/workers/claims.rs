@@ -1,10 +1,8 @@
 //! Workers claim work, send heartbeats, and wait to hear that something has to end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::ops::Lease;
-use sprag_store::{Backend, ExecutionRow, Id, Reach, Topic};
+use sprag_store::{ExecutionRow, Lease, Reach, Topic};
 use sprag_worker::{LeaseState, wire};
 use tokio::sync::watch;
 
@@ -62,13 +60,9 @@ impl RemoteWorker {
         let id = self.id;
         let wake = self.app.store.subscribe_from(vec![Topic::Worker(id)], Reach::Here);
         let until_ms = self.app.now().steady_ms + asked.wait_ms.min(wire::LONGEST_WAIT_MS) as i64;
-        let asked = Arc::new(asked);
         loop {
-            let held = Arc::clone(&asked);
-            let changed = self
-                .app
-                .blocking(move |app| Ok::<_, Error>(app.store.read(|db| has_changed(db, id, &held))?))
-                .await?;
+            let held = self.app.blocking(move |app| Ok::<_, Error>(app.store.queries().held_by(id)?)).await?;
+            let changed = has_changed(&held, &asked);
             let left_ms = until_ms - self.app.now().steady_ms;
             if changed || left_ms <= 0 || *stopping.borrow() {
                 return Ok(wire::Watched { changed });
@@ -82,11 +76,10 @@ impl RemoteWorker {
 }
 
 /// Whether a heartbeat would tell the worker of a change.
-fn has_changed(db: &mut dyn Backend, worker: Id, asked: &wire::Watch) -> sprag_store::Result<bool> {
-    let held = db.held_by(worker)?;
+fn has_changed(held: &[ExecutionRow], asked: &wire::Watch) -> bool {
     let lease = |row: &ExecutionRow| Lease { execution: row.id, fence: row.fence };
     // The worker may hold more by now than it did when it asked.
     let to_end = held.iter().any(|row| row.cancel_requested && !asked.ending.contains(&lease(row)));
     let lost = |wanted: &Lease| !held.iter().any(|row| lease(row) == *wanted);
-    Ok(to_end || asked.going.iter().any(lost))
+    to_end || asked.going.iter().any(lost)
 }

@@ -3,10 +3,9 @@
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use sprag_lifecycle::{Execution, ExecutionId, ExecutionPredicate, ExecutionStatus, RunId};
+use sprag_lifecycle::{ExecutionId, RunId};
 use sprag_process::{make_private_folder, private_options, regular};
-use sprag_store::ops::Lease;
-use sprag_store::{Backend, ExecutionRow, Id, Outcome, Row, RunRow, StepRow, Table, WorkerRow, step_name};
+use sprag_store::{Id, Lease};
 use sprag_worker::{Owed, wire};
 
 use super::{RemoteWorker, refused};
@@ -58,7 +57,7 @@ fn append(
     piece: &[u8],
 ) -> Result<wire::LogSize, Error> {
     let lease = Lease { execution, fence: chunk.fence };
-    let name = app.store.read(|db| owned(db, worker, lease))?.map_err(refused)?;
+    let name = app.store.queries().log_of(worker, lease)?.map_err(refused)?;
     let name = match chunk.part {
         wire::Part::Step => name.as_str(),
         wire::Part::Setup => SETUP,
@@ -93,32 +92,10 @@ fn note_rest(
         files.forget_owed(execution, step);
         return Ok(());
     }
-    let row = app.store.read(|db| Table::<WorkerRow>::load(db, worker)).ok().flatten();
+    let row = app.store.queries().worker(worker).ok().flatten();
     let host = row.map(|row| row.host().to_owned()).unwrap_or_default();
     let owed = Owed { size: whole, host, path: path.unwrap_or_default().to_owned() };
     files.note_owed(execution, step, &owed)
-}
-
-/// Returns the step's name, if the execution is this worker's: while it runs, after its own report, and after it was
-/// taken from the worker. No other worker runs that attempt then, and what it printed is evidence.
-fn owned(
-    db: &mut dyn Backend,
-    worker: Id,
-    lease: Lease,
-) -> sprag_store::Result<Result<String, Outcome<Execution>>> {
-    let id = lease.execution;
-    let Some(row) = Table::<ExecutionRow>::load(db, id)? else { return Ok(Err(Outcome::NotFound)) };
-    let taken_away = row.status() == ExecutionStatus::Abandoned && row.fence == lease.fence + 1;
-    if (row.fence != lease.fence && !taken_away) || row.owner != Some(worker) {
-        return Ok(Err(Outcome::Superseded(ExecutionPredicate::MatchingFence)));
-    }
-    let run = Table::<RunRow>::load(db, id.run)?;
-    let plan = run.map(|run| db.plan(run.plan)).transpose()?.flatten();
-    let step = Table::<StepRow>::load(db, (id.run, id.step))?;
-    Ok(match (plan, step) {
-        (Some(plan), Some(step)) => Ok(step_name(&plan, &step)),
-        _ => Err(Outcome::NotFound),
-    })
 }
 
 /// Appends the bytes that the file does not have yet. Returns the file's length, or none if bytes before them are

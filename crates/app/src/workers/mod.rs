@@ -17,8 +17,7 @@ mod reports;
 mod sites;
 
 use sprag_lifecycle::Execution;
-use sprag_store::ops::{Assignment, Claimer};
-use sprag_store::{Id, Outcome, Session, Table, WorkerRow};
+use sprag_store::{AskRefused, Assignment, Claimer, Id, Outcome};
 use sprag_worker::wire;
 
 use crate::App;
@@ -45,17 +44,18 @@ impl App {
     }
 }
 
-/// The result of a question that was answered inside a transaction: the answer, or the error for the worker. An error
-/// of the store undoes the transaction; an error for the worker writes nothing anyway.
-type Decided<T> = sprag_store::Result<Result<T, Error>>;
-
-/// Returns the row that a worker got when it registered; an error if it has not.
-fn registered(session: &mut Session<'_>, worker: Id) -> Decided<WorkerRow> {
-    let row = Table::<WorkerRow>::load(session.db(), worker)?;
-    Ok(row.ok_or_else(|| {
-        Error::new(ErrorKind::Refused, "this worker is not registered with this token")
-            .hint(Hint::RegisterWorker)
-    }))
+impl From<AskRefused> for Error {
+    fn from(why: AskRefused) -> Self {
+        let not_its = |why| Error::new(ErrorKind::Refused, why);
+        match why {
+            AskRefused::NotHeld(outcome) => refused(outcome),
+            AskRefused::NotRegistered => {
+                not_its("this worker is not registered with this token").hint(Hint::RegisterWorker)
+            }
+            AskRefused::OtherEnvironment => not_its("the environment is not the one that the step works in"),
+            AskRefused::OtherHost => not_its("there is no such environment on the worker's host"),
+        }
+    }
 }
 
 /// Returns a claimer restricted to what this worker may claim: in its own name, and only work that is not reserved to

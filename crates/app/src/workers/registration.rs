@@ -1,8 +1,7 @@
 //! Workers register, drain and leave.
 
 use sprag_process::ProcessId;
-use sprag_store::Backend;
-use sprag_store::ops::{self, NewWorker};
+use sprag_store::{NewWorker, WorkerLimit};
 use sprag_worker::wire;
 
 use super::{MOST_HELD, RemoteWorker, check_lease};
@@ -36,15 +35,16 @@ impl RemoteWorker {
         }
         new.id = self.id;
         new.process = vouched(&new.process, token).into();
-        let token = token.to_owned();
-        let registered = self.app.store.write(move |session| {
-            if !is_own && has_too_many(session.db(), &new, &token)? {
-                return Ok(Err(too_many_workers()));
+        if is_own {
+            self.app.store.claims().register(new).await?;
+        } else {
+            let host_suffix = sprag_process::vouched_host("", token);
+            let limit = WorkerLimit { host_suffix, most: MOST_WORKERS };
+            if !self.app.store.claims().register_within(new, limit).await? {
+                return Err(too_many_workers());
             }
-            ops::register_worker(session, &new).map(Ok)
-        });
-        registered.await??;
-        let key = self.app.blocking(|app| Ok::<_, Error>(app.store.read(|db| db.token_key())?)).await?;
+        }
+        let key = self.app.blocking(|app| Ok::<_, Error>(app.store.queries().token_key()?)).await?;
         Ok(wire::Registered { applied: true, store: wire::store_name(&key) })
     }
 
@@ -60,15 +60,6 @@ impl RemoteWorker {
     pub async fn leave(&self) -> Result<wire::Done, Error> {
         Ok(wire::Done { applied: self.app.store.claims().leave(self.id).await?.is_applied() })
     }
-}
-
-/// Whether a token has as many workers as it may have, and this would be one more.
-fn has_too_many(db: &mut dyn Backend, new: &NewWorker, token: &str) -> sprag_store::Result<bool> {
-    let vouched = sprag_process::vouched_host("", token);
-    let workers = db.workers()?;
-    let is_there = workers.iter().any(|row| row.id == new.id);
-    let count = workers.iter().filter(|row| row.host().ends_with(&vouched)).count();
-    Ok(!is_there && count >= MOST_WORKERS)
 }
 
 fn too_many_workers() -> Error {

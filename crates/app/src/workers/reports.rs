@@ -1,6 +1,6 @@
 //! Reports of how work ended, by the workers that did it.
 
-use sprag_store::ops::Lease;
+use sprag_store::Lease;
 use sprag_worker::wire;
 
 use super::{RemoteWorker, checked, given, refused};

@@ -7,8 +7,7 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use sprag_store::ops::{EnvironmentDetails, EnvironmentRequest};
-use sprag_store::{EnvironmentRow, Id, WorkerRow};
+use sprag_store::{EnvironmentDetails, EnvironmentRequest, EnvironmentRow, Id, WorkerRow};
 
 use crate::error::Error;
 

@@ -44,8 +44,9 @@ pub(crate) async fn logs(
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut tails = Tails::new(&app, context.files(), &known, lines);
     loop {
-        let (row, steps, executions) = app.run_in_full(id)?;
-        let over = row.is_none_or(|row| row.status().is_terminal());
+        let full = app.run_in_full(id)?;
+        let over = full.as_ref().is_none_or(|full| full.run.status().is_terminal());
+        let (steps, executions) = full.map(|full| (full.steps, full.executions)).unwrap_or_default();
         let chosen = wanted.choose(&steps, &executions, follow);
         for execution in &chosen {
             if follow && !over {

@@ -14,7 +14,8 @@ use crate::show::{line, local, plain, shown_status, span};
 pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = find_run(&app, run)?;
-    let (_, steps, executions) = app.run_in_full(known.id())?;
+    let full = app.run_in_full(known.id())?;
+    let (steps, executions) = full.map(|full| (full.steps, full.executions)).unwrap_or_default();
     let missing = sprag_app::missing_logs(&app, &context.files(), &known)?;
     let waits = app.waiting_for(&known.run)?;
     if context.json {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sprag_app::hooks::{HookFilter, HookTarget};
-use sprag_app::{Delivery, HookRow, Id, Subscription, Topic};
+use sprag_app::{Delivery, HookRow, Id, JournalPage, Subscription, Topic};
 use tokio::task::JoinHandle;
 
 use super::post::{Message, post};
@@ -132,7 +132,7 @@ impl Following {
         let filter: HookFilter = serde_json::from_str(&hook.filter).unwrap_or_default();
         let read = self.app.blocking(move |app| {
             let run = filter.run();
-            let (entries, last_seq) = app.core().journal(after, run, PAGE)?;
+            let JournalPage { entries, last_seq } = app.core().journal(after, run, PAGE)?;
             let full = entries.len() == PAGE;
             let upto = match entries.last() {
                 Some(last) if full => last.seq,

@@ -9,7 +9,7 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use sprag_app::view::EntryView;
-use sprag_app::{Names, RunId};
+use sprag_app::{JournalPage, Names, RunId};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{IntoParams, ToSchema};
@@ -126,7 +126,7 @@ impl Reader {
     async fn catch_up(&mut self) -> Option<Bytes> {
         let (after, run) = (self.after, self.wanted.run);
         let page = self.app.blocking(move |app| {
-            let (entries, last_seq) = app.core().journal(after, run, PAGE)?;
+            let JournalPage { entries, last_seq } = app.core().journal(after, run, PAGE)?;
             Ok((app.feed().write_out(&entries)?, last_seq))
         });
         let (told, last_seq) = match page.await {
@@ -234,7 +234,7 @@ async fn journal(
     let after = sprag_app::check_seq(part.after.unwrap_or(0));
     let after = after.map_err(|error| Problem::malformed(error.message))?;
     app.blocking(move |app| {
-        let (found, _) = app.core().journal(after, run, limit)?;
+        let found = app.core().journal(after, run, limit)?.entries;
         let mut names = Names::new(app.core());
         let entries: Vec<EntryView> =
             found.iter().map(|entry| names.view(entry)).collect::<Result<_, _>>()?;
