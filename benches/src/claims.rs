@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::ExecutionId;
-use sprag_store::Store;
-use sprag_store::ops::{self, Lease};
+use sprag_store::testing::{RawStore, ops};
+use sprag_store::{Lease, Store};
 
 use crate::Result;
 use crate::clock::Stopwatch;

@@ -78,7 +78,7 @@ async fn measure_one(file: &Filled, time: Duration, board: &mut Board) -> Result
     let mut looks = Vec::new();
     for _ in 0..LOOKS {
         let watch = Stopwatch::start();
-        let page = store.read(|db| db.runs(None, &[], PAGE))?;
+        let page = store.queries().runs(None, &[], PAGE)?;
         looks.push(watch.elapsed());
         if page.len() != PAGE {
             return Err(format!("a page of {PAGE} runs held {}", page.len()).into());

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use sprag_lifecycle::{Plan, PlanStep, StepNo};
-use sprag_store::ops::{Claimer, Ending};
-use sprag_store::{DEFAULT_QUEUE, FILE_NAME, Store};
+use sprag_store::{Claimer, DEFAULT_QUEUE, Ending, FILE_NAME, Store};
 
 use crate::Result;
 use crate::clock::Stopwatch;

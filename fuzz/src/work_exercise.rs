@@ -136,7 +136,7 @@ impl WorkerApi {
     /// Returns a body with its placeholders replaced.
     fn filled(&self, body: &[u8]) -> Vec<u8> {
         let run = self.lease["execution"]["run"].as_str().unwrap_or_default();
-        let environment = self.store.read(|db| db.environments(true)).ok();
+        let environment = self.store.queries().environments(true).ok();
         let environment = environment.as_ref().and_then(|rows| rows.last()).map_or(0, |row| row.id);
         let text = String::from_utf8_lossy(body);
         let text = text.replace("@L", &self.lease.to_string()).replace("@R", run);
@@ -186,11 +186,11 @@ impl WorkerApi {
 
     /// Checks the invariants that hold for any report of a worker.
     fn check(&self) {
-        for row in self.store.read(|db| db.environments(true)).expect("memory is there") {
+        for row in self.store.queries().environments(true).expect("memory is there") {
             assert!(row.host.contains('@'), "{}: an environment on a host of no token", row.host);
             assert!(row.path.contains("/worktrees/"), "{}: an environment that no worker makes", row.path);
         }
-        let workers = self.store.read(|db| db.workers()).expect("memory is there");
+        let workers = self.store.queries().workers().expect("memory is there");
         assert!(workers.iter().all(|worker| worker.host().contains('@')), "a worker on a host of no token");
         assert!(
             workers.iter().all(|worker| !worker.name.chars().any(char::is_control)),

@@ -8,7 +8,8 @@ use sprag_lifecycle::{
     ExecutionEvent, ExecutionId, ExecutionStatus, GateStatus, Items, OnFail, Plan, Policy, RunEvent, RunId,
     RunStatus, Standing, StepEvent, StepNo, StepNow, StepStatus, Tally, Word, standing,
 };
-use sprag_store::{ExecutionRow, GateRow, Id, JournalEntry, Position, Row, RunRow, StepRow, Tables};
+use sprag_store::testing::Tables;
+use sprag_store::{ExecutionRow, GateRow, Id, JournalEntry, Position, Row, RunRow, StepRow};
 
 /// A violated invariant, with its id in the list and the observation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 use sprag_lifecycle::{Plan, PlanStep, Policy, RunId, StepStatus};
 use sprag_sim::graphs::Chance;
 use sprag_sim::linear::{Call, FenceToken, Operation, is_linearizable};
-use sprag_store::ops::{Claimer, Created, Ending, Lease, Renewal};
-use sprag_store::{Row, Store};
+use sprag_store::{Claimer, Created, Ending, Lease, Renewal, Row, Store};
 
 const TASKS: usize = 3;
 const CALLERS: u64 = 4;
@@ -136,7 +135,7 @@ async fn history(stores: &[Store], number: u64) -> Vec<Operation> {
         done.extend(caller.await.unwrap());
     }
     let called = clock.next();
-    let look = |run: &RunId| stores[0].read(|db| db.steps(*run)).unwrap()[0].status() == StepStatus::Done;
+    let look = |run: &RunId| stores[0].queries().steps(*run).unwrap()[0].status() == StepStatus::Done;
     let call = Call::Look(tasks.iter().map(look).collect());
     done.push(Operation { called, answered: Some(clock.next()), call });
     done

@@ -148,7 +148,7 @@ impl Store {
     }
 
     /// Passes the tables of a store in memory to `look`, for checkers; `None` for other stores.
-    pub fn with_tables<T>(&self, look: impl FnOnce(&Tables) -> T) -> Option<T> {
+    pub(crate) fn with_tables<T>(&self, look: impl FnOnce(&Tables) -> T) -> Option<T> {
         match &*self.inner {
             Inner::Memory(memory) => Some(look(&memory.tables())),
             Inner::Sqlite(_) | Inner::Postgres(_) => None,
@@ -177,7 +177,7 @@ impl Store {
     /// Runs one operation in a transaction. Returns once it is on disk.
     ///
     /// The operation may run more than once; only the last run counts.
-    pub async fn write<T, F>(&self, operation: F) -> Result<T>
+    pub(crate) async fn write<T, F>(&self, operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
@@ -187,7 +187,7 @@ impl Store {
 
     /// Runs an operation that decides about these runs. A database with several writing processes holds and fetches
     /// them before the operation starts.
-    pub async fn write_on<T, F>(&self, runs: Vec<RunId>, operation: F) -> Result<T>
+    pub(crate) async fn write_on<T, F>(&self, runs: Vec<RunId>, operation: F) -> Result<T>
     where
         F: FnMut(&mut Session<'_>) -> Result<T> + Send + 'static,
         T: Send + 'static,
@@ -242,7 +242,7 @@ impl Store {
     }
 
     /// Reads one consistent state. It blocks for as long as the disk needs.
-    pub fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         match &*self.inner {
             Inner::Memory(memory) => {
                 let now = memory.now();

@@ -1,7 +1,8 @@
 //! The only writer of statuses.
 //!
 //! ```text
-//!   executor() worker() reaper() person()      who may ask for what: one handle each
+//!   executor() worker() reaper() person()      one handle for each kind of caller: writes
+//!   queries()                                  named reads, each of one consistent state
 //!            │
 //!   ops: create, claim, finish, cancel, …      one transaction each; they report events
 //!            │
@@ -28,7 +29,7 @@ mod handle;
 mod job;
 mod memory;
 mod names;
-pub mod ops;
+mod ops;
 mod outcome;
 mod outside;
 #[cfg(feature = "postgres")]
@@ -46,18 +47,19 @@ mod runtime;
 mod service;
 mod session;
 mod sqlite;
+#[doc(hidden)]
+pub mod testing;
 mod wake;
 mod words;
 
 pub use answers::{Answer, OpenQuestion, Question};
-pub use backend::{Backend, Candidate, QueueRow, Table};
-pub use boards::{BoardRow, Boards, NoteRow};
+pub use backend::QueueRow;
+pub use boards::{BoardRow, NoteRow};
 pub use clock::{Clock, Entropy, Manual, Now, System, fnv, mix};
 pub use error::{Error, Result, bugs, record_bug};
 pub use evaluator::{NoEvaluator, Prepared, SpecEvaluator};
 pub use gathered::StepsRead;
 pub use handle::Store;
-pub use memory::{REFUSALS_KEPT, Tables};
 pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};
 pub use ops::{
     Added, AskRefused, Assignment, Claimer, Created, Decided, Ending, EnvironmentDetails, EnvironmentRequest,
@@ -72,7 +74,7 @@ pub use queries::{
     TaskState, UnsettledRun, WaitFacts, WorkLeft, WorkLeftKind,
 };
 pub use remote_worker::RemoteHolder;
-pub use retention::{Bite, Part, PlansForgotten, Retention};
+pub use retention::{Bite, PlansForgotten};
 pub use roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 pub use rows::{
     EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
@@ -81,18 +83,6 @@ pub use rows::{
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use runtime::{Fate, Runtime, SimulatedRuntime, Task, Written};
-pub use service::{Delivery, HookRow, Observer, QueueCount, Service, ServiceTables, TokenRow};
-pub use session::{Flushed, Session};
+pub use service::{Delivery, HookRow, Observer, QueueCount, Service, TokenRow};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
 pub use wake::{Reach, Subscription, Topic};
-
-/// Access for tests that simulate another process's write during a session.
-#[doc(hidden)]
-pub mod testing {
-    pub use crate::columns::{Column, Kind, OneRow, Section, Statements, Table, Type, tables};
-
-    /// Returns the token that allows changing a row.
-    pub fn writer_token() -> crate::rows::WriterOnly {
-        crate::rows::WriterOnly(())
-    }
-}

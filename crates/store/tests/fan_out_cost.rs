@@ -12,8 +12,8 @@ use common::evaluator::Plain;
 use common::*;
 use serde_json::json;
 use sprag_lifecycle::{Plan, PlanStep, RunId, Spread};
-use sprag_store::Store;
-use sprag_store::ops::{self, Ending, Lease};
+use sprag_store::testing::{RawStore, ops};
+use sprag_store::{Ending, Lease, Store};
 
 const SHORT: u32 = 100;
 const LONG: u32 = 5_000;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::{Plan, PlanStep};
-use sprag_store::ops::Created;
+use sprag_store::Created;
 use sprag_tests::{Sandbox, Signal, Started, now_ms, until, until_some, within};
 
 /// Far less than the five minutes after which an execution that no worker received is handed over again.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::ops::{Claimer, Ending, Lease, NewWorker};
-use sprag_store::{Id, Store};
+use sprag_store::{Claimer, Ending, Id, Lease, NewWorker, Store};
 use sprag_tests::{Sandbox, Signal, is_running, now_ms, until, within};
 
 /// A step that goes on until it is ended, with a descendant in a session of its own.

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::{Plan, PlanStep, RunId, RunStatus, StepNo};
-use sprag_store::ops::{Claimer, Created, Ending};
-use sprag_store::{Row, RunRow, Store, Table, Topic};
+use sprag_store::{Claimer, Created, Ending, Row, Store, Topic};
 use sprag_testkit::Postgres;
 use sprag_tests::{Random, Sandbox, Server, now_ms, until};
 
@@ -38,7 +37,7 @@ pub(crate) async fn finished(store: &Store, data: &Path, runs: usize) -> Vec<Run
     }
     let changes = store.subscribe(vec![Topic::Journal]);
     let is_over = |run: &RunId| {
-        let row = store.read(|db| Table::<RunRow>::load(db, *run)).expect("a look");
+        let row = store.queries().run(*run).expect("a look");
         row.is_some_and(|row| row.status().is_terminal())
     };
     // A worker of the test may claim some of them too.
@@ -56,7 +55,7 @@ pub(crate) async fn finished(store: &Store, data: &Path, runs: usize) -> Vec<Run
             changes.wait(Duration::from_millis(20)).await;
         }
     }
-    for row in store.read(|db| db.outbox_due(i64::MAX, 2 * runs)).expect("effects") {
+    for row in store.queries().outbox_due(i64::MAX, 2 * runs).expect("effects") {
         store.executor().effect_done(row.id).await.expect("done");
     }
     for run in &made {
@@ -143,10 +142,10 @@ fn e12_a_live_writer_commits_while_many_runs_are_deleted() {
         assert_eq!(told["forgotten"]["runs"], RUNS, "{told}");
         assert!(longest_ms < LONGEST_MS, "a live write waited for {longest_ms} ms");
         for run in live {
-            let row = store.read(|db| Table::<RunRow>::load(db, run)).expect("a look");
+            let row = store.queries().run(run).expect("a look");
             assert_eq!(row.map(|row| row.status()), Some(RunStatus::Running), "a live run stays");
         }
-        assert_eq!(store.read(|db| db.runs(None, &[RunStatus::Completed], 10)).expect("a look").len(), 0);
+        assert_eq!(store.queries().runs(None, &[RunStatus::Completed], 10).expect("a look").len(), 0);
     });
 }
 

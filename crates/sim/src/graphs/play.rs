@@ -7,10 +7,10 @@ use std::sync::Arc;
 use sprag_lifecycle::{
     ExecutionId, ExecutionStatus, GateStatus, OnFail, PlanStep, RunId, RunStatus, StepNo, StepStatus, Word,
 };
-use sprag_store::ops::{self, Claimer, Ending, Lease, Lost, NewRun};
+use sprag_store::testing::{Backend, Session, Table, Tables, ops};
 use sprag_store::{
-    Backend, ExecutionRow, GateKind, GateRow, Now, OutboxRow, Result, Row, RunRow, Session, StepRow, Table,
-    Tables, TimerRow, mix,
+    Claimer, Ending, ExecutionRow, GateKind, GateRow, Lease, Lost, NewRun, Now, OutboxRow, Result, Row,
+    RunRow, StepRow, TimerRow, mix,
 };
 
 use super::generate::Graph;

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sprag_lifecycle::{Condition, OnFail, Plan, PlanStep, RunId, RunStatus, StepNo, StepStatus, WorkKind};
-use sprag_store::{Row, RunRow, StepRow, Tables};
+use sprag_store::testing::Tables;
+use sprag_store::{Row, RunRow, StepRow};
 
 use super::script::{Fault, Script, Scripts, WaitsFor, has};
 

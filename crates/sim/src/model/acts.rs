@@ -1,8 +1,8 @@
 //! The actions in the model of a run, each as one of the store's own operations.
 
 use sprag_lifecycle::{ExecutionId, ExecutionStatus};
-use sprag_store::ops::{self, Ending, Lease, Lost};
-use sprag_store::{GateRow, Row};
+use sprag_store::testing::ops;
+use sprag_store::{Ending, GateRow, Lease, Lost, Row};
 
 use super::{EARLY, LATE, PipelineAction, PipelineState, WorkEnd, claimer, run_id, spend};
 use crate::check::Violation;

@@ -8,8 +8,8 @@ use sprag_lifecycle::{
     ExecutionId, ExecutionStatus, Plan, PlanStep, Policy, RunId, RunStatus, Spread, StepNo, StepStatus,
     TaskNeed, WorkKind,
 };
-use sprag_store::ops::{self, Ending, Lease, Lost, NewBoard, NewRun, NewTask};
-use sprag_store::{Now, Result, Row, Session, Tables};
+use sprag_store::testing::{Session, Tables, ops};
+use sprag_store::{Ending, Lease, Lost, NewBoard, NewRun, NewTask, Now, Result, Row};
 use stateright::{Model, Property};
 
 use super::{EARLY, LATE, claimer, key, spend};

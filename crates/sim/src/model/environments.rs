@@ -6,8 +6,11 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use sprag_lifecycle::{Actor, EnvironmentEvent, EnvironmentStatus, PlanEnvironment, PlanStep, RunId};
-use sprag_store::ops::{self, EnvironmentRequest, Lost, NewRun, NewWorker, Provide, Sighting};
-use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Now, Result, Row, Session, Tables, WorkerRow};
+use sprag_store::testing::{Session, Tables, ops};
+use sprag_store::{
+    EnvironmentReport, EnvironmentRequest, EnvironmentRow, Id, Lost, NewRun, NewWorker, Now, Provide, Result,
+    Row, Sighting, WorkerRow,
+};
 use stateright::{Model, Property};
 
 use super::spend;

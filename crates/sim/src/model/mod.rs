@@ -25,8 +25,8 @@ use sprag_lifecycle::{
     Backoff, ExecutionId, ExecutionStatus, GateStatus, OnFail, Plan, PlanStep, Policy, RunId, RunStatus,
     StepNo,
 };
-use sprag_store::ops::{self, Claimer, Lease, NewRun};
-use sprag_store::{Id, Now, Result, Row, Session, Tables};
+use sprag_store::testing::{Session, Tables, ops};
+use sprag_store::{Claimer, Id, Lease, NewRun, Now, Result, Row};
 use stateright::{Model, Property};
 
 use crate::check::{self, Violation};

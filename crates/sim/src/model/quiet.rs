@@ -1,8 +1,8 @@
 //! Properties of a state beyond its rows: reads change nothing, and without further faults the run ends.
 
 use sprag_lifecycle::{ExecutionStatus, GateStatus};
-use sprag_store::Row;
-use sprag_store::ops::{self, Lost};
+use sprag_store::testing::ops;
+use sprag_store::{Lost, Row};
 
 use super::acts::step;
 use super::{EARLY, LATE, PipelineAction, PipelineState, WorkEnd};

@@ -2,8 +2,8 @@
 //! stop, archive and delete it.
 
 use sprag_lifecycle::{Actor, Lifecycle, Thread, ThreadEvent, ThreadStatus, Word};
-use sprag_store::ops::{self, ThreadIntent};
-use sprag_store::{Id, Now, Result, Row, Session, Tables, ThreadReport, ThreadRow};
+use sprag_store::testing::{Session, Tables, ops};
+use sprag_store::{Id, Now, Result, Row, ThreadIntent, ThreadReport, ThreadRow};
 use stateright::{Model, Property};
 
 use crate::check::Violation;

@@ -8,8 +8,7 @@ use serde_json::Value;
 use sprag_lifecycle::{
     Backoff, Concurrency, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, Spread, WorkKind,
 };
-use sprag_store::ops::Lease;
-use sprag_store::{Prepared, SpecEvaluator, mix};
+use sprag_store::{Lease, Prepared, SpecEvaluator, mix};
 use sprag_sweeper::Config;
 
 use super::Options;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::ops::Lease;
-use sprag_store::{Error, Fate, Row, SimulatedRuntime, Task, Topic, Written};
+use sprag_store::testing::RawStore;
+use sprag_store::{Error, Fate, Lease, Row, SimulatedRuntime, Task, Topic, Written};
 use tokio::sync::Notify;
 
 use super::faults::unknown;
@@ -100,7 +100,7 @@ impl World {
         }
         if what.contains("forget_runs") {
             let known: Vec<_> = state.record.runs.keys().copied().collect();
-            let there = self.store.read(|db| db.runs_there(&known)).unwrap_or_default();
+            let there = self.store.queries().runs_there(&known).unwrap_or_default();
             if let Err(violation) = state.record.forgets(&there) {
                 state.violation.get_or_insert(violation);
             }
@@ -154,9 +154,9 @@ impl World {
         }
         let waiting = self.store.read(|db| db.claimable(queue, 0, 4)).unwrap_or_default();
         for candidate in waiting {
-            let row = self
-                .store
-                .read(|db| sprag_store::Table::<sprag_store::ExecutionRow>::load(db, candidate.execution));
+            let row = self.store.read(|db| {
+                sprag_store::testing::Table::<sprag_store::ExecutionRow>::load(db, candidate.execution)
+            });
             let Ok(Some(row)) = row else { continue };
             debug_assert!(!row.status().is_terminal());
             let told = Lease { execution: row.id, fence: row.fence };

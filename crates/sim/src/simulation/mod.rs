@@ -313,7 +313,7 @@ impl Director {
     /// Checks that a run that is reserved for a dead worker is freed by the next sweep.
     fn look_at_reservations(&mut self) {
         let now_ms = self.world.now_ms();
-        let orphans = self.world.store.read(|db| db.orphaned_runs(usize::MAX)).unwrap_or_default();
+        let orphans = self.world.store.queries().orphaned_runs(usize::MAX).unwrap_or_default();
         self.orphans.retain(|run, _| orphans.contains(run));
         for run in orphans {
             let since_ms = *self.orphans.entry(run).or_insert(now_ms);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sprag_lifecycle::{
     ExecutionId, OnFail, Plan, RunId, RunStatus, StepEvent, StepNo, StepStatus, TaskNeed, Word, WorkKind,
 };
-use sprag_store::ops::Lease;
-use sprag_store::{Id, JournalEntry};
+use sprag_store::testing::RawStore;
+use sprag_store::{Id, JournalEntry, Lease};
 use tokio::sync::Notify;
 
 use super::workspace::Directory;
@@ -274,7 +274,7 @@ impl World {
     pub fn start_process(&self, start: Start) -> usize {
         let now_ms = self.now_ms();
         let id = start.lease.execution;
-        let steps = self.store.read(|db| db.steps(id.run)).unwrap_or_default();
+        let steps = self.store.queries().steps(id.run).unwrap_or_default();
         let mut state = self.state();
         let state = &mut *state;
         let status = |no: StepNo| steps.iter().find(|step| step.no == no).map(sprag_store::Row::status);

@@ -1,7 +1,8 @@
 //! The end of a simulation: whether everything has ended, and whether every acknowledged result is stored.
 
 use sprag_lifecycle::{EnvironmentStatus, ExecutionStatus, RunId};
-use sprag_store::{Backend, ExecutionRow, GateRow, Result, Row, RunRow, StepRow, Table, WorkerRow};
+use sprag_store::testing::{Backend, RawStore, Table};
+use sprag_store::{ExecutionRow, GateRow, Result, Row, RunRow, StepRow, WorkerRow};
 
 use super::record::Acknowledged;
 use super::world::{Role, World};
@@ -55,7 +56,7 @@ pub fn has_process(world: &World, run: RunId) -> bool {
 
 /// Checks the end without a server: unfinished runs without a process may stay, but must not block a live process.
 fn is_over_without_a_server(world: &World) -> std::result::Result<(), String> {
-    let live = world.store.read(|db| db.live_runs(None, MANY)).map_err(|error| error.to_string())?;
+    let live = world.store.queries().live_runs(None, MANY).map_err(|error| error.to_string())?;
     match live.iter().find(|run| has_process(world, **run)) {
         Some(run) => {
             let left = world.store.read(|db| {

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId};
-use sprag_store::ops::{EnvironmentRequest, Provide, Sighting};
-use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, RunRow, Store, Table, WorkerRow};
+use sprag_store::{EnvironmentReport, EnvironmentRequest, EnvironmentRow, Id, Provide, Row, Sighting, Store};
 
 use super::world::World;
 use crate::check::Violation;
@@ -63,7 +62,7 @@ impl Keeper {
     }
 
     fn find(&self, run: RunId) -> sprag_store::Result<Option<EnvironmentRow>> {
-        let rows = self.store.read(|db| db.environments_of(run))?;
+        let rows = self.store.queries().environments_of(run)?;
         Ok(rows.into_iter().find(|row| row.scope.is_none()))
     }
 
@@ -130,7 +129,7 @@ impl Keeper {
 
     /// Removes environments that no run on this host needs, and reports failures on behalf of dead programs.
     pub async fn sweep(&self, chance: &mut Chance) -> sprag_store::Result<()> {
-        for row in self.store.read(|db| db.environments(false))? {
+        for row in self.store.queries().environments(false)? {
             if row.status() == EnvironmentStatus::Provisioning && self.is_gone(row.owner)? {
                 let given =
                     EnvironmentReport { attempt: row.provision_attempt, ..EnvironmentReport::default() };
@@ -139,7 +138,7 @@ impl Keeper {
             }
             let over = match row.run {
                 Some(run) => {
-                    let run = self.store.read(|db| Table::<RunRow>::load(db, run))?;
+                    let run = self.store.queries().run(run)?;
                     run.is_none_or(|run| run.status().is_terminal())
                 }
                 None => true,
@@ -154,7 +153,7 @@ impl Keeper {
     /// Removes the environment of a finished run.
     pub async fn run_ended(&self, run: RunId, chance: &mut Chance) -> sprag_store::Result<()> {
         let here: Arc<str> = format!("host-{}", self.host).into();
-        for row in self.store.read(|db| db.environments_of(run))? {
+        for row in self.store.queries().environments_of(run)? {
             if row.host == here && row.status() != EnvironmentStatus::Destroyed {
                 self.remove(&row, chance).await?;
             }
@@ -164,7 +163,7 @@ impl Keeper {
 
     fn is_gone(&self, worker: Option<Id>) -> sprag_store::Result<bool> {
         let Some(worker) = worker else { return Ok(true) };
-        let row = self.store.read(|db| Table::<WorkerRow>::load(db, worker))?;
+        let row = self.store.queries().worker(worker)?;
         Ok(row.is_none_or(|row| row.status() == sprag_lifecycle::WorkerStatus::Offline))
     }
 

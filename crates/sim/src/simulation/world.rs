@@ -16,7 +16,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
-use sprag_store::{Clock, Entropy, SimulatedRuntime, Store, Tables, Task, Topic, mix};
+use sprag_store::testing::Tables;
+use sprag_store::{Clock, Entropy, SimulatedRuntime, Store, Task, Topic, mix};
 use tokio::sync::{Notify, watch};
 
 use super::event_log::EventLog;

@@ -12,6 +12,7 @@ use crate::common::child::{self, Part};
 use crate::common::*;
 use rusqlite::Connection;
 use sprag_lifecycle::RunId;
+use sprag_store::testing::RawStore;
 use sprag_store::{Clock, Entropy, Error, FILE_NAME, Manual, SCHEMA_VERSION, SqliteOptions, Store, System};
 use tokio::task::JoinSet;
 
@@ -153,7 +154,7 @@ async fn work_until_full(store: &Store) -> (Vec<RunId>, Error) {
     for _ in 0..MOST {
         let made = store.person().create_run(store.person().new_run(sequence(2))).await;
         match made {
-            Ok(sprag_store::ops::Created::New(run)) => answered.push(run),
+            Ok(sprag_store::Created::New(run)) => answered.push(run),
             Ok(other) => panic!("{other:?}"),
             Err(error) => return (answered, error),
         }

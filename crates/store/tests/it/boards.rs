@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use crate::common::*;
 use sprag_lifecycle::{Backoff, Growth, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind};
-use sprag_store::ops::{
-    Added, Assignment, Claimer, Created, Ending, Got, Lease, NewBoard, NewTask, NewWorker, TaskMoved,
+use sprag_store::testing::Table;
+use sprag_store::{
+    Added, Assignment, Claimer, Created, Ending, Error, Got, Lease, NewBoard, NewTask, NewWorker, Row,
+    RunRow, Store, TaskMoved,
 };
-use sprag_store::{Error, Row, RunRow, Store, Table};
 
 fn board_plan(policy: Policy) -> Arc<Plan> {
     let step = PlanStep {

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use sprag_lifecycle::{Backoff, Policy, RunId, RunStatus, Word};
-use sprag_store::ops::{self, Created, Lease, Renewal};
-use sprag_store::{Error, QueueRow, StepRow, Table};
+use sprag_store::testing::{Table, ops};
+use sprag_store::{Created, Error, Lease, QueueRow, Renewal, StepRow};
 
 /// Returns the runs of the executions that a worker receives, in order.
 async fn claimed(store: &sprag_store::Store, most: usize) -> Vec<RunId> {

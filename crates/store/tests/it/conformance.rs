@@ -2,8 +2,7 @@
 
 use crate::common::*;
 use sprag_lifecycle::{ExecutionPredicate, ExecutionStatus, OnFail, Policy, RunId};
-use sprag_store::Outcome;
-use sprag_store::ops::{Created, Ending, Lease, Renewal};
+use sprag_store::{Created, Ending, Lease, Outcome, Renewal};
 
 #[test]
 fn p01_predecessor_done_and_the_next_becomes_pending() {

@@ -2,9 +2,10 @@
 
 use crate::common::*;
 use sprag_lifecycle::{Actor, EnvironmentEvent, RunId, ThreadEvent};
-use sprag_store::ops::{self, EnvironmentRequest, Lease, Provide, ThreadIntent};
+use sprag_store::testing::{RawStore, Table, ops};
 use sprag_store::{
-    EnvironmentReport, Error, NotApplied, Outcome, Row, RunRow, Table, ThreadReport, ThreadRow,
+    EnvironmentReport, EnvironmentRequest, Error, Lease, NotApplied, Outcome, Provide, Row, RunRow,
+    ThreadIntent, ThreadReport, ThreadRow,
 };
 
 #[test]
@@ -94,7 +95,7 @@ fn l05_refusals_are_bounded() {
         for _ in 0..50 {
             assert!(!store.person().resume_run(run, None).await.unwrap().is_applied());
         }
-        assert_eq!(look(&store, |db| db.refusals(run)).len(), sprag_store::REFUSALS_KEPT);
+        assert_eq!(look(&store, |db| db.refusals(run)).len(), sprag_store::testing::REFUSALS_KEPT);
     });
 }
 

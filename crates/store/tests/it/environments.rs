@@ -2,8 +2,10 @@
 
 use crate::common::*;
 use sprag_lifecycle::{EnvironmentEvent as E, RunId};
-use sprag_store::ops::{Created, EnvironmentRequest, Lost, NewWorker, Provide, Sighting};
-use sprag_store::{EnvironmentReport, EnvironmentRow, Id, Row, Store};
+use sprag_store::{
+    Created, EnvironmentReport, EnvironmentRequest, EnvironmentRow, Id, Lost, NewWorker, Provide, Row,
+    Sighting, Store,
+};
 
 const MAKER: Id = 7;
 const REMOVER: Id = 8;

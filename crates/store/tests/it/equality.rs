@@ -8,8 +8,8 @@ use serde_json::json;
 use sprag_lifecycle::{
     Backoff, Condition, OnFail, Plan, PlanStep, Policy, RunId, RunStatus, Spread, StepNo, Word, WorkKind,
 };
-use sprag_store::ops::{Ending, Lease, answer_text};
-use sprag_store::{GateKind, Manual, Row, Store, mix};
+use sprag_store::testing::RawStore;
+use sprag_store::{Ending, GateKind, Lease, Manual, Row, Store, answer_text, mix};
 
 const SEEDS: u64 = 200;
 const NIGHTLY_SEEDS: u64 = 5_000;

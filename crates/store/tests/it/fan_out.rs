@@ -10,8 +10,7 @@ use serde_json::json;
 use sprag_lifecycle::{
     Condition, ExecutionId, OnFail, Plan, PlanStep, Policy, RunId, Spread, StepNo, WorkKind,
 };
-use sprag_store::ops::{Assignment, Ending};
-use sprag_store::{Entropy, Manual, Store};
+use sprag_store::{Assignment, Ending, Entropy, Manual, Store};
 
 fn fan_out(items: u32, max_parallel: Option<u32>) -> PlanStep {
     PlanStep {

@@ -6,9 +6,10 @@ use crate::common::*;
 use sprag_lifecycle::{
     Concurrency, EnvironmentEvent, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, WorkKind,
 };
-use sprag_store::ops::{Created, EnvironmentRequest, NewWorker, Provide, Sighting};
+use sprag_store::testing::{RawStore, Table};
 use sprag_store::{
-    EnvironmentReport, EnvironmentRow, ExecutionRow, Id, Prepared, Row, RunRow, SpecEvaluator, Store, Table,
+    Created, EnvironmentReport, EnvironmentRequest, EnvironmentRow, ExecutionRow, Id, NewWorker, Prepared,
+    Provide, Row, RunRow, Sighting, SpecEvaluator, Store,
 };
 
 async fn register(store: &Store, id: Id, host: &str) {

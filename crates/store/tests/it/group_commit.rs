@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use sprag_lifecycle::{Plan, RunId};
-use sprag_store::ops::{self, Created};
-use sprag_store::{Error, Result, Session, Store};
+use sprag_store::testing::{RawStore, Session, ops};
+use sprag_store::{Created, Error, Result, Store};
 use tokio::task::JoinSet;
 
 const CALLERS: i64 = 64;

@@ -7,8 +7,8 @@ use crate::common::check::check;
 use crate::common::child::{self, Child, Part, say};
 use crate::common::*;
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, Policy, RunId};
-use sprag_store::ops::Claimer;
-use sprag_store::{ExecutionRow, Row, RunRow, SCHEMA_VERSION, Store, Table, mix};
+use sprag_store::testing::Table;
+use sprag_store::{Claimer, ExecutionRow, Row, RunRow, SCHEMA_VERSION, Store, mix};
 use tokio::task::JoinSet;
 
 #[test]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::common::*;
 use sprag_lifecycle::Plan;
-use sprag_store::Store;
-use sprag_store::ops::{NewWorker, could_take};
+use sprag_store::testing::ops::could_take;
+use sprag_store::{NewWorker, Store};
 
 /// Returns a plain step, then one that asks for two labels, then a plain one.
 fn plan() -> Arc<Plan> {

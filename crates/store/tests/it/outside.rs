@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::common::evaluator::Plain;
 use crate::common::*;
 use sprag_lifecycle::{Plan, PlanStep, RunId, WorkKind};
-use sprag_store::ops::{Signalled, answer_text};
-use sprag_store::{Error, RunRow, Store, Table};
+use sprag_store::testing::Table;
+use sprag_store::{Error, RunRow, Signalled, Store, answer_text};
 
 /// Returns one step of work, then one that waits for this.
 fn then(work: WorkKind, spec: &str) -> Arc<Plan> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::common::child::{self, Part, say, start_together};
 use crate::common::*;
+use sprag_store::testing::RawStore;
 use sprag_store::{Error, Manual, Store, System};
 use sprag_testkit::Postgres;
 use tokio::task::JoinSet;

@@ -208,7 +208,7 @@ fn o14_a_commit_whose_answer_was_lost_is_looked_up() {
             assert_eq!(status(&store, run), "completed");
         }
         // What is not told in the journal is looked up as well.
-        let worker = sprag_store::ops::NewWorker {
+        let worker = sprag_store::NewWorker {
             id: 1,
             name: "w".into(),
             process: "".into(),

@@ -11,8 +11,8 @@ use crate::common::*;
 use sprag_lifecycle::{
     Concurrency, ExecutionId, ExecutionStatus, OnConflict, Policy, RunId, RunStatus, StepStatus,
 };
-use sprag_store::ops::{self, Lease, NewRun};
-use sprag_store::{Clock, QueueRow, Row, RunRow, StepRow, Store, System, Table, Topic};
+use sprag_store::testing::{RawStore, Table, ops};
+use sprag_store::{Clock, Lease, NewRun, QueueRow, Row, RunRow, StepRow, Store, System, Topic};
 use tokio::task::JoinSet;
 
 #[test]
@@ -214,7 +214,7 @@ async fn half_done_runs(store: &Store) -> (Vec<RunId>, u64) {
     (runs, look(store, |db| db.last_seq()))
 }
 
-fn unfinish(db: &mut dyn sprag_store::Backend, run: RunId) -> sprag_store::Result<()> {
+fn unfinish(db: &mut dyn sprag_store::testing::Backend, run: RunId) -> sprag_store::Result<()> {
     let mut row = Table::<RunRow>::load(db, run)?.expect("it is there");
     let was = (row.status(), row.version());
     row.ended_ms = None;
@@ -291,7 +291,7 @@ fn p08_no_step_is_ever_ahead_of_an_earlier_one() {
         runtime().block_on(async {
             for first in (0..RUNS).step_by(TOGETHER) {
                 let plan = Arc::clone(&plan);
-                let all = move |session: &mut sprag_store::Session<'_>| {
+                let all = move |session: &mut sprag_store::testing::Session<'_>| {
                     (first..first + TOGETHER).try_for_each(|n| {
                         let new = NewRun::new(RunId::from_i64(1 + n as i64), Arc::clone(&plan));
                         ops::create_run(session, &new, hash).map(drop)

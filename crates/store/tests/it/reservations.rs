@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use sprag_lifecycle::{Concurrency, OnConflict, Plan, PlanStep, WorkKind};
-use sprag_store::Id;
-use sprag_store::ops::{Claimer, Created, Ending, Lost, NewRun, NewWorker};
+use sprag_store::{Claimer, Created, Ending, Id, Lost, NewRun, NewWorker};
 
 fn new_worker(id: Id, host: &str) -> NewWorker {
     NewWorker {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::common::evaluator::Plain;
 use crate::common::*;
 use sprag_lifecycle::{Plan, PlanStep, Policy, RunId, Spread, WorkKind};
-use sprag_store::ops::{self, Created, Ending, Forgettable, NewRun};
-use sprag_store::{Bite, HookRow, RunRow, Store, Table};
+use sprag_store::testing::{RawStore, Table, ops};
+use sprag_store::{Bite, Created, Ending, Forgettable, HookRow, NewRun, RunRow, Store};
 
 const DAY_MS: i64 = 86_400_000;
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rusqlite::Connection;
-use sprag_store::ops::Claimer;
-use sprag_store::{FILE_NAME, Store};
+use sprag_store::{Claimer, FILE_NAME, Store};
 
 use crate::common::*;
 

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use sprag_lifecycle::ExecutionId;
-use sprag_store::ops::{Claimer, Lease, Told};
-use sprag_store::{Clock, Row, RunRow, Store, System, Table};
+use sprag_store::testing::Table;
+use sprag_store::{Claimer, Clock, Lease, Row, RunRow, Store, System, Told};
 
 async fn told(store: &Store, claimer: Claimer, lease: Lease) -> &'static str {
     match store.claims().receive_told(claimer, lease).await.unwrap() {

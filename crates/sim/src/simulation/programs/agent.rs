@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sprag_store::ops::{Assignment, Claimer, Ending, Got, NewWorker, Renewal};
-use sprag_store::{DEFAULT_QUEUE, Id, Store};
+use sprag_store::{Assignment, Claimer, DEFAULT_QUEUE, Ending, Got, Id, NewWorker, Renewal, Store};
 
 use super::super::draw::{Scenario, TASK_QUEUE};
 use super::super::record::Acknowledged;

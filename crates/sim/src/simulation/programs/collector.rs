@@ -30,7 +30,7 @@ pub async fn collect(handle: Arc<ProgramHandle>) {
                 break;
             }
         }
-        let Ok(gone) = store.read(|db| db.forgotten(None, PAGE)) else { continue };
+        let Ok(gone) = store.queries().forgotten(None, PAGE) else { continue };
         let _ = store.person().files_are_gone(gone).await;
         let _ = store.person().forget_entries(Bite::of(2)).await;
         let _ = store.person().forget_plans(None, Bite::of(2)).await;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::{RunId, StepNo};
-use sprag_store::Store;
-use sprag_store::ops::{Created, NewBoard, NewTask};
+use sprag_store::{Created, NewBoard, NewTask, Store};
 
 use super::super::draw::{Scenario, TASK_QUEUE};
 use super::super::record::Acknowledged;
@@ -64,7 +63,7 @@ async fn make(handle: &ProgramHandle, store: &Store, scenario: &Scenario) -> Opt
 }
 
 async fn find_or_make(store: &Store, new: &NewBoard) -> sprag_store::Result<Created> {
-    match store.read(|db| db.board_called(&new.name))? {
+    match store.queries().board_called(&new.name)? {
         Some(board) => Ok(Created::Existing(board.run)),
         None => store.person().create_board(new.clone()).await,
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::{Plan, RunId, RunStatus, StepNo};
-use sprag_store::ops::{self, Created};
-use sprag_store::{GateKind, Id, Row, RunRow, Store, Table};
+use sprag_store::testing::{RawStore, ops};
+use sprag_store::{Created, GateKind, Id, Row, Store};
 
 use super::super::draw::Scenario;
 use super::super::record::Acknowledged;
@@ -88,7 +88,7 @@ impl Person {
         }
         let run = *self.chance.pick(&self.runs);
         let store = self.store.clone();
-        let Ok(Some(row)) = store.read(|db| Table::<RunRow>::load(db, run)) else { return };
+        let Ok(Some(row)) = store.queries().run(run) else { return };
         let steps = store.read(|db| db.plan(row.plan)).ok().flatten().map_or(1, |plan| plan.steps.len());
         let to = self.chance.below(steps) as StepNo;
         let handle = Arc::clone(&self.handle);
@@ -123,14 +123,14 @@ impl Person {
     /// Cancels a run now and then. At the end, cancels every run without a process.
     async fn cancel_some(&mut self, quiet: bool, restless: usize) {
         const MANY: usize = 1_000;
-        let live = self.store.read(|db| db.live_runs(None, MANY)).unwrap_or_default();
+        let live = self.store.queries().live_runs(None, MANY).unwrap_or_default();
         for run in live {
             let wanted = if quiet {
                 !has_process(&self.handle.world, run)
             } else {
                 self.chance.below(1_000) < restless
             };
-            let row = self.store.read(|db| Table::<RunRow>::load(db, run)).ok().flatten();
+            let row = self.store.queries().run(run).ok().flatten();
             if wanted && row.is_some_and(|row| row.status() != RunStatus::Cancelling) {
                 let store = self.store.clone();
                 let _ = until_known!(self.handle, store.person().cancel_run(run));

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_lifecycle::RunId;
-use sprag_store::ops::{Assignment, Created, Ending};
-use sprag_store::{DEFAULT_QUEUE, Id, Row, RunRow, Table, mix};
+use sprag_store::{Assignment, Created, DEFAULT_QUEUE, Ending, Id, Row, mix};
 use sprag_worker::{Config, Control, Ended, Runner, RunnerFuture, Signal, Worker};
 use tokio::sync::watch;
 
@@ -107,7 +106,7 @@ pub async fn attached(handle: Arc<ProgramHandle>, scenario: Arc<Scenario>, stop:
     let working = store.runtime().spawn(work(Arc::clone(&handle), scenario, Some((run, id)), stops));
     // The process serves only its own run.
     while !*stop.borrow() {
-        let row = store.read(|db| Table::<RunRow>::load(db, run));
+        let row = store.queries().run(run);
         if row.is_ok_and(|row| row.is_none_or(|row| row.status().is_terminal())) {
             break;
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use sprag_lifecycle::{ExecutionStatus, RunId, RunStatus, StepStatus};
-use sprag_store::{Backend, ExecutionRow, JournalEntry, Row, RunRow, StepRow, Store, Table};
+use sprag_store::testing::{Backend, Table};
+use sprag_store::{ExecutionRow, JournalEntry, Row, RunRow, StepRow, Store};
 
 use super::look;
 

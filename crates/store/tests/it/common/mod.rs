@@ -10,8 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, RunId, StepNo};
-use sprag_store::ops::{Assignment, Claimer, Created, Ending, Finished, NewRun};
-use sprag_store::{Backend, JournalEntry, Manual, Result, Row, SqliteOptions, Store};
+use sprag_store::testing::{Backend, RawStore};
+use sprag_store::{
+    Assignment, Claimer, Created, Ending, Finished, JournalEntry, Manual, NewRun, Result, Row, SqliteOptions,
+    Store,
+};
 use sprag_testkit::{Database, Postgres};
 
 /// Returns a step named after its number.
@@ -146,8 +149,7 @@ pub fn steps(store: &Store, run: RunId) -> Vec<String> {
 
 /// Returns a run's status.
 pub fn status(store: &Store, run: RunId) -> String {
-    use sprag_store::{RunRow, Table};
-    look(store, |db| Table::<RunRow>::load(db, run)).expect("the run is there").status().to_string()
+    store.queries().run(run).unwrap().expect("the run is there").status().to_string()
 }
 
 /// Looks at a store.

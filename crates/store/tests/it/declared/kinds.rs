@@ -5,10 +5,10 @@ use std::fmt::{Debug, Formatter};
 use std::sync::Arc;
 
 use sprag_lifecycle::{Actor, ExecutionId, Lifecycle, RunId, Word};
-use sprag_store::testing::{Column, Section, Type, tables};
+use sprag_store::testing::{Backend, Column, RawStore, Section, Table, Type, tables};
 use sprag_store::{
-    Backend, BoardRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, HookRow, JournalEntry, NoteRow,
-    OutboxRow, QueueRow, Refusal, Result, Row, RunRow, StepRow, Store, Table, ThreadRow, TimerRow, TokenRow,
+    BoardRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, HookRow, JournalEntry, NoteRow,
+    OutboxRow, QueueRow, Refusal, Result, Row, RunRow, StepRow, Store, ThreadRow, TimerRow, TokenRow,
     WorkerRow,
 };
 

@@ -15,8 +15,10 @@ use crate::common::check::check;
 use crate::common::*;
 use crash::{Image, LOSSES, Medium};
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, Policy, RunId};
-use sprag_store::ops::{Created, Ending, Lease, NewRun};
-use sprag_store::{Entropy, Error, ExecutionRow, Manual, Row, RunRow, SqliteOptions, Store, Table};
+use sprag_store::testing::Table;
+use sprag_store::{
+    Created, Ending, Entropy, Error, ExecutionRow, Lease, Manual, NewRun, Row, RunRow, SqliteOptions, Store,
+};
 use vfs::{Fault, Op};
 
 /// Something that a caller was told.
