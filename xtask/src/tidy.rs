@@ -22,6 +22,9 @@ const KERNEL_READERS: [&str; 4] = [
     "crates/worktree/src/foreign_git.rs",
 ];
 
+/// Crates of the program. They use the store through its roles alone.
+const PROGRAM: [&str; 9] = ["app", "bus", "cli", "mcp", "remote", "server", "sprag", "sweeper", "worker"];
+
 /// Checks every tracked file.
 pub(crate) fn check(root: &Path) -> Result<(), String> {
     let mut problems = Vec::new();
@@ -32,6 +35,8 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
         if path.extension().is_some_and(|ending| ending == "rs") {
             rust_file(&name, &text, &mut problems);
             careless_reads(&name, &text, &mut problems);
+            raw_store(&name, &text, &mut problems);
+            shared_backends(&name, &text, &mut problems);
         }
         if text.lines().any(|line| line.starts_with("<<<<<<< ") || line.starts_with(">>>>>>> ")) {
             problems.push(format!("{name}: contains a merge conflict"));
@@ -96,6 +101,34 @@ fn careless_reads(name: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
+/// The store's door for tests leads around the roles, and so around the checks inside their transactions.
+fn raw_store(name: &str, text: &str, problems: &mut Vec<String>) {
+    let is_program = PROGRAM.iter().any(|program| name.starts_with(&format!("crates/{program}/src/")));
+    if is_program && names_module(text, "sprag_store", "testing") {
+        problems.push(format!("{name}: uses the store's access for tests; add a verb to a role, or a query"));
+    }
+}
+
+/// What both databases need belongs beside them, so that each can be built and read without the other.
+fn shared_backends(name: &str, text: &str, problems: &mut Vec<String>) {
+    let is_postgres = name.starts_with("crates/store/src/postgres/");
+    if is_postgres && names_module(text, "crate", "sqlite") {
+        problems.push(format!("{name}: uses the SQLite store; move what both share out of it"));
+    }
+}
+
+/// Whether a text names a module by its path, or imports it in a group.
+fn names_module(text: &str, root: &str, module: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.split(&format!("{root}::")).skip(1).any(|rest| {
+        let imported = match rest.strip_prefix('{') {
+            Some(group) => group.split('}').next().unwrap_or_default(),
+            None => rest.split(|c| !is_part(c)).next().unwrap_or_default(),
+        };
+        imported.split(|c| !is_part(c)).any(|word| word == module)
+    })
+}
+
 fn tracked(root: &Path) -> Result<Vec<PathBuf>, String> {
     let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output();
     let listed = listed.map_err(|error| format!("git ls-files: {error}"))?;
@@ -104,4 +137,39 @@ fn tracked(root: &Path) -> Result<Vec<PathBuf>, String> {
     }
     let names = String::from_utf8_lossy(&listed.stdout);
     Ok(names.split('\0').filter(|name| !name.is_empty()).map(PathBuf::from).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems_of(check: fn(&str, &str, &mut Vec<String>), name: &str, text: &str) -> usize {
+        let mut problems = Vec::new();
+        check(name, text, &mut problems);
+        problems.len()
+    }
+
+    #[test]
+    fn the_program_uses_the_store_through_its_roles() {
+        let path = "use sprag_store::testing::RawStore;";
+        let group = "use sprag_store::{\n    Store, testing,\n};";
+        for text in [path, group] {
+            assert_eq!(problems_of(raw_store, "crates/app/src/runs.rs", text), 1, "{text}");
+            assert_eq!(problems_of(raw_store, "crates/server/tests/it/main.rs", text), 0, "{text}");
+            assert_eq!(problems_of(raw_store, "crates/sim/src/check.rs", text), 0, "{text}");
+        }
+        let fine = "use sprag_store::{Store, Topic};\nlet testing = store.queries();";
+        assert_eq!(problems_of(raw_store, "crates/app/src/runs.rs", fine), 0);
+    }
+
+    #[test]
+    fn postgres_uses_nothing_of_sqlite() {
+        let name = "crates/store/src/postgres/open.rs";
+        assert_eq!(problems_of(shared_backends, name, "use crate::sqlite::FILE_NAME;"), 1);
+        assert_eq!(problems_of(shared_backends, name, "use crate::columns::tables;"), 0);
+        assert_eq!(
+            problems_of(shared_backends, "crates/store/src/handle.rs", "use crate::sqlite::Sqlite;"),
+            0
+        );
+    }
 }

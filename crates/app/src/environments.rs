@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId, RunStatus, WorkerStatus};
+use sprag_lifecycle::{EnvironmentEvent, EnvironmentStatus, RunId, RunStatus, StepNo, WorkerStatus};
 use sprag_pipeline::{Kind, StepSpec};
 use sprag_store::{
     EnvironmentDetails, EnvironmentReport, EnvironmentRow, Id, KeptBecause, Row, Store, kept_because,
@@ -45,6 +45,14 @@ pub struct OutOfOrder {
     pub why: String,
     /// The command that puts it in order.
     pub repair: String,
+}
+
+/// The steps of a run that land its work.
+struct Landings {
+    /// The files of the run's environment.
+    files: LocalFiles,
+    /// The number and the present attempt of each step.
+    steps: Vec<(StepNo, u32)>,
 }
 
 impl Environments {
@@ -161,22 +169,9 @@ impl Environments {
     /// Moves the fences of a run that has ended, so that no process lands its work any more. A process that was
     /// paused while it landed finds its fence moved.
     fn fence_off(&self, run: RunId) {
-        let found = || -> sprag_store::Result<Option<(LocalFiles, Vec<(u32, u32)>)>> {
-            let Some(known) = self.store.queries().run_with_steps(run)? else { return Ok(None) };
-            let Some(plan) = &known.plan else { return Ok(None) };
-            let lands = |node: u32| is_landing(&plan.step(node).spec);
-            let landing = known.steps.iter().filter(|step| lands(step.node()));
-            let landers: Vec<(u32, u32)> = landing.map(|step| (step.no, step.attempt)).collect();
-            if landers.is_empty() {
-                return Ok(None);
-            }
-            let place = sprag_store::environment_of(&known.run.context).unwrap_or(run);
-            let environments = self.store.queries().environments_of(place)?;
-            Ok(environments.first().and_then(LocalFiles::of).map(|files| (files, landers)))
-        };
-        let Ok(Some((files, landers))) = found() else { return };
+        let Ok(Some(Landings { files, steps })) = self.landings(run) else { return };
         let Some(repository) = files.repository() else { return };
-        for (step, attempt) in landers {
+        for (step, attempt) in steps {
             let name = sprag_worker::fence_name(run, step);
             // Above every number given out for an attempt so far, below those of the next attempt.
             let number = u64::from(attempt) << 32 | u64::from(u32::MAX);
@@ -188,6 +183,20 @@ impl Environments {
                 tracing::warn!(%run, %path, %error, "moving the fence of an ended run failed");
             }
         }
+    }
+
+    /// Returns the landing steps of a run, and the files that they land; none if it has no such steps.
+    fn landings(&self, run: RunId) -> sprag_store::Result<Option<Landings>> {
+        let Some(known) = self.store.queries().run_with_steps(run)? else { return Ok(None) };
+        let Some(plan) = &known.plan else { return Ok(None) };
+        let landing = known.steps.iter().filter(|step| is_landing(&plan.step(step.node()).spec));
+        let steps: Vec<_> = landing.map(|step| (step.no, step.attempt)).collect();
+        if steps.is_empty() {
+            return Ok(None);
+        }
+        let place = sprag_store::environment_of(&known.run.context).unwrap_or(run);
+        let environments = self.store.queries().environments_of(place)?;
+        Ok(environments.first().and_then(LocalFiles::of).map(|files| Landings { files, steps }))
     }
 
     /// Cleans up what is due: environments whose removal failed or was never begun, and those whose maker is gone.
