@@ -151,7 +151,7 @@ pub enum Error {
     #[error("the store is closed")]
     Closed,
     /// The operation asked a question about a step that is too much work for the writer. Only operations see it:
-    /// [`crate::Store::write`] gets the answer and runs the operation again.
+    /// the store gets the answer and runs the operation again.
     #[error("a question about a step waits for its answer")]
     Unanswered(std::sync::Arc<crate::answers::OpenQuestion>),
 }

@@ -39,7 +39,7 @@ pub trait Retention {
     fn with_effects(&mut self, runs: &[RunId]) -> Result<BTreeSet<RunId>>;
     /// Returns those of these runs that are in the store.
     fn runs_there(&mut self, runs: &[RunId]) -> Result<BTreeSet<RunId>>;
-    /// Reads these runs at once, and holds those that are free. This is an optimization: [`crate::Table::load`] finds
+    /// Reads these runs at once, and holds those that are free. This is an optimization: [`crate::backend::Table::load`] finds
     /// them as well.
     fn prefetch_runs(&mut self, _: &[RunId]) -> Result<()> {
         Ok(())

@@ -1,6 +1,6 @@
 //! The operations: all changes to a store, each in one transaction.
 //!
-//! They are plain functions over a [`Session`](crate::Session), so that the model checker, the simulation, memory,
+//! They are plain functions over a [`Session`](crate::session::Session), so that the model checker, the simulation, memory,
 //! SQLite and PostgreSQL all run exactly this code. The roles in `roles.rs` define which caller may use which.
 
 mod boards;
