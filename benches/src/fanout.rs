@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sprag_app::{Engine, RunStatus};
 use sprag_lifecycle::{Plan, PlanStep, Spread, StepNo};
-use sprag_store::{Prepared, SpecEvaluator, Store};
+use sprag_store::{Prepared, SpecError, SpecEvaluator, Store};
 
 use crate::board::{Board, key};
 use crate::claims::drain_in_batches;
@@ -38,17 +38,17 @@ const NEEDS: usize = 3;
 struct Lengths;
 
 impl SpecEvaluator for Lengths {
-    fn wanted(&self, _: &PlanStep, _: &Value) -> std::result::Result<bool, String> {
+    fn wanted(&self, _: &PlanStep, _: &Value) -> std::result::Result<bool, SpecError> {
         Ok(true)
     }
 
-    fn items(&self, step: &PlanStep, _: &Value) -> std::result::Result<Vec<Value>, String> {
-        let count: u64 = step.spec.parse().map_err(|_| "no length")?;
+    fn items(&self, step: &PlanStep, _: &Value) -> std::result::Result<Vec<Value>, SpecError> {
+        let count: u64 = step.spec.parse().map_err(|_| SpecError::new("no length"))?;
         Ok((0..count).map(|item| json!(item)).collect())
     }
 
-    fn prepare(&self, step: &PlanStep, _: &Value) -> std::result::Result<Prepared, String> {
-        Err(format!("step {} is a worker's", step.id))
+    fn prepare(&self, step: &PlanStep, _: &Value) -> std::result::Result<Prepared, SpecError> {
+        Err(SpecError::new(format_args!("step {} is a worker's", step.id)))
     }
 }
 

@@ -9,7 +9,7 @@ use sprag_pipeline::{
     Budget, Kind, StepSpec, Wait, Workplace, render_step_within, time_ms, when_holds_within,
 };
 use sprag_process::CrashMarks;
-use sprag_store::{Answer, Prepared, Question, SpecEvaluator};
+use sprag_store::{Answer, Prepared, Question, SpecError, SpecEvaluator};
 
 /// The evaluator of the specs that [`sprag_pipeline::Pipeline::plan`] has written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,23 +21,22 @@ impl PipelineEvaluator {
         step: &PlanStep,
         names: &Value,
         budget: &Budget,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, SpecError> {
         let spec = read(step)?;
         match question {
             Question::Condition => {
                 let names = spec.template_context(names.clone());
-                let wanted = when_holds_within(&spec, &names, budget).map_err(|error| error.to_string())?;
+                let wanted = when_holds_within(&spec, &names, budget).map_err(SpecError::new)?;
                 Ok(Answer::Condition(wanted))
             }
             Question::Items => {
-                let fan_out = spec.fan_out.ok_or("the step has no list")?;
-                let items = fan_out.items_within(names, budget).map_err(|error| error.to_string())?;
+                let fan_out = spec.fan_out.ok_or_else(|| SpecError::new("the step has no list"))?;
+                let items = fan_out.items_within(names, budget).map_err(SpecError::new)?;
                 Ok(Answer::Items(items))
             }
             Question::Prepare => {
                 let names = spec.template_context(names.clone());
-                let rendered =
-                    render_step_within(&spec, &names, budget).map_err(|error| error.to_string())?;
+                let rendered = render_step_within(&spec, &names, budget).map_err(SpecError::new)?;
                 prepared(rendered).map(Answer::Prepared)
             }
         }
@@ -45,22 +44,22 @@ impl PipelineEvaluator {
 }
 
 impl SpecEvaluator for PipelineEvaluator {
-    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
         let answer = PipelineEvaluator::answer_within(Question::Condition, step, names, &Budget::default())?;
         Ok(matches!(answer, Answer::Condition(true)))
     }
 
-    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
+    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError> {
         match PipelineEvaluator::answer_within(Question::Items, step, names, &Budget::default())? {
             Answer::Items(items) => Ok(items),
-            _ => Err("the step has no list".into()),
+            _ => Err(SpecError::new("the step has no list")),
         }
     }
 
-    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
+    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError> {
         match PipelineEvaluator::answer_within(Question::Prepare, step, names, &Budget::default())? {
             Answer::Prepared(prepared) => Ok(prepared),
-            _ => Err("this is a worker's work".into()),
+            _ => Err(SpecError::new("this is a worker's work")),
         }
     }
 
@@ -69,7 +68,7 @@ impl SpecEvaluator for PipelineEvaluator {
         question: Question,
         step: &PlanStep,
         names: &Value,
-    ) -> Option<Result<Answer, String>> {
+    ) -> Option<Result<Answer, SpecError>> {
         let budget = Budget::small();
         let answer = PipelineEvaluator::answer_within(question, step, names, &budget);
         (!budget.is_spent()).then_some(answer)
@@ -82,26 +81,28 @@ impl SpecEvaluator for PipelineEvaluator {
 }
 
 /// Returns what a step with its texts filled in waits for.
-fn prepared(rendered: StepSpec) -> Result<Prepared, String> {
+fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
     let timeout_ms = rendered.timeout_ms;
     match rendered.kind {
         Kind::Gate { ask, choices } => Ok(Prepared::Gate { ask, choices, timeout_ms }),
         Kind::Wait(Wait::For { ms }) => Ok(Prepared::Pause { ms }),
         Kind::Wait(Wait::Until { time }) => match time_ms(&time) {
             Some(wall_ms) => Ok(Prepared::Until { wall_ms }),
-            None => Err(format!("`until` is {time:?}, which is not a time such as 2030-01-31T08:00:00Z")),
+            None => Err(SpecError::new(format_args!(
+                "`until` is {time:?}, which is not a time such as 2030-01-31T08:00:00Z"
+            ))),
         },
         Kind::Wait(Wait::Signal { name }) => Ok(Prepared::Signal { name, timeout_ms }),
         Kind::Pipeline { inputs, definition, .. } => {
-            let child = definition.parse().map_err(|wrong| wrong.to_string())?.pipeline;
+            let child = definition.parse().map_err(SpecError::new)?.pipeline;
             let child = child.with_masks(&rendered.masks);
-            let inputs = child.complete(&inputs).map_err(|wrong| wrong.to_string())?;
-            let plan = child.plan(&inputs).map_err(|wrong| wrong.to_string())?;
+            let inputs = child.complete(&inputs).map_err(SpecError::new)?;
+            let plan = child.plan(&inputs).map_err(SpecError::new)?;
             let inputs = serde_json::to_string(&inputs).expect("inputs are JSON");
             Ok(Prepared::Child { plan: Arc::new(plan), inputs: inputs.into() })
         }
         Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Task { .. } | Kind::Land { .. } => {
-            Err("this is a worker's work".into())
+            Err(SpecError::new("this is a worker's work"))
         }
     }
 }
@@ -121,10 +122,10 @@ impl MarkedEvaluator {
         &self,
         step: &PlanStep,
         names: &Value,
-        read: impl FnOnce() -> Result<T, String>,
-    ) -> Result<T, String> {
+        read: impl FnOnce() -> Result<T, SpecError>,
+    ) -> Result<T, SpecError> {
         let run = names["run"]["id"].as_str().unwrap_or_default();
-        self.0.guarded(&mark(run, step), read).and_then(|done| done)
+        self.0.guarded(&mark(run, step), read).map_err(SpecError::new)?
     }
 }
 
@@ -134,15 +135,15 @@ fn mark(run: &str, step: &PlanStep) -> String {
 }
 
 impl SpecEvaluator for MarkedEvaluator {
-    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
         self.guarded(step, names, || PipelineEvaluator.wanted(step, names))
     }
 
-    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
+    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError> {
         self.guarded(step, names, || PipelineEvaluator.items(step, names))
     }
 
-    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
+    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError> {
         self.guarded(step, names, || PipelineEvaluator.prepare(step, names))
     }
 
@@ -151,7 +152,7 @@ impl SpecEvaluator for MarkedEvaluator {
         question: Question,
         step: &PlanStep,
         names: &Value,
-    ) -> Option<Result<Answer, String>> {
+    ) -> Option<Result<Answer, SpecError>> {
         let answer =
             self.guarded(step, names, || PipelineEvaluator.answer_at_once(question, step, names).transpose());
         answer.transpose()
@@ -161,11 +162,12 @@ impl SpecEvaluator for MarkedEvaluator {
         PipelineEvaluator.branch(plan, run)
     }
 
-    fn guard(&self, run: RunId, step: &PlanStep, read: &mut dyn FnMut()) -> Result<(), String> {
-        self.0.guarded(&mark(&run.to_string(), step), read)
+    fn guard(&self, run: RunId, step: &PlanStep, read: &mut dyn FnMut()) -> Result<(), SpecError> {
+        self.0.guarded(&mark(&run.to_string(), step), read).map_err(SpecError::new)
     }
 }
 
-fn read(step: &PlanStep) -> Result<StepSpec, String> {
-    serde_json::from_str(&step.spec).map_err(|error| format!("this version cannot read the step: {error}"))
+fn read(step: &PlanStep) -> Result<StepSpec, SpecError> {
+    serde_json::from_str(&step.spec)
+        .map_err(|error| SpecError::new(format_args!("this version cannot read the step: {error}")))
 }

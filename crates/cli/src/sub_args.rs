@@ -70,10 +70,12 @@ pub(crate) struct Serve {
 /// The name of a variable that steps inherit.
 pub(crate) fn inherited(name: &str) -> Result<String, String> {
     let name = name.trim();
-    match sprag_process::is_credential(name.as_ref()) {
-        true => Err("no step sees what Sprag shows its server, its database or its broker".into()),
-        false if name.is_empty() => Err("name a variable, such as AWS_PROFILE or AWS_*".into()),
-        false => Ok(name.to_owned()),
+    if sprag_process::is_credential(name.as_ref()) {
+        Err("no step sees what Sprag shows its server, its database or its broker".into())
+    } else if name.is_empty() {
+        Err("name a variable, such as AWS_PROFILE or AWS_*".into())
+    } else {
+        Ok(name.to_owned())
     }
 }
 

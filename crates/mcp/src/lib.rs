@@ -29,7 +29,7 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use sprag_app::{App, CheckoutLooks};
 use tokio::sync::watch;
 
-pub use relay::{Relay, RelayError, ShownToken};
+pub use relay::{Relay, RelayError, ShownToken, TokenError};
 
 /// The longest time that an agent may wait for a task in one call.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);

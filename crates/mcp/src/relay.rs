@@ -47,17 +47,39 @@ pub enum RelayError {
     Io(#[from] std::io::Error),
 }
 
+/// The reason why the server's token cannot be found, in words for the agent.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TokenError(pub String);
+
+/// The reason why the server did not answer a message. The agent gets it as an answer.
+#[derive(Debug, thiserror::Error)]
+enum ExchangeError {
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    #[error("the server at {uri} cannot be reached ({error}): is `sprag serve` running?")]
+    Unreachable { uri: Uri, error: hyper_util::client::legacy::Error },
+    #[error("the answer could not be read: {0}")]
+    Unreadable(Box<dyn std::error::Error + Send + Sync>),
+    #[error("the server answered {status}: {said}")]
+    Refused { status: StatusCode, said: String },
+    #[error("the answer is not JSON: {0}")]
+    NotJson(#[from] serde_json::Error),
+}
+
 /// The token that a relay shows to its server.
 pub enum ShownToken {
     /// A token that the user has given.
     Given(String),
     /// A function that finds the token when a message is sent, because the server may not have started yet. The agent
     /// gets its error as an answer.
-    Found(Box<dyn Fn() -> Result<Option<String>, String> + Send + Sync>),
+    Found(Box<dyn Fn() -> Result<Option<String>, TokenError> + Send + Sync>),
 }
 
 impl ShownToken {
-    fn now(&self) -> Result<Option<String>, String> {
+    fn now(&self) -> Result<Option<String>, TokenError> {
         match self {
             ShownToken::Given(token) => Ok(Some(token.clone())),
             ShownToken::Found(find) => find(),
@@ -165,12 +187,12 @@ impl Relay {
             }
             // A notification has no answer.
             _ if id.is_null() => Vec::new(),
-            Ok(Err(why)) => vec![failure(&id, -32000, &why)],
+            Ok(Err(error)) => vec![failure(&id, -32000, &error.to_string())],
             Err(_) => vec![failure(&id, -32000, "the server did not answer in time: try again")],
         }
     }
 
-    async fn send(&self, message: &Value) -> Result<Vec<Value>, String> {
+    async fn send(&self, message: &Value) -> Result<Vec<Value>, ExchangeError> {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(self.uri.clone())
@@ -182,18 +204,16 @@ impl Relay {
         for (name, value) in self.described(message).await {
             request = request.header(name, value);
         }
-        let request =
-            request.body(Full::new(Bytes::from(message.to_string()))).map_err(|error| error.to_string())?;
-        let response = self.client.request(request).await.map_err(|error| {
-            format!("the server at {} cannot be reached ({error}): is `sprag serve` running?", self.uri)
-        })?;
+        let request = request.body(Full::new(Bytes::from(message.to_string())))?;
+        let sent = self.client.request(request).await;
+        let response = sent.map_err(|error| ExchangeError::Unreachable { uri: self.uri.clone(), error })?;
         let status = response.status();
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
         let streams = kind.is_some_and(|kind| kind.starts_with("text/event-stream"));
         let body = Limited::new(response.into_body(), LONGEST_MESSAGE)
             .collect()
             .await
-            .map_err(|error| format!("the answer could not be read: {error}"))?
+            .map_err(ExchangeError::Unreadable)?
             .to_bytes();
         if status == StatusCode::ACCEPTED || (status.is_success() && body.is_empty()) {
             return Ok(Vec::new());
@@ -202,7 +222,7 @@ impl Relay {
         if !status.is_success() {
             let problem: Value = serde_json::from_str(&text).unwrap_or_default();
             let said = problem["message"].as_str().unwrap_or(text.trim());
-            return Err(format!("the server answered {status}: {said}"));
+            return Err(ExchangeError::Refused { status, said: said.to_owned() });
         }
         let texts: Vec<&str> = if streams {
             text.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim).collect()
@@ -210,7 +230,7 @@ impl Relay {
             vec![text.trim()]
         };
         let parsed = texts.iter().filter(|text| !text.is_empty()).map(|text| serde_json::from_str(text));
-        parsed.collect::<Result<_, _>>().map_err(|error| format!("the answer is not JSON: {error}"))
+        Ok(parsed.collect::<Result<_, _>>()?)
     }
 }
 

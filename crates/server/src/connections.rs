@@ -157,7 +157,8 @@ pub(crate) async fn told(watch: &mut watch::Receiver<bool>) {
 struct Impatient<S> {
     stream: S,
     limit: Duration,
-    waiting: Option<Pin<Box<tokio::time::Timeout<std::future::Pending<()>>>>>,
+    /// The end of the time limit, while the peer takes nothing.
+    waiting: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 impl<S> Impatient<S> {
@@ -172,8 +173,7 @@ impl<S> Impatient<S> {
             return came;
         }
         let limit = self.limit;
-        let waiting =
-            self.waiting.get_or_insert_with(|| Box::pin(tokio::time::timeout(limit, std::future::pending())));
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(deadline(limit)));
         match waiting.as_mut().poll(cx) {
             Poll::Ready(_) => Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -182,6 +182,11 @@ impl<S> Impatient<S> {
             Poll::Pending => Poll::Pending,
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a peer that takes nothing sends no signal")]
+fn deadline(limit: Duration) -> tokio::time::Sleep {
+    tokio::time::sleep(limit)
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {

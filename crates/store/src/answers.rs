@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use sprag_lifecycle::{Plan, RunId, StepNo, mutant};
 
-use crate::evaluator::{Prepared, SpecEvaluator};
+use crate::evaluator::{Prepared, SpecError, SpecEvaluator};
 use crate::gathered::Gathered;
 
 /// The most bytes of a spec and of the values that it names that the writer reads itself.
@@ -56,7 +56,7 @@ pub struct OpenQuestion {
 
 impl OpenQuestion {
     /// Answers it with the full budget of a step.
-    pub(crate) fn answer(&self) -> Result<Answer, String> {
+    pub(crate) fn answer(&self) -> Result<Answer, SpecError> {
         self.evaluator.answer(self.question, self.plan.step(self.node), &self.names.value())
     }
 
@@ -71,7 +71,7 @@ impl OpenQuestion {
 }
 
 /// A question with its answer, or why there is none.
-type Answered = (Arc<OpenQuestion>, Result<Answer, String>);
+type Answered = (Arc<OpenQuestion>, Result<Answer, SpecError>);
 
 /// The answers that one operation has got so far.
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ pub(crate) struct Answers(Mutex<Vec<Answered>>);
 
 impl Answers {
     /// Returns the answer to a question, if there is one.
-    pub(crate) fn find(&self, open: &OpenQuestion) -> Option<Result<Answer, String>> {
+    pub(crate) fn find(&self, open: &OpenQuestion) -> Option<Result<Answer, SpecError>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().find(|(known, _)| known.is(open)).map(|(_, answer)| answer.clone())
     }
@@ -92,8 +92,8 @@ impl Answers {
             // A simulation has no runtime, and no writer that others wait for.
             Err(_) => Ok(asked.answer()),
         };
-        let answer =
-            answer.unwrap_or_else(|_| Err("reading the step's texts failed in an unexpected way".into()));
+        let answer = answer
+            .unwrap_or_else(|_| Err(SpecError::new("reading the step's texts failed in an unexpected way")));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((open, answer));
     }
 }

@@ -1,6 +1,6 @@
 //! The questions of the store about a step's spec. The store keeps specs, and does not read them.
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -8,23 +8,35 @@ use sprag_lifecycle::{Plan, PlanStep, RunId};
 
 use crate::answers::{Answer, Question};
 
+/// The reason why a step's spec cannot be evaluated, in words for the author of the pipeline. It fails the step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SpecError(String);
+
+impl SpecError {
+    /// Returns an error with this reason.
+    pub fn new(why: impl Display) -> Self {
+        SpecError(why.to_string())
+    }
+}
+
 /// Reads specs. The store calls it inside the writing transaction, or between two tries of one, so it must be pure:
 /// the same names always give the same answer. A text that cannot be filled in is an error, and fails the step.
 pub trait SpecEvaluator: Debug + Send + Sync {
     /// Whether the step's own condition holds.
-    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String>;
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError>;
     /// Returns the list of the step's fan-out.
-    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String>;
+    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError>;
     /// Returns the branch on which a run of this plan works, if it has one of its own.
     fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
         let _ = (plan, run);
         None
     }
     /// Returns the gate, timer, signal or child run for which a step waits.
-    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String>;
+    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError>;
 
     /// Answers a question with the full budget of a step.
-    fn answer(&self, question: Question, step: &PlanStep, names: &Value) -> Result<Answer, String> {
+    fn answer(&self, question: Question, step: &PlanStep, names: &Value) -> Result<Answer, SpecError> {
         match question {
             Question::Condition => self.wanted(step, names).map(Answer::Condition),
             Question::Items => self.items(step, names).map(Answer::Items),
@@ -38,13 +50,13 @@ pub trait SpecEvaluator: Debug + Send + Sync {
         question: Question,
         step: &PlanStep,
         names: &Value,
-    ) -> Option<Result<Answer, String>> {
+    ) -> Option<Result<Answer, SpecError>> {
         Some(self.answer(question, step, names))
     }
 
     /// Runs `read`, which fills in texts of a step outside the store. Returns the reason if they are no longer filled
     /// in.
-    fn guard(&self, run: RunId, step: &PlanStep, read: &mut dyn FnMut()) -> Result<(), String> {
+    fn guard(&self, run: RunId, step: &PlanStep, read: &mut dyn FnMut()) -> Result<(), SpecError> {
         let _ = (run, step);
         read();
         Ok(())
@@ -94,21 +106,21 @@ pub enum Prepared {
 pub struct NoEvaluator;
 
 impl NoEvaluator {
-    fn refuse<T>(step: &PlanStep) -> Result<T, String> {
-        Err(format!("this program cannot read what step `{}` asks for", step.id))
+    fn refuse<T>(step: &PlanStep) -> Result<T, SpecError> {
+        Err(SpecError::new(format_args!("this program cannot read what step `{}` asks for", step.id)))
     }
 }
 
 impl SpecEvaluator for NoEvaluator {
-    fn wanted(&self, step: &PlanStep, _: &Value) -> Result<bool, String> {
+    fn wanted(&self, step: &PlanStep, _: &Value) -> Result<bool, SpecError> {
         NoEvaluator::refuse(step)
     }
 
-    fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, String> {
+    fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, SpecError> {
         NoEvaluator::refuse(step)
     }
 
-    fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, String> {
+    fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, SpecError> {
         NoEvaluator::refuse(step)
     }
 }

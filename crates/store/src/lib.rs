@@ -57,7 +57,7 @@ pub use backend::QueueRow;
 pub use boards::{BoardRow, NoteRow};
 pub use clock::{Clock, Entropy, Manual, Now, System, fnv, mix};
 pub use error::{Error, Result, bugs, record_bug};
-pub use evaluator::{NoEvaluator, Prepared, SpecEvaluator};
+pub use evaluator::{NoEvaluator, Prepared, SpecError, SpecEvaluator};
 pub use gathered::StepsRead;
 pub use handle::Store;
 pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};

@@ -10,7 +10,7 @@ use sprag_lifecycle::{
 use crate::answers::{Answer, Question};
 use crate::blocked::run_is_blocked;
 use crate::error::{Error, Result};
-use crate::evaluator::Prepared;
+use crate::evaluator::{Prepared, SpecError};
 use crate::ops::{self, NewRun};
 use crate::rows::{GateKind, GateReport, GateRow, Id, Row, RunRow, StepRow, TimerRow};
 use crate::run_state::HeldRun;
@@ -57,11 +57,11 @@ impl HeldRun<'_, '_> {
         }
         let prepared = match self.ask(step, Question::Prepare)? {
             Ok(Answer::Prepared(prepared)) => Ok(prepared),
-            Ok(_) => Err("this is no work that waits outside".to_owned()),
+            Ok(_) => Err(SpecError::new("this is no work that waits outside")),
             Err(why) => Err(why),
         };
         match prepared {
-            Err(why) => self.fail_to_start(step, &why),
+            Err(why) => self.fail_to_start(step, &why.to_string()),
             Ok(Prepared::Gate { ask, choices, timeout_ms }) => {
                 let question = json!({ "ask": ask, "choices": choices }).to_string();
                 self.open_gate(step, GateKind::Question, &question, timeout_ms.map(|ms| ms as i64), 0)

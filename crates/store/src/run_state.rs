@@ -11,6 +11,7 @@ use sprag_lifecycle::{
 
 use crate::answers::{Answer, OpenQuestion, Question, READ_AT_ONCE_BYTES};
 use crate::error::{Error, Result};
+use crate::evaluator::SpecError;
 use crate::gathered::NoRoom;
 use crate::names;
 use crate::outcome::Outcome;
@@ -189,9 +190,10 @@ impl HeldRun<'_, '_> {
     fn work(&mut self, step: &StepRow) -> Result<Work> {
         if let Some(list) = step.items {
             let items = list.items;
-            return Ok(match items.are_finished(true) {
-                true => Work::Ended(items.end()),
-                false => Work::Live { ending: items.ending },
+            return Ok(if items.are_finished(true) {
+                Work::Ended(items.end())
+            } else {
+                Work::Live { ending: items.ending }
             });
         }
         if let Some(execution) = self.execution(step)? {
@@ -206,12 +208,12 @@ impl HeldRun<'_, '_> {
         &mut self,
         step: &StepRow,
         question: Question,
-    ) -> Result<std::result::Result<Answer, String>> {
+    ) -> Result<std::result::Result<Answer, SpecError>> {
         let run = self.row()?;
         let plan = Arc::clone(&self.plan);
         let names = match names::names(self.session, &plan, &run, step)? {
             Ok(names) => names,
-            Err(_) => return Ok(Err(NoRoom::TOLD.to_owned())),
+            Err(_) => return Ok(Err(SpecError::new(NoRoom::TOLD))),
         };
         let evaluator = self.session.evaluator();
         let planned = plan.step(step.node());
@@ -225,7 +227,7 @@ impl HeldRun<'_, '_> {
     }
 
     /// Whether the step's `when` condition holds.
-    fn condition_holds(&mut self, step: &StepRow) -> Result<std::result::Result<bool, String>> {
+    fn condition_holds(&mut self, step: &StepRow) -> Result<std::result::Result<bool, SpecError>> {
         Ok(self.ask(step, Question::Condition)?.map(|answer| matches!(answer, Answer::Condition(true))))
     }
 
@@ -244,25 +246,27 @@ impl HeldRun<'_, '_> {
             return Ok(());
         }
         let grows = self.plan.step(step.node()).spread.is_some_and(|spread| spread.open);
-        let values = match grows {
-            true => Ok(Vec::new()),
-            false => self.ask(step, Question::Items)?.map(|answer| match answer {
+        let values = if grows {
+            Ok(Vec::new())
+        } else {
+            self.ask(step, Question::Items)?.map(|answer| match answer {
                 Answer::Items(values) => values,
                 Answer::Condition(_) | Answer::Prepared(_) => Vec::new(),
-            }),
+            })
         };
         let values = match values {
             Ok(values) => values,
-            Err(why) => return self.fail_to_start(step, &why),
+            Err(why) => return self.fail_to_start(step, &why.to_string()),
         };
         let texts: Vec<Arc<str>> = values.iter().map(|value| value.to_string().into()).collect();
         let made_by = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
         self.session.db().put_items(made_by, 0, &texts)?;
         let first = self.row()?.steps;
         // A fan-out that starts for the first time has had no items.
-        let first_attempt = match step.attempt > 1 && !mutant!(ItemAttemptsReset) {
-            true => self.session.last_item_attempt(self.id, step.no)? + 1,
-            false => 1,
+        let first_attempt = if step.attempt > 1 && !mutant!(ItemAttemptsReset) {
+            self.session.last_item_attempt(self.id, step.no)? + 1
+        } else {
+            1
         };
         let items = Items { total: texts.len() as u32, ..Items::default() };
         self.session.note::<StepRow>((self.id, step.no), |row| {

@@ -20,7 +20,7 @@ use crate::answers::{Answer, Answers, OpenQuestion};
 use crate::backend::{Backend, Table};
 use crate::clock::Now;
 use crate::error::{Error, Result};
-use crate::evaluator::SpecEvaluator;
+use crate::evaluator::{SpecError, SpecEvaluator};
 use crate::outcome::Outcome;
 use crate::rows::{
     EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, JournalEntry, OutboxRow, Position, Refusal,
@@ -159,7 +159,7 @@ impl<'a> Session<'a> {
 
     /// Returns the answer to a question that is much work, or [`Error::Unanswered`] if there is none yet. A store in
     /// memory answers immediately.
-    pub(crate) fn answer(&self, open: OpenQuestion) -> Result<std::result::Result<Answer, String>> {
+    pub(crate) fn answer(&self, open: OpenQuestion) -> Result<std::result::Result<Answer, SpecError>> {
         match &self.answers {
             None => Ok(open.answer()),
             Some(answers) => answers.find(&open).ok_or_else(|| Error::Unanswered(Arc::new(open))),
@@ -443,10 +443,11 @@ impl<'a> Session<'a> {
     pub(crate) fn places_of(&mut self, group: &str) -> Result<Vec<RunId>> {
         let mut holders: BTreeSet<RunId> = self.db.places(group)?.into_iter().collect();
         for (_, run, held) in self.places.iter().filter(|(name, _, _)| &**name == group) {
-            match held {
-                true => holders.insert(*run),
-                false => holders.remove(run),
-            };
+            if *held {
+                holders.insert(*run);
+            } else {
+                holders.remove(run);
+            }
         }
         Ok(holders.into_iter().collect())
     }
@@ -502,9 +503,10 @@ impl<'a> Session<'a> {
             self.db.put_timer(timer)?;
         }
         for (group, run, held) in &self.places {
-            match held {
-                true => self.db.put_place(group, *run)?,
-                false => self.db.drop_place(group, *run)?,
+            if *held {
+                self.db.put_place(group, *run)?;
+            } else {
+                self.db.drop_place(group, *run)?;
             }
         }
         for refusal in &self.refusals {

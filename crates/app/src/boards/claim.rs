@@ -269,7 +269,7 @@ async fn given(app: &App, assignment: &Assignment) -> Result<Claimed> {
             let guarded = app.store.evaluator().guard(run, assignment.step(), &mut || {
                 rendered = sprag_worker::render(assignment, &spec);
             });
-            guarded.and(rendered)
+            guarded.map_err(|error| error.to_string()).and(rendered)
         }
         Err(error) => Err(error.to_string()),
     };

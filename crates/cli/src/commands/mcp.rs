@@ -1,6 +1,6 @@
 //! `sprag mcp`: tools for an agent, over stdin and stdout.
 
-use sprag_mcp::{Agents, Relay, RelayError, ShownToken};
+use sprag_mcp::{Agents, Relay, RelayError, ShownToken, TokenError};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -20,7 +20,7 @@ pub(crate) async fn mcp(
                     let find = move || match own_server::local_token(&data, &address) {
                         Ok(Own::Token(token)) => Ok(Some(token)),
                         Ok(Own::Elsewhere | Own::NotThere) => Ok(None),
-                        Err(failure) => Err(failure.message),
+                        Err(failure) => Err(TokenError(failure.message)),
                     };
                     Relay::new(server, ShownToken::Found(Box::new(find)))?
                 }

@@ -9,7 +9,7 @@ use sprag_app::hooks::{HookFilter, HookTarget};
 use sprag_app::{Delivery, HookRow, Id, JournalPage, Subscription, Topic};
 use tokio::task::JoinHandle;
 
-use super::post::{Message, post};
+use super::post::{Message, PostError, post};
 use crate::connections::told;
 use crate::feed::Told;
 use crate::problem::Answer;
@@ -152,7 +152,7 @@ impl Following {
             Message { secret: &hook.secret, event_id: last, wall_ms: self.app.core().now().wall_ms, body };
         let sent = match HookTarget::parse(&hook.url) {
             Ok(target) => post(&target, message, self.app.options().private_hooks).await,
-            Err(error) => Err(error.message),
+            Err(error) => Err(PostError::Address(error)),
         };
         let came = match sent {
             Ok(()) => Delivery::Done { cursor: upto },
@@ -160,9 +160,9 @@ impl Following {
                 let tries = hook.failures + 1;
                 let wait_ms = (FIRST_WAIT_MS << hook.failures.min(16)).min(LONGEST_WAIT_MS);
                 let park = tries >= self.app.options().hook_tries;
-                tracing::warn!(hook = self.id, url = %hook.url, error, tries, park, "a webhook did not accept a message");
+                tracing::warn!(hook = self.id, url = %hook.url, %error, tries, park, "a webhook did not accept a message");
                 let next_try_ms = self.app.core().now().steady_ms + wait_ms;
-                Delivery::Failed { next_try_ms, error: Arc::from(error), park }
+                Delivery::Failed { next_try_ms, error: Arc::from(error.to_string()), park }
             }
         };
         self.note(hook, came).await

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{Request, header};
+use axum::http::{Request, StatusCode, header};
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::{BodyExt, Full, Limited};
@@ -35,27 +35,56 @@ pub(super) struct Message<'m> {
     pub(super) body: Bytes,
 }
 
+/// The reason why a hook did not accept a message.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PostError {
+    /// The hook's URL cannot be used, or its host not resolved.
+    #[error("{}", .0.message)]
+    Address(sprag_app::Error),
+    /// The hook's host does not take the connection.
+    #[error("cannot connect to {authority}: {error}")]
+    Connect { authority: String, error: std::io::Error },
+    /// The connection ended before the message was sent.
+    #[error("cannot send to {authority}: {error}")]
+    Handshake { authority: String, error: hyper::Error },
+    /// The URL's parts do not form a request.
+    #[error(transparent)]
+    Request(axum::http::Error),
+    /// The connection ended before the answer came.
+    #[error("no answer: {0}")]
+    NoAnswer(hyper::Error),
+    /// The delivery took longer than [`LIMIT`].
+    #[error("no answer within {} s", LIMIT.as_secs())]
+    TooLate,
+    /// The hook answered with another address.
+    #[error("answered {0}: redirects are not followed")]
+    Redirected(StatusCode),
+    /// The hook answered with an error.
+    #[error("answered {0}")]
+    Refused(StatusCode),
+}
+
 /// Sends a message to a hook; an error with the reason if the hook did not accept it.
 pub(super) async fn post(
     target: &HookTarget,
     message: Message<'_>,
     allow_private: bool,
-) -> Result<(), String> {
+) -> Result<(), PostError> {
     match tokio::time::timeout(LIMIT, send(target, message, allow_private)).await {
         Ok(answered) => answered,
-        Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
+        Err(_) => Err(PostError::TooLate),
     }
 }
 
-async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) -> Result<(), String> {
+async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) -> Result<(), PostError> {
     let addresses = resolve_hook_host(&target.host, target.port, allow_private);
-    let addresses = addresses.await.map_err(|error| error.message)?;
+    let addresses = addresses.await.map_err(PostError::Address)?;
     let stream = TcpStream::connect(&*addresses)
         .await
-        .map_err(|error| format!("cannot connect to {}: {error}", target.authority))?;
+        .map_err(|error| PostError::Connect { authority: target.authority.clone(), error })?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
-        .map_err(|error| format!("cannot send to {}: {error}", target.authority))?;
+        .map_err(|error| PostError::Handshake { authority: target.authority.clone(), error })?;
     let driving = tokio::spawn(connection);
     let timestamp = (message.wall_ms / 1000).to_string();
     let request = Request::post(&target.path)
@@ -67,8 +96,8 @@ async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) ->
         .header("sprag-signature", signature(message.secret, &timestamp, &message.body))
         .header("sprag-timestamp", timestamp)
         .body(Full::new(message.body))
-        .map_err(|error| error.to_string())?;
-    let answer = sender.send_request(request).await.map_err(|error| format!("no answer: {error}"));
+        .map_err(PostError::Request)?;
+    let answer = sender.send_request(request).await.map_err(PostError::NoAnswer);
     let told = match answer {
         Ok(answer) => {
             let status = answer.status();
@@ -76,8 +105,8 @@ async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) ->
             let _ = Limited::new(answer.into_body(), ANSWER_BYTES).collect().await;
             match status.as_u16() {
                 200..300 => Ok(()),
-                300..400 => Err(format!("answered {status}: redirects are not followed")),
-                _ => Err(format!("answered {status}")),
+                300..400 => Err(PostError::Redirected(status)),
+                _ => Err(PostError::Refused(status)),
             }
         }
         Err(error) => Err(error),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{Plan, PlanStep};
-use sprag_store::{ITEM, Prepared, SpecEvaluator, mix};
+use sprag_store::{ITEM, Prepared, SpecError, SpecEvaluator, mix};
 
 /// A pseudo-random generator that depends only on its seed.
 #[derive(Debug, Clone)]
@@ -133,22 +133,24 @@ pub fn signal_name(spec: &str, item: Option<u32>) -> String {
 }
 
 impl SpecEvaluator for Scripts {
-    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
         let script = self.of(step);
-        match names.get(ITEM).and_then(Value::as_u64) {
-            Some(item) => script.condition.clone().map(|_| has(script.condition_items, item as u32)),
-            None => script.condition.clone(),
-        }
+        let condition = script.condition.as_ref().map_err(SpecError::new)?;
+        Ok(match names.get(ITEM).and_then(Value::as_u64) {
+            Some(item) => has(script.condition_items, item as u32),
+            None => *condition,
+        })
     }
 
-    fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, String> {
-        self.of(step).items.clone().map(|count| (0..count).map(|item| json!(item)).collect())
+    fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, SpecError> {
+        let count = *self.of(step).items.as_ref().map_err(SpecError::new)?;
+        Ok((0..count).map(|item| json!(item)).collect())
     }
 
-    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
+    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError> {
         let item = names.get(ITEM).and_then(Value::as_u64).map(|item| item as u32);
         Ok(match &self.of(step).waits_for {
-            WaitsFor::Worker => return Err("a worker does it".into()),
+            WaitsFor::Worker => return Err(SpecError::new("a worker does it")),
             WaitsFor::Gate => Prepared::Gate {
                 ask: "go on?".into(),
                 choices: vec!["yes".into(), "no".into()],

@@ -8,7 +8,7 @@ use serde_json::Value;
 use sprag_lifecycle::{
     Backoff, Concurrency, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, Spread, WorkKind,
 };
-use sprag_store::{Lease, Prepared, SpecEvaluator, mix};
+use sprag_store::{Lease, Prepared, SpecError, SpecEvaluator, mix};
 use sprag_sweeper::Config;
 
 use super::Options;
@@ -191,15 +191,15 @@ pub struct ScriptEvaluator {
 }
 
 impl SpecEvaluator for ScriptEvaluator {
-    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
         self.scripts.wanted(step, names)
     }
 
-    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, String> {
+    fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError> {
         self.scripts.items(step, names)
     }
 
-    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, String> {
+    fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError> {
         let spec = step.spec.bytes().fold(self.seed, |hash, byte| mix(hash ^ u64::from(byte)));
         let mut chance = Chance(spec);
         let mut prepared = self.scripts.prepare(step, names)?;

@@ -122,10 +122,7 @@ impl Encryption {
     }
 
     fn tls(&self) -> std::result::Result<Tls, String> {
-        match self.wanted {
-            true => Tls::trusting(self.authorities.as_deref()),
-            false => Ok(Tls::off()),
-        }
+        if self.wanted { Tls::trusting(self.authorities.as_deref()) } else { Ok(Tls::off()) }
     }
 }
 

@@ -46,10 +46,8 @@ pub(super) fn health(wire: &Wire) -> Result<String, Fault> {
     if skew_ms.abs() > 1_000 {
         warnings.push(format!("its clock is {skew_ms} ms off this machine's (leases use its clock alone)"));
     }
-    let warnings = match warnings.is_empty() {
-        true => String::new(),
-        false => format!("; LOOK: {}", warnings.join("; ")),
-    };
+    let warnings =
+        if warnings.is_empty() { String::new() } else { format!("; LOOK: {}", warnings.join("; ")) };
     Ok(format!(
         "PostgreSQL {version}, schema {SCHEMA_VERSION} in {schema}, fsync {fsync}, synchronous_commit {commit}, \
          {used} of {most} connections, {replicas} replicas, {size}, clock {skew_ms:+} ms{warnings}"

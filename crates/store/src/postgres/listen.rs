@@ -10,6 +10,7 @@ use tokio_postgres::AsyncMessage;
 
 use super::Shared;
 use super::open::connect;
+use crate::runtime::Runtime;
 use crate::wake::Topic;
 
 /// The longest message in bytes. PostgreSQL accepts no message longer than 8,000 bytes.
@@ -70,7 +71,7 @@ pub(super) async fn listen(shared: Weak<Shared>) {
             }
         }
         // No notification arrives when the server is back.
-        let _ = tokio::time::timeout(pause, std::future::pending::<()>()).await;
+        Runtime::default().pause(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }

@@ -114,9 +114,10 @@ impl Whole {
     /// Returns no statements, or three.
     fn asks(&self) -> Vec<Ask<'_>> {
         let ask = |sql| Ask::new(sql, [Cell::from(self.ids.clone())]);
-        match self.ids.is_empty() {
-            true => Vec::new(),
-            false => vec![ask(&self.steps_sql), ask(&self.live_sql), ask(&self.there_sql)],
+        if self.ids.is_empty() {
+            Vec::new()
+        } else {
+            vec![ask(&self.steps_sql), ask(&self.live_sql), ask(&self.there_sql)]
         }
     }
 }

@@ -53,10 +53,7 @@ impl Backend for Tx<'_> {
     }
 
     fn hold(&mut self, run: RunId) -> Result<()> {
-        match self.is_held(run) {
-            true => Ok(()),
-            false => Err(self.busy(super::state::Lock::Run(run.to_i64()))),
-        }
+        if self.is_held(run) { Ok(()) } else { Err(self.busy(super::state::Lock::Run(run.to_i64()))) }
     }
 
     fn is_held(&mut self, run: RunId) -> bool {
@@ -91,9 +88,10 @@ impl Backend for Tx<'_> {
             reason: format!("plan {hash}: {error}"),
         })?;
         // The process caches the plan only if this transaction cannot have inserted it.
-        match self.writes {
-            true => drop(self.state.plans.insert(hash, Arc::clone(&plan))),
-            false => self.shared.keep_plan(self.state.plans_removed, hash, &plan),
+        if self.writes {
+            self.state.plans.insert(hash, Arc::clone(&plan));
+        } else {
+            self.shared.keep_plan(self.state.plans_removed, hash, &plan);
         }
         Ok(Some(plan))
     }
@@ -338,9 +336,10 @@ impl Backend for Tx<'_> {
     }
 
     fn claimable(&mut self, queue: &str, pin: Id, limit: usize) -> Result<Vec<Candidate>> {
-        match self.writes {
-            true => self.hold_claimable(queue, pin, limit),
-            false => self.look_at_claimable(queue, pin, limit),
+        if self.writes {
+            self.hold_claimable(queue, pin, limit)
+        } else {
+            self.look_at_claimable(queue, pin, limit)
         }
     }
 

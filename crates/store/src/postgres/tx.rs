@@ -81,10 +81,7 @@ pub(super) fn begin_with(
 }
 
 fn refuse_newer(found: i64) -> std::result::Result<(), Fault> {
-    match found > SCHEMA_VERSION && !mutant!(SchemaNotLookedAt) {
-        true => Err(Fault::Newer(found)),
-        false => Ok(()),
-    }
+    if found > SCHEMA_VERSION && !mutant!(SchemaNotLookedAt) { Err(Fault::Newer(found)) } else { Ok(()) }
 }
 
 /// A kind of row that a transaction caches.

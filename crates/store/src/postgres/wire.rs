@@ -181,9 +181,10 @@ impl<T: Unpin> Future for Together<'_, T> {
         while this.first < this.waiting.len() && this.waiting[this.first].is_none() {
             this.first += 1;
         }
-        match this.first == this.waiting.len() {
-            true => Poll::Ready(this.done.drain(..).flatten().collect()),
-            false => Poll::Pending,
+        if this.first == this.waiting.len() {
+            Poll::Ready(this.done.drain(..).flatten().collect())
+        } else {
+            Poll::Pending
         }
     }
 }

@@ -162,12 +162,13 @@ impl Writer {
     fn next(&self, queue: &mut Receiver<Box<dyn Job>>) -> Next {
         let soon = !self.later.is_empty();
         self.runtime.block_on(async {
-            let next = match soon {
-                true => match tokio::time::timeout(LATER, queue.recv()).await {
+            let next = if soon {
+                match tokio::time::timeout(LATER, queue.recv()).await {
                     Ok(next) => next,
                     Err(_) => return Next::Nothing,
-                },
-                false => queue.recv().await,
+                }
+            } else {
+                queue.recv().await
             };
             next.map_or(Next::Closed, Next::Job)
         })

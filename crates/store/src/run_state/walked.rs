@@ -178,7 +178,7 @@ impl RunState for HeldRun<'_, '_> {
         if self.has_condition(&step)
             && let Err(why) = self.condition_holds(&step)?
         {
-            return self.fail_to_start(&step, &why);
+            return self.fail_to_start(&step, &why.to_string());
         }
         if planned.spread.is_some() && step.item_of.is_none() {
             return self.list_items(&step);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sprag_lifecycle::{Condition, Plan, PlanStep};
-use sprag_store::{Answer, Prepared, Question, SpecEvaluator, Store};
+use sprag_store::{Answer, Prepared, Question, SpecError, SpecEvaluator, Store};
 
 use crate::common::*;
 
@@ -24,22 +24,22 @@ struct Slow {
 }
 
 impl SpecEvaluator for Slow {
-    fn wanted(&self, _: &PlanStep, names: &Value) -> Result<bool, String> {
+    fn wanted(&self, _: &PlanStep, names: &Value) -> Result<bool, SpecError> {
         self.evaluations.fetch_add(1, Ordering::Relaxed);
         self.begun.send(()).expect("the test listens");
         self.permits.lock().unwrap().recv_timeout(SOON).expect("a permit");
         Ok(names["steps"]["s0"]["status"] == "done")
     }
 
-    fn items(&self, _: &PlanStep, _: &Value) -> Result<Vec<Value>, String> {
+    fn items(&self, _: &PlanStep, _: &Value) -> Result<Vec<Value>, SpecError> {
         Ok(Vec::new())
     }
 
-    fn prepare(&self, _: &PlanStep, _: &Value) -> Result<Prepared, String> {
-        Err("there is nothing to prepare".into())
+    fn prepare(&self, _: &PlanStep, _: &Value) -> Result<Prepared, SpecError> {
+        Err(SpecError::new("there is nothing to prepare"))
     }
 
-    fn answer_at_once(&self, _: Question, _: &PlanStep, _: &Value) -> Option<Result<Answer, String>> {
+    fn answer_at_once(&self, _: Question, _: &PlanStep, _: &Value) -> Option<Result<Answer, SpecError>> {
         None
     }
 }

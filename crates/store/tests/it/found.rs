@@ -9,7 +9,7 @@ use sprag_lifecycle::{
 use sprag_store::testing::{RawStore, Table};
 use sprag_store::{
     Created, EnvironmentReport, EnvironmentRequest, EnvironmentRow, ExecutionRow, Id, NewWorker, Prepared,
-    Provide, Row, RunRow, Sighting, SpecEvaluator, Store,
+    Provide, Row, RunRow, Sighting, SpecError, SpecEvaluator, Store,
 };
 
 async fn register(store: &Store, id: Id, host: &str) {
@@ -136,15 +136,15 @@ fn i20_a_run_reserved_for_an_unregistered_worker_goes_to_others() {
 struct Child(Arc<Plan>);
 
 impl SpecEvaluator for Child {
-    fn wanted(&self, _: &PlanStep, _: &serde_json::Value) -> Result<bool, String> {
+    fn wanted(&self, _: &PlanStep, _: &serde_json::Value) -> Result<bool, SpecError> {
         Ok(true)
     }
 
-    fn items(&self, _: &PlanStep, _: &serde_json::Value) -> Result<Vec<serde_json::Value>, String> {
+    fn items(&self, _: &PlanStep, _: &serde_json::Value) -> Result<Vec<serde_json::Value>, SpecError> {
         Ok(Vec::new())
     }
 
-    fn prepare(&self, _: &PlanStep, _: &serde_json::Value) -> Result<Prepared, String> {
+    fn prepare(&self, _: &PlanStep, _: &serde_json::Value) -> Result<Prepared, SpecError> {
         Ok(Prepared::Child { plan: Arc::clone(&self.0), inputs: "{}".into() })
     }
 }

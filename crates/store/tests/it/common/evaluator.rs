@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{Plan, PlanStep};
-use sprag_store::{ITEM, Prepared, SpecEvaluator, Store};
+use sprag_store::{ITEM, Prepared, SpecError, SpecEvaluator, Store};
 
 /// Reads such specs.
 #[derive(Debug)]
@@ -25,24 +25,24 @@ impl Plain {
 }
 
 impl SpecEvaluator for Plain {
-    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, String> {
+    fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
         let spec = Plain::spec(step);
         if spec["first_attempt_only"] == true {
             return Ok(names["steps"][&step.id]["attempt"] == 1);
         }
         match (&spec["when"], names.get(ITEM).and_then(Value::as_u64)) {
-            (Value::String(why), _) => Err(why.clone()),
+            (Value::String(why), _) => Err(SpecError::new(why)),
             (Value::Bool(wanted), _) => Ok(*wanted),
             (_, item) => Ok(item.is_none_or(|item| item % 2 == 0)),
         }
     }
 
-    fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, String> {
-        let count = Plain::spec(step)["items"].as_u64().ok_or("no list")?;
+    fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, SpecError> {
+        let count = Plain::spec(step)["items"].as_u64().ok_or_else(|| SpecError::new("no list"))?;
         Ok((0..count).map(|item| json!(item)).collect())
     }
 
-    fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, String> {
+    fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, SpecError> {
         let spec = Plain::spec(step);
         Ok(if let Some(ms) = spec["gate_ms"].as_u64() {
             Prepared::Gate { ask: "?".into(), choices: vec!["yes".into()], timeout_ms: Some(ms) }
@@ -51,8 +51,7 @@ impl SpecEvaluator for Plain {
         } else if let Some(name) = spec["signal"].as_str() {
             Prepared::Signal { name: name.into(), timeout_ms: Some(50) }
         } else {
-            let plan: Plan =
-                serde_json::from_value(spec["child"].clone()).map_err(|error| error.to_string())?;
+            let plan: Plan = serde_json::from_value(spec["child"].clone()).map_err(SpecError::new)?;
             Prepared::Child { plan: Arc::new(plan), inputs: "{}".into() }
         })
     }
