@@ -142,7 +142,7 @@ rows! {
             steps, last_seq, started_ms, ended_ms,
         }
         fixed {
-            plan, pipeline, priority, group ["grp"], idempotency_key, inputs, context,
+            plan, pipeline, priority, group ["grp"], idempotency_key, inputs, context as Json,
             parent ["parent_run", "parent_step"], root, first_seq, created_ms,
         }
     }
@@ -205,7 +205,7 @@ rows! {
     OutboxRow is "effect" in "outbox" {
         key { id }
         changes { attempts, not_before_ms, error }
-        fixed { kind, run, payload }
+        fixed { kind, run, payload as Json }
     }
     TimerRow is "timer" in "timers" {
         key { due_ms, execution ["run", "step", "attempt"] }
@@ -242,6 +242,6 @@ rows! {
         changes {
             cursor ["seq"], failures, next_try_ms, parked, error, holder, lease_until_ms,
         }
-        fixed { url, secret, filter, created_ms }
+        fixed { url, secret, filter as Json, created_ms }
     }
 }

@@ -58,6 +58,9 @@ impl Debug for AnyRow {
     }
 }
 
+/// The columns with small JSON texts, which are checked whenever they are read.
+pub const SMALL_JSON: [&str; 4] = ["details", "context", "payload", "filter"];
+
 /// A kind of row.
 pub struct Kind {
     pub table: &'static str,
@@ -112,7 +115,9 @@ impl Kind {
                 (Type::Text, _) if column.name == "items" => {
                     Literal::Text(format!("{number} 2 3 4 5 6 7 8 1 10"))
                 }
-                (Type::Text, _) if column.name == "details" => Literal::Text(format!("{{\"of\": {number}}}")),
+                (Type::Text, _) if SMALL_JSON.contains(&column.name) => {
+                    Literal::Text(format!("{{\"of\": {number}}}"))
+                }
                 (Type::Text, _) => Literal::Text(format!("{} {number}", column.name)),
             };
             (column.name, value)

@@ -105,7 +105,7 @@ fn damages(place: &Place, kind: &Kind, column: &Column) -> Vec<&'static str> {
     if column.name.starts_with("parent_") {
         all.push("NULL");
     }
-    if column.name == "details" {
+    if kinds::SMALL_JSON.contains(&column.name) {
         all.extend(["''", "'{\"remote\": '"]);
     }
     all
