@@ -26,6 +26,7 @@ mod evaluator;
 mod gathered;
 mod handle;
 mod job;
+mod journal;
 mod memory;
 mod names;
 pub mod ops;

@@ -25,6 +25,7 @@ mod listen;
 mod open;
 mod prefetch;
 mod queries;
+mod repack;
 mod retention;
 mod sentences;
 mod service;

@@ -9,9 +9,10 @@ use super::tx::Tx;
 use super::wire::Ask;
 use crate::backend::{Backend, Candidate, QueueRow, Table};
 use crate::clock::Now;
-use crate::columns::{Declared, EntryRow, Section};
+use crate::columns::{Declared, Section};
 use crate::error::{Error, Result};
 use crate::evaluator::{NoEvaluator, SpecEvaluator};
+use crate::journal::{EntryRow, PackRow, Page};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
     EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow, StepRow,
@@ -27,13 +28,20 @@ static PUT_QUEUE: LazyLock<String> = LazyLock::new(|| {
 });
 static PUT_TIMER: LazyLock<String> =
     LazyLock::new(|| format!("{} ON CONFLICT DO NOTHING", TimerRow::statements().postgres.insert));
-static ENTRIES: LazyLock<String> = LazyLock::new(|| {
+static PACKS: LazyLock<String> = LazyLock::new(|| packs_sql(""));
+static PACKS_OF_RUN: LazyLock<String> = LazyLock::new(|| packs_sql("AND run = $4"));
+
+/// Returns the statement that reads the packs with the first `$3` entries after `$1` and up to `$2`. A pack is read if
+/// the packs before it have fewer.
+fn packs_sql(condition: &str) -> String {
+    let names = &PackRow::statements().names;
     format!(
-        "SELECT {}, (SELECT note FROM journal_notes WHERE journal_notes.seq = journal.seq) FROM journal \
-         WHERE seq > $1 AND seq <= $2 AND ($3::bigint IS NULL OR run = $3) ORDER BY seq LIMIT $4",
-        EntryRow::statements().names
+        "SELECT {names} FROM (SELECT {names}, sum(last_seq - greatest(first_seq - 1, $1)) \
+         OVER (ORDER BY last_seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before \
+         FROM journal_packs WHERE last_seq > $1 AND first_seq <= $2 {condition} ORDER BY last_seq LIMIT $3) AS found \
+         WHERE coalesce(before, 0) < $3 ORDER BY last_seq"
     )
-});
+}
 
 fn cells_of(id: ExecutionId) -> Vec<Cell<'static>> {
     vec![id.run.to_i64().into(), id.step.into(), id.attempt.into()]
@@ -449,7 +457,7 @@ impl Backend for Tx<'_> {
 
     fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
         // A run's entries are between its first one and, once it has ended, its last one.
-        let (from, to) = match run {
+        let (after, to) = match run {
             None => (since, u64::MAX),
             Some(id) => match Table::<RunRow>::load(self, id)? {
                 None => return Ok(Vec::new()),
@@ -459,13 +467,20 @@ impl Backend for Tx<'_> {
                 }
             },
         };
-        let cells = [from.into(), to.into(), run.map(RunId::to_i64).into(), limit.into()];
-        let found = self.ask(vec![Ask::new(&ENTRIES, cells)], "reading")?.remove(0);
-        if let Some(entries) = self.shared.sentences.read(&found)? {
-            return Ok(entries);
+        let mut cells: Vec<Cell<'_>> = vec![after.into(), to.into(), limit.into()];
+        cells.extend(run.map(|run| Cell::from(run.to_i64())));
+        let sql = if run.is_some() { &PACKS_OF_RUN } else { &PACKS };
+        self.send_packs()?;
+        let found = self.ask(vec![Ask::new(sql, cells)], "reading")?.remove(0);
+        let page = Page { after, to, limit };
+        let mut entries: Vec<EntryRow> = Vec::new();
+        for row in &found {
+            page.take(&PackRow::read(row)?, &mut entries)?;
         }
-        let all = self.ask(vec![Ask::plain(&super::sentences::ALL)], "reading")?;
-        self.shared.sentences.learn_rows(&all[0])?;
-        self.shared.sentences.read_all(&found)
+        if !self.shared.sentences.has_all(&entries) {
+            let all = self.ask(vec![Ask::plain(&super::sentences::ALL)], "reading")?;
+            self.shared.sentences.learn_rows(&all[0])?;
+        }
+        self.shared.sentences.tell(entries)
     }
 }

@@ -521,7 +521,7 @@ fn a_schema_that_became_newer_is_seen_before_anything_is_written_or_read() {
     let store = Store::open(folder.path()).unwrap();
     let entries = || -> i64 {
         let conn = Connection::open(&file).unwrap();
-        conn.query_row("SELECT max(seq) FROM journal", [], |columns| columns.get(0)).unwrap()
+        conn.query_row("SELECT max(last_seq) FROM journal_packs", [], |columns| columns.get(0)).unwrap()
     };
     runtime().block_on(async {
         create(&store, &sequence(1)).await;
