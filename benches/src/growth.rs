@@ -36,7 +36,7 @@ pub(crate) struct Filled {
 pub(crate) enum JournalOrder {
     /// One run after the other.
     OneByOne,
-    /// Interleaved: the first entry of each run, then the second of each, as if all had been submitted together.
+    /// Interleaved: the first pack of each run, then the second of each, as if all had been submitted together.
     Interleaved,
 }
 

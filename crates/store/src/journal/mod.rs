@@ -11,4 +11,4 @@
 mod bytes;
 mod pack;
 
-pub(crate) use pack::{EntryRow, PackRow, Page, pack};
+pub(crate) use pack::{EntryRow, MOST_ENTRIES, PackRow, Page, pack};

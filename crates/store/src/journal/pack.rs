@@ -11,7 +11,7 @@ use crate::rows::{Id, JournalEntry, Position};
 use crate::words::Sentence;
 
 /// The most entries of a pack. A reader that wants one of them reads them all.
-const MOST_ENTRIES: usize = 256;
+pub(crate) const MOST_ENTRIES: usize = 256;
 /// The bytes after which a pack is full. Its last entry may exceed them.
 const MOST_BYTES: usize = 32 << 10;
 

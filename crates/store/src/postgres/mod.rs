@@ -21,6 +21,7 @@ mod claims;
 mod clock;
 mod fault;
 mod health;
+mod journal;
 mod listen;
 mod open;
 mod prefetch;

@@ -12,7 +12,7 @@ use super::tx::{Tx, held};
 use super::wire::Ask;
 use crate::columns::Value;
 use crate::error::{Error, Result};
-use crate::journal::PackRow;
+use crate::journal::{MOST_ENTRIES, PackRow};
 use crate::retention::{Part, PlansForgotten, Retention, packs_in};
 use crate::rows::{Row, RunRow};
 
@@ -177,16 +177,19 @@ impl Retention for Tx<'_> {
         if from > to {
             return Ok(false);
         }
+        // A pack with an entry of this part ends before this number.
+        let end = to.saturating_add(MOST_ENTRIES as i64);
         // Counts existing packs: after earlier removals, consecutive packs may have numbers that are far apart.
-        let sql = "SELECT last_seq FROM journal_packs WHERE last_seq >= $1 AND first_seq <= $2 \
-                   ORDER BY last_seq LIMIT 1 OFFSET $3";
-        let beyond: Option<i64> = self.one(sql, vec![from.into(), to.into(), packs_in(most).into()])?;
+        let sql = "SELECT last_seq FROM journal_packs WHERE last_seq >= $1 AND last_seq < $2 AND first_seq <= $3 \
+                   ORDER BY last_seq LIMIT 1 OFFSET $4";
+        let cells = vec![from.into(), end.into(), to.into(), packs_in(most).into()];
+        let beyond: Option<i64> = self.one(sql, cells)?;
         self.send_now(vec![
             Ask::new(
                 "DELETE FROM journal_packs WHERE last_seq >= $1 AND first_seq <= $2 AND last_seq < $3 \
                  AND run IS NOT NULL AND last_seq < (SELECT max(last_seq) FROM journal_packs) \
                  AND NOT EXISTS (SELECT FROM runs WHERE id = journal_packs.run)",
-                [Cell::from(from), Cell::from(to), Cell::from(beyond.unwrap_or(i64::MAX))],
+                [Cell::from(from), Cell::from(to), Cell::from(beyond.unwrap_or(end))],
             ),
             Ask::new("UPDATE store_state SET sweep_from = $1", [Cell::from(beyond.unwrap_or(to + 1))]),
         ])?;

@@ -246,24 +246,6 @@ impl<'w> Tx<'w> {
         self.send(waits, asks, action)
     }
 
-    /// Sends the entries of the jobs so far, so that a statement of this transaction can read them.
-    pub(super) fn send_packs(&mut self) -> Result<()> {
-        if !self.state.has_entries() {
-            return Ok(());
-        }
-        self.ask(Vec::new(), "writing")?;
-        let packs = self.state.journal_asks(&self.shared.sentences, self.now.steady_ms);
-        let sent = self.wire.ask(&packs);
-        drop(packs);
-        if let Err(fault) = sent {
-            let told = fault.told(&self.shared.address, "writing");
-            self.fault = Some(fault);
-            return Err(told);
-        }
-        self.state.journal_sent(&self.shared.sentences);
-        Ok(())
-    }
-
     /// Sends these statements without the pending writes, which are about other rows. So the jobs before this one
     /// share their statements with the jobs after it.
     fn ask_beside(&mut self, asks: Vec<Ask<'_>>, action: &'static str) -> Result<Vec<Vec<Columns>>> {

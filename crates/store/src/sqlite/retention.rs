@@ -8,7 +8,7 @@ use sprag_lifecycle::RunId;
 use super::journal::LAST_PACK;
 use super::tx::SqliteTx;
 use crate::error::{Error, Result};
-use crate::journal::PackRow;
+use crate::journal::{MOST_ENTRIES, PackRow};
 use crate::retention::{Part, PlansForgotten, Retention, packs_in};
 use crate::rows::RunRow;
 
@@ -230,15 +230,17 @@ impl Retention for SqliteTx<'_> {
         if from > to {
             return Ok(false);
         }
+        // A pack with an entry of this part ends before this number.
+        let end = to.saturating_add(MOST_ENTRIES as i64);
         // Counts existing packs: after earlier removals, consecutive packs may have numbers that are far apart.
-        let sql = "SELECT last_seq FROM journal_packs WHERE last_seq >= ?1 AND first_seq <= ?2 \
-                   ORDER BY last_seq LIMIT 1 OFFSET ?3";
-        let beyond: Option<i64> = self.one(sql, params![from, to, packs_in(most) as i64])?;
+        let sql = "SELECT last_seq FROM journal_packs WHERE last_seq >= ?1 AND last_seq < ?2 AND first_seq <= ?3 \
+                   ORDER BY last_seq LIMIT 1 OFFSET ?4";
+        let beyond: Option<i64> = self.one(sql, params![from, end, to, packs_in(most) as i64])?;
         self.run(
             "DELETE FROM journal_packs WHERE last_seq >= ?1 AND first_seq <= ?2 AND last_seq < ?3 \
              AND run IS NOT NULL AND last_seq < (SELECT max(last_seq) FROM journal_packs) \
              AND NOT EXISTS (SELECT 1 FROM runs WHERE id = journal_packs.run)",
-            params![from, to, beyond.unwrap_or(i64::MAX)],
+            params![from, to, beyond.unwrap_or(end)],
         )?;
         if beyond.is_none() {
             self.shorten_last_pack(from, to)?;
