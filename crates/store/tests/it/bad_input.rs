@@ -305,6 +305,7 @@ fn a_damaged_page_is_reported_and_not_overwritten() {
             store.read(|db| {
                 db.journal(0, None, 1_000_000)?;
                 for run in db.runs(None, &[], 1_000)? {
+                    db.journal(0, Some(run.id), 1_000_000)?;
                     db.steps(run.id)?;
                     db.executions(run.id)?;
                     db.with_effects(&[run.id])?;
