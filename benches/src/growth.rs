@@ -36,7 +36,7 @@ pub(crate) struct Filled {
 pub(crate) enum JournalOrder {
     /// One run after the other.
     OneByOne,
-    /// Interleaved: the first entry of each run, then the second of each, as if all had been submitted together.
+    /// Interleaved: the first pack of each run, then the second of each, as if all had been submitted together.
     Interleaved,
 }
 
@@ -92,7 +92,7 @@ async fn measure_one(file: &Filled, time: Duration, board: &mut Board) -> Result
 /// Returns the number of the last journal entry. Entries have no gaps.
 fn last_seq(folder: &Path) -> Result<i64> {
     let conn = Connection::open(folder.join(FILE_NAME))?;
-    Ok(conn.query_row("SELECT max(seq) FROM journal", [], |columns| columns.get(0))?)
+    Ok(conn.query_row("SELECT max(last_seq) FROM journal_packs", [], |columns| columns.get(0))?)
 }
 
 /// Returns a file with this many finished runs.
@@ -118,13 +118,15 @@ fn multiply(path: &Path, copies: i64, entries: i64, order: JournalOrder) -> Resu
     // The ids of copies are smaller than the original's, which keeps the journal's first entries.
     let name = format!("run - ({copies} + 1 - n.i) * {NAME_GAP}");
     let id = format!("id - ({copies} + 1 - n.i) * {NAME_GAP}");
-    let seq = |column: &str| match order {
+    let seq = |table: &str, column: &str| match order {
         JournalOrder::OneByOne => format!("{column} + n.i * {entries}"),
-        JournalOrder::Interleaved => format!("({column} - 1) * ({copies} + 1) + n.i + 1"),
+        JournalOrder::Interleaved => interleaved(&format!("one_{table}.{column}"), copies, "n.i"),
     };
-    let (first, last, seq) = (seq("first_seq"), seq("last_seq"), seq("seq"));
+    let (first, last) = (seq("runs", "first_seq"), seq("runs", "last_seq"));
+    let (pack_first, pack_last) = (seq("journal_packs", "first_seq"), seq("journal_packs", "last_seq"));
+    let pack = |name| [("first_seq", pack_first.as_str()), ("last_seq", pack_last.as_str()), ("run", name)];
     // The original, to copy from while its own table grows.
-    for table in ["runs", "steps", "executions", "journal"] {
+    for table in ["runs", "steps", "executions", "journal_packs"] {
         conn.execute_batch(&format!("CREATE TEMP TABLE one_{table} AS SELECT * FROM main.{table}"))?;
     }
     let inserts = [
@@ -142,7 +144,7 @@ fn multiply(path: &Path, copies: i64, entries: i64, order: JournalOrder) -> Resu
     // Written in the order of its numbers, each at the end of what is there.
     match order {
         JournalOrder::OneByOne => {
-            let insert = copy_of(&conn, "journal", &[("seq", &seq), ("run", &name)])?;
+            let insert = copy_of(&conn, "journal_packs", &pack(&name))?;
             for (from, to) in chunks(1) {
                 let rows = conn.unchecked_transaction()?;
                 rows.execute(&insert, [from, to])?;
@@ -152,17 +154,22 @@ fn multiply(path: &Path, copies: i64, entries: i64, order: JournalOrder) -> Resu
         JournalOrder::Interleaved => {
             // The original is the first of each.
             conn.execute_batch(&format!(
-                "DELETE FROM main.journal; UPDATE main.runs SET \
-                 first_seq = (first_seq - 1) * ({copies} + 1) + 1, last_seq = (last_seq - 1) * ({copies} + 1) + 1 \
-                 WHERE id = (SELECT id FROM temp.one_runs)"
+                "DELETE FROM main.journal_packs; UPDATE main.runs SET first_seq = {}, last_seq = {} \
+                 WHERE id = (SELECT id FROM temp.one_runs)",
+                interleaved("runs.first_seq", copies, "0"),
+                interleaved("runs.last_seq", copies, "0")
             ))?;
             let name = format!("CASE n.i WHEN 0 THEN run ELSE {name} END");
-            let insert = copy_of(&conn, "journal", &[("seq", &seq), ("run", &name)])?;
-            let insert = format!("{insert} WHERE one_journal.seq = ?3");
-            for entry in 1..=entries {
+            let insert = copy_of(&conn, "journal_packs", &pack(&name))?;
+            let insert = format!("{insert} WHERE one_journal_packs.last_seq = ?3");
+            let packs: Vec<i64> = conn
+                .prepare("SELECT last_seq FROM temp.one_journal_packs ORDER BY last_seq")?
+                .query_map([], |columns| columns.get(0))?
+                .collect::<rusqlite::Result<_>>()?;
+            for pack in packs {
                 for (from, to) in chunks(0) {
                     let rows = conn.unchecked_transaction()?;
-                    rows.execute(&insert, [from, to, entry])?;
+                    rows.execute(&insert, [from, to, pack])?;
                     rows.commit()?;
                 }
             }
@@ -171,6 +178,14 @@ fn multiply(path: &Path, copies: i64, entries: i64, order: JournalOrder) -> Resu
     // The copies' effects are done: a finished run has no rows in the outbox.
     conn.execute_batch("DELETE FROM outbox")?;
     Ok(())
+}
+
+/// Returns the number of an entry of the copy `i`, if the copies of each of the original's packs follow each other.
+fn interleaved(seq: &str, copies: i64, i: &str) -> String {
+    format!(
+        "(SELECT (p.first_seq - 1) * ({copies} + 1) + {i} * (p.last_seq - p.first_seq + 1) + 1 \
+         + {seq} - p.first_seq FROM temp.one_journal_packs AS p WHERE {seq} BETWEEN p.first_seq AND p.last_seq)"
+    )
 }
 
 /// Returns the statement that copies the original's rows of a table, with these computed columns.

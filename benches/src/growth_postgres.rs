@@ -71,7 +71,8 @@ async fn fill(server: &Postgres, runs: i64, system: &'static str) -> Result<Fill
     whole_runs(&store, 1, Until::Runs(1)).await?;
     drop(store);
     let schema = &database.schema;
-    let (copies, entries) = (runs - 1, server.sql(&format!("SELECT max(seq) FROM {schema}.journal")));
+    let (copies, entries) =
+        (runs - 1, server.sql(&format!("SELECT max(last_seq) FROM {schema}.journal_packs")));
     // The ids of copies are smaller than the original's, and their journal entries come after its own.
     let name = |column: &str| (column.to_owned(), format!("o.{column} - ({copies} + 1 - i) * {NAME_GAP}"));
     let seq = |column: &str| (column.to_owned(), format!("o.{column} + i * {entries}"));
@@ -80,7 +81,7 @@ async fn fill(server: &Postgres, runs: i64, system: &'static str) -> Result<Fill
         ("runs", vec![name("id"), seq("first_seq"), seq("last_seq")]),
         ("steps", vec![name("run")]),
         ("executions", vec![name("run")]),
-        ("journal", vec![seq("seq"), name("run")]),
+        ("journal_packs", vec![seq("last_seq"), seq("first_seq"), name("run")]),
     ] {
         let columns = server.sql(&format!(
             "SELECT string_agg(column_name, ',' ORDER BY ordinal_position) FROM information_schema.columns \
@@ -100,7 +101,7 @@ async fn fill(server: &Postgres, runs: i64, system: &'static str) -> Result<Fill
             values.join(", ")
         ));
     }
-    script.push_str("UPDATE journal_head SET seq = (SELECT max(seq) FROM journal); ANALYZE");
+    script.push_str("UPDATE journal_head SET seq = (SELECT max(last_seq) FROM journal_packs); ANALYZE");
     server.sql(&script);
     server.sql("CHECKPOINT");
     let found = server.sql(&format!("SELECT count(*) FROM {schema}.runs WHERE status = 'completed'"));

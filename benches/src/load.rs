@@ -119,6 +119,8 @@ pub(crate) struct Written {
     pub(crate) row_writes: i64,
     /// Rows in the outbox, for work after the commit.
     pub(crate) outbox: i64,
+    /// Rows of the journal: each has the entries of one run that one commit added.
+    pub(crate) packs: i64,
 }
 
 impl Written {
@@ -128,11 +130,11 @@ impl Written {
         let written = conn.query_row(
             "SELECT (SELECT count(*) FROM runs WHERE status = 'completed'), (SELECT count(*) FROM runs), \
                     (SELECT count(*) FROM executions WHERE status = 'completed'), \
-                    (SELECT count(*) FROM journal), \
+                    (SELECT coalesce(sum(last_seq - first_seq + 1), 0) FROM journal_packs), \
                     (SELECT coalesce(sum(version), 0) FROM runs) \
                     + (SELECT coalesce(sum(version), 0) FROM steps) \
                     + (SELECT coalesce(sum(version), 0) FROM executions), \
-                    (SELECT count(*) FROM outbox)",
+                    (SELECT count(*) FROM outbox), (SELECT count(*) FROM journal_packs)",
             [],
             |columns| {
                 Ok(Written {
@@ -142,6 +144,7 @@ impl Written {
                     journal: columns.get(3)?,
                     row_writes: columns.get(4)?,
                     outbox: columns.get(5)?,
+                    packs: columns.get(6)?,
                 })
             },
         )?;

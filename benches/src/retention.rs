@@ -171,7 +171,7 @@ fn check(path: &Path, forgotten: i64) -> Result<()> {
     let count = |sql: &str| -> Result<i64> { Ok(conn.query_row(sql, [], |columns| columns.get(0))?) };
     let runs = count("SELECT count(*) FROM runs")?;
     let steps = count("SELECT count(*) FROM steps")?;
-    let strangers = count("SELECT count(*) FROM journal WHERE run NOT IN (SELECT id FROM runs)")?;
+    let strangers = count("SELECT count(*) FROM journal_packs WHERE run NOT IN (SELECT id FROM runs)")?;
     let listed = count("SELECT count(*) FROM forgotten")?;
     // The last entry of the journal is always kept.
     if runs == 0 || steps != runs * STEPS as i64 || strangers > 1 || listed != 0 {

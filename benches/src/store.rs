@@ -69,8 +69,8 @@ fn rows_written(written: Written) -> String {
         per_run(written.journal),
         STEPS + 2,
         each(written.row_writes),
-        each(written.journal),
+        each(written.packs),
         each(written.outbox),
-        each(written.row_writes + written.journal + written.outbox),
+        each(written.row_writes + written.packs + written.outbox),
     )
 }

@@ -29,6 +29,15 @@ pub struct Entry {
     pub to: String,
     /// The actor that reported it.
     pub actor: String,
+    /// The id of the worker that had the execution, or that received it.
+    #[serde(default)]
+    pub worker: Option<String>,
+    /// The fence that this worker got with the execution.
+    #[serde(default)]
+    pub fence: Option<u32>,
+    /// The token, local user, agent, rule or worker behind the actor.
+    #[serde(default)]
+    pub by: Option<String>,
     /// The path of an environment.
     #[serde(default)]
     pub path: Option<String>,

@@ -110,4 +110,6 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M55", layer("sim", "graphs", "")),
     ("M55", layer("store", "store", "fan_out::i26_")),
     ("M56", layer("store", "store", "retention::a_key")),
+    ("M57", layer("store", "store", "packs::a_reader_stops")),
+    ("M58", layer("store", "store", "power_loss::i26_")),
 ];

@@ -209,6 +209,15 @@ views! {
         pub to: &'static str,
         /// The actor that reported the event.
         pub actor: &'static str,
+        /// The id of the worker that had the execution, or that received it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub worker: Option<String>,
+        /// The fence that this worker got with the execution.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub fence: Option<u32>,
+        /// The token, local user, agent, rule or worker behind the actor, as `KIND:NAME`, if it is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub by: Option<String>,
         /// The path of an environment.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub path: Option<String>,
@@ -454,6 +463,9 @@ impl EntryView {
             from: entry.from,
             to: entry.to,
             actor: entry.actor.as_str(),
+            worker: entry.worker.map(|id| id.to_string()),
+            fence: entry.fence,
+            by: entry.by.as_deref().map(str::to_owned),
         }
     }
 }

@@ -85,6 +85,8 @@ mutants! {
     M54 StaleSightingCounts "an environment is created again because of a check from before it was ready"
     M55 ItemAttemptsReset "the items of a list that is created again count their attempts from 1"
     M56 KeyForgotten "a run is deleted while its starter may repeat its request"
+    M57 PackDropsLast "a pack of the journal drops its last entry"
+    M58 PackApart "a pack of the journal is committed apart from the rows that it describes"
 }
 
 /// Returns whether this fault is enabled.

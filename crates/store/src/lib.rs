@@ -27,6 +27,7 @@ mod evaluator;
 mod gathered;
 mod handle;
 mod job;
+mod journal;
 mod memory;
 mod names;
 mod ops;

@@ -68,6 +68,12 @@ pub trait Retention {
     fn store_id(&mut self) -> Result<String>;
 }
 
+/// Returns the number of packs to check instead of this many entries: most packs have the entries of one step.
+pub(crate) fn packs_in(entries: usize) -> usize {
+    const ENTRIES_OF_A_STEP: usize = 8;
+    entries.div_ceil(ENTRIES_OF_A_STEP)
+}
+
 /// The result of checking some plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PlansForgotten {

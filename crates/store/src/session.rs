@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::evaluator::{SpecError, SpecEvaluator};
 use crate::outcome::Outcome;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, JournalEntry, OutboxRow, Position, Refusal,
-    Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
+    EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Position,
+    Refusal, Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
 };
 use crate::wake::Topic;
 
@@ -63,6 +63,8 @@ pub struct Session<'a> {
     seq: Option<u64>,
     /// The reason why that number could not be read: nothing may then be written.
     broken: Option<Error>,
+    /// The author of the operation's transitions, as `KIND:NAME`, if it is known.
+    by: Option<Arc<str>>,
     journal: Vec<JournalEntry>,
     refusals: Vec<Refusal>,
     outbox: Vec<OutboxRow>,
@@ -118,6 +120,7 @@ impl<'a> Session<'a> {
             now: db.now(),
             seq: None,
             broken: None,
+            by: None,
             db,
             journal: Vec::new(),
             refusals: Vec::new(),
@@ -155,6 +158,11 @@ impl<'a> Session<'a> {
     /// Gives the operation the answers to the questions of its earlier run.
     pub(crate) fn use_answers(&mut self, answers: Arc<Answers>) {
         self.answers = Some(answers);
+    }
+
+    /// Names the author of the transitions that follow: an agent, a rule, a token, a local user or a worker.
+    pub(crate) fn set_author(&mut self, kind: &str, name: &str) {
+        self.by = Some(format!("{kind}:{name}").into());
     }
 
     /// Returns the answer to a question that is much work, or [`Error::Unanswered`] if there is none yet. A store in
@@ -264,8 +272,8 @@ impl<'a> Session<'a> {
     where
         Self: Holds<R>,
     {
-        let (place, note) = (row.place(), row.note());
-        self.record(R::Life::NAME, (place, note), event, None, row.status().as_str(), actor);
+        let told = Told::of(&row, row.holder());
+        self.record(R::Life::NAME, told, event, None, row.status().as_str(), actor);
         self.create_quietly(row);
     }
 
@@ -320,15 +328,10 @@ impl<'a> Session<'a> {
                 change(&mut slot.row, now);
                 slot.row.set_status(to, WRITER);
                 mark(slot);
-                let place = (slot.row.place(), slot.row.note());
-                let seq = self.record(
-                    R::Life::NAME,
-                    place,
-                    event.as_str(),
-                    Some(from.as_str()),
-                    to.as_str(),
-                    actor,
-                );
+                // A worker that loses or releases the execution is the one that the entry is about.
+                let told = Told::of(&slot.row, row.holder().or_else(|| slot.row.holder()));
+                let seq =
+                    self.record(R::Life::NAME, told, event.as_str(), Some(from.as_str()), to.as_str(), actor);
                 Ok(Outcome::Applied { from, to, seq })
             }
             Verdict::Superseded(predicate) => {
@@ -352,7 +355,7 @@ impl<'a> Session<'a> {
     fn record(
         &mut self,
         entity: &'static str,
-        (place, note): (Position, Option<Arc<str>>),
+        Told { place, holder, note }: Told,
         event: &'static str,
         from: Option<&'static str>,
         to: &'static str,
@@ -364,7 +367,11 @@ impl<'a> Session<'a> {
         let seq = self.last_seq() + 1;
         self.seq = Some(seq);
         let at_ms = self.now.wall_ms;
-        self.journal.push(JournalEntry { seq, at_ms, entity, place, event, from, to, actor, note });
+        let (worker, fence) = holder.unzip();
+        let by = self.by.clone();
+        let entry =
+            JournalEntry { seq, at_ms, entity, place, event, from, to, actor, worker, fence, by, note };
+        self.journal.push(entry);
         seq
     }
 
@@ -564,6 +571,20 @@ impl<'a> Session<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// The facts of a row for its journal entry.
+struct Told {
+    place: Position,
+    /// The worker that the entry is about, and its fence.
+    holder: Option<(Id, u32)>,
+    note: Option<Arc<str>>,
+}
+
+impl Told {
+    fn of<R: Row>(row: &R, holder: Option<(Id, u32)>) -> Told {
+        Told { place: row.place(), holder, note: row.note() }
     }
 }
 

@@ -8,8 +8,8 @@ use sprag_tests::{Sandbox, Server};
 /// The token that the earlier version made, with the scope `read`.
 const TOKEN: &str = "sprag_401640e955874e12667cc5da3d1d4b54bb47ba3297a3197abf97469bb97f7a79";
 
-/// Puts the data directory of the earlier version into a sandbox, and returns the number of its journal entries.
-fn unpack(sandbox: &Sandbox) -> usize {
+/// Puts the data directory of the earlier version into a sandbox, and returns its journal: one line per entry.
+fn unpack(sandbox: &Sandbox) -> Vec<String> {
     let project = sandbox.path("project");
     fs::create_dir_all(&project).expect("a folder");
     fs::create_dir_all(sandbox.data()).expect("a folder");
@@ -18,8 +18,21 @@ fn unpack(sandbox: &Sandbox) -> usize {
         .replace("@DATA@", sandbox.data().to_str().expect("text"));
     let file = Connection::open(sandbox.data().join("sprag.db")).expect("a database");
     file.execute_batch(&dump).expect("the dump is SQL");
-    let count: i64 = file.query_row("SELECT count(*) FROM journal", [], |row| row.get(0)).expect("a count");
-    count as usize
+    let sql = "SELECT seq || ' ' || sentences.entity || ' ' || event || ' ' || was || ' ' || became || ' ' || actor \
+               || ' ' || coalesce((SELECT note FROM journal_notes WHERE journal_notes.seq = journal.seq), '') \
+               FROM journal JOIN sentences ON sentences.id = sentence ORDER BY seq";
+    let mut entries = file.prepare(sql).expect("the old tables");
+    let entries = entries.query_map([], |row| row.get(0)).expect("entries");
+    entries.collect::<Result<_, _>>().expect("lines")
+}
+
+/// Returns an entry of `sprag events --json` as a line.
+fn line(entry: &serde_json::Value) -> String {
+    let word = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+    let [entity, event, from, to, actor] = ["entity", "event", "from", "to", "actor"].map(word);
+    let note =
+        entry.get("path").map_or_else(String::new, |path| serde_json::json!({ "path": path }).to_string());
+    format!("{} {entity} {event} {from} {to} {actor} {note}", entry["seq"])
 }
 
 #[test]
@@ -52,9 +65,8 @@ fn data_of_an_earlier_version_opens_unchanged_and_continues() {
         ]
     );
     let events = sandbox.sprag(["events", "--json"]).expect(0).lines::<serde_json::Value>();
-    let numbers: Vec<u64> = events.iter().filter_map(|entry| entry["seq"].as_u64()).collect();
-    assert_eq!(numbers.len(), entries);
-    assert!(numbers.is_sorted_by(|a, b| a < b));
+    assert_eq!(events.iter().map(line).collect::<Vec<_>>(), entries);
+    assert!(events.iter().all(|entry| entry.get("worker").is_none() && entry.get("by").is_none()));
 
     // What waited continues: a question, a signal, a run without a worker, a failure, a board.
     sandbox.sprag(["approve", "0ajemn3k9c67", "ask"]).expect(0);
@@ -63,6 +75,10 @@ fn data_of_an_earlier_version_opens_unchanged_and_continues() {
     for run in ["0ajemn3k9c67", "0ajemn5qyjwx", "0ajemn5m1rhf"] {
         assert_eq!(sandbox.status_word(run), "completed", "{run}");
     }
+    let later =
+        sandbox.sprag(["events", "--run", "0ajemn5m1rhf", "--json"]).expect(0).lines::<serde_json::Value>();
+    let received = later.iter().find(|entry| entry["event"] == "handoff.received").expect("a hand-off");
+    assert!(received["worker"].is_string() && received["fence"].is_u64(), "{received}");
     sandbox.write("project/mended", "");
     sandbox.sprag(["resume", "0ajemn3395me"]).expect(0);
     // The claim of task 2 may have lapsed since.

@@ -50,7 +50,10 @@ fn e18_an_older_process_stops_writing_to_a_file_whose_schema_became_newer() {
     let connect = || Connection::open(sandbox.data().join(sprag_store::FILE_NAME)).expect("the file");
     let raise = || connect().execute_batch("PRAGMA user_version = 999").expect("it is raised");
     let entries = || {
-        let count = connect().query_row("SELECT count(*) FROM journal", [], |columns| columns.get(0));
+        let count =
+            connect().query_row("SELECT sum(last_seq - first_seq + 1) FROM journal_packs", [], |columns| {
+                columns.get(0)
+            });
         count.expect("a number")
     };
     stops(&sandbox, &raise, &entries);
@@ -67,7 +70,7 @@ fn e18_an_older_process_stops_writing_to_a_database_whose_schema_became_newer() 
             "UPDATE {schema}.meta SET value = '999' WHERE name = 'schema'; UPDATE {schema}.journal_head SET schema = 999"
         ));
     };
-    let entries =
-        || postgres.sql(&format!("SELECT count(*) FROM {schema}.journal")).trim().parse().expect("a number");
+    let sum = format!("SELECT sum(last_seq - first_seq + 1) FROM {schema}.journal_packs");
+    let entries = || postgres.sql(&sum).trim().parse().expect("a number");
     stops(&sandbox, &raise, &entries);
 }

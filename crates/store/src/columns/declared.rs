@@ -3,44 +3,20 @@
 //! A field's column has the field's name, unless brackets say otherwise; a field of several columns names them all. The
 //! field's type decides the columns' kinds (`fields.rs`), unless `as` names another codec.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use super::fields::{AbsentIsZero, Codec, Json, Plain, RunOrZero};
 use super::{Column, Declared, Reader, Section, Statements, Value};
 use crate::backend::QueueRow;
 use crate::boards::{BoardRow, NoteRow};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::journal::PackRow;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, JournalEntry, OutboxRow, Position, Refusal,
-    RunRow, StepRow, ThreadRow, TimerRow, WorkerRow,
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, OutboxRow, Refusal, RunRow, StepRow, ThreadRow,
+    TimerRow, WorkerRow,
 };
 use crate::service::{HookRow, TokenRow};
 use crate::words::Sentence;
-
-/// A journal entry as it is stored: its text is a sentence's number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EntryRow {
-    pub(crate) seq: u64,
-    pub(crate) at_ms: i64,
-    pub(crate) sentence: i64,
-    pub(crate) place: Position,
-}
-
-impl EntryRow {
-    /// Returns the entry with its text. An entry without one is damaged.
-    pub(crate) fn told(self, text: Option<&Sentence>, note: Option<Arc<str>>) -> Result<JournalEntry> {
-        let EntryRow { seq, at_ms, sentence, place } = self;
-        let Some(Sentence { entity, event, from, to, actor }) = text.copied() else {
-            return Err(Error::BadValue {
-                entity: Self::ENTITY,
-                id: seq.to_string(),
-                field: "sentence",
-                reason: format!("there is no sentence {sentence}"),
-            });
-        };
-        Ok(JournalEntry { seq, at_ms, entity, place, event, from, to, actor, note })
-    }
-}
 
 /// A sentence of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,10 +173,10 @@ rows! {
         changes {}
         fixed { sentence ["entity", "event", "was", "became", "actor"] }
     }
-    EntryRow is "journal entry" in "journal" {
-        key { seq }
+    PackRow is "journal pack" in "journal_packs" {
+        key { last_seq }
         changes {}
-        fixed { at_ms, sentence, place ["run", "step", "attempt", "entity"] }
+        fixed { first_seq, run, body }
     }
     OutboxRow is "effect" in "outbox" {
         key { id }

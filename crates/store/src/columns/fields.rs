@@ -202,6 +202,18 @@ impl Field for String {
     }
 }
 
+impl Field for Vec<u8> {
+    const KINDS: &'static [Kind] = &[Kind::BYTES];
+
+    fn write<'f>(&'f self, out: &mut dyn FnMut(Value<'f>)) {
+        out(Value::Bytes(Cow::Borrowed(self)));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self> {
+        from.bytes().map(Into::into)
+    }
+}
+
 /// One of the journal's words. They are few and live as long as the program.
 impl Field for &'static str {
     const KINDS: &'static [Kind] = &[Kind::TEXT];

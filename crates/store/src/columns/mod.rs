@@ -14,14 +14,14 @@ mod statements;
 
 use std::borrow::Cow;
 
-pub(crate) use declared::{EntryRow, SentenceRow};
+pub(crate) use declared::SentenceRow;
 pub(crate) use fields::Field;
 pub use statements::{OneRow, Statements};
 
 use crate::error::{Error, Result};
 use crate::words::intern;
 
-/// One value of a column. All whole numbers are 64 bits wide, so that there are only three types.
+/// One value of a column. All whole numbers are 64 bits wide, so that there are only four types.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value<'a> {
     /// A whole number.
@@ -30,6 +30,8 @@ pub(crate) enum Value<'a> {
     Text(Option<Cow<'a, str>>),
     /// Yes or no. SQLite stores it as 1 or 0.
     Bool(bool),
+    /// Bytes.
+    Bytes(Cow<'a, [u8]>),
 }
 
 impl Value<'_> {
@@ -39,6 +41,7 @@ impl Value<'_> {
             Value::Int(_) => Type::Int,
             Value::Text(_) => Type::Text,
             Value::Bool(_) => Type::Bool,
+            Value::Bytes(_) => Type::Bytes,
         }
     }
 }
@@ -52,6 +55,8 @@ pub enum Type {
     Text,
     /// Yes or no.
     Bool,
+    /// Bytes.
+    Bytes,
 }
 
 /// The kind of a column: its type, and whether it can be empty.
@@ -67,6 +72,7 @@ impl Kind {
     pub(crate) const INT: Kind = Kind { of: Type::Int, optional: false };
     pub(crate) const TEXT: Kind = Kind { of: Type::Text, optional: false };
     pub(crate) const BOOL: Kind = Kind { of: Type::Bool, optional: false };
+    pub(crate) const BYTES: Kind = Kind { of: Type::Bytes, optional: false };
 
     pub(crate) const fn or_null(self) -> Kind {
         Kind { of: self.of, optional: true }
@@ -156,6 +162,8 @@ pub(crate) trait Source {
     fn text(&self, at: usize) -> Result<Option<&str>, String>;
     /// Returns yes or no, or the reason why the column has neither.
     fn bool(&self, at: usize) -> Result<Option<bool>, String>;
+    /// Returns bytes, or the reason why the column has none.
+    fn bytes(&self, at: usize) -> Result<Option<&[u8]>, String>;
     /// Returns the name of a column.
     fn name(&self, at: usize) -> Option<&str>;
 }
@@ -211,6 +219,10 @@ impl<'r> Reader<'r> {
 
     pub(crate) fn text(&mut self) -> Result<&'r str> {
         self.next(|from, at| from.text(at)?.ok_or_else(empty))
+    }
+
+    pub(crate) fn bytes(&mut self) -> Result<&'r [u8]> {
+        self.next(|from, at| from.bytes(at)?.ok_or_else(empty))
     }
 
     /// Returns an error about the column that was just read.

@@ -65,6 +65,7 @@ fn arrays(types: impl Iterator<Item = Type>) -> String {
             Type::Int => "bigint",
             Type::Text => "text",
             Type::Bool => "boolean",
+            Type::Bytes => "bytea",
         };
         format!("${}::{name}[]", at + 1)
     };

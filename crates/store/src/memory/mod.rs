@@ -1,4 +1,6 @@
 //! The store in memory: for models and simulations, and as a reference for SQLite.
+//!
+//! It keeps the journal's entries one by one, so that readers of packs are compared with readers of entries.
 
 mod boards;
 mod queries;

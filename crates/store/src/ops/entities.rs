@@ -183,6 +183,7 @@ pub fn create_enforcement(
     if session.get::<EnforcementRow>(id)?.is_some() {
         return Ok(false);
     }
+    session.set_author("rule", &rule);
     let row = EnforcementRow { id, status: EnforcementStatus::Created, version: 1, rule, event, run: None };
     session.create(row, "enforcement.created", Actor::Executor);
     Ok(true)

@@ -51,6 +51,9 @@ pub fn claim_once(
     if agent.is_none() && !is_present(session, claimer.worker)? {
         return Ok(Got { assignments: Vec::new(), before: false });
     }
+    if let Some(agent) = agent {
+        session.set_author("agent", &agent.name);
+    }
     let assignments = claim(session, claimer, limit)?;
     if let Some(agent) = agent
         && !assignments.is_empty()

@@ -158,7 +158,8 @@ fn commit(mut tx: Tx<'_>, fates: Vec<Fate>) -> std::result::Result<Done, Failure
             Some(open::number(wire, "SELECT pg_current_xact_id()::text::bigint").map_err(Failure::Fault)?);
     }
     let told = message(&topics);
-    let mut asks = tx.state.asks(&tx.shared.sentences, tx.now.steady_ms);
+    let mut asks = tx.state.asks();
+    asks.extend(tx.state.journal_asks(&tx.shared.sentences, tx.now.steady_ms));
     if !topics.is_empty() {
         asks.push(Ask::new(NOTIFY, [told.as_str().into()]));
     }
@@ -167,7 +168,8 @@ fn commit(mut tx: Tx<'_>, fates: Vec<Fate>) -> std::result::Result<Done, Failure
     drop(asks);
     match committed {
         Ok(_) => {
-            tx.state.sent(&tx.shared.sentences);
+            tx.state.sent();
+            tx.state.journal_sent(&tx.shared.sentences);
             tx.shared.sentences.learn(std::mem::take(&mut tx.state.new_sentences));
             for (hash, plan) in &tx.state.plans {
                 tx.shared.keep_plan(tx.state.plans_removed, *hash, plan);

@@ -45,6 +45,7 @@ pub(super) fn owned(value: Value<'_>) -> Value<'static> {
         Value::Int(value) => Value::Int(value),
         Value::Text(text) => Value::Text(text.map(|text| Cow::Owned(text.into_owned()))),
         Value::Bool(value) => Value::Bool(value),
+        Value::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
     }
 }
 
@@ -68,7 +69,7 @@ macro_rules! to_sql {
         }
     };
 }
-to_sql!(Value, Int, Text, Bool);
+to_sql!(Value, Int, Text, Bool, Bytes);
 to_sql!(Cell, One, Ints);
 
 /// The cells of one column over many rows: one parameter of a statement over `unnest`.
@@ -77,8 +78,9 @@ pub(super) enum Column<'a> {
     Int(Vec<Option<i64>>),
     Text(Vec<Option<Cow<'a, str>>>),
     Bool(Vec<bool>),
+    Bytes(Vec<Cow<'a, [u8]>>),
 }
-to_sql!(Column, Int, Text, Bool);
+to_sql!(Column, Int, Text, Bool, Bytes);
 
 impl<'a> Column<'a> {
     pub(super) fn new(of: Type) -> Self {
@@ -86,6 +88,7 @@ impl<'a> Column<'a> {
             Type::Int => Column::Int(Vec::new()),
             Type::Text => Column::Text(Vec::new()),
             Type::Bool => Column::Bool(Vec::new()),
+            Type::Bytes => Column::Bytes(Vec::new()),
         }
     }
 
@@ -94,6 +97,7 @@ impl<'a> Column<'a> {
             (Column::Int(column), Value::Int(value)) => column.push(value),
             (Column::Text(column), Value::Text(value)) => column.push(value),
             (Column::Bool(column), Value::Bool(value)) => column.push(value),
+            (Column::Bytes(column), Value::Bytes(value)) => column.push(value),
             (column, value) => unreachable!("a column has one type: {column:?}, {value:?}"),
         }
     }
@@ -156,6 +160,10 @@ impl Source for Columns {
     }
 
     fn bool(&self, at: usize) -> Result<Option<bool>, String> {
+        get(self, at)
+    }
+
+    fn bytes(&self, at: usize) -> Result<Option<&[u8]>, String> {
         get(self, at)
     }
 

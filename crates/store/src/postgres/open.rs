@@ -8,6 +8,7 @@ use tokio_postgres::{Client, Connection, Socket};
 use super::address::DatabaseAddress;
 use super::cells::Cell;
 use super::fault::Fault;
+use super::repack;
 use super::tls::Encrypted;
 use super::wire::{Ask, Driver, Wire};
 use super::{IDLE_TIMEOUT, LOCK_TIMEOUT, STATEMENT_TIMEOUT};
@@ -21,13 +22,14 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
     include_str!("schema_6.sql"),
+    include_str!("schema_7.sql"),
 ];
 /// The newest schema that this program knows.
 pub(super) const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
 
 /// "SPRG": the advisory lock that a process holds while it migrates a schema. Of two servers that start at once, one
 /// waits.
-const MIGRATING: i64 = 0x5350_5247;
+pub(super) const MIGRATING: i64 = 0x5350_5247;
 
 /// The oldest PostgreSQL version that has all features that Sprag uses.
 const OLDEST: i64 = 130_000;
@@ -108,9 +110,15 @@ pub(super) fn migrate(wire: &Wire, address: &DatabaseAddress) -> Result<()> {
         return Err(Error::Open { path: address.path(), reason });
     }
     // Reads the version first: most processes find the newest schema, and may not be allowed to change it.
-    if found(wire, address)? == SCHEMA_VERSION {
-        return Ok(());
+    if found(wire, address)? < SCHEMA_VERSION {
+        raise(wire, address)?;
     }
+    repack::pack_old_journal(wire, address)
+}
+
+/// Runs the migrations that are missing, in one transaction.
+fn raise(wire: &Wire, address: &DatabaseAddress) -> Result<()> {
+    let told = |fault: Fault| fault.told(address, "opening");
     wire.script("BEGIN").map_err(told)?;
     let done = (|| {
         wire.ask(&[Ask::new("SELECT pg_advisory_xact_lock($1)", [Cell::from(MIGRATING)])]).map_err(told)?;

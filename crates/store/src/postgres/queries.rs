@@ -9,7 +9,7 @@ use super::tx::Tx;
 use super::wire::Ask;
 use crate::backend::{Backend, Candidate, QueueRow, Table};
 use crate::clock::Now;
-use crate::columns::{Declared, EntryRow, Section};
+use crate::columns::{Declared, Section};
 use crate::error::{Error, Result};
 use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::memory::REFUSALS_KEPT;
@@ -27,13 +27,6 @@ static PUT_QUEUE: LazyLock<String> = LazyLock::new(|| {
 });
 static PUT_TIMER: LazyLock<String> =
     LazyLock::new(|| format!("{} ON CONFLICT DO NOTHING", TimerRow::statements().postgres.insert));
-static ENTRIES: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT {}, (SELECT note FROM journal_notes WHERE journal_notes.seq = journal.seq) FROM journal \
-         WHERE seq > $1 AND seq <= $2 AND ($3::bigint IS NULL OR run = $3) ORDER BY seq LIMIT $4",
-        EntryRow::statements().names
-    )
-});
 
 fn cells_of(id: ExecutionId) -> Vec<Cell<'static>> {
     vec![id.run.to_i64().into(), id.step.into(), id.attempt.into()]
@@ -447,24 +440,6 @@ impl Backend for Tx<'_> {
     }
 
     fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
-        // A run's entries are between its first one and, once it has ended, its last one.
-        let (from, to) = match run {
-            None => (since, u64::MAX),
-            Some(id) => match Table::<RunRow>::load(self, id)? {
-                None => return Ok(Vec::new()),
-                Some(row) => {
-                    let last = if row.status().is_terminal() { row.last_seq } else { u64::MAX };
-                    (since.max(row.first_seq.saturating_sub(1)), last)
-                }
-            },
-        };
-        let cells = [from.into(), to.into(), run.map(RunId::to_i64).into(), limit.into()];
-        let found = self.ask(vec![Ask::new(&ENTRIES, cells)], "reading")?.remove(0);
-        if let Some(entries) = self.shared.sentences.read(&found)? {
-            return Ok(entries);
-        }
-        let all = self.ask(vec![Ask::plain(&super::sentences::ALL)], "reading")?;
-        self.shared.sentences.learn_rows(&all[0])?;
-        self.shared.sentences.read_all(&found)
+        self.read_journal(since, run, limit)
     }
 }

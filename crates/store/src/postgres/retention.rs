@@ -10,8 +10,10 @@ use sprag_lifecycle::RunId;
 use super::cells::Cell;
 use super::tx::{Tx, held};
 use super::wire::Ask;
+use crate::columns::Value;
 use crate::error::{Error, Result};
-use crate::retention::{Part, PlansForgotten, Retention};
+use crate::journal::{MOST_ENTRIES, PackRow};
+use crate::retention::{Part, PlansForgotten, Retention, packs_in};
 use crate::rows::{Row, RunRow};
 
 /// The statements that run together with the deletion of the runs' rows. They affect few rows, or rows that other
@@ -76,6 +78,21 @@ impl Tx<'_> {
         self.state.executions.known.retain(|id, _| !runs.contains(&id.run));
         self.state.whole.retain(|run, _| !runs.contains(run));
         Ok(())
+    }
+
+    /// Keeps only the last entry of the journal's last pack, if a forgotten run has it and it is in this part.
+    fn shorten_last_pack(&mut self, from: i64, to: i64) -> Result<()> {
+        let last = "WHERE run IS NOT NULL AND first_seq < last_seq AND last_seq >= $1 AND first_seq <= $2 \
+                    AND last_seq = (SELECT max(last_seq) FROM journal_packs) \
+                    AND NOT EXISTS (SELECT FROM runs WHERE id = journal_packs.run)";
+        let Some(pack) = self.rows::<PackRow>(last, vec![from.into(), to.into()])?.pop() else {
+            return Ok(());
+        };
+        let Some(PackRow { last_seq, first_seq, body, .. }) = pack.only_last()? else { return Ok(()) };
+        let sql = "UPDATE journal_packs SET first_seq = $2, body = $3 WHERE last_seq = $1";
+        let body = Value::Bytes(body.into());
+        let cells = [Cell::from(last_seq), Cell::from(first_seq), Cell::One(body)];
+        self.send_now(vec![Ask::new(sql, cells)]).map(drop)
     }
 
     fn those_with(&mut self, runs: &[RunId], sql: &str) -> Result<BTreeSet<RunId>> {
@@ -160,25 +177,26 @@ impl Retention for Tx<'_> {
         if from > to {
             return Ok(false);
         }
-        // Counts existing entries: after earlier removals, consecutive entries may have numbers that are far apart.
-        let sql = "SELECT seq FROM journal WHERE seq >= $1 ORDER BY seq LIMIT 1 OFFSET $2";
-        let beyond: Option<i64> = self.one(sql, vec![from.into(), most.into()])?;
-        let next = beyond.unwrap_or(i64::MAX).min(to + 1);
+        // A pack with an entry of this part ends before this number.
+        let end = to.saturating_add(MOST_ENTRIES as i64);
+        // Counts existing packs: after earlier removals, consecutive packs may have numbers that are far apart.
+        let sql = "SELECT last_seq FROM journal_packs WHERE last_seq >= $1 AND last_seq < $2 AND first_seq <= $3 \
+                   ORDER BY last_seq LIMIT 1 OFFSET $4";
+        let cells = vec![from.into(), end.into(), to.into(), packs_in(most).into()];
+        let beyond: Option<i64> = self.one(sql, cells)?;
         self.send_now(vec![
             Ask::new(
-                "DELETE FROM journal WHERE seq >= $1 AND seq < $2 AND run IS NOT NULL \
-                 AND seq < (SELECT max(seq) FROM journal) \
-                 AND NOT EXISTS (SELECT FROM runs WHERE id = journal.run)",
-                [Cell::from(from), Cell::from(next)],
+                "DELETE FROM journal_packs WHERE last_seq >= $1 AND first_seq <= $2 AND last_seq < $3 \
+                 AND run IS NOT NULL AND last_seq < (SELECT max(last_seq) FROM journal_packs) \
+                 AND NOT EXISTS (SELECT FROM runs WHERE id = journal_packs.run)",
+                [Cell::from(from), Cell::from(to), Cell::from(beyond.unwrap_or(end))],
             ),
-            Ask::new(
-                "DELETE FROM journal_notes WHERE seq >= $1 AND seq < $2 \
-                 AND NOT EXISTS (SELECT FROM journal WHERE journal.seq = journal_notes.seq)",
-                [Cell::from(from), Cell::from(next)],
-            ),
-            Ask::new("UPDATE store_state SET sweep_from = $1", [Cell::from(next)]),
+            Ask::new("UPDATE store_state SET sweep_from = $1", [Cell::from(beyond.unwrap_or(to + 1))]),
         ])?;
-        Ok(next <= to)
+        if beyond.is_none() {
+            self.shorten_last_pack(from, to)?;
+        }
+        Ok(beyond.is_some())
     }
 
     /// Removes unused plans. If a run with one of these plans is created at the same moment, its foreign key undoes

@@ -2,15 +2,16 @@
 //! numbers, and a new sentence gets its number without a query.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use tokio_postgres::Row as Columns;
 
 use super::cells::{Table, owned};
 use super::wire::Ask;
 use crate::clock::fnv;
-use crate::columns::{Declared, EntryRow, Field, Reader, SentenceRow, Type};
+use crate::columns::{Declared, SentenceRow};
 use crate::error::Result;
+use crate::journal::{EntryRow, PackRow, pack};
 use crate::rows::JournalEntry;
 use crate::words::Sentence;
 
@@ -28,8 +29,6 @@ pub(super) static ALL: LazyLock<String> =
     LazyLock::new(|| format!("{} ORDER BY id", SentenceRow::statements().select));
 static ADD_SENTENCES: LazyLock<String> =
     LazyLock::new(|| format!("{} ON CONFLICT (id) DO NOTHING", SentenceRow::statements().postgres_insert));
-const ADD_NOTES: &str =
-    "INSERT INTO journal_notes (seq, note) SELECT * FROM unnest($1::bigint[], $2::text[])";
 
 impl Sentences {
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<i64, Sentence>> {
@@ -57,8 +56,8 @@ impl Sentences {
         Ok(())
     }
 
-    /// Appends the statements that add these entries.
-    pub(super) fn asks<'a>(&self, entries: &'a [JournalEntry], asks: &mut Vec<Ask<'a>>) {
+    /// Appends the statements that add these entries: one for new sentences, and one for all packs.
+    pub(super) fn asks<'a>(&self, entries: &[JournalEntry], asks: &mut Vec<Ask<'a>>) {
         if entries.is_empty() {
             return;
         }
@@ -67,50 +66,25 @@ impl Sentences {
             let rows = new.into_iter().map(|(id, sentence)| SentenceRow { id, sentence });
             asks.push(over(&ADD_SENTENCES, rows));
         }
-        let rows = entries.iter().map(|entry| {
-            let JournalEntry { seq, at_ms, place, .. } = *entry;
-            EntryRow { seq, at_ms, sentence: id_of(&Sentence::of(entry)), place }
-        });
-        asks.push(over(&EntryRow::statements().postgres_insert, rows));
-        let notes = entries.iter().filter_map(|entry| Some((entry.seq, entry.note.as_deref()?)));
-        let mut table = Table::new(&[], &[Type::Int, Type::Text]);
-        let mut told = false;
-        for (seq, note) in notes {
-            table.push(seq.into());
-            table.push(note.into());
-            told = true;
-        }
-        if told {
-            asks.push(Ask::over(ADD_NOTES, table));
-        }
+        let rows = entries.iter().map(|entry| EntryRow::of(entry, id_of(&Sentence::of(entry))));
+        asks.push(over(&PackRow::statements().postgres_insert, pack(rows).into_iter()));
     }
 
-    /// Returns the entries in these rows, in order; none if this process does not know all of their sentences yet.
-    pub(super) fn read(&self, rows: &[Columns]) -> Result<Option<Vec<JournalEntry>>> {
+    /// Returns whether this process knows the sentences of all these entries.
+    pub(super) fn has_all(&self, entries: &[EntryRow]) -> bool {
         let known = self.known();
-        let mut entries = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (entry, note) = entry(row)?;
-            let Some(sentence) = known.get(&entry.sentence) else { return Ok(None) };
-            entries.push(entry.told(Some(sentence), note)?);
-        }
-        Ok(Some(entries))
+        entries.iter().all(|entry| known.contains_key(&entry.sentence))
     }
 
-    /// Returns the entries in these rows, in order, after all sentences were learned.
-    pub(super) fn read_all(&self, rows: &[Columns]) -> Result<Vec<JournalEntry>> {
+    /// Returns the entries with their words.
+    pub(super) fn tell(&self, entries: Vec<EntryRow>) -> Result<Vec<JournalEntry>> {
         let known = self.known();
-        let told = |row| {
-            let (entry, note) = entry(row)?;
-            entry.told(known.get(&entry.sentence), note)
+        let told = |entry: EntryRow| {
+            let sentence = known.get(&entry.sentence);
+            entry.told(sentence)
         };
-        rows.iter().map(told).collect()
+        entries.into_iter().map(told).collect()
     }
-}
-
-fn entry(row: &Columns) -> Result<(EntryRow, Option<Arc<str>>)> {
-    let from = &mut Reader::of::<EntryRow>(row);
-    Ok((EntryRow::read_fields(from)?, Field::read(from)?))
 }
 
 /// Returns a statement that adds rows which hold no borrowed data.

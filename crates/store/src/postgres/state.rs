@@ -192,7 +192,10 @@ pub(super) struct State {
     staged_head: Option<u64>,
     /// The id of this transaction, with which the writer can ask for its outcome.
     pub(super) xid: Option<i64>,
+    /// The entries of the transaction, which are packed and sent together with its commit.
     journal: Vec<JournalEntry>,
+    /// The number of those entries whose rows were sent before.
+    rows_sent: usize,
     staged_journal: Vec<JournalEntry>,
     extras: Vec<Extra>,
     staged_extras: Vec<Extra>,
@@ -325,13 +328,13 @@ impl State {
             && clean(&self.gates)
             && clean(&self.workers)
             && clean(&self.enforcements)
-            && self.journal.is_empty()
+            && self.rows_sent == self.journal.len()
             && self.extras.is_empty()
             && self.staged_extras.is_empty()
     }
 
-    /// Returns all statements that wait to be sent, in an order that the tables' constraints allow.
-    pub(super) fn asks(&self, sentences: &Sentences, steady_ms: i64) -> Vec<Ask<'_>> {
+    /// Returns the statements for rows that wait to be sent, in an order that the tables' constraints allow.
+    pub(super) fn asks(&self) -> Vec<Ask<'_>> {
         let mut asks = Vec::new();
         let nobody = BTreeMap::new();
         self.runs.asks(&nobody, &mut asks);
@@ -342,7 +345,6 @@ impl State {
         self.gates.asks(&BTreeMap::new(), &mut asks);
         self.workers.asks(&BTreeMap::new(), &mut asks);
         self.enforcements.asks(&BTreeMap::new(), &mut asks);
-        sentences.asks(&self.journal, &mut asks);
         for extras in [&self.extras, &self.staged_extras] {
             let is_row = |extra: &Extra| matches!(extra.parameters, Parameters::Row(_));
             for alike in extras.chunk_by(|one, next| is_row(one) && one.sql == next.sql) {
@@ -354,6 +356,13 @@ impl State {
                 }
             }
         }
+        asks
+    }
+
+    /// Returns the statements that add the transaction's entries to the journal.
+    pub(super) fn journal_asks(&self, sentences: &Sentences, steady_ms: i64) -> Vec<Ask<'_>> {
+        let mut asks = Vec::new();
+        sentences.asks(&self.journal, &mut asks);
         if let (Some(_), Some(head)) = (self.journal.last(), self.head) {
             let sql = "UPDATE journal_head SET seq = $1, steady_ms = greatest(steady_ms, $2)";
             asks.push(Ask::new(sql, [Cell::from(head), Cell::from(steady_ms)]));
@@ -364,7 +373,8 @@ impl State {
     /// Returns the first actor that moved each execution.
     fn movers(&self) -> BTreeMap<ExecutionId, Actor> {
         let mut movers = BTreeMap::new();
-        for entry in self.journal.iter().filter(|entry| entry.entity == "execution") {
+        let unsent = &self.journal[self.rows_sent..];
+        for entry in unsent.iter().filter(|entry| entry.entity == "execution") {
             if let (Some(run), Some(step), Some(attempt)) =
                 (entry.place.run, entry.place.step, entry.place.attempt)
             {
@@ -374,18 +384,29 @@ impl State {
         movers
     }
 
-    /// Clears the pending writes after they were sent.
-    pub(super) fn sent(&mut self, sentences: &Sentences) {
+    /// Clears the pending writes of rows after they were sent.
+    pub(super) fn sent(&mut self) {
         macro_rules! clear {
             ($($kind:ident),+) => { $(self.$kind.pending.clear();)+ };
         }
         self.wrote |= !self.is_clean();
-        self.new_sentences.extend(sentences.new_in(&self.journal));
         clear!(runs, steps, executions, environments, threads, gates, workers, enforcements);
-        self.journal.clear();
+        self.rows_sent = self.journal.len();
         self.extras.clear();
         self.job_was_sent |= !self.staged_extras.is_empty();
         self.staged_extras.clear();
+    }
+
+    /// Returns whether entries wait to be sent.
+    pub(super) fn has_entries(&self) -> bool {
+        !self.journal.is_empty()
+    }
+
+    /// Clears the entries after they were sent.
+    pub(super) fn journal_sent(&mut self, sentences: &Sentences) {
+        self.new_sentences.extend(sentences.new_in(&self.journal));
+        self.journal.clear();
+        self.rows_sent = 0;
     }
 
     pub(super) fn wants_commit(&self) -> bool {

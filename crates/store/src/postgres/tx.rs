@@ -258,11 +258,7 @@ impl<'w> Tx<'w> {
         if let Some(fault) = &self.fault {
             return Err(fault.told(&self.shared.address, action));
         }
-        let mut all = if waiting_too {
-            self.state.asks(&self.shared.sentences, self.now.steady_ms)
-        } else {
-            Vec::new()
-        };
+        let mut all = if waiting_too { self.state.asks() } else { Vec::new() };
         let waiting = all.len();
         all.extend(asks);
         let answers = self.wire.ask(&all);
@@ -270,7 +266,7 @@ impl<'w> Tx<'w> {
         match answers {
             Ok(mut answers) => {
                 if waiting_too {
-                    self.state.sent(&self.shared.sentences);
+                    self.state.sent();
                 }
                 Ok(answers.split_off(waiting))
             }

@@ -38,6 +38,10 @@ pub trait Row: Clone + std::fmt::Debug + Send + 'static {
     fn note(&self) -> Option<Arc<str>> {
         None
     }
+    /// Returns the worker that holds it and the fence that the worker got with it, for the journal.
+    fn holder(&self) -> Option<(Id, u32)> {
+        None
+    }
     /// Changes the status. Only the writer can call this.
     #[doc(hidden)]
     fn set_status(&mut self, to: Status<Self>, _: WriterOnly);
@@ -369,6 +373,10 @@ impl Row for ExecutionRow {
             id: None,
         }
     }
+
+    fn holder(&self) -> Option<(Id, u32)> {
+        self.owner.map(|worker| (worker, self.fence))
+    }
 }
 
 /// An applied transition, or the creation of an entity (`from` is then empty).
@@ -390,6 +398,14 @@ pub struct JournalEntry {
     pub to: &'static str,
     /// The actor that reported it.
     pub actor: Actor,
+    /// The worker that held the execution, or that received it; absent for other entities, for executions that no
+    /// worker has received, and for entries from before schema 11 (SQLite) or 7 (PostgreSQL).
+    pub worker: Option<Id>,
+    /// The fence that this worker got with the execution; absent where `worker` is.
+    pub fence: Option<u32>,
+    /// The token, local user, agent, rule or worker behind the actor, as `KIND:NAME`; absent if the operation does not
+    /// know it.
+    pub by: Option<Arc<str>>,
     /// Further facts, as a JSON object.
     pub note: Option<Arc<str>>,
 }

@@ -1,16 +1,16 @@
-//! The journal in SQLite: an entry is a few numbers, and each sentence is stored once.
+//! The journal in SQLite: a transaction's entries are packed at its end, and each sentence is stored once.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension};
 use sprag_lifecycle::RunId;
 
-use super::memo::{JOURNAL_ROWS, append_sql};
 use super::rows::Binder;
 use super::tx::SqliteTx;
 use crate::backend::Table;
-use crate::columns::{Declared, EntryRow, Section, SentenceRow};
+use crate::columns::{Declared, Section, SentenceRow};
 use crate::error::Result;
+use crate::journal::{EntryRow, PackRow, Page, pack};
 use crate::rows::{JournalEntry, Row, RunRow};
 use crate::words::Sentence;
 
@@ -18,46 +18,66 @@ static ADD_SENTENCE: LazyLock<String> =
     LazyLock::new(|| format!("{} ON CONFLICT DO NOTHING", SentenceRow::statements().sqlite.add));
 const FIND_SENTENCE: &str =
     "SELECT id FROM sentences WHERE entity = ?1 AND event = ?2 AND was = ?3 AND became = ?4 AND actor = ?5";
-static ENTRIES: LazyLock<String> = LazyLock::new(|| {
+static PACKS: LazyLock<String> = LazyLock::new(|| {
+    format!("{} WHERE last_seq > ?1 AND first_seq <= ?2 ORDER BY last_seq", PackRow::statements().select)
+});
+static PACKS_OF_RUN: LazyLock<String> = LazyLock::new(|| {
     format!(
-        "SELECT {}, (SELECT note FROM journal_notes WHERE journal_notes.seq = journal.seq) FROM journal \
-         WHERE seq > ?1 AND seq <= ?2 AND (?3 IS NULL OR run = ?3) ORDER BY seq LIMIT ?4",
-        EntryRow::statements().names
+        "{} WHERE last_seq > ?1 AND first_seq <= ?2 AND run = ?3 ORDER BY last_seq",
+        PackRow::statements().select
     )
 });
+/// The condition that finds the pack with the journal's last entry.
+pub(super) const LAST_PACK: &str = "ORDER BY last_seq DESC LIMIT 1";
 
 /// Returns a journal number in SQLite's type.
 fn seq_of(seq: u64) -> i64 {
     i64::try_from(seq).unwrap_or(i64::MAX)
 }
 
+/// Adds packs to the journal.
+pub(super) fn insert_packs(conn: &Connection, packs: &[PackRow]) -> rusqlite::Result<()> {
+    let mut statement = conn.prepare_cached(&PackRow::statements().sqlite.insert)?;
+    for pack in packs {
+        let mut binder = Binder::new(&mut statement);
+        binder.sections(pack, &Section::ALL);
+        binder.execute()?;
+    }
+    Ok(())
+}
+
+/// Returns the time of the journal's last entry (wall clock), if it has one.
+pub(super) fn last_entry_ms(conn: &Connection) -> rusqlite::Result<Option<Result<i64>>> {
+    let sql = format!("{} {LAST_PACK}", PackRow::statements().select);
+    let last = conn.query_row(&sql, [], |columns| Ok(PackRow::read(columns))).optional()?;
+    let at_ms = |pack: PackRow| Ok(pack.unpack()?.last().map_or(0, |entry| entry.at_ms));
+    Ok(last.map(|pack| pack.and_then(at_ms)))
+}
+
 impl SqliteTx<'_> {
     /// Returns the number of the last entry.
     pub(super) fn last_entry(&mut self) -> Result<u64> {
-        if let Some(seq) = self.memo.borrow().seq {
+        if let Some(seq) = self.memo.borrow().last_seq() {
             return Ok(seq);
         }
-        let seq: u64 = self.one("SELECT coalesce(max(seq), 0) FROM journal", &[])?.unwrap_or(0);
+        let seq: u64 = self.one("SELECT coalesce(max(last_seq), 0) FROM journal_packs", &[])?.unwrap_or(0);
         self.memo.borrow_mut().seq = Some(seq);
         Ok(seq)
     }
 
-    /// Adds entries, each sentence by its number.
-    pub(super) fn append_entries(&mut self, entries: &[JournalEntry]) -> Result<()> {
-        for some in entries.chunks(JOURNAL_ROWS) {
-            let sentences: Vec<i64> =
-                some.iter().map(|entry| self.sentence_id(Sentence::of(entry))).collect::<Result<_>>()?;
-            self.sql("writing", self.append_rows(some, &sentences))?;
-        }
-        for entry in entries {
-            if let Some(note) = &entry.note {
-                let values = params![seq_of(entry.seq), &**note];
-                self.run("INSERT INTO journal_notes (seq, note) VALUES (?1, ?2)", values)?;
-            }
-        }
-        if let Some(last) = entries.last() {
-            self.memo.borrow_mut().seq = Some(last.seq);
-        }
+    /// Adds entries, which are written at the end of the transaction.
+    pub(super) fn append_entries(&mut self, entries: &[JournalEntry]) {
+        self.memo.borrow_mut().entries.extend_from_slice(entries);
+    }
+
+    /// Writes the entries that the transaction has added so far.
+    pub(super) fn write_packs(&self) -> Result<()> {
+        let entries = std::mem::take(&mut self.memo.borrow_mut().entries);
+        let Some(last) = entries.last() else { return Ok(()) };
+        let stored = |entry| Ok(EntryRow::of(entry, self.sentence_id(Sentence::of(entry))?));
+        let rows: Vec<EntryRow> = entries.iter().map(stored).collect::<Result<_>>()?;
+        self.sql("writing", insert_packs(self.conn, &pack(rows)))?;
+        self.memo.borrow_mut().seq = Some(last.seq);
         Ok(())
     }
 
@@ -80,17 +100,6 @@ impl SqliteTx<'_> {
         Ok(id)
     }
 
-    /// Adds at most `JOURNAL_ROWS` entries in one statement.
-    fn append_rows(&self, entries: &[JournalEntry], sentences: &[i64]) -> rusqlite::Result<()> {
-        let mut statement = self.conn.prepare_cached(append_sql(entries.len()))?;
-        let mut binder = Binder::new(&mut statement);
-        for (entry, sentence) in entries.iter().zip(sentences) {
-            let JournalEntry { seq, at_ms, place, .. } = *entry;
-            binder.sections(&EntryRow { seq, at_ms, sentence: *sentence, place }, &Section::ALL);
-        }
-        binder.execute().map(drop)
-    }
-
     /// Caches the sentences that are committed to the file.
     pub(super) fn learn_sentences(&self) -> Result<()> {
         let known: Vec<SentenceRow> = self.rows("ORDER BY id", &[])?;
@@ -109,26 +118,44 @@ impl SqliteTx<'_> {
         run: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<JournalEntry>> {
+        self.write_packs()?;
         // A run's entries are between its first one and, once it has ended, its last one.
-        let (from, to) = match run {
-            None => (seq_of(since), i64::MAX),
+        let (after, to) = match run {
+            None => (since, u64::MAX),
             Some(id) => match Table::<RunRow>::load(self, id)? {
                 None => return Ok(Vec::new()),
                 Some(row) => {
-                    let ended = row.status().is_terminal();
-                    let last = if ended { row.last_seq as i64 } else { i64::MAX };
-                    (seq_of(since).max(row.first_seq as i64 - 1), last)
+                    let last = if row.status().is_terminal() { row.last_seq } else { u64::MAX };
+                    (since.max(row.first_seq.saturating_sub(1)), last)
                 }
             },
         };
-        let wanted = run.map(RunId::to_i64);
-        let raw: Vec<(EntryRow, Option<Arc<str>>)> =
-            self.rows_and(&ENTRIES, params![from, to, wanted, limit as i64])?;
-        let unknown = raw.iter().any(|(entry, _)| !self.memo.borrow().by_id.contains_key(&entry.sentence));
+        let entries = self.read_page(Page { after, to, limit }, run)?;
+        let unknown = entries.iter().any(|entry| !self.memo.borrow().by_id.contains_key(&entry.sentence));
         if unknown {
             self.learn_sentences()?;
         }
         let memo = self.memo.borrow();
-        raw.into_iter().map(|(entry, note)| entry.told(memo.by_id.get(&entry.sentence), note)).collect()
+        let told = |entry: EntryRow| {
+            let sentence = memo.by_id.get(&entry.sentence);
+            entry.told(sentence)
+        };
+        entries.into_iter().map(told).collect()
+    }
+
+    /// Reads packs until the page is full.
+    fn read_page(&self, page: Page, run: Option<RunId>) -> Result<Vec<EntryRow>> {
+        let (after, to) = (seq_of(page.after), seq_of(page.to));
+        let sql = if run.is_some() { &PACKS_OF_RUN } else { &PACKS };
+        let mut statement = self.sql("reading", self.conn.prepare_cached(sql))?;
+        let mut binder = Binder::new(&mut statement);
+        [after, to].into_iter().chain(run.map(RunId::to_i64)).for_each(|number| binder.bind(&number));
+        let mut packs = self.sql("reading", binder.query())?;
+        let mut entries = Vec::new();
+        let mut has_room = page.limit > 0;
+        while has_room && let Some(columns) = self.sql("reading", packs.next())? {
+            has_room = page.take(&PackRow::read(columns)?, &mut entries)?;
+        }
+        Ok(entries)
     }
 }

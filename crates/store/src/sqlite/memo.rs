@@ -1,22 +1,24 @@
-//! The rows that a connection caches between transactions, and the statements that add to the journal.
+//! The rows that a connection caches between transactions, and the journal entries of the present one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use sprag_lifecycle::Plan;
 
 use super::stall::LastCommit;
-use crate::columns::{Declared, EntryRow, Statements};
+use crate::rows::JournalEntry;
 use crate::words::Sentence;
 
 /// The number of plans that a connection caches. Many runs share a few plans.
 pub(super) const PLANS_KEPT: usize = 256;
 
-/// The rows that a connection caches between transactions. These rows never change.
+/// The rows that a connection caches between transactions, which never change, and the present transaction's entries.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
-    /// The last journal entry's number, once this transaction has read it.
+    /// The number of the last journal entry in the file, once this transaction has read or written it.
     pub(super) seq: Option<u64>,
+    /// The entries that this transaction adds to the journal when it ends.
+    pub(super) entries: Vec<JournalEntry>,
     pub(super) plans: BTreeMap<i64, Arc<Plan>>,
     /// The store's count of removed plans when these plans were read. Another process may remove a plan and store a
     /// different plan under the same number.
@@ -30,25 +32,14 @@ pub(super) struct Memo {
 }
 
 impl Memo {
+    /// Returns the number of the last journal entry, if this transaction has read the journal or added to it.
+    pub(super) fn last_seq(&self) -> Option<u64> {
+        self.entries.last().map(|entry| entry.seq).or(self.seq)
+    }
+
     /// Forgets the data that may have been undone with a transaction.
     pub(super) fn forget(&mut self) {
         self.seq = None;
         self.plans.clear();
     }
-}
-
-/// The number of entries that one statement adds. The entries of a usual operation on a run fit.
-pub(super) const JOURNAL_ROWS: usize = 16;
-
-/// Returns the statement that adds `rows` journal entries, from one to `JOURNAL_ROWS`.
-pub(super) fn append_sql(rows: usize) -> &'static str {
-    static STATEMENTS: LazyLock<Vec<String>> = LazyLock::new(|| {
-        let of = |rows: usize| {
-            let Statements { names, columns, .. } = EntryRow::statements();
-            let one = format!("({})", vec!["?"; columns.len()].join(", "));
-            format!("INSERT INTO {} ({names}) VALUES {}", EntryRow::TABLE, vec![one; rows].join(", "))
-        };
-        (1..=JOURNAL_ROWS).map(of).collect()
-    });
-    &STATEMENTS[rows - 1]
 }

@@ -15,6 +15,7 @@ mod journal;
 mod memo;
 mod open;
 mod queries;
+mod repack;
 mod retention;
 mod rows;
 mod service;

@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 use sprag_lifecycle::mutant;
 
-use super::{FILE_NAME, SCHEMA_VERSION, SqliteClock, SqliteOptions, translate};
+use super::{FILE_NAME, SCHEMA_VERSION, SqliteClock, SqliteOptions, journal, repack, translate};
 use crate::clock::{Clock, System};
 use crate::error::{Error, Result};
 
@@ -27,6 +27,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("schema_8.sql"),
     include_str!("schema_9.sql"),
     include_str!("schema_10.sql"),
+    include_str!("schema_11.sql"),
 ];
 
 /// "SPRG": the application id that distinguishes Sprag's files from other programs' files.
@@ -155,6 +156,9 @@ pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
     let fail = |error: rusqlite::Error| translate(path, "opening", &error);
     loop {
         let found = in_one_look(conn, path)?;
+        if found >= repack::PACKED {
+            repack::pack_old_journal(conn, path)?;
+        }
         if found == SCHEMA_VERSION {
             return Ok(());
         }
@@ -165,6 +169,9 @@ pub(super) fn migrate(conn: &Connection, path: &Path) -> Result<()> {
                 return Ok(());
             }
             conn.execute_batch(MIGRATIONS[found as usize]).map_err(fail)?;
+            if found + 1 == repack::PACKED {
+                repack::move_some(conn, path)?;
+            }
             conn.execute_batch(&format!(
                 "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {};",
                 found + 1
@@ -255,7 +262,7 @@ pub(super) fn anchor_clock(
             conn.execute_batch("BEGIN IMMEDIATE").map_err(fail)?;
             let offset = match anchored() {
                 Ok(Some(offset)) => Ok(offset),
-                Ok(None) => begin_of_boot(conn, &*clock).map_err(fail).and_then(|steady_ms| {
+                Ok(None) => begin_of_boot(conn, path, &*clock).and_then(|steady_ms| {
                     let offset = steady_ms - (clock.boot_ms() - shift_ms);
                     conn.execute(
                         "INSERT INTO meta (name, value) VALUES ('clock', ?1) \
@@ -287,16 +294,16 @@ pub(super) fn anchor_clock(
 
 /// Returns the steady time at the start of the machine: the last one, plus the time that has passed by the wall clock.
 /// It never goes back, however the wall clock was set meanwhile.
-fn begin_of_boot(conn: &Connection, clock: &dyn Clock) -> rusqlite::Result<i64> {
+fn begin_of_boot(conn: &Connection, path: &Path, clock: &dyn Clock) -> Result<i64> {
+    let fail = |error: rusqlite::Error| translate(path, "opening", &error);
     let moment = |columns: &rusqlite::Row<'_>| Ok((columns.get(0)?, columns.get(1)?));
     let (steady_ms, wall_ms): (i64, i64) =
-        conn.query_row("SELECT steady_ms, wall_ms FROM store_state", [], moment)?;
+        conn.query_row("SELECT steady_ms, wall_ms FROM store_state", [], moment).map_err(fail)?;
     if steady_ms > 0 && !mutant!(WallClockAnchors) {
         return Ok(steady_ms + (clock.wall_ms() - wall_ms).max(0));
     }
-    let sql = "SELECT coalesce(max(at_ms), 0) FROM (SELECT at_ms FROM journal ORDER BY seq DESC LIMIT 1)";
-    let last_ms: i64 = conn.query_row(sql, [], |columns| columns.get(0))?;
-    Ok(clock.wall_ms().max(last_ms))
+    let last_ms = journal::last_entry_ms(conn).map_err(fail)?.transpose()?;
+    Ok(clock.wall_ms().max(last_ms.unwrap_or(0)))
 }
 
 /// Returns the shift of the time since the machine's start in this process's time namespace.

@@ -56,7 +56,8 @@ impl Backend for SqliteTx<'_> {
     }
 
     fn append(&mut self, entries: &[JournalEntry]) -> Result<()> {
-        self.append_entries(entries)
+        self.append_entries(entries);
+        Ok(())
     }
 
     fn plan(&mut self, hash: i64) -> Result<Option<Arc<Plan>>> {

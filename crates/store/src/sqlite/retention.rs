@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use rusqlite::params;
 use sprag_lifecycle::RunId;
 
+use super::journal::LAST_PACK;
 use super::tx::SqliteTx;
 use crate::error::{Error, Result};
-use crate::retention::{Part, PlansForgotten, Retention};
+use crate::journal::{MOST_ENTRIES, PackRow};
+use crate::retention::{Part, PlansForgotten, Retention, packs_in};
 use crate::rows::RunRow;
 
 /// The statements that run together with the deletion of the run's row. They affect few rows, or rows that other
@@ -111,6 +113,25 @@ impl SqliteTx<'_> {
         Ok(fitting == sizes.len() && !left.is_empty())
     }
 
+    /// Keeps only the last entry of the journal's last pack, if a forgotten run has it and it is in this part.
+    fn shorten_last_pack(&self, from: i64, to: i64) -> Result<()> {
+        let last: Option<PackRow> = self.rows(LAST_PACK, &[])?.pop();
+        let Some(pack) = last.filter(|pack| pack.last_seq as i64 >= from && pack.first_seq as i64 <= to)
+        else {
+            return Ok(());
+        };
+        let Some(run) = pack.run.filter(|_| pack.first_seq < pack.last_seq) else { return Ok(()) };
+        if !self.those_with(&[run], "SELECT 1 FROM runs WHERE id = ?1")?.is_empty() {
+            return Ok(());
+        }
+        let Some(PackRow { last_seq, first_seq, body, .. }) = pack.only_last()? else { return Ok(()) };
+        self.run(
+            "UPDATE journal_packs SET first_seq = ?2, body = ?3 WHERE last_seq = ?1",
+            params![last_seq as i64, first_seq as i64, body],
+        )
+        .map(drop)
+    }
+
     fn forget_children(&self, run: RunId, most: usize) -> Result<Vec<RunId>> {
         let children: Vec<(RunId, u64, u64)> = self.list(
             "SELECT id, first_seq, last_seq FROM runs WHERE parent_run = ?1 ORDER BY id LIMIT ?2",
@@ -209,23 +230,23 @@ impl Retention for SqliteTx<'_> {
         if from > to {
             return Ok(false);
         }
-        // Counts existing entries: after earlier removals, consecutive entries may have numbers that are far apart.
-        let sql = "SELECT seq FROM journal WHERE seq >= ?1 ORDER BY seq LIMIT 1 OFFSET ?2";
-        let beyond: Option<i64> = self.one(sql, params![from, most as i64])?;
-        let next = beyond.unwrap_or(i64::MAX).min(to + 1);
+        // A pack with an entry of this part ends before this number.
+        let end = to.saturating_add(MOST_ENTRIES as i64);
+        // Counts existing packs: after earlier removals, consecutive packs may have numbers that are far apart.
+        let sql = "SELECT last_seq FROM journal_packs WHERE last_seq >= ?1 AND last_seq < ?2 AND first_seq <= ?3 \
+                   ORDER BY last_seq LIMIT 1 OFFSET ?4";
+        let beyond: Option<i64> = self.one(sql, params![from, end, to, packs_in(most) as i64])?;
         self.run(
-            "DELETE FROM journal WHERE seq >= ?1 AND seq < ?2 AND run IS NOT NULL \
-             AND seq < (SELECT max(seq) FROM journal) \
-             AND NOT EXISTS (SELECT 1 FROM runs WHERE id = journal.run)",
-            params![from, next],
+            "DELETE FROM journal_packs WHERE last_seq >= ?1 AND first_seq <= ?2 AND last_seq < ?3 \
+             AND run IS NOT NULL AND last_seq < (SELECT max(last_seq) FROM journal_packs) \
+             AND NOT EXISTS (SELECT 1 FROM runs WHERE id = journal_packs.run)",
+            params![from, to, beyond.unwrap_or(end)],
         )?;
-        self.run(
-            "DELETE FROM journal_notes WHERE seq >= ?1 AND seq < ?2 \
-             AND NOT EXISTS (SELECT 1 FROM journal WHERE seq = journal_notes.seq)",
-            params![from, next],
-        )?;
-        self.run("UPDATE store_state SET sweep_from = ?1", params![next])?;
-        Ok(next <= to)
+        if beyond.is_none() {
+            self.shorten_last_pack(from, to)?;
+        }
+        self.run("UPDATE store_state SET sweep_from = ?1", params![beyond.unwrap_or(to + 1)])?;
+        Ok(beyond.is_some())
     }
 
     fn forget_plans(&mut self, after: Option<i64>, part: Part) -> Result<PlansForgotten> {

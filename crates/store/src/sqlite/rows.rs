@@ -11,6 +11,7 @@ impl ToSql for Value<'_> {
             Value::Int(Some(number)) => ValueRef::Integer(*number),
             Value::Text(Some(text)) => ValueRef::Text(text.as_bytes()),
             Value::Bool(value) => ValueRef::Integer(i64::from(*value)),
+            Value::Bytes(bytes) => ValueRef::Blob(bytes),
             Value::Int(None) | Value::Text(None) => ValueRef::Null,
         }))
     }
@@ -51,6 +52,14 @@ impl Source for Columns<'_> {
             ValueRef::Integer(1) => Ok(Some(true)),
             ValueRef::Null => Ok(None),
             other => Err(wrong(other, "0 or 1")),
+        }
+    }
+
+    fn bytes(&self, at: usize) -> Result<Option<&[u8]>, String> {
+        match value(self, at)? {
+            ValueRef::Blob(bytes) => Ok(Some(bytes)),
+            ValueRef::Null => Ok(None),
+            other => Err(wrong(other, "bytes")),
         }
     }
 

@@ -57,19 +57,6 @@ impl SqliteTx<'_> {
         self.each(&sql, |binder| params.iter().for_each(|param| binder.bind(param)), |row| R::read(row))
     }
 
-    /// Runs a query for whole rows, each followed by a few other columns.
-    pub(super) fn rows_and<R: Declared, T: Field>(
-        &self,
-        sql: &str,
-        params: &[&dyn ToSql],
-    ) -> Result<Vec<(R, T)>> {
-        let bind = |binder: &mut Binder<'_, '_>| params.iter().for_each(|param| binder.bind(param));
-        self.each(sql, bind, |row| {
-            let from = &mut Reader::of::<R>(row);
-            Ok((R::read_fields(from)?, T::read(from)?))
-        })
-    }
-
     /// Runs a query for a few columns.
     pub(super) fn list<T: Field>(&self, sql: &str, params: &[&dyn ToSql]) -> Result<Vec<T>> {
         let bind = |binder: &mut Binder<'_, '_>| params.iter().for_each(|param| binder.bind(param));

@@ -156,6 +156,7 @@ impl Writer {
             .map_err(|error| translate(&self.path, "writing", &error))?;
         let memo = &mut *memo.borrow_mut();
         memo.seq = None;
+        memo.entries.clear();
         memo.last_commit = last_commit;
         if memo.plans_removed != plans_removed && !mutant!(PlansRemembered) {
             memo.plans.clear();
@@ -208,6 +209,11 @@ impl Writer {
             }
             done.push(outcome);
         }
+        if let Err(error) = self.end_with_packs(memo) {
+            let _ = self.conn.execute_batch("ROLLBACK");
+            memo.borrow_mut().forget();
+            return Err(Undone::Failed(error));
+        }
         if self.conn.total_changes() != at_first
             && let Err(error) = self.note_moment(memo)
             && self.conn.is_autocommit()
@@ -228,6 +234,15 @@ impl Writer {
             memo.borrow_mut().has_news = self.tx(memo).learn_sentences().is_err();
         }
         Ok(done)
+    }
+
+    /// Writes the journal entries of all jobs, packed.
+    fn end_with_packs(&self, memo: &Rc<RefCell<Memo>>) -> Result<()> {
+        if mutant!(PackApart) && !memo.borrow().entries.is_empty() {
+            let apart = self.conn.execute_batch("COMMIT; BEGIN IMMEDIATE");
+            apart.map_err(|error| translate(&self.path, "writing", &error))?;
+        }
+        self.tx(memo).write_packs()
     }
 
     /// Records twice a second that there was a commit, and which steady time and which wall-clock time belong
@@ -288,12 +303,17 @@ impl Writer {
 
     fn run_job(&self, memo: &Rc<RefCell<Memo>>, job: &mut dyn Job) -> Result<Flushed> {
         let mut tx = self.tx(memo);
-        catch_unwind(AssertUnwindSafe(|| {
+        let before = memo.borrow().entries.len();
+        let done = catch_unwind(AssertUnwindSafe(|| {
             let mut session = Session::new(&mut tx)?;
             job.run(&mut session)?;
             session.flush()
         }))
-        .unwrap_or_else(|_| Err(Error::bug("the operation panicked; it was undone")))
+        .unwrap_or_else(|_| Err(Error::bug("the operation panicked; it was undone")));
+        if done.is_err() && !mutant!(SavepointKept) {
+            memo.borrow_mut().entries.truncate(before);
+        }
+        done
     }
 
     /// Returns the error of a failed commit. A commit that failed for lack of space was not made. After any other

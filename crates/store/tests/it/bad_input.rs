@@ -306,6 +306,7 @@ fn a_damaged_page_is_reported_and_not_overwritten() {
             store.read(|db| {
                 db.journal(0, None, 1_000_000)?;
                 for run in db.runs(None, &[], 1_000)? {
+                    db.journal(0, Some(run.id), 1_000_000)?;
                     db.steps(run.id)?;
                     db.executions(run.id)?;
                     db.with_effects(&[run.id])?;
@@ -522,7 +523,7 @@ fn a_schema_that_became_newer_is_seen_before_anything_is_written_or_read() {
     let store = Store::open(folder.path()).unwrap();
     let entries = || -> i64 {
         let conn = Connection::open(&file).unwrap();
-        conn.query_row("SELECT max(seq) FROM journal", [], |columns| columns.get(0)).unwrap()
+        conn.query_row("SELECT max(last_seq) FROM journal_packs", [], |columns| columns.get(0)).unwrap()
     };
     runtime().block_on(async {
         create(&store, &sequence(1)).await;

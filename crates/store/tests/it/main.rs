@@ -16,6 +16,7 @@ mod group_commit;
 mod kills;
 mod labels;
 mod outside;
+mod packs;
 mod postgres;
 mod postgres_faults;
 mod power_loss;

@@ -207,7 +207,7 @@ fn concurrent_first_starts_create_the_tables_once() {
     let store = Store::open_postgres(&database.url).unwrap();
     runtime().block_on(create(&store, &sequence(1)));
     let health = store.health().unwrap();
-    assert!(health.contains("schema 6") && health.contains("fsync on"), "{health}");
+    assert!(health.contains("schema 7") && health.contains("fsync on"), "{health}");
     assert!(!health.contains("LOOK"), "{health}");
 }
 
@@ -265,7 +265,7 @@ fn a_schema_that_became_newer_is_seen_before_anything_is_written_or_read() {
     let database = server.database();
     let store = Store::open_postgres(&database.url).unwrap();
     let schema = &database.schema;
-    let entries = || server.sql(&format!("SELECT max(seq) FROM {schema}.journal"));
+    let entries = || server.sql(&format!("SELECT max(last_seq) FROM {schema}.journal_packs"));
     runtime().block_on(async {
         create(&store, &sequence(1)).await;
         let before = entries();

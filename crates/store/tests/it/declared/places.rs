@@ -37,6 +37,14 @@ impl Place {
         matches!(self.raw, Raw::Sqlite(_))
     }
 
+    /// Returns the folder or the address with which a store is opened.
+    pub fn at(&self) -> PathBuf {
+        match &self.raw {
+            Raw::Sqlite(file) => file.parent().expect("a folder").to_owned(),
+            Raw::Postgres(database) => database.url.as_str().into(),
+        }
+    }
+
     /// Whether its executions have a column for the actor that moved them last.
     pub fn tells_actor(&self) -> bool {
         !self.is_sqlite()
@@ -59,7 +67,7 @@ impl Place {
     }
 
     /// Returns the lines of a query for one column of texts.
-    fn lines(&self, sql: &str) -> Vec<String> {
+    pub fn lines(&self, sql: &str) -> Vec<String> {
         match &self.raw {
             Raw::Sqlite(file) => {
                 let connection = Connection::open(file).unwrap();
@@ -81,6 +89,8 @@ impl Place {
             (false, Type::Int) => "bigint",
             (false, Type::Bool) => "boolean",
             (_, Type::Text) => "text",
+            (true, Type::Bytes) => "blob",
+            (false, Type::Bytes) => "bytea",
         };
         format!("{} {of}{}", column.name, if column.kind.optional { " or null" } else { "" })
     }
