@@ -6,8 +6,7 @@ use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo};
 
 use super::cells::Cell;
 use super::tx::Tx;
-use super::wire::Ask;
-use crate::backend::{Backend, Candidate, QueueRow, Table};
+use crate::backend::{Backend, Candidate, QueueRow};
 use crate::clock::Now;
 use crate::columns::{Declared, Section};
 use crate::error::{Error, Result};

@@ -8,8 +8,8 @@ use crate::common::child::{self, Child, Part, say};
 use crate::common::*;
 use crate::declared::places::{Place, each_place};
 use sprag_lifecycle::{Policy, RunId};
-use sprag_store::ops::{Lease, NewWorker};
-use sprag_store::{JournalEntry, Store};
+use sprag_store::testing::RawStore as _;
+use sprag_store::{JournalEntry, Lease, NewWorker, Store};
 
 #[test]
 fn child_role() {

@@ -6,7 +6,7 @@ pub mod places;
 
 use kinds::{Kind, each_kind};
 use places::{Place, each_place};
-use sprag_store::testing::{Column, RawStore, Section, Type, tables};
+use sprag_store::testing::{Column, Section, Type, tables};
 
 /// The columns that the database fills in and that no row has.
 const OF_THE_DATABASE: [(&str, &str); 1] = [("refusals", "id")];
