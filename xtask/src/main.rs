@@ -102,8 +102,9 @@ fn test(args: &[&str]) -> Result<(), String> {
     cargo(["build", "--quiet", "--workspace", "--bins", "--tests", "--examples"], &env)?;
     test_run::run(&root(), &env)?;
     mutants::check(&root(), &[])?;
+    let minutes = if args == ["--nightly"] { "60" } else { "2" };
+    chaos::play(&root(), &["--minutes", minutes])?;
     if args == ["--nightly"] {
-        chaos::play(&root(), &["--minutes", "60"])?;
         chaos::play(&root(), &["--minutes", "20", "--store", "postgres"])?;
         schemathesis::check(&root())?;
         fuzz::fuzz(&root(), args)?;

@@ -362,7 +362,7 @@ fn counted_gc(project: &Project, args: &[&str]) -> (String, usize) {
 }
 
 #[test]
-fn e02_env_gc_starts_no_git_for_each_branch_or_run() {
+fn env_gc_starts_no_git_for_each_branch_or_run() {
     let project = Project::new();
     let pipeline = one(&project, "{worktree: {}}", COMMIT);
     let mut counted = Vec::new();
@@ -382,7 +382,7 @@ fn e02_env_gc_starts_no_git_for_each_branch_or_run() {
 }
 
 #[test]
-fn e02_env_gc_waits_once_for_a_lock_that_a_dead_git_left() {
+fn env_gc_waits_once_for_a_lock_that_a_dead_git_left() {
     let project = Project::new();
     let pipeline = one(&project, "{worktree: {}}", "echo x > x");
     for _ in 0..4 {
