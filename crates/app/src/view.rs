@@ -387,6 +387,11 @@ impl RunDetail {
 }
 
 impl StepView {
+    /// Adds what the step waits for.
+    pub fn waiting(self, waiting_for: Option<WaitingFor>) -> Self {
+        StepView { waiting_for, ..self }
+    }
+
     /// Returns the view of a step.
     pub fn of(plan: &Plan, step: &StepRow) -> Self {
         let child = match (plan.step(step.node()).work, step.work) {
