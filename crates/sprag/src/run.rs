@@ -110,7 +110,7 @@ impl NewRun {
             folder => folder,
         };
         let mut start = app.new_run(plan, &inputs).priority(priority).idempotency_key(key.as_deref());
-        start = start.labelled(labels);
+        start = start.labelled(labels.or_those_of(&pipeline.0, &inputs)?);
         if let Some(folder) = folder {
             start = start.in_folder(folder);
         }

@@ -58,7 +58,10 @@ fn logs_of_a_server_have_all_options() {
 #[test]
 fn logs_and_events_of_a_server_are_followed() {
     let scene = Scene::new();
-    scene.sandbox.yaml("slow", "steps:\n  - { id: wait, run: 'echo begun; until test -e go; do sleep 0.05; done; echo over' }\n");
+    scene.sandbox.yaml(
+        "slow",
+        "steps:\n  - { id: wait, run: 'echo begun; until test -e go; do sleep 0.05; done; echo over' }\n",
+    );
     let run = scene.sprag(&["run", "slow.yaml", "--detach", "--json"]).expect(0).json();
     let run = run["run"].as_str().expect("an id").to_owned();
     let url = scene.url();

@@ -14,7 +14,8 @@ use crate::exit::{Exit, Failure};
 impl AtRemote<'_> {
     /// Starts a run on the server, and shows it until its end unless it is detached.
     pub(super) async fn start(&self, command: &Command, file: &Path) -> Result<Exit, Failure> {
-        let Command::Run { pairs, inputs: all, detach, idempotency_key, name, labels, priority, .. } = command
+        let Command::Run { pairs, inputs: all, detach, idempotency_key, name, labels, priority, .. } =
+            command
         else {
             return Err(Failure::usage("name a pipeline file to start on the server"));
         };
@@ -121,7 +122,8 @@ impl AtRemote<'_> {
         let status = word(&told, "status");
         if let (false, Err(failure)) = (status.starts_with("cancel"), cancelled) {
             let has_ended = outcome(&status).is_some();
-            let ended = || Failure { exit: Exit::Nothing, ..Failure::error(format!("run {run} is {status}")) };
+            let ended =
+                || Failure { exit: Exit::Nothing, ..Failure::error(format!("run {run} is {status}")) };
             return Err(if has_ended { ended() } else { failure });
         }
         self.said(&json!({ "run": run, "status": status }), &status)

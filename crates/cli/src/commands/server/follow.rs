@@ -75,7 +75,11 @@ impl AtRemote<'_> {
     async fn tell_outcome(&self, detail: &Value) -> Result<(), Failure> {
         let (run, status) = (word(detail, "id"), word(detail, "status"));
         if self.context.json {
-            line(&json!({ "type": "result", "run": run, "status": status }).to_string());
+            let mut told = json!({ "type": "result", "run": run, "status": status });
+            if let Some(outputs) = detail.get("outputs") {
+                told["outputs"] = outputs.clone();
+            }
+            line(&told.to_string());
             return Ok(());
         }
         let style = Style::stderr();
@@ -174,11 +178,7 @@ impl AtRemote<'_> {
     }
 
     /// Prints a line for each run that has changed since the last look, and for each that has ended.
-    async fn changes(
-        &self,
-        live: &[LiveRun],
-        shown: &mut BTreeMap<String, String>,
-    ) -> Result<(), Failure> {
+    async fn changes(&self, live: &[LiveRun], shown: &mut BTreeMap<String, String>) -> Result<(), Failure> {
         for run in live {
             let text = run.text(self.context);
             if shown.get(&run.id()) != Some(&text) {
@@ -265,13 +265,7 @@ impl LiveView<'_, '_> {
         Ok(())
     }
 
-    async fn tell(
-        &self,
-        event: &str,
-        step: &str,
-        began: Option<(u32, i64)>,
-        at: i64,
-    ) -> Result<(), Failure> {
+    async fn tell(&self, event: &str, step: &str, began: Option<(u32, i64)>, at: i64) -> Result<(), Failure> {
         let style = Style::stderr();
         let took = style.dim(&began.map(|(_, began)| span(at - began)).unwrap_or_default());
         let told = match event {

@@ -65,8 +65,10 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
     let done = match command {
         Command::Run { file: Some(file), slots, bus, .. } => {
             if slots.is_some() || bus.is_some() {
-                return Err(Failure::usage("--slots and --bus are settings of a worker; the server has its own")
-                    .next("leave them out, or give them to `sprag worker`"));
+                return Err(Failure::usage(
+                    "--slots and --bus are settings of a worker; the server has its own",
+                )
+                .next("leave them out, or give them to `sprag worker`"));
             }
             remote.start(command, file).await
         }
