@@ -242,7 +242,9 @@ fn policy(step: &Node, defaults: Option<&Node>, rework: Option<u32>, report: &mu
     let own = step.get("retry");
     let common = defaults.and_then(|defaults| defaults.get("retry"));
     let retry = |key: &str| own.and_then(|retry| retry.get(key)).or_else(|| common?.get(key));
-    if let Some(own) = own.filter(|_| retry("attempts").is_none()) {
+    // A value that is not a map has been reported.
+    let is_map = |own: &&Node| matches!(own.yaml, Yaml::Map(_));
+    if let Some(own) = own.filter(is_map).filter(|_| retry("attempts").is_none()) {
         let problem = Problem::at(own.span, "`retry` without `attempts` tries once");
         report.warn(problem.help("add `attempts: 3`, or remove `retry`"));
     }

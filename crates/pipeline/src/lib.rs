@@ -18,6 +18,7 @@ mod diagnostic;
 mod duration;
 mod expression;
 mod fan_out;
+mod foreign;
 mod form;
 mod graph;
 mod inputs;

@@ -12,6 +12,7 @@ mod clocks;
 mod cluster;
 mod commands;
 mod dead_runs;
+mod declared;
 mod deployment;
 mod dirty_checkouts;
 mod docs;

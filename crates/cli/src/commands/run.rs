@@ -260,6 +260,8 @@ pub(crate) fn outcome(
 ) -> Result<(), Failure> {
     let run = known.id();
     let row = app.run(run)?;
+    let why = row.as_ref().and_then(|row| row.reason.as_deref()).filter(|_| status == RunStatus::Cancelled);
+    let why = why.map(|why| format!(": {}", plain(why))).unwrap_or_default();
     if context.json {
         let mut told = json!({ "type": "result", "run": run, "status": status });
         if let Some(outputs) = row.as_ref().map(|row| app.run_outputs(row)).transpose()?.flatten() {
@@ -272,7 +274,7 @@ pub(crate) fn outcome(
     let style = Style::stderr();
     let told =
         format!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&took.unwrap_or_default()));
-    eprintln!("{}", told.trim_end());
+    eprintln!("{}{why}", told.trim_end());
     if status == RunStatus::Failed {
         tell_failures(app, known)?;
     }
