@@ -50,9 +50,28 @@ pub(crate) fn parse() -> Args {
             crate::stderr::flush();
             std::process::exit(failure.exit as i32)
         }
-        None => error.exit(),
+        None => nearest_command(error).exit(),
     });
     Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Adds the command that the user probably means, if two letters of it are swapped: clap finds the others.
+fn nearest_command(mut error: clap::Error) -> clap::Error {
+    let sorted = |word: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand)
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+    {
+        let names = GROUPS.iter().flat_map(|(_, names)| names.iter());
+        if let Some(near) = names.copied().find(|name| sorted(name) == sorted(wrong)) {
+            let near = ContextValue::Strings(vec![near.to_owned()]);
+            error.insert(ContextKind::SuggestedSubcommand, near);
+        }
+    }
+    error
 }
 
 /// Returns the reason why a command refuses `--server`; none if the error is another one.

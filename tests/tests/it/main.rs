@@ -21,6 +21,7 @@ mod env_commands;
 mod examples;
 mod failures;
 mod fan_out;
+mod first_day;
 mod gates;
 mod going_back;
 mod graph;
