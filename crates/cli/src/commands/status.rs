@@ -56,8 +56,8 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         // An attempt that failed is worth a word, also if the step was cancelled before the next one.
         let has_failed =
             |row: &&ExecutionRow| ["failed", "timed_out", "abandoned"].contains(&row.status().as_str());
-        let begun = of_step().rfind(|row| row.started_ms.is_some());
-        let attempt = begun.filter(has_failed);
+        let begun = || of_step().rfind(|row| row.started_ms.is_some());
+        let attempt = last.filter(has_failed).or_else(|| begun().filter(has_failed));
         let failed =
             attempt.filter(|_| step.status().is_settled() && status != "done").map(why_attempt_failed);
         let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();
