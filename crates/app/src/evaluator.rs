@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sprag_lifecycle::{Plan, PlanStep, RunId};
 use sprag_pipeline::{
-    Budget, Kind, StepSpec, Wait, Workplace, render_step_within, time_ms, when_holds_within,
+    Budget, Kind, StepSpec, Wait, Workplace, render_outputs, render_step_within, time_ms, when_holds_within,
 };
 use sprag_process::CrashMarks;
 use sprag_store::{Answer, Prepared, Question, SpecError, SpecEvaluator};
@@ -54,6 +54,10 @@ impl SpecEvaluator for PipelineEvaluator {
             Answer::Items(items) => Ok(items),
             _ => Err(SpecError::new("the step has no list")),
         }
+    }
+
+    fn outputs(&self, spec: &str, names: &Value) -> Value {
+        render_outputs(spec, names, &Budget::default())
     }
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError> {
@@ -141,6 +145,12 @@ impl SpecEvaluator for MarkedEvaluator {
 
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError> {
         self.guarded(step, names, || PipelineEvaluator.items(step, names))
+    }
+
+    fn outputs(&self, spec: &str, names: &Value) -> Value {
+        let run = names["run"]["id"].as_str().unwrap_or_default();
+        let outputs = self.0.guarded(&format!("{run} outputs"), || PipelineEvaluator.outputs(spec, names));
+        outputs.unwrap_or_default()
     }
 
     fn prepare(&self, step: &PlanStep, names: &Value) -> Result<Prepared, SpecError> {

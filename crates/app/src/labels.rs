@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use sprag_pipeline::{Diagnostics, Pipeline};
 use sprag_store::RunRow;
 
 use crate::error::Error;
@@ -29,6 +30,21 @@ impl RunLabels {
     /// Returns the name and the labels of a run.
     pub fn of(row: &RunRow) -> RunLabels {
         if row.parent.is_some() { RunLabels::default() } else { RunLabels::read(&row.context) }
+    }
+
+    /// Adds the name and the labels that the run's pipeline gives it, where the caller has given none. The inputs must
+    /// be complete.
+    pub fn or_those_of(
+        mut self,
+        pipeline: &Pipeline,
+        inputs: &BTreeMap<String, Value>,
+    ) -> Result<RunLabels, Diagnostics> {
+        let own = pipeline.run_labels(inputs)?;
+        self.name = self.name.or(own.name);
+        for (key, value) in own.labels {
+            self.labels.entry(key).or_insert(value);
+        }
+        Ok(self)
     }
 
     /// Reads the name and the labels in the context of a run that has no parent.

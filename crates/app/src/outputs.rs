@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, StepStatus};
 use sprag_process::{LineJoiner, LogReader};
-use sprag_store::{ExecutionRow, Row, StepOutput, is_current, outputs_of, step_name};
+use sprag_store::{ExecutionRow, Row, RunRow, StepOutput, is_current, outputs_of, step_name};
 
 use crate::App;
 use crate::error::Error;
@@ -61,11 +61,20 @@ impl App {
         Ok(lines)
     }
 
+    /// Returns the outputs that a run's pipeline declares; none if it declares none, or if the run has not ended.
+    pub fn run_outputs(&self, run: &RunRow) -> Result<Option<Value>, Error> {
+        if !run.status().is_terminal() {
+            return Ok(None);
+        }
+        Ok(self.store.queries().run_outputs(run.id)?)
+    }
+
     /// Returns what a step produced; none if it has not succeeded, or not yet.
     ///
     /// Of a handler that is the value that it returned, of a command the object of its declared outputs, of a question
-    /// the answer, of a signal its payload, of a child run the outputs of its steps by their ids, and of a fan-out the
-    /// list of its items' outputs. An item is named like `each[2]`.
+    /// the answer, of a signal its payload, of a child run the outputs that its pipeline declares (without a
+    /// declaration those of its steps, by their ids), and of a fan-out the list of its items' outputs. An item is named
+    /// like `each[2]`.
     pub fn output(&self, run: RunId, step: &str) -> Result<Option<Value>, Error> {
         let known = RunWithPlan::load(self, run)?;
         let no = known.find_step(step, Some(self))?;
@@ -102,6 +111,7 @@ fn value_of(output: &StepOutput) -> Value {
             };
             Value::Object(steps.iter().map(of_step).collect())
         }
+        StepOutput::Declared(outputs) => outputs.clone(),
     }
 }
 

@@ -105,6 +105,9 @@ views! {
         pub version: u32,
         /// The run's inputs.
         pub inputs: Value,
+        /// The outputs that its pipeline declares; absent if it declares none, or if the run has not ended.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub outputs: Option<Value>,
         /// Added to the priority of its steps.
         pub priority: i32,
         /// Its concurrency group.
@@ -369,12 +372,18 @@ impl RunDetail {
         self
     }
 
+    /// Adds the outputs that its pipeline declares.
+    pub fn with_outputs(self, outputs: Option<Value>) -> Self {
+        RunDetail { outputs, ..self }
+    }
+
     /// Returns the full view of a run; `missing` are the logs that have not arrived to their end.
     pub fn of(run: &RunRow, plan: &Plan, steps: &[StepRow], missing: &BTreeMap<StepNo, MissingLog>) -> Self {
         RunDetail {
             status: StatusView::of(run, plan, steps, missing),
             version: run.version(),
             inputs: serde_json::from_str(&run.inputs).unwrap_or_default(),
+            outputs: None,
             priority: run.priority,
             group: run.group.as_deref().map(str::to_owned),
             reason: run.reason.as_deref().map(str::to_owned),
@@ -387,6 +396,11 @@ impl RunDetail {
 }
 
 impl StepView {
+    /// Adds what the step waits for.
+    pub fn waiting(self, waiting_for: Option<WaitingFor>) -> Self {
+        StepView { waiting_for, ..self }
+    }
+
     /// Returns the view of a step.
     pub fn of(plan: &Plan, step: &StepRow) -> Self {
         let child = match (plan.step(step.node()).work, step.work) {

@@ -210,6 +210,8 @@ Examples:
             help = "The run: its id, the start or end of it, its name, or a board [default: all live runs]"
         )]
         run: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// List open questions of all runs
     #[command(after_help = "\
@@ -260,6 +262,8 @@ Examples:
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Continue a run that failed, was cancelled, or whose process died
     #[command(after_help = "\
@@ -274,6 +278,8 @@ Examples:
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Go back to a step: it and everything after it run again
     #[command(after_help = "\
@@ -290,6 +296,8 @@ Examples:
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Start a new run from a finished step of another run
     #[command(after_help = "\
@@ -307,6 +315,8 @@ Examples:
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Manage boards: tasks for several agents and people
     #[command(after_help = "\
@@ -386,6 +396,8 @@ Examples:
         run: Option<String>,
         /// A step, or two with `..` between them
         steps: Option<String>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Answer a run's question with yes: the run continues
     #[command(after_help = "\
@@ -591,6 +603,8 @@ Examples:
         /// How to draw it [default: text]
         #[arg(long, value_enum)]
         format: Option<GraphFormat>,
+        #[command(flatten)]
+        at: AtServer,
     },
     /// Check pipeline files without running them
     #[command(after_help = "\

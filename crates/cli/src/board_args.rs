@@ -129,14 +129,13 @@ pub(crate) enum TaskCommand {
     },
     /// List the tasks of a board, or those of all live runs
     Ls {
-        /// Only tasks of this board, in all statuses
-        #[arg(long, value_name = "BOARD")]
-        board: Option<String>,
+        #[command(flatten)]
+        board: OfBoard,
         /// Only tasks in this queue
-        #[arg(long, value_name = "NAME", conflicts_with = "board")]
+        #[arg(long, value_name = "NAME", conflicts_with = "OfBoard")]
         queue: Option<String>,
         /// Only tasks in this status; repeat it for more
-        #[arg(long, value_name = "STATUS", requires = "board")]
+        #[arg(long, value_name = "STATUS", requires = "OfBoard")]
         status: Vec<String>,
     },
     /// Show a task of a board
@@ -148,9 +147,8 @@ pub(crate) enum TaskCommand {
     },
     /// Claim a task: prints its token and the work to do
     Claim {
-        /// The board to claim from
-        #[arg(long, value_name = "BOARD")]
-        board: Option<String>,
+        #[command(flatten)]
+        board: OfBoard,
         /// A queue to claim from; repeat it for more [default: tasks, unless a board is named]
         #[arg(long = "queue", value_name = "NAME")]
         queues: Vec<String>,
@@ -230,4 +228,23 @@ pub(crate) enum TaskCommand {
         /// The task's key or number
         task: String,
     },
+}
+
+/// The board whose tasks are meant, as the first word or as an option.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(multiple = false)]
+pub(crate) struct OfBoard {
+    /// Only tasks of this board
+    #[arg(value_name = "BOARD")]
+    word: Option<String>,
+    /// The same as BOARD
+    #[arg(long = "board", value_name = "BOARD")]
+    option: Option<String>,
+}
+
+impl OfBoard {
+    /// Returns the board's name, or its run's id.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.word.as_deref().or(self.option.as_deref())
+    }
 }

@@ -1,8 +1,10 @@
 //! The help of `sprag` itself: its commands in groups.
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::Args;
+use crate::exit::{self, Failure};
 
 /// The commands, in groups.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -22,10 +24,71 @@ Examples:
   sprag logs --failed            what its failed steps printed
   sprag COMMAND --help           options and examples of a command";
 
+/// The reasons why commands have no `--server`, and what to do instead.
+const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
+    (&["init", "validate", "schema", "lifecycle"], "it needs no runs", "leave --server out"),
+    (&["env"], "worktrees are on the machine where they were made", "log in there and run the command"),
+    (
+        &["gc", "doctor", "queue", "token", "hook"],
+        "it manages the store of this data directory",
+        "run it where the server runs, or use the HTTP API (docs/api.md)",
+    ),
+    (
+        &["board", "task"],
+        "it works with the store of this data directory",
+        "agents reach a server's boards with `sprag mcp --server URL`, programs with the HTTP API (docs/boards.md)",
+    ),
+    (&["serve", "config", "completion", "manual"], "it is about this machine", "leave --server out"),
+];
+
 /// Parses the command line.
 pub(crate) fn parse() -> Args {
-    let matches = command().get_matches();
+    let matches = command().try_get_matches().unwrap_or_else(|error| match without_server(&error) {
+        Some(failure) => {
+            let json = std::env::args_os().any(|word| word == "--json");
+            exit::report(&failure, json);
+            crate::stderr::flush();
+            std::process::exit(failure.exit as i32)
+        }
+        None => nearest_command(error).exit(),
+    });
     Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Adds the command that the user probably means, if two letters of it are swapped: clap finds the others.
+fn nearest_command(mut error: clap::Error) -> clap::Error {
+    let sorted = |word: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand)
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+    {
+        let names = GROUPS.iter().flat_map(|(_, names)| names.iter());
+        if let Some(near) = names.copied().find(|name| sorted(name) == sorted(wrong)) {
+            let near = ContextValue::Strings(vec![near.to_owned()]);
+            error.insert(ContextKind::SuggestedSubcommand, near);
+        }
+    }
+    error
+}
+
+/// Returns the reason why a command refuses `--server`; none if the error is another one.
+fn without_server(error: &clap::Error) -> Option<Failure> {
+    let is_server = matches!(
+        error.get(ContextKind::InvalidArg), Some(ContextValue::String(arg)) if arg.starts_with("--server")
+    );
+    if error.kind() != ErrorKind::UnknownArgument || !is_server {
+        return None;
+    }
+    // Global options and their values may come first.
+    let mut words = std::env::args().skip(1);
+    let (name, why, next) = words.find_map(|word| {
+        let found = NOT_AT_SERVER.iter().find(|(names, ..)| names.contains(&word.as_str()))?;
+        Some((word, found.1, found.2))
+    })?;
+    Some(Failure::usage(format!("`sprag {name}` has no --server: {why}")).next(next))
 }
 
 /// Returns the command line with its help in groups.

@@ -71,6 +71,10 @@ impl Style {
         self.paint("32", text)
     }
 
+    pub(crate) fn cyan(self, text: &str) -> String {
+        self.paint("36", text)
+    }
+
     /// Returns a status in the colour of its meaning.
     pub(crate) fn status(self, word: &str, padded: usize) -> String {
         let text = format!("{word:padded$}");

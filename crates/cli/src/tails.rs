@@ -34,14 +34,20 @@ pub(crate) struct LineOptions {
     pub(crate) tail: Option<usize>,
 }
 
+/// The printer of log lines.
+pub(crate) struct LinePrinter {
+    /// The width of the column of step names.
+    pub(crate) width: usize,
+    pub(crate) options: LineOptions,
+}
+
 /// The logs of attempts, printed line by line, each line once and whole.
 pub(crate) struct Tails {
     files: Files,
     tails: BTreeMap<ExecutionId, Tail>,
     app: App,
     known: RunWithPlan,
-    width: usize,
-    options: LineOptions,
+    printer: LinePrinter,
 }
 
 /// One attempt's log, read as far as it was printed.
@@ -57,7 +63,7 @@ impl Tails {
     pub(crate) fn new(app: &App, files: Files, known: &RunWithPlan, options: LineOptions) -> Self {
         let width = known.plan.steps.iter().map(|step| step.id.chars().count()).max().unwrap_or(0);
         let (app, known) = (app.clone(), known.clone());
-        Tails { files, tails: BTreeMap::new(), app, known, width, options }
+        Tails { files, tails: BTreeMap::new(), app, known, printer: LinePrinter { width, options } }
     }
 
     /// Prints the new part of an attempt's log, to its end.
@@ -81,7 +87,7 @@ impl Tails {
         let mut tail = self.tails.remove(&id).unwrap_or_else(|| {
             let step = self.known.name_of(&self.app, id.step);
             let reader = LogReader::new(self.files.log(id, &step));
-            let held = self.options.tail.map(|_| VecDeque::new());
+            let held = self.printer.options.tail.map(|_| VecDeque::new());
             Tail { step, reader, lines: LineJoiner::default(), held }
         });
         for _ in 0..most {
@@ -98,7 +104,7 @@ impl Tails {
             }
             for entry in entries {
                 let Some(whole) = tail.lines.add(entry) else { continue };
-                match (&mut tail.held, self.options.tail) {
+                match (&mut tail.held, self.printer.options.tail) {
                     (Some(held), Some(most)) => {
                         held.push_back(whole);
                         if held.len() > most {
@@ -114,13 +120,20 @@ impl Tails {
     }
 
     fn show(&self, id: ExecutionId, step: &str, entry: &LogEntry) {
+        self.printer.print(&id.run.to_string(), step, id.attempt, entry);
+    }
+}
+
+impl LinePrinter {
+    /// Prints a line of an attempt's log, unless it is older than the user wants.
+    pub(crate) fn print(&self, run: &str, step: &str, attempt: u32, entry: &LogEntry) {
         let options = &self.options;
         if options.since.as_ref().is_some_and(|since| entry.at < *since) {
             return;
         }
         if options.json {
             let told = json!({
-                "run": id.run, "step": step, "attempt": id.attempt,
+                "run": run, "step": step, "attempt": attempt,
                 "at": entry.at, "stream": entry.stream, "text": entry.text,
             });
             line(&told.to_string());

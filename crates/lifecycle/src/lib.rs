@@ -34,7 +34,7 @@ pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicat
 pub use ids::{ExecutionId, RunId, RunIdError, StepNo};
 pub use plan::{
     Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanEnvironment,
-    PlanError, PlanStep, Policy, Spread, WorkKind,
+    PlanError, PlanOutputs, PlanStep, Policy, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

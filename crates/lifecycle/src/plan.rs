@@ -22,6 +22,9 @@ pub struct Plan {
     /// The environment of its runs; absent if they work in the directory where they were started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<PlanEnvironment>,
+    /// The outputs that the pipeline declares; absent if it declares none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<PlanOutputs>,
     #[serde(skip)]
     dependents: OnceLock<Vec<Vec<StepNo>>>,
 }
@@ -31,6 +34,15 @@ pub struct Plan {
 pub struct PlanEnvironment {
     /// The description of the environment, for the worker; the walk does not interpret it.
     pub spec: String,
+}
+
+/// The declared outputs of a plan's runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanOutputs {
+    /// The outputs by name with their templates, for the evaluator; the walk does not interpret it.
+    pub spec: String,
+    /// The steps that the templates read, in ascending order.
+    pub reads: Vec<StepNo>,
 }
 
 /// One node of the graph.
@@ -320,6 +332,7 @@ impl Plan {
             steps,
             concurrency: None,
             environment: None,
+            outputs: None,
             dependents: OnceLock::new(),
         };
         plan.check()?;

@@ -27,6 +27,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt};
 use sprag_app::{App, CheckoutLooks};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::watch;
 
 pub use relay::{Relay, RelayError, ShownToken, TokenError};
@@ -94,8 +95,43 @@ impl Agents {
 
     /// Talks with one agent over stdin and stdout, until the agent closes them.
     pub async fn serve_stdio(self) -> std::io::Result<()> {
-        let serving = self.serve(rmcp::transport::stdio()).await.map_err(std::io::Error::other)?;
+        let (messages, checked) = tokio::io::duplex(CHECKED_BYTES);
+        tokio::spawn(async move {
+            if let Err(error) = pass_messages(tokio::io::stdin(), checked, tokio::io::stdout()).await {
+                tracing::warn!(%error, "stdin cannot be read");
+            }
+        });
+        let serving = self.serve((messages, tokio::io::stdout())).await.map_err(std::io::Error::other)?;
         serving.waiting().await.map(drop).map_err(std::io::Error::other)
+    }
+}
+
+/// The bytes of messages that wait between the check and the protocol.
+const CHECKED_BYTES: usize = 64 << 10;
+
+/// Passes on each line that is JSON. A line that is not is answered with the protocol's error for it; the protocol's
+/// library ignores such lines.
+async fn pass_messages(
+    from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut answers: impl AsyncWrite + Unpin,
+) -> std::io::Result<()> {
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if from.read_until(b'\n', &mut line).await? == 0 {
+            return Ok(());
+        }
+        let is_blank = line.iter().all(u8::is_ascii_whitespace);
+        match serde_json::from_slice::<serde::de::IgnoredAny>(&line) {
+            Err(error) if !is_blank => {
+                let answer = relay::failure(&serde_json::Value::Null, -32700, &format!("not JSON: {error}"));
+                answers.write_all(format!("{answer}\n").as_bytes()).await?;
+                answers.flush().await?;
+            }
+            _ => to.write_all(&line).await?,
+        }
     }
 }
 

@@ -254,6 +254,6 @@ impl Relay {
     }
 }
 
-fn failure(id: &Value, code: i64, message: &str) -> Value {
+pub(crate) fn failure(id: &Value, code: i64, message: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": message } })
 }

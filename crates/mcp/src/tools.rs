@@ -218,7 +218,8 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
     let uncommitted = agents.checkouts.uncommitted(&plan, &dir).await;
     let start = agents.app.new_run(plan, &inputs).in_folder(dir);
     let start = start.priority(given.priority).idempotency_key(given.idempotency_key.as_deref());
-    let start = start.labelled(RunLabels { name: given.name, labels: given.labels });
+    let labels = RunLabels { name: given.name, labels: given.labels };
+    let start = start.labelled(labels.or_those_of(&pipeline, &inputs)?);
     let Started { run, is_new } = agents.app.start_run(start).await?;
     if !is_new {
         return Ok(json!({ "run": run.id, "existing": true }));
@@ -260,7 +261,8 @@ pub(crate) fn status(agents: &Agents, run: &str) -> Done {
     let steps = agents.app.steps(known.id())?;
     let missing = sprag_app::missing_logs(&agents.app, agents.app.files(), &known)?;
     let waits = agents.app.waiting_for(&known.run)?;
-    let told = RunDetail::of(&known.run, &known.plan, &steps, &missing);
+    let outputs = agents.app.run_outputs(&known.run)?;
+    let told = RunDetail::of(&known.run, &known.plan, &steps, &missing).with_outputs(outputs);
     Ok(json!(told.waiting(&known.plan, &steps, &waits)))
 }
 

@@ -15,7 +15,7 @@ use crate::kinds;
 use crate::language::PIPELINE;
 use crate::names::{self, Scope, StepNames, TemplateRole, Uses};
 use crate::parts;
-use crate::pipeline::{ConcurrencyRule, Pipeline, Step};
+use crate::pipeline::{ConcurrencyRule, LabelTemplate, Pipeline, Step};
 use crate::spec::StepSpec;
 use crate::warnings;
 use crate::workplace;
@@ -38,6 +38,14 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     let inputs: Vec<Input> =
         declared.iter().map(|(key, node)| Input::decode(&key.text, key.span, node, report)).collect();
     let mut uses = Uses::default();
+    let run_name = root.get("run_name").and_then(|node| label(node, &mut uses));
+    let labels = root.get("labels").map(Node::entries).unwrap_or_default();
+    let labels: BTreeMap<String, LabelTemplate> =
+        labels.iter().filter_map(|(key, node)| Some((key.text.clone(), label(node, &mut uses)?))).collect();
+    let outputs = root.get("outputs").map(|node| {
+        node.entries().iter().for_each(|(_, value)| uses.add(value, TemplateRole::Output));
+        node.entries().iter().map(|(key, value)| (key.text.clone(), value.json())).collect()
+    });
     let concurrency = root.get("concurrency").and_then(|node| concurrency(node, &mut uses));
     let workplace = root.get("environment").and_then(|node| workplace::decode(node, &mut uses, report));
     let common =
@@ -82,7 +90,11 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     let secrets = own.chain(std::mem::take(&mut report.child_secrets)).collect();
     let pipeline = Pipeline {
         name: name.to_owned(),
+        description: root.get("description").and_then(Node::text).map(str::to_owned),
+        run_name,
+        labels,
         inputs,
+        outputs,
         concurrency,
         workplace,
         steps,
@@ -138,6 +150,7 @@ fn step<'n>(
     let timeout_ms = spec.timeout_ms;
     Some(Step {
         id: vertex.id.as_ref()?.name.clone(),
+        description: node.get("description").and_then(Node::text).map(str::to_owned),
         needs: graph.needs[no].clone(),
         policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
         queue: queue.and_then(Node::text).unwrap_or(default_queue).to_owned(),
@@ -229,7 +242,9 @@ fn policy(step: &Node, defaults: Option<&Node>, rework: Option<u32>, report: &mu
     let own = step.get("retry");
     let common = defaults.and_then(|defaults| defaults.get("retry"));
     let retry = |key: &str| own.and_then(|retry| retry.get(key)).or_else(|| common?.get(key));
-    if let Some(own) = own.filter(|_| retry("attempts").is_none()) {
+    // A value that is not a map has been reported.
+    let is_map = |own: &&Node| matches!(own.yaml, Yaml::Map(_));
+    if let Some(own) = own.filter(is_map).filter(|_| retry("attempts").is_none()) {
         let problem = Problem::at(own.span, "`retry` without `attempts` tries once");
         report.warn(problem.help("add `attempts: 3`, or remove `retry`"));
     }
@@ -265,6 +280,15 @@ fn policy(step: &Node, defaults: Option<&Node>, rework: Option<u32>, report: &mu
             .map(|code| code as i32)
             .collect(),
         ..Policy::default()
+    }
+}
+
+/// Decodes the name or a label of a run.
+fn label<'n>(node: &'n Node, uses: &mut Uses<'n>) -> Option<LabelTemplate> {
+    uses.add(node, TemplateRole::Group);
+    match &node.yaml {
+        Yaml::Scalar(Scalar { text, .. }) => Some(LabelTemplate { text: text.clone(), span: node.span }),
+        _ => None,
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::diagnostic::{Problem, Report};
 use crate::duration;
+use crate::foreign;
 use crate::nearest::nearest;
 use crate::yaml::{MapKey, Node, Scalar, ScalarKind, Yaml, quoted};
 
@@ -297,6 +298,9 @@ impl Form {
             (Form::Duration(_), ScalarKind::Integer(n)) => {
                 Some(format!("add a unit: `{n}s` for {n} seconds"))
             }
+            (Form::Record(record), ScalarKind::Integer(n)) if record.what == "`retry`" => {
+                Some(format!("write `retry: {{ attempts: {n} }}`"))
+            }
             (Form::Boolean, ScalarKind::Text) => match scalar.text.to_lowercase().as_str() {
                 "yes" | "on" | "y" => Some("write `true`".into()),
                 "no" | "off" | "n" => Some("write `false`".into()),
@@ -331,6 +335,12 @@ fn check_record(
                 false
             }
             Some(key) => key.form.check(value, &format!("`{}`", key.name), report),
+            None if foreign::answer(record.what, &name.text).is_some() => {
+                let message = format!("{} has no key {}", record.what, quoted(&name.text));
+                let answer = foreign::answer(record.what, &name.text).unwrap_or_default();
+                report.error(Problem::at(name.span, message).help(answer));
+                false
+            }
             None => {
                 let known =
                     || record.keys.iter().filter(|key| key.support == Support::Supported).map(|key| key.name);

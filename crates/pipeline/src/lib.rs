@@ -18,6 +18,7 @@ mod diagnostic;
 mod duration;
 mod expression;
 mod fan_out;
+mod foreign;
 mod form;
 mod graph;
 mod inputs;
@@ -48,9 +49,11 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use expression::Budget;
 pub use inputs::{Input, InputType};
 pub use json_schema::{JsonSchema, SchemaError, Violation};
-pub use pipeline::{ConcurrencyRule, Pipeline, Step};
+pub use pipeline::{ConcurrencyRule, OwnLabels, Pipeline, Step};
 pub use preview::{fan_out_text, preview};
-pub use render::{RenderError, render_step, render_step_within, when_holds, when_holds_within};
+pub use render::{
+    RenderError, render_outputs, render_step, render_step_within, when_holds, when_holds_within,
+};
 pub use schema::schema;
 pub use spec::{Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, Shell, StepSpec, Wait};
 pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};

@@ -47,8 +47,10 @@ struct Use<'n> {
 /// The role of a template, which decides the names it can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TemplateRole {
-    /// The name of a concurrency group, rendered before the run exists.
+    /// The name of a concurrency group, or the name or a label of a run, rendered before the run exists.
     Group,
+    /// An output of the pipeline, rendered after the run has ended.
+    Output,
     /// A text of the run's environment, rendered when the run is created.
     Workplace,
     /// The value of an environment variable, rendered before `env` is defined.
@@ -288,13 +290,14 @@ impl Checker<'_> {
             ("inputs", _) => true,
             (_, TemplateRole::Group) => false,
             (root, TemplateRole::Workplace) => root == "run",
-            ("env", place) => {
-                !matches!(place, TemplateRole::Variable | TemplateRole::Items | TemplateRole::Condition)
-            }
+            ("env", place) => !matches!(
+                place,
+                TemplateRole::Variable | TemplateRole::Items | TemplateRole::Condition | TemplateRole::Output
+            ),
             ("item", role) => *role != TemplateRole::Items && step.is_some_and(|step| step.has_items),
             ("matrix", _) => step.is_some_and(|step| step.axes.is_some()),
             // Variables of the pipeline apply to every step, including the first.
-            ("steps", _) => step.is_some(),
+            ("steps", role) => step.is_some() || *role == TemplateRole::Output,
             _ => true,
         };
         ROOTS.into_iter().filter(|root| known(root)).collect()
@@ -334,14 +337,14 @@ impl Checker<'_> {
                 ids.iter().find(|known| known.strip_prefix(id).is_some_and(|rest| rest.starts_with('-')));
             let help = match whole {
                 Some(whole) => format!("here `-` is minus: write steps[\"{whole}\"]"),
+                None if used.step.is_none() => "name a step of this pipeline".to_owned(),
                 None => "name a step that this one needs".to_owned(),
             };
             self.one_of(id, &ids, "there is no step", &help, span);
             return;
         };
-        let Some(this) = used.step else { return };
-        let fields = if other == this { &ITSELF[..] } else { &STEP[..] };
-        if other != this {
+        let fields = if used.step == Some(other) { &ITSELF[..] } else { &STEP[..] };
+        if let Some(this) = used.step.filter(|this| *this != other) {
             self.read.push(((other as StepNo, this as StepNo), span));
         }
         let Some(field) = rest.first() else { return };

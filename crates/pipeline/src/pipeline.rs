@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sprag_lifecycle::{
-    Concurrency, Condition, OnConflict, Plan, PlanEnvironment, PlanStep, Policy, Spread, StepNo, WorkKind,
+    Concurrency, Condition, OnConflict, Plan, PlanEnvironment, PlanOutputs, PlanStep, Policy, Spread, StepNo,
+    WorkKind,
 };
 
 use crate::child::Definition;
@@ -25,8 +26,14 @@ const MAX_READS: usize = 1_000_000;
 pub struct Pipeline {
     /// The name from the file, or the file's name without its extension.
     pub name: String,
+    /// The author's description, for people.
+    pub description: Option<String>,
+    pub(crate) run_name: Option<LabelTemplate>,
+    pub(crate) labels: BTreeMap<String, LabelTemplate>,
     /// The declared inputs.
     pub inputs: Vec<Input>,
+    /// The declared outputs of a run with their templates; absent if the file declares none.
+    pub outputs: Option<BTreeMap<String, Value>>,
     /// The concurrency limit that its runs share, if any.
     pub concurrency: Option<ConcurrencyRule>,
     /// The environment of its runs; absent if they work in the folder where they are started.
@@ -38,11 +45,29 @@ pub struct Pipeline {
     pub(crate) source: Arc<Source>,
 }
 
+/// The name or a label of a run, a template over `inputs`.
+#[derive(Debug, Clone)]
+pub(crate) struct LabelTemplate {
+    pub(crate) text: String,
+    pub(crate) span: Span,
+}
+
+/// The name and the labels that a pipeline gives its runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OwnLabels {
+    /// The name; absent if the file has none.
+    pub name: Option<String>,
+    /// The labels by their keys.
+    pub labels: BTreeMap<String, String>,
+}
+
 /// A step, with the pipeline's defaults merged in.
 #[derive(Debug, Clone)]
 pub struct Step {
     /// The id from the file, unique in the pipeline.
     pub id: String,
+    /// The author's description, for people.
+    pub description: Option<String>,
     /// The steps that must finish before it starts.
     pub needs: Vec<StepNo>,
     /// The rules for retries, rework and failure.
@@ -152,6 +177,7 @@ impl Pipeline {
             Ok(mut plan) if !report.has_errors() => {
                 plan.concurrency = concurrency;
                 plan.environment = environment;
+                plan.outputs = self.plan_outputs(&numbers);
                 Ok(plan)
             }
             Ok(_) => Err(report.finish()),
@@ -160,6 +186,49 @@ impl Pipeline {
                 Err(report.finish())
             }
         }
+    }
+
+    /// Returns the name and the labels of a run with these inputs, which must be complete.
+    pub fn run_labels(&self, inputs: &BTreeMap<String, Value>) -> Result<OwnLabels, Diagnostics> {
+        let mut report = Report::new(self.source.clone());
+        let context = serde_json::json!({ "inputs": inputs });
+        let budget = Budget::default();
+        let mut render = |template: &LabelTemplate, what: &str| {
+            template::text(&template.text, &context, &budget)
+                .map_err(|why| {
+                    let problem =
+                        Problem::at(template.span, format!("{what} has no value in this run: {why}"));
+                    report.error(problem.help("give the input, or use the filter `default`"));
+                })
+                .ok()
+        };
+        let name = self.run_name.as_ref().and_then(|template| render(template, "`run_name`"));
+        let rendered = self
+            .labels
+            .iter()
+            .filter_map(|(key, template)| Some((key.clone(), render(template, &format!("label `{key}`"))?)));
+        let labels = rendered.collect();
+        if report.has_errors() { Err(report.finish()) } else { Ok(OwnLabels { name, labels }) }
+    }
+
+    /// Returns the declared outputs as a plan has them.
+    fn plan_outputs(&self, numbers: &HashMap<&str, StepNo>) -> Option<PlanOutputs> {
+        let outputs = self.outputs.as_ref()?;
+        let mut names = Vec::new();
+        outputs.values().for_each(|value| names_in(value, &mut names));
+        let mut reads = BTreeSet::new();
+        for name in &names {
+            let mut parts = name.split('.');
+            if parts.next() != Some("steps") {
+                continue;
+            }
+            match parts.next().and_then(|id| numbers.get(id)) {
+                Some(found) => drop(reads.insert(*found)),
+                None => reads.extend(numbers.values().copied()),
+            }
+        }
+        let spec = serde_json::to_string(outputs).expect("outputs are JSON");
+        Some(PlanOutputs { spec, reads: reads.into_iter().collect() })
     }
 
     /// Returns the child pipelines that its steps refer to, by the path as written in the file.
@@ -260,5 +329,21 @@ impl Pipeline {
                 }
             }
         }
+    }
+}
+
+/// Adds the names that the templates in a value use.
+fn names_in(value: &Value, names: &mut Vec<String>) {
+    match value {
+        Value::String(text) => {
+            let pieces = template::split(text).unwrap_or_default();
+            names.extend(pieces.iter().flat_map(|piece| match piece {
+                template::Piece::Value(expression) => template::names(expression),
+                template::Piece::Literal(_) => Vec::new(),
+            }));
+        }
+        Value::Array(items) => items.iter().for_each(|item| names_in(item, names)),
+        Value::Object(entries) => entries.values().for_each(|value| names_in(value, names)),
+        _ => {}
     }
 }

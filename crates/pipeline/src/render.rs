@@ -74,6 +74,15 @@ pub fn when_holds_within(spec: &StepSpec, context: &Value, budget: &Budget) -> R
         .map_err(|why| RenderError { place: format!("`when: {when}`"), why })
 }
 
+/// Renders the declared outputs of a run, as its plan has them. An output is `null` where a template has no value, such
+/// as that of a step that was skipped.
+pub fn render_outputs(spec: &str, context: &Value, budget: &Budget) -> Value {
+    let declared: BTreeMap<String, Value> = serde_json::from_str(spec).unwrap_or_default();
+    let renderer = Renderer { context: context.clone(), env: BTreeMap::new(), values: 0, budget };
+    let render = |value: &Value| renderer.json(value, "an output").unwrap_or(Value::Null);
+    declared.iter().map(|(name, value)| (name.clone(), render(value))).collect()
+}
+
 struct Renderer<'b> {
     context: Value,
     env: BTreeMap<String, String>,

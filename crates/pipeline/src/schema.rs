@@ -42,6 +42,10 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
 #[rustfmt::skip]
 const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a pipeline",    "inputs",      r#"[{ "issue": { "type": "integer", "required": true } }]"#),
+    ("a pipeline",    "description", r#"["Builds and tests the program"]"#),
+    ("a pipeline",    "run_name",    r#"["release {{ inputs.version }}"]"#),
+    ("a pipeline",    "labels",      r#"[{ "team": "web", "version": "{{ inputs.version }}" }]"#),
+    ("a pipeline",    "outputs",     r#"[{ "version": "{{ steps.build.outputs.version }}" }]"#),
     ("a pipeline",    "env",         r#"[{ "RUST_LOG": "info" }]"#),
     ("a pipeline",    "defaults",    r#"[{ "timeout": "30m", "retry": { "attempts": 2, "delay": "5s" } }]"#),
     ("a pipeline",    "concurrency", r#"[{ "group": "deploy", "limit": 1 }]"#),

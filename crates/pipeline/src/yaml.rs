@@ -160,7 +160,12 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
                 let problem = Problem::at(Span { start: at, end: at }, format!("not YAML: {}", error.info()));
                 let line = source.line(source.position(at).line);
                 let bare = [": {{", "- {{", "[{{", ", {{"].iter().any(|bare| line.contains(bare));
-                builder.report.error(if bare { problem.help(QUOTE_TEMPLATES) } else { problem });
+                let has_tab = error.info().contains("tab");
+                builder.report.error(match (bare, has_tab) {
+                    (true, _) => problem.help(QUOTE_TEMPLATES),
+                    (false, true) => problem.help("indent with spaces: YAML allows no tabs there"),
+                    (false, false) => problem,
+                });
                 return None;
             }
         };

@@ -39,7 +39,7 @@ impl Address {
             Some("http") => {}
             Some("https") => {
                 return Err(wrong(
-                    "https is not spoken here: run a proxy on this machine that speaks TLS to the server \
+                    "HTTPS is not supported: run a proxy on this machine that speaks TLS to the server \
                      (stunnel, ghostunnel, an ssh tunnel), and name its loopback address with http://",
                 ));
             }
@@ -47,10 +47,10 @@ impl Address {
         }
         let authority = uri.authority().ok_or_else(|| wrong("it names no host"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("it holds a user name: a worker shows a token, with --token"));
+            return Err(wrong("it has a user name: show a token instead, with --token"));
         }
         if uri.query().is_some() {
-            return Err(wrong("it holds a query"));
+            return Err(wrong("it has a query"));
         }
         Ok(Address(format!("http://{authority}{}", uri.path().trim_end_matches('/'))))
     }

@@ -270,7 +270,7 @@ fn next(hint: Hint) -> String {
             "the states of old runs are forgotten when cleaning up; start a new run".into()
         }
         Hint::RegisterWorker => "POST /v1/work/register first".into(),
-        Hint::StopWork => "end the work: it belongs to somebody else, or is over".into(),
+        Hint::StopWork => "stop the work: another worker has it, or it is over".into(),
         Hint::AskForLogSize => "send an empty piece at offset 0: the answer says how many have".into(),
     }
 }

@@ -110,7 +110,7 @@ impl NewRun {
             folder => folder,
         };
         let mut start = app.new_run(plan, &inputs).priority(priority).idempotency_key(key.as_deref());
-        start = start.labelled(labels);
+        start = start.labelled(labels.or_those_of(&pipeline.0, &inputs)?);
         if let Some(folder) = folder {
             start = start.in_folder(folder);
         }
@@ -175,13 +175,24 @@ impl Run {
     /// [`serde_json::Value`].
     ///
     /// Of a handler that is the value that it returned, of a command the object of its declared outputs, of a question
-    /// the answer, of a signal its payload, of a child run the outputs of its steps by their ids, and of a fan-out the
-    /// list of its items' outputs. An item is named like `each[2]`.
+    /// the answer, of a signal its payload, of a child run the outputs that its pipeline declares (without a declaration
+    /// those of its steps, by their ids), and of a fan-out the list of its items' outputs. An item is named like `each[2]`.
     pub fn output<T: DeserializeOwned>(&self, step: &str) -> Result<Option<T>, Error> {
         let Some(output) = self.app.output(self.id, step)? else { return Ok(None) };
         serde_path_to_error::deserialize(output).map(Some).map_err(|error| {
             let place = error.path().to_string();
             Error::invalid(format!("the output of step {step:?} does not fit at {place}: {}", error.inner()))
+        })
+    }
+
+    /// Returns the outputs that the run's pipeline declares under `outputs`; none if it declares none, or if the run has
+    /// not ended.
+    pub fn outputs<T: DeserializeOwned>(&self) -> Result<Option<T>, Error> {
+        let row = self.app.require_run(self.id)?;
+        let Some(outputs) = self.app.run_outputs(&row)? else { return Ok(None) };
+        serde_path_to_error::deserialize(outputs).map(Some).map_err(|error| {
+            let place = error.path().to_string();
+            Error::invalid(format!("the run's outputs do not fit at {place}: {}", error.inner()))
         })
     }
 

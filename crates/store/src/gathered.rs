@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 use sprag_lifecycle::StepStatus;
 
+use crate::answers::READ_AT_ONCE_BYTES;
+use crate::evaluator::SpecEvaluator;
 use crate::names::outputs_of;
 
 /// The most bytes that one step's texts can name in all.
@@ -28,6 +30,36 @@ pub(crate) enum Handed {
     Items(Vec<Handed>),
     /// The outputs of the steps of its child run, by their ids.
     Run(Vec<(String, Handed)>),
+    /// The outputs that the pipeline of its child run declares.
+    Declared(Box<DeclaredOutputs>),
+}
+
+/// The declared outputs of a run, not evaluated yet.
+#[derive(Debug, Clone)]
+pub(crate) struct DeclaredOutputs {
+    pub(crate) evaluator: Arc<dyn SpecEvaluator>,
+    /// The outputs as the run's plan declares them.
+    pub(crate) spec: Arc<str>,
+    pub(crate) inputs: Arc<str>,
+    /// The names of the run itself.
+    pub(crate) run: Value,
+    pub(crate) steps: StepsRead,
+}
+
+/// Two declarations are equal if they name the same values: there is one evaluator in a store.
+impl PartialEq for DeclaredOutputs {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.spec, &self.inputs, &self.run, &self.steps)
+            == (&other.spec, &other.inputs, &other.run, &other.steps)
+    }
+}
+
+impl DeclaredOutputs {
+    pub(crate) fn value(&self) -> Value {
+        let inputs: Value = serde_json::from_str(&self.inputs).unwrap_or(Value::Null);
+        let names = json!({ "inputs": inputs, "run": self.run, "steps": self.steps.value() });
+        self.evaluator.outputs(&self.spec, &names)
+    }
 }
 
 impl Handed {
@@ -38,6 +70,7 @@ impl Handed {
             Handed::Answer(text) => serde_json::from_str(text).unwrap_or_else(|_| json!({})),
             Handed::Items(items) => lists(items),
             Handed::Run(steps) => steps.iter().map(|(id, handed)| (id.clone(), handed.value())).collect(),
+            Handed::Declared(declared) => declared.value(),
         }
     }
 }
@@ -145,6 +178,12 @@ impl Room {
     /// Counts a text.
     pub(crate) fn take(&mut self, text: &str) -> Result<(), NoRoom> {
         self.left = self.left.checked_sub(ENTRY_BYTES + text.len()).ok_or(NoRoom)?;
+        Ok(())
+    }
+
+    /// Counts as much as the writer does not evaluate itself.
+    pub(crate) fn take_slow(&mut self) -> Result<(), NoRoom> {
+        self.left = self.left.checked_sub(READ_AT_ONCE_BYTES).ok_or(NoRoom)?;
         Ok(())
     }
 

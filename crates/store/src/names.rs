@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{
-    ExecutionId, ExecutionStatus, GateStatus, Plan, PlanStep, RunId, StepNo, StepStatus, WorkKind,
+    ExecutionId, ExecutionStatus, GateStatus, Plan, PlanOutputs, PlanStep, RunId, StepNo, StepStatus,
+    WorkKind,
 };
 
+use crate::backend::Backend;
 use crate::error::Result;
-use crate::gathered::{Gathered, Handed, NoRoom, Room, StepRead, StepsRead};
+use crate::gathered::{DeclaredOutputs, Gathered, Handed, NoRoom, Room, StepRead, StepsRead};
 use crate::rows::{ExecutionRow, GateRow, Row, RunRow, StepRow};
 use crate::session::Session;
 
@@ -95,17 +97,31 @@ pub(crate) fn step_names(
             continue;
         }
         let Some(row) = session.get::<StepRow>((run, *no))? else { continue };
-        if room.take(row.feedback.as_deref().unwrap_or_default()).is_err() {
-            return Ok(Err(NoRoom));
-        }
-        let handed = match handed(session, plan, &row, room)? {
-            Ok(handed) => handed,
+        match step_read(session, plan, row, room)? {
+            Ok(read) => known.push(read),
             Err(no_room) => return Ok(Err(no_room)),
-        };
-        let ended = Some((row.status(), handed));
-        known.push(StepRead { id, attempt: row.attempt, feedback: row.feedback, ended });
+        }
     }
     Ok(Ok(StepsRead::new(known)))
+}
+
+/// Gathers the values that texts can name of a planned step.
+fn step_read(
+    session: &mut Session<'_>,
+    plan: &Plan,
+    row: StepRow,
+    room: &mut Room,
+) -> Result<Result<StepRead, NoRoom>> {
+    if room.take(row.feedback.as_deref().unwrap_or_default()).is_err() {
+        return Ok(Err(NoRoom));
+    }
+    let handed = match handed(session, plan, &row, room)? {
+        Ok(handed) => handed,
+        Err(no_room) => return Ok(Err(no_room)),
+    };
+    let id = plan.step(row.no).id.clone();
+    let ended = Some((row.status(), handed));
+    Ok(Ok(StepRead { id, attempt: row.attempt, feedback: row.feedback, ended }))
 }
 
 /// Returns the value of the step's item, as JSON.
@@ -186,10 +202,14 @@ fn handed(
     }
 }
 
-/// Gathers the outputs of a run's steps, by their ids.
+/// Gathers the outputs of a run: those that its pipeline declares, otherwise those of its steps, by their ids.
 fn run_handed(session: &mut Session<'_>, run: RunId, room: &mut Room) -> Result<Result<Handed, NoRoom>> {
     let Some(row) = session.get::<RunRow>(run)? else { return Ok(Ok(Handed::Nothing)) };
     let plan = session.plan(run, row.plan)?;
+    if let Some(outputs) = &plan.outputs {
+        let declared = declared_outputs(session, &row, &plan, outputs, room)?;
+        return Ok(declared.map(|declared| Handed::Declared(Box::new(declared))));
+    }
     let mut all = Vec::new();
     for (no, planned) in plan.steps.iter().enumerate() {
         let Some(step) = session.get::<StepRow>((run, no as StepNo))? else { continue };
@@ -199,6 +219,47 @@ fn run_handed(session: &mut Session<'_>, run: RunId, room: &mut Room) -> Result<
         }
     }
     Ok(Ok(Handed::Run(all)))
+}
+
+/// Gathers the values that the declared outputs of a run name.
+fn declared_outputs(
+    session: &mut Session<'_>,
+    run: &RunRow,
+    plan: &Plan,
+    outputs: &PlanOutputs,
+    room: &mut Room,
+) -> Result<Result<DeclaredOutputs, NoRoom>> {
+    let evaluator = session.evaluator();
+    let mut own = run_names(run.id, plan);
+    if let Some(branch) = evaluator.branch(plan, &run.id.to_string()) {
+        own["branch"] = branch.into();
+    }
+    let taken =
+        room.take_slow().and_then(|()| room.take(&run.inputs)).and_then(|()| room.take(&outputs.spec));
+    if let Err(no_room) = taken {
+        return Ok(Err(no_room));
+    }
+    let mut known = Vec::new();
+    for no in &outputs.reads {
+        let Some(row) = session.get::<StepRow>((run.id, *no))? else { continue };
+        match step_read(session, plan, row, room)? {
+            Ok(read) => known.push(read),
+            Err(no_room) => return Ok(Err(no_room)),
+        }
+    }
+    let (spec, inputs) = (outputs.spec.as_str().into(), Arc::clone(&run.inputs));
+    Ok(Ok(DeclaredOutputs { evaluator, spec, inputs, run: own, steps: StepsRead::new(known) }))
+}
+
+/// Returns the outputs that a run's pipeline declares; none if it declares none. They are `null` where they name more
+/// than a step may name.
+pub(crate) fn run_outputs(db: &mut dyn Backend, run: RunId) -> Result<Option<Value>> {
+    let mut session = Session::new(db)?;
+    let Some(row) = session.get::<RunRow>(run)? else { return Ok(None) };
+    let plan = session.plan(run, row.plan)?;
+    let Some(outputs) = &plan.outputs else { return Ok(None) };
+    let declared = declared_outputs(&mut session, &row, &plan, outputs, &mut Room::default())?;
+    Ok(Some(declared.map_or(Value::Null, |declared| declared.value())))
 }
 
 /// Returns the outputs in the result that a worker reported.

@@ -249,13 +249,17 @@ impl<D: WorkSource> Inner<D> {
 
     /// Runs the execution in a task of its own, so that a runner that panics loses only that execution.
     async fn run(&self, assignment: &Assignment, control: Control) -> Ended {
+        let step = assignment.step().id.clone();
         let (runner, assignment) = (Arc::clone(&self.runner), assignment.clone());
         let id = assignment.lease.execution;
+        tracing::info!(run = %id.run, step, attempt = id.attempt, "starts a step");
         let work = self.runtime().spawn(async move { runner.run(&assignment, control).await });
-        work.await.unwrap_or_else(|_| {
+        let ended = work.await.unwrap_or_else(|_| {
             tracing::error!(execution = %id, "the task that ran a step panicked");
             Ended::Vanished
-        })
+        });
+        tracing::info!(run = %id.run, step, attempt = id.attempt, "has ended a step");
+        ended
     }
 
     async fn report(&self, assignment: &Assignment, ended: Ended) -> Option<LeasedWork> {

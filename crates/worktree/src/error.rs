@@ -492,7 +492,11 @@ impl Kind {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "could not {}: {}", self.attempt, self.kind)?;
+        match self.kind {
+            // The attempt names the same path.
+            Kind::NotARepository { .. } => write!(f, "{}", self.kind)?,
+            _ => write!(f, "could not {}: {}", self.attempt, self.kind)?,
+        }
         match self.kind.remedy() {
             Some(remedy) => write!(f, " ({remedy})"),
             None => Ok(()),

@@ -299,3 +299,17 @@ async fn p09_a_failing_effect_blocks_no_other_undoes_nothing_and_is_retried() {
     assert_eq!(other.status().expect("a store"), RunStatus::Completed);
     engine.shutdown().await.expect("a shutdown");
 }
+
+#[tokio::test]
+async fn a_run_has_the_outputs_that_its_pipeline_declares() {
+    let sandbox = Sandbox::new();
+    let engine = Engine::sqlite(sandbox.data())
+        .handler("seven", |_: Context, (): ()| async move { Ok(7) })
+        .start()
+        .await
+        .expect("an engine");
+    let text = "run_name: lucky\noutputs: { n: '{{ steps.a.outputs.value }}' }\nsteps:\n  - { id: a, call: seven }\n";
+    let (run, status) = run(&engine, &Pipeline::parse(text).expect("a pipeline")).await;
+    assert_eq!(status, RunStatus::Completed);
+    assert_eq!(run.outputs::<Value>().expect("a store"), Some(json!({ "n": 7 })));
+}

@@ -1,6 +1,7 @@
 //! End-to-end tests of the real program. All tests are one program, so it is built and linked once.
 
 mod again;
+mod at_server;
 mod bad_input;
 mod boards;
 mod bus;
@@ -11,6 +12,7 @@ mod clocks;
 mod cluster;
 mod commands;
 mod dead_runs;
+mod declared;
 mod deployment;
 mod dirty_checkouts;
 mod docs;
@@ -19,6 +21,7 @@ mod env_commands;
 mod examples;
 mod failures;
 mod fan_out;
+mod first_day;
 mod gates;
 mod going_back;
 mod graph;

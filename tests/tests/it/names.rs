@@ -164,7 +164,7 @@ fn commands_that_look_and_start_work_against_a_server() {
     assert!(at(&["explain", &asks]).expect(0).stdout.contains("Really?"));
     at(&["approve", &asks]).expect(0);
     at(&["wait", &asks, "--timeout", "30s"]).expect(0);
-    at(&["cancel", &asks]).expect(1);
+    at(&["cancel", &asks]).expect(4);
     at(&["status", "nosuchrun"]).expect(2);
     let told = at(&["ls", "--token", "wrong"]).expect(1).stderr;
     assert!(told.contains("--token"), "{told}");

@@ -20,7 +20,7 @@ use sprag_store::{BoardRow, BoardState, Created, NewBoard, NewRun, Row};
 
 use crate::App;
 use crate::error::Error;
-use crate::text::rfc3339;
+use crate::text::{nearest, rfc3339};
 use refusals::{invalid, no_board, refused};
 
 pub use claim::{
@@ -36,6 +36,8 @@ type Result<T> = std::result::Result<T, Error>;
 pub const LONGEST_TEXT: usize = 64 * 1024;
 /// The longest name.
 const LONGEST_NAME: usize = 64;
+/// The most open boards whose names are compared with one that does not exist.
+const MOST_SEARCHED: usize = 1000;
 
 /// A request to create a board.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -194,7 +196,11 @@ pub fn known(app: &App, name: &str) -> Result<BoardRow> {
         Ok(run) => app.store.queries().board(run)?,
         Err(_) => None,
     };
-    of_run.ok_or_else(|| no_board(name))
+    if let Some(board) = of_run {
+        return Ok(board);
+    }
+    let open = app.store.queries().boards(false, MOST_SEARCHED)?;
+    Err(no_board(name, nearest(name, open.iter().map(|board| &*board.name))))
 }
 
 /// Returns a board as it is now.

@@ -25,6 +25,7 @@ use tokio::task::JoinHandle;
 use crate::App;
 use crate::environments::{Environments, RemoveEnvironments};
 use crate::error::Error;
+use crate::labels::RunLabels;
 use crate::tidy::RemoveLocks;
 use nats::{Address, Broker};
 use worker::{RunningWorker, StartWorker, WorkerControl};
@@ -333,7 +334,8 @@ impl Engine {
         let inputs = pipeline.complete(inputs)?;
         let plan = pipeline.plan(&inputs)?;
         let has_environment = plan.environment.is_some();
-        let mut start = self.app.new_run(plan, &inputs);
+        let labels = RunLabels::default().or_those_of(pipeline, &inputs)?;
+        let mut start = self.app.new_run(plan, &inputs).labelled(labels);
         // The repository of an environment is looked for in this folder.
         if let (true, Ok(dir)) = (has_environment, std::env::current_dir()) {
             start = start.in_folder(dir);

@@ -10,7 +10,7 @@ use sprag_pipeline::{Pipeline, fan_out_text, preview};
 use crate::context::Context;
 use crate::draw::stages;
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, counted, line, plain, width};
+use crate::show::{Style, counted, hanging, line, plain, width};
 
 pub(crate) fn dry(
     context: &Context,
@@ -29,6 +29,9 @@ pub(crate) fn dry(
     let style = context.style;
     let told = format!("{}, {}", counted(plan.steps.len(), "step"), counted(stages.len(), "stage"));
     line(&format!("{} {}", style.bold(&plan.name), style.dim(&format!("· {told} · nothing is run"))));
+    if let Some(about) = &pipeline.description {
+        line(&hanging(about.trim_end(), 0));
+    }
     if !inputs.is_empty() {
         let given: Vec<String> = inputs.iter().map(|(name, value)| format!("{name}={value}")).collect();
         line(&format!("inputs  {}", plain(&given.join("  "))));
@@ -67,6 +70,9 @@ fn step(style: Style, pipeline: &Pipeline, no: usize, names: &Value) {
     }
     let facts = if facts.is_empty() { String::new() } else { format!("  {}", facts.join(" · ")) };
     line(&format!("  {}{}", style.bold(&step.id), style.dim(&plain(&facts))));
+    if let Some(about) = &step.description {
+        line(&style.dim(&format!("    {}", hanging(about.trim_end(), 4))));
+    }
     for text in preview(&step.spec, names).lines() {
         let room = width().saturating_sub(4).max(20);
         let text = plain(text);
@@ -84,6 +90,7 @@ fn as_json(pipeline: &Pipeline, stages: &[Vec<usize>], names: &Value) -> Value {
         .map(|(no, step)| {
             json!({
                 "id": step.id,
+                "description": step.description,
                 "stage": stages.iter().position(|stage| stage.contains(&no)).map(|at| at + 1),
                 "needs": step.needs.iter().map(|need| id(*need as usize)).collect::<Vec<_>>(),
                 "does": preview(&step.spec, names),
@@ -95,5 +102,11 @@ fn as_json(pipeline: &Pipeline, stages: &[Vec<usize>], names: &Value) -> Value {
         .collect();
     let stages: Vec<Vec<&str>> =
         stages.iter().map(|stage| stage.iter().map(|no| id(*no)).collect()).collect();
-    json!({ "pipeline": pipeline.name, "inputs": names["inputs"], "stages": stages, "steps": steps })
+    json!({
+        "pipeline": pipeline.name,
+        "description": pipeline.description,
+        "inputs": names["inputs"],
+        "stages": stages,
+        "steps": steps,
+    })
 }

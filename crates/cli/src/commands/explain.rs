@@ -26,7 +26,8 @@ pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Fail
         line(&format!("  the run waits for {}", plain(place)));
     }
     if told.steps.is_empty() && told.blocked.is_empty() && told.failed.is_empty() {
-        line(&format!("  nothing waits: the run is {}", told.status));
+        let why = known.run.reason.as_deref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
+        line(&format!("  nothing waits: the run is {}{why}", told.status));
     }
     let is_blocked = |step: &str| told.blocked.iter().any(|one| one.step == step);
     for failure in told.failed.iter().filter(|failure| !is_blocked(&failure.step)) {

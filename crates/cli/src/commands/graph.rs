@@ -3,29 +3,38 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sprag_app::Row;
-use sprag_app::view::is_not_run;
-use sprag_lifecycle::{OnFail, PlanStep, Policy, StepNo, Word};
-use sprag_pipeline::{FanOutItems, Kind, StepSpec};
+use sprag_app::{GraphStep, GraphView};
 
 use crate::args::GraphFormat;
 use crate::context::{Context, find_run};
-use crate::draw::{Graph, Node, Shape, StoredStatus, layers, mermaid, svg, text};
+use crate::draw::{Graph, Node, Shape, layers, mermaid, svg, text};
 use crate::exit::{Exit, Failure};
-use crate::show::{counted, line, shown_status, width};
+use crate::show::{counted, line, shown_status_word, width};
 
 pub(crate) fn graph(
     context: &Context,
     what: Option<&str>,
     format: Option<GraphFormat>,
 ) -> Result<Exit, Failure> {
-    let graph = match (what, what.and_then(super::pipelines::named)) {
-        (Some(what), _) if is_file(what) => of_file(Path::new(what))?,
-        (Some(_), Some(file)) => of_file(&file)?,
-        (run, _) => of_run(context, run)?,
+    let view = match what.map(of_file).transpose()?.flatten() {
+        Some(view) => view,
+        None => {
+            let app = context.app()?;
+            GraphView::of_run(&app, &find_run(&app, what)?)?
+        }
     };
+    draw(context, &view, format)
+}
+
+/// Draws a graph.
+pub(super) fn draw(
+    context: &Context,
+    view: &GraphView,
+    format: Option<GraphFormat>,
+) -> Result<Exit, Failure> {
+    let graph = nodes(view);
     match format {
-        None if context.json => line(&as_json(&graph).to_string()),
+        None if context.json => line(&as_json(view, &graph).to_string()),
         Some(GraphFormat::Mermaid) => line(mermaid(&graph).trim_end()),
         Some(GraphFormat::Svg) => line(svg(&graph).trim_end()),
         None | Some(GraphFormat::Text | GraphFormat::List) => {
@@ -37,89 +46,38 @@ pub(crate) fn graph(
     Ok(Exit::Ok)
 }
 
-/// Returns whether the user means a file. The id of a run has neither a dot nor a slash.
-fn is_file(what: &str) -> bool {
-    what.contains(['/', '.']) || Path::new(what).is_file()
+/// Returns the graph of the pipeline that the user means: a file, or a name in `.sprag/pipelines`. None if the user
+/// means a run: the id of a run has neither a dot nor a slash.
+pub(super) fn of_file(what: &str) -> Result<Option<GraphView>, Failure> {
+    let is_file = what.contains(['/', '.']) || Path::new(what).is_file();
+    let path = if is_file { Some(what.into()) } else { super::pipelines::named(what) };
+    let Some(path) = path else { return Ok(None) };
+    let loaded = sprag_pipeline::load_stream(&path).map_err(|problems| super::drawn(&problems))?;
+    Ok(Some(GraphView::of_pipeline(&loaded.pipeline)))
 }
 
-fn of_file(path: &Path) -> Result<Graph, Failure> {
-    let loaded = sprag_pipeline::load_stream(path).map_err(|problems| super::drawn(&problems))?;
-    let nodes =
-        loaded.pipeline.steps.iter().map(|step| node(&step.id, &step.needs, &step.policy, Some(&step.spec)));
-    Ok(Graph { name: loaded.pipeline.name.clone(), run: None, stored: None, nodes: nodes.collect() })
-}
-
-fn of_run(context: &Context, run: Option<&str>) -> Result<Graph, Failure> {
-    let app = context.app()?;
-    let known = find_run(&app, run)?;
-    let rows = app.steps(known.id())?;
-    let waits = app.waiting_for(&known.run)?;
-    let planned = |step: &PlanStep| {
-        node(&step.id, &step.needs, &step.policy, serde_json::from_str(&step.spec).ok().as_ref())
+/// Returns the graph with its steps by their numbers and their statuses as people see them.
+fn nodes(view: &GraphView) -> Graph {
+    let number = |id: &String| view.steps.iter().position(|step| step.id == *id);
+    let node = |step: &GraphStep| Node {
+        id: step.id.clone(),
+        kind: step.kind.clone(),
+        needs: step.needs.iter().filter_map(number).collect(),
+        rework: step.rework.as_ref().and_then(number),
+        fan_out: step.fan_out.clone(),
+        conditional: step.when,
+        always: step.always,
+        status: step.status.as_ref().map(|status| match step.not_run {
+            Some(true) => "not run".to_owned(),
+            _ => shown_status_word(status, step.waiting_for.as_deref()),
+        }),
+        attempt: step.attempt.unwrap_or(0),
     };
-    let mut nodes: Vec<Node> = known.plan.steps.iter().map(planned).collect();
-    // Shows the progress of each fan-out whose items exist.
-    for row in &rows {
-        let fan_out = nodes.get_mut(row.no as usize).and_then(|node| node.fan_out.as_mut());
-        if let (Some(fan_out), Some(list)) = (fan_out, row.items) {
-            let word = fan_out.split(' ').next().unwrap_or_default();
-            *fan_out = format!("{word} {}/{}", list.items.settled, list.items.total);
-        }
-    }
-    for row in rows.iter().filter(|row| row.item_of.is_none()) {
-        if let Some(node) = nodes.get_mut(row.no as usize) {
-            let (stored, waits_for) = (row.status().to_string(), waits.steps.get(&row.no).copied());
-            let shown = if is_not_run(row) { "not run".to_owned() } else { shown_status(&stored, waits_for) };
-            node.status = Some(shown);
-            node.stored = Some(StoredStatus { status: stored, waits_for, not_run: is_not_run(row) });
-            node.attempt = row.attempt;
-        }
-    }
-    let run = Some((known.id().to_string(), shown_status(known.run.status().as_str(), waits.run)));
-    let stored = Some(known.run.status().to_string());
-    Ok(Graph { name: known.plan.name.clone(), run, stored, nodes })
-}
-
-fn node(id: &str, needs: &[StepNo], policy: &Policy, spec: Option<&StepSpec>) -> Node {
-    let rework = match policy.on_fail {
-        OnFail::Rework { step, .. } => Some(step as usize),
-        OnFail::Fail | OnFail::Continue => None,
-    };
-    Node {
-        id: id.to_owned(),
-        kind: spec.map_or("?", |spec| kind(&spec.kind)).to_owned(),
-        needs: needs.iter().map(|need| *need as usize).collect(),
-        rework,
-        fan_out: spec.and_then(|spec| spec.fan_out.as_ref()).map(|fan_out| over(&fan_out.over)),
-        conditional: spec.is_some_and(|spec| spec.when.is_some()),
-        always: policy.always,
-        status: None,
-        stored: None,
-        attempt: 0,
-    }
-}
-
-fn kind(kind: &Kind) -> &'static str {
-    match kind {
-        Kind::Run { .. } | Kind::Exec { .. } => "run",
-        Kind::Call { .. } => "call",
-        Kind::Task { .. } => "task",
-        Kind::Gate { .. } => "gate",
-        Kind::Wait(_) => "wait",
-        Kind::Pipeline { .. } => "pipeline",
-        Kind::Land { .. } => "land",
-    }
-}
-
-/// Returns the label of a step's fan-out, with the number of items if the file states it.
-fn over(over: &FanOutItems) -> String {
-    match over {
-        FanOutItems::Matrix(axes) => {
-            let count = axes.values().fold(1usize, |count, values| count.saturating_mul(values.len()));
-            format!("matrix ×{count}")
-        }
-        FanOutItems::Each(Value::Array(items)) => format!("foreach ×{}", items.len()),
-        FanOutItems::Each(_) => "foreach".to_owned(),
+    let status = shown_status_word(view.status.as_deref().unwrap_or_default(), view.waiting_for.as_deref());
+    Graph {
+        name: view.pipeline.clone(),
+        run: view.run.clone().map(|run| (run, status)),
+        nodes: view.steps.iter().map(node).collect(),
     }
 }
 
@@ -136,34 +94,11 @@ fn heading(context: &Context, graph: &Graph) -> String {
     }
 }
 
-fn as_json(graph: &Graph) -> Value {
-    let layers = layers(graph);
-    let name = |no: &usize| graph.nodes[*no].id.as_str();
-    let steps: Vec<Value> = graph
-        .nodes
-        .iter()
-        .zip(layers)
-        .map(|(node, layer)| {
-            json!({
-                "id": node.id,
-                "kind": node.kind,
-                "needs": node.needs.iter().map(name).collect::<Vec<_>>(),
-                "layer": layer,
-                "rework": node.rework.as_ref().map(name),
-                "fan_out": node.fan_out,
-                "when": node.conditional,
-                "always": node.always,
-                "status": node.stored.as_ref().map(|stored| &stored.status),
-                "waiting_for": node.stored.as_ref().and_then(|stored| stored.waits_for),
-                "not_run": node.stored.as_ref().map(|stored| stored.not_run),
-                "attempt": node.status.as_ref().map(|_| node.attempt),
-            })
-        })
-        .collect();
-    json!({
-        "pipeline": graph.name,
-        "run": graph.run.as_ref().map(|(run, _)| run),
-        "status": graph.stored,
-        "steps": steps,
-    })
+fn as_json(view: &GraphView, graph: &Graph) -> Value {
+    let mut told = json!(view);
+    let steps = told["steps"].as_array_mut().into_iter().flatten();
+    for (step, layer) in steps.zip(layers(graph)) {
+        step["layer"] = json!(layer);
+    }
+    told
 }

@@ -82,7 +82,7 @@ struct LogSelection<'a> {
 }
 
 /// Parses the time of the first line: a duration before now, or a time.
-fn start_of(text: &str, now_ms: i64) -> Result<String, Failure> {
+pub(super) fn start_of(text: &str, now_ms: i64) -> Result<String, Failure> {
     if let Ok(before) = sprag_pipeline::parse_duration(text) {
         let ms = i64::try_from(before.as_millis()).unwrap_or(i64::MAX);
         return Ok(rfc3339(now_ms.saturating_sub(ms)));

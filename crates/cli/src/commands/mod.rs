@@ -75,10 +75,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &pipelines::find(&file)?, given, options).await
         }
-        Command::Retry { run, step, detach } => {
+        Command::Retry { run, step, detach, .. } => {
             run::retry(&context, run.as_deref(), step.as_deref(), detach).await
         }
-        Command::Resume { run, detach } => run::resume(&context, run.as_deref(), detach).await,
+        Command::Resume { run, detach, .. } => run::resume(&context, run.as_deref(), detach).await,
         Command::Cancel { run, .. } => run::cancel(&context, &run).await,
         Command::Approve { run, step, answer, .. } => {
             gates::answer(&context, gate_answer(&run, step.as_deref(), &answer, true)).await
@@ -89,14 +89,16 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Signal { run, name, payload, detach, .. } => {
             gates::signal(&context, &run, &name, payload.as_deref(), detach).await
         }
-        Command::Rewind { run, to, detach } => run::retry(&context, run.as_deref(), Some(&to), detach).await,
-        Command::Fork { run, from, detach } => fork::fork(&context, run.as_deref(), &from, detach).await,
+        Command::Rewind { run, to, detach, .. } => {
+            run::retry(&context, run.as_deref(), Some(&to), detach).await
+        }
+        Command::Fork { run, from, detach, .. } => fork::fork(&context, run.as_deref(), &from, detach).await,
         Command::Board { command } => board::board(&context, &command).await,
         Command::Mcp { server, token } => mcp::mcp(&context, server.as_deref(), token).await,
         Command::Task { command } => task::task(&context, &command).await,
         Command::Env { command } => env::env(&context, &command).await,
         Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
-        Command::Diff { run, steps } => diff::diff(&context, run.as_deref(), steps.as_deref()),
+        Command::Diff { run, steps, .. } => diff::diff(&context, run.as_deref(), steps.as_deref()),
         Command::Ls { status, waiting, labels, limit, .. } => {
             ls::ls(&context, &status, waiting.as_deref(), &labels, limit)
         }
@@ -104,8 +106,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Logs { run, step, options, .. } => {
             logs::logs(&context, run.as_deref(), step.as_deref(), &options).await
         }
-        Command::Watch { run: Some(run) } => watch::one(&context, &run).await,
-        Command::Watch { run: None } => watch::all(&context).await,
+        Command::Watch { run: Some(run), .. } => watch::one(&context, &run).await,
+        Command::Watch { run: None, .. } => watch::all(&context).await,
         Command::Questions { .. } => questions::questions(&context),
         Command::Wait { run, timeout, .. } => wait::wait(&context, run.as_deref(), timeout.as_deref()).await,
         Command::Worker { command: Some(WorkerCommand::Ls), .. } => worker::ls(&context),
@@ -148,7 +150,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             validate::validate(&context, &files, strict)
         }
         Command::Init { name, force, stdout } => init::init(&context, &name, force, stdout),
-        Command::Graph { what, format } => graph::graph(&context, what.as_deref(), format),
+        Command::Graph { what, format, .. } => graph::graph(&context, what.as_deref(), format),
         Command::Schema => {
             line(&format!("{:#}", sprag_pipeline::schema()));
             Ok(Exit::Ok)

@@ -84,11 +84,14 @@ pub(crate) fn list(context: &Context) -> Result<Exit, Failure> {
                 let steps = counted(loaded.pipeline.steps.len(), "step");
                 let with =
                     if inputs.is_empty() { String::new() } else { format!(", inputs: {}", inputs.join(" ")) };
-                format!("{steps}{with}")
+                let about = loaded.pipeline.description.as_deref().and_then(|text| text.lines().next());
+                let about = about.map(|about| format!("{} · ", about.trim_end())).unwrap_or_default();
+                format!("{about}{steps}{with}")
             }
             Err(_) => format!("not valid: sprag validate {name}"),
         };
-        told.push(json!({ "name": name, "file": path, "valid": loaded.is_ok() }));
+        let description = loaded.as_ref().ok().and_then(|loaded| loaded.pipeline.description.as_deref());
+        told.push(json!({ "name": name, "file": path, "valid": loaded.is_ok(), "description": description }));
         rows.push(vec![plain(name), plain(&about)]);
     }
     if context.json {

@@ -69,6 +69,6 @@ fn ls(context: &Context, queues: &[QueueView]) -> Result<Exit, Failure> {
             ]
         })
         .collect();
-    table(context.style, &["QUEUE", "STATUS", "WAITING", "OUT", "LIMIT", "OLDEST", "WORKERS"], &rows);
+    table(context.style, &["QUEUE", "STATUS", "WAITING", "RUNNING", "LIMIT", "OLDEST", "WORKERS"], &rows);
     Ok(Exit::Ok)
 }

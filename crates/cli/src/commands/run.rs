@@ -50,6 +50,8 @@ pub(crate) async fn start(
         eprintln!("{}", Style::stderr().dim(&hint));
     }
     let (plan, inputs) = prepare(&loaded.pipeline, &given, context.interactive)?;
+    let labels = options.labels.clone().or_those_of(&loaded.pipeline, &inputs);
+    let labels = labels.map_err(|problems| drawn(&problems))?;
     if options.dry {
         return super::dry::dry(context, &loaded.pipeline, &plan, &inputs);
     }
@@ -67,7 +69,7 @@ pub(crate) async fn start(
     }
     let mut start = app.new_run(plan, &inputs).in_folder(dir);
     start = start.idempotency_key(options.idempotency_key.as_deref());
-    start = start.labelled(options.labels.clone()).priority(options.priority);
+    start = start.labelled(labels).priority(options.priority);
     if options.detach {
         let Started { run, is_new } = app.start_run(start).await?;
         return leave(context, &app, run.id, told.filter(|_| is_new).as_ref());
@@ -257,16 +259,22 @@ pub(crate) fn outcome(
     status: RunStatus,
 ) -> Result<(), Failure> {
     let run = known.id();
+    let row = app.run(run)?;
+    let why = row.as_ref().and_then(|row| row.reason.as_deref()).filter(|_| status == RunStatus::Cancelled);
+    let why = why.map(|why| format!(": {}", plain(why))).unwrap_or_default();
     if context.json {
-        line(&json!({ "type": "result", "run": run, "status": status }).to_string());
+        let mut told = json!({ "type": "result", "run": run, "status": status });
+        if let Some(outputs) = row.as_ref().map(|row| app.run_outputs(row)).transpose()?.flatten() {
+            told["outputs"] = outputs;
+        }
+        line(&told.to_string());
         return Ok(());
     }
-    let row = app.run(run)?;
     let took = row.and_then(|row| Some(format!("in {}", span(row.ended_ms? - row.started_ms?))));
     let style = Style::stderr();
     let told =
         format!("{} {}", style.status(status.to_string().as_str(), 0), style.dim(&took.unwrap_or_default()));
-    eprintln!("{}", told.trim_end());
+    eprintln!("{}{why}", told.trim_end());
     if status == RunStatus::Failed {
         tell_failures(app, known)?;
     }

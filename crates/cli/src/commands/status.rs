@@ -3,7 +3,7 @@
 use serde_json::json;
 use sprag_app::text::size;
 use sprag_app::view::{StatusView, is_not_run};
-use sprag_app::{Row, RunLabels, StepRow, step_name, why_attempt_failed};
+use sprag_app::{ExecutionRow, Row, RunLabels, StepRow, step_name, why_attempt_failed};
 use sprag_lifecycle::{RunId, Word, WorkKind};
 
 use super::ls::told_labels;
@@ -50,11 +50,14 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         let wait = waits.steps.get(&step.no).copied();
         let took = step.started_ms.map(|at| span(step.ended_ms.unwrap_or(now) - at)).unwrap_or_default();
         let tries = if step.attempt > 1 { format!("attempt {}", step.attempt) } else { String::new() };
-        let last = executions.iter().rfind(|row| row.id.step == step.no);
+        let of_step = || executions.iter().filter(|row| row.id.step == step.no);
+        let last = of_step().next_back();
         let result = last.and_then(|row| row.result.as_deref()).filter(|_| step.status().is_settled());
         // An attempt that failed is worth a word, also if the step was cancelled before the next one.
-        let attempt =
-            last.filter(|row| ["failed", "timed_out", "abandoned"].contains(&row.status().as_str()));
+        let has_failed =
+            |row: &&ExecutionRow| ["failed", "timed_out", "abandoned"].contains(&row.status().as_str());
+        let begun = || of_step().rfind(|row| row.started_ms.is_some());
+        let attempt = last.filter(has_failed).or_else(|| begun().filter(has_failed));
         let failed =
             attempt.filter(|_| step.status().is_settled() && status != "done").map(why_attempt_failed);
         let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();

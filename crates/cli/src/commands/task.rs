@@ -34,16 +34,16 @@ pub(crate) async fn task(context: &Context, command: &TaskCommand) -> Result<Exi
             })?;
             added(context, boards::add_tasks(&app, &board, &specs).await?)
         }
-        TaskCommand::Ls { board: Some(board), status, .. } => {
-            ls_board(context, &app, &boards::known(&app, board)?, status)
-        }
-        TaskCommand::Ls { queue, .. } => ls(context, &app, queue.as_deref()),
+        TaskCommand::Ls { board, status, queue } => match board.name() {
+            Some(board) => ls_board(context, &app, &boards::known(&app, board)?, status),
+            None => ls(context, &app, queue.as_deref()),
+        },
         TaskCommand::Show { board, task } => {
             let board = boards::known(&app, board)?;
             shown(context, &boards::task(&app, &board, task)?)
         }
         TaskCommand::Claim { board, queues, name, wait, lease } => {
-            let board = board.as_ref().map(|board| boards::known(&app, board)).transpose()?;
+            let board = board.name().map(|board| boards::known(&app, board)).transpose()?;
             let wait = wait.as_deref().map(|wait| parse_time("--wait", wait)).transpose()?;
             claim(context, &app, board, queues, name, wait.unwrap_or_default(), lease).await
         }

@@ -14,7 +14,7 @@ use super::run::{heading, outcome, watch_and_ask};
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
 use crate::live::{OnInterrupt, Watched};
-use crate::show::{Style, counted, line, plain, shown_status, span, width};
+use crate::show::{Style, counted, line, plain, shown_status_word, span, width};
 
 /// The time between two looks at all live runs.
 const LOOK: Duration = Duration::from_millis(500);
@@ -42,11 +42,15 @@ pub(crate) async fn one(context: &Context, run: &str) -> Result<Exit, Failure> {
 }
 
 /// One live run, as it is shown.
-struct LiveRun {
-    view: RunView,
-    settled: usize,
-    total: usize,
-    since_ms: i64,
+pub(super) struct LiveRun {
+    /// The view of the run that programs see.
+    pub(super) view: Value,
+    /// The number of its steps that have ended, without the items of fan-outs.
+    pub(super) settled: usize,
+    /// The number of its steps, without the items of fan-outs.
+    pub(super) total: usize,
+    /// The time of its start, or of its creation if it has not started, in milliseconds since 1970.
+    pub(super) since_ms: i64,
 }
 
 /// `sprag watch`: shows all live runs until Ctrl-C. On a terminal the lines are drawn in place; otherwise a line is
@@ -84,7 +88,7 @@ fn live_runs(app: &App) -> Result<Vec<LiveRun>, Failure> {
         let steps = app.steps(row.id)?;
         let planned = steps.iter().filter(|step| step.item_of.is_none());
         live.push(LiveRun {
-            view,
+            view: json!(view),
             settled: planned.clone().filter(|step| step.status().is_settled()).count(),
             total: planned.count(),
             since_ms: row.started_ms.unwrap_or(row.created_ms),
@@ -94,19 +98,50 @@ fn live_runs(app: &App) -> Result<Vec<LiveRun>, Failure> {
 }
 
 impl LiveRun {
+    /// Returns the run's id.
+    pub(super) fn id(&self) -> String {
+        self.word("id").to_owned()
+    }
+
+    fn word(&self, key: &str) -> &str {
+        self.view[key].as_str().unwrap_or_default()
+    }
+
     fn line(&self, style: Style, took: Option<String>, width: usize) -> String {
-        let status = shown_status(self.view.status, self.view.waiting_for);
+        let status = shown_status_word(self.word("status"), self.view["waiting_for"].as_str());
         let took = took.map(|took| format!("  {took:>7}")).unwrap_or_default();
         let progress = format!("{}/{}", self.settled, self.total);
-        let before = format!("{}  {progress:>7}", self.view.id);
+        let before = format!("{}  {progress:>7}", self.word("id"));
         let room = width.saturating_sub(before.chars().count() + took.chars().count() + 21);
-        let name: String = plain(&self.view.pipeline).chars().take(room.max(8)).collect();
+        let name: String = plain(self.word("pipeline")).chars().take(room.max(8)).collect();
         format!("{before}  {}{took}  {name}", style.status(&status, 16))
+    }
+
+    /// Returns the line about the run where lines are not drawn in place.
+    pub(super) fn text(&self, context: &Context) -> String {
+        if !context.json {
+            return self.line(context.style, None, usize::MAX / 2);
+        }
+        let mut told = self.view.clone();
+        told["steps"] = json!({ "settled": self.settled, "total": self.total });
+        told.to_string()
+    }
+
+    /// Returns the line about a run that has ended, from the view that programs see.
+    pub(super) fn ended_text(context: &Context, view: &Value) -> String {
+        if context.json {
+            let mut told = view.clone();
+            told["steps"] = Value::Null;
+            return told.to_string();
+        }
+        let word = |key: &str| plain(view[key].as_str().unwrap_or_default());
+        let status = context.style.status(&word("status"), 16);
+        format!("{}           {status}  {}", word("id"), word("pipeline"))
     }
 }
 
 /// Draws the lines over those that were drawn before. Returns how many there are now.
-fn redraw(style: Style, live: &[LiveRun], before: usize, now_ms: i64) -> usize {
+pub(super) fn redraw(style: Style, live: &[LiveRun], before: usize, now_ms: i64) -> usize {
     let height =
         rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| usize::from(size.ws_row.max(4)));
     let room = height - 2;
@@ -141,34 +176,20 @@ fn changes(
     live: &[LiveRun],
     shown: &mut BTreeMap<String, String>,
 ) -> Result<(), Failure> {
-    let as_json = |view: &RunView, steps: Option<(usize, usize)>| -> String {
-        let mut told: Value = json!(view);
-        told["steps"] = json!(steps.map(|(settled, total)| json!({ "settled": settled, "total": total })));
-        told.to_string()
-    };
     for run in live {
-        let text = if context.json {
-            as_json(&run.view, Some((run.settled, run.total)))
-        } else {
-            run.line(context.style, None, usize::MAX / 2)
-        };
-        if shown.get(&run.view.id) != Some(&text) {
+        let text = run.text(context);
+        if shown.get(run.word("id")) != Some(&text) {
             line(&text);
-            shown.insert(run.view.id.clone(), text);
+            shown.insert(run.id(), text);
         }
     }
     let ended: Vec<String> =
-        shown.keys().filter(|id| live.iter().all(|run| run.view.id != **id)).cloned().collect();
+        shown.keys().filter(|id| live.iter().all(|run| run.word("id") != id.as_str())).cloned().collect();
     for id in ended {
         shown.remove(&id);
         let row = id.parse().ok().map(|id| app.run(id)).transpose()?.flatten();
         let Some(row) = row else { continue };
-        if context.json {
-            line(&as_json(&RunView::of(&row), None));
-        } else {
-            let (status, name) = (row.status().to_string(), plain(&row.pipeline));
-            line(&format!("{id}           {}  {name}", context.style.status(&status, 16)));
-        }
+        line(&LiveRun::ended_text(context, &json!(RunView::of(&row))));
     }
     Ok(())
 }

@@ -16,8 +16,6 @@ mod mermaid;
 mod svg;
 mod text;
 
-use sprag_app::WaitingFor;
-
 pub(crate) use layers::{layers, stages};
 pub(crate) use mermaid::mermaid;
 pub(crate) use svg::svg;
@@ -30,8 +28,6 @@ pub(crate) struct Graph {
     pub(crate) name: String,
     /// The id of the run that it is drawn for, and the run's status as people see it; none for a file.
     pub(crate) run: Option<(String, String)>,
-    /// The run's status as it is stored; none for a file.
-    pub(crate) stored: Option<String>,
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -53,19 +49,8 @@ pub(crate) struct Node {
     pub(crate) always: bool,
     /// Its status in the run as people see it; none for a file.
     pub(crate) status: Option<String>,
-    /// Its status in the run as programs see it; none for a file.
-    pub(crate) stored: Option<StoredStatus>,
     /// The number of its current attempt; 0 before the first one.
     pub(crate) attempt: u32,
-}
-
-/// The status of a step as programs see it.
-#[derive(Debug, Clone)]
-pub(crate) struct StoredStatus {
-    pub(crate) status: String,
-    pub(crate) waits_for: Option<WaitingFor>,
-    /// Whether it was cancelled before it began.
-    pub(crate) not_run: bool,
 }
 
 impl Node {
@@ -91,7 +76,7 @@ pub(crate) mod tests {
             needs: needs.to_vec(),
             ..Node::default()
         };
-        Graph { name: "p".into(), run: None, stored: None, nodes: steps.iter().map(node).collect() }
+        Graph { name: "p".into(), run: None, nodes: steps.iter().map(node).collect() }
     }
 
     pub(crate) const DIAMOND: &[(&str, &[usize])] =
@@ -107,7 +92,7 @@ pub(crate) mod tests {
                 needs: needs(no),
                 ..Node::default()
             });
-            Graph { name: "large".into(), run: None, stored: None, nodes: nodes.collect() }
+            Graph { name: "large".into(), run: None, nodes: nodes.collect() }
         };
         shapes.push(named(&|no| no.checked_sub(1).into_iter().collect()));
         shapes.push(named(&|_| Vec::new()));

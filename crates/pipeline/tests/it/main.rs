@@ -2,6 +2,7 @@
 
 mod children;
 mod corpus;
+mod declared;
 mod diagnostics;
 mod examples;
 mod hostile;

@@ -34,6 +34,8 @@ struct PipelineView {
     file: String,
     /// Whether it is valid.
     valid: bool,
+    /// The author's description; absent if the file has none.
+    description: Option<String>,
     /// The number of its steps.
     steps: usize,
 }
@@ -51,6 +53,7 @@ async fn list(_: MayRead, State(app): State<ServerState>) -> Answer<Json<Pipelin
                 name: name_of(&path).unwrap_or_default(),
                 file: path.display().to_string(),
                 valid: loaded.is_ok(),
+                description: loaded.as_ref().ok().and_then(|loaded| loaded.pipeline.description.clone()),
                 steps: loaded.map_or(0, |loaded| loaded.pipeline.steps.len()),
             }
         };

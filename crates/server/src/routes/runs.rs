@@ -56,9 +56,9 @@ struct NewRun {
     priority: i32,
     /// The folder in which its commands run; the project's folder if it is left out.
     dir: Option<String>,
-    /// A name for the run, of 1 to 128 characters, to find it again.
+    /// A name for the run, of 1 to 128 characters, to find it again; by default the pipeline's `run_name`.
     name: Option<String>,
-    /// Labels of the run, at most 32. Keys and values have 1 to 64 characters.
+    /// Labels of the run, at most 32, added to the pipeline's `labels`. Keys and values have 1 to 64 characters.
     #[serde(default)]
     labels: BTreeMap<String, String>,
 }
@@ -154,14 +154,16 @@ async fn create(
     };
     let wanted_priority = wanted.priority;
     let labels = RunLabels { name: wanted.name.clone(), labels: wanted.labels.clone() };
-    let (plan, inputs) = app
+    let (plan, inputs, labels) = app
         .blocking(move |app| {
             let loaded = match (&wanted.yaml, &wanted.pipeline) {
                 (Some(text), None) => pipelines::inline(text)?,
                 (None, Some(name)) => pipelines::named(app.options().project.as_deref(), name)?,
                 _ => return Err(Problem::invalid("give either `yaml` or `pipeline`")),
             };
-            pipelines::plan(&loaded.pipeline, &wanted.inputs)
+            let (plan, inputs) = pipelines::plan(&loaded.pipeline, &wanted.inputs)?;
+            let labels = labels.or_those_of(&loaded.pipeline, &inputs)?;
+            Ok((plan, inputs, labels))
         })
         .await?;
     let plan = Arc::new(plan);
@@ -224,7 +226,9 @@ async fn detail(app: &ServerState, run: RunId) -> Answer<Response> {
             let steps = app.core().steps(run)?;
             let missing = sprag_app::missing_logs(app.core(), app.files(), &known)?;
             let waits = app.core().waiting_for(&known.run)?;
-            Ok(RunDetail::of(&known.run, &known.plan, &steps, &missing).waiting(&known.plan, &steps, &waits))
+            let detail = RunDetail::of(&known.run, &known.plan, &steps, &missing);
+            let outputs = app.core().run_outputs(&known.run)?;
+            Ok(detail.waiting(&known.plan, &steps, &waits).with_outputs(outputs))
         })
         .await?;
     let tag = HeaderValue::from_str(&format!("\"{}\"", told.version));

@@ -1,10 +1,10 @@
-//! Steps and executions of a run, and the reason why it waits.
+//! Steps and executions of a run, their graph, their changes to files, and the reason why the run waits.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sprag_app::view::{ExecutionView, StepView};
-use sprag_app::{Explained, RunWithPlan};
+use sprag_app::{Explained, GraphView, RunDiff, RunWithPlan, run_diff};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -20,6 +20,8 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(step))
         .routes(routes!(executions))
         .routes(routes!(explain))
+        .routes(routes!(graph))
+        .routes(routes!(diff))
 }
 
 /// The steps of a run.
@@ -39,8 +41,10 @@ async fn steps(_: MayRead, State(app): State<ServerState>, RunPath(run): RunPath
     app.blocking(move |app| {
         let known = RunWithPlan::load(app.core(), run)?;
         let rows = app.core().steps(run)?;
+        let waits = app.core().waiting_for(&known.run)?;
         let current = rows.iter().filter(|step| sprag_app::view::is_current(&rows, step));
-        Ok(Json(Steps { steps: current.map(|step| StepView::of(&known.plan, step)).collect() }))
+        let view = |step| StepView::of(&known.plan, step).waiting(waits.steps.get(&step.no).copied());
+        Ok(Json(Steps { steps: current.map(view).collect() }))
     })
     .await
 }
@@ -75,9 +79,10 @@ async fn step(
         let (row, executions) = (app.core().step(run, no)?, app.core().executions(run)?);
         let row = row.ok_or_else(|| Problem::not_found(format!("run {run} has no step {step:?}")))?;
         let now = app.core().now();
+        let waits = app.core().waiting_for(&known.run)?;
         let of_step = executions.iter().filter(|execution| execution.id.step == no);
         Ok(Json(StepDetail {
-            step: StepView::of(&known.plan, &row),
+            step: StepView::of(&known.plan, &row).waiting(waits.steps.get(&no).copied()),
             feedback: row.feedback.as_deref().map(str::to_owned),
             executions: of_step.map(|execution| ExecutionView::of(execution, &step, now)).collect(),
         }))
@@ -149,6 +154,53 @@ async fn explain(
     app.blocking(move |app| {
         let known = RunWithPlan::load(app.core(), run)?;
         Ok(Json(sprag_app::explain(app.core(), &known)?))
+    })
+    .await
+}
+
+/// Show the steps of a run as a graph: what each needs, and its status
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/graph", tag = "steps",
+    params(("run" = String, Path, description = "The run's id")),
+    responses((status = 200, body = GraphView), (status = 404, description = "Problem: there is no such run"))
+)]
+async fn graph(_: MayRead, State(app): State<ServerState>, RunPath(run): RunPath) -> Answer<Json<GraphView>> {
+    app.blocking(move |app| {
+        let known = RunWithPlan::load(app.core(), run)?;
+        Ok(Json(GraphView::of_run(app.core(), &known)?))
+    })
+    .await
+}
+
+/// Which changes to show.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Changes {
+    /// A step, or two with `..` between them; everything that the run has changed if it is left out.
+    steps: Option<String>,
+}
+
+/// Show what a run's steps changed in its worktree, as a patch
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/diff", tag = "steps",
+    params(Changes, ("run" = String, Path, description = "The run's id")),
+    responses(
+        (status = 200, body = RunDiff),
+        (status = 404, description = "Problem: there is no such run"),
+        (status = 409, description = "Problem: the run has no worktree here, or no step has ended yet"),
+        (status = 422, description = "Problem: nothing is recorded of such a step"),
+    )
+)]
+async fn diff(
+    _: MayRead,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+    Query(changes): Query<Changes>,
+) -> Answer<Json<RunDiff>> {
+    app.blocking(move |app| {
+        let known = RunWithPlan::load(app.core(), run)?;
+        Ok(Json(run_diff(app.core(), &known, changes.steps.as_deref())?))
     })
     .await
 }

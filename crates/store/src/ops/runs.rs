@@ -206,6 +206,9 @@ fn insert_run(session: &mut Session<'_>, new: &NewRun, plan_hash: i64) -> Result
         session.create_quietly(StepRow::new(new.id, no as StepNo, needs));
     }
     for older in crowd {
+        let group = new.plan.concurrency.as_ref().map_or("", |limits| limits.group.as_str());
+        let why = format!("the newer run {} took its place in group {group:?}", new.id);
+        session.note::<RunRow>(older, |row| row.reason = Some(why.as_str().into()))?;
         let _ = cancel_run(session, older)?;
     }
     Ok(Created::New(new.id))

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use sprag_lifecycle::{ExecutionId, Plan, RunId, StepNo, StepStatus, WorkKind};
 
 use super::Queries;
 use super::runs::{PlannedRun, planned_run};
 use crate::backend::{Backend, Table};
 use crate::error::Result;
-use crate::names::is_current;
+use crate::names::{is_current, run_outputs};
 use crate::rows::{ExecutionRow, GateRow, Row, StepRow};
 
 /// The output of a step that has succeeded. Texts are JSON, unparsed.
@@ -22,9 +23,16 @@ pub enum StepOutput {
     Items(Vec<Option<StepOutput>>),
     /// The outputs of a child run's planned steps, with their ids; absent where a step has not succeeded.
     Run(Vec<(String, Option<StepOutput>)>),
+    /// The outputs that the pipeline of a child run declares, evaluated.
+    Declared(Value),
 }
 
 impl Queries<'_> {
+    /// Returns the outputs that a run's pipeline declares, evaluated from the run's rows; none if it declares none.
+    pub fn run_outputs(self, run: RunId) -> Result<Option<Value>> {
+        self.look(|db| run_outputs(db, run))
+    }
+
     /// Returns the output of a step; none if it has not succeeded, or not yet.
     pub fn step_output(self, run: RunId, no: StepNo) -> Result<Option<StepOutput>> {
         self.look(|db| {
@@ -67,7 +75,13 @@ fn output_of(
             StepOutput::Answer(gate.and_then(|gate| gate.answer))
         }
         WorkKind::Child => match row.work {
-            Some(child) => StepOutput::Run(outputs_of_run(db, RunId::from_i64(child))?),
+            Some(child) => {
+                let child = RunId::from_i64(child);
+                match run_outputs(db, child)? {
+                    Some(outputs) => StepOutput::Declared(outputs),
+                    None => StepOutput::Run(outputs_of_run(db, child)?),
+                }
+            }
             None => StepOutput::Run(Vec::new()),
         },
     }))

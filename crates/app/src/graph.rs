@@ -1,0 +1,149 @@
+//! The graph of a pipeline's steps, of a file or of a run with their statuses.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sprag_lifecycle::{OnFail, Policy, StepNo};
+use sprag_pipeline::{FanOutItems, Kind, Pipeline, StepSpec};
+use sprag_store::Row;
+
+use crate::App;
+use crate::error::Error;
+use crate::known::RunWithPlan;
+use crate::view::is_not_run;
+
+/// The steps of a pipeline and what they need; for a run with their statuses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GraphView {
+    /// The pipeline's name.
+    pub pipeline: String,
+    /// The run; absent for a file.
+    pub run: Option<String>,
+    /// The run's status; absent for a file.
+    pub status: Option<String>,
+    /// What the run waits for; absent if it does not wait.
+    pub waiting_for: Option<String>,
+    /// The steps in the order of the file, without the items of fan-outs.
+    pub steps: Vec<GraphStep>,
+}
+
+/// A step in a graph.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GraphStep {
+    /// Its id.
+    pub id: String,
+    /// The kind of its work, in one word, such as `run` or `gate`.
+    pub kind: String,
+    /// The steps that it needs.
+    pub needs: Vec<String>,
+    /// The earlier step to which a failure goes back.
+    pub rework: Option<String>,
+    /// A label of its fan-out, such as `matrix ×6`.
+    pub fan_out: Option<String>,
+    /// Whether it has a condition.
+    pub when: bool,
+    /// Whether it runs even after a failure.
+    pub always: bool,
+    /// Its status; absent for a file.
+    pub status: Option<String>,
+    /// What it waits for; absent if it does not wait.
+    pub waiting_for: Option<String>,
+    /// Whether it was cancelled before it began; absent for a file.
+    pub not_run: Option<bool>,
+    /// The number of its current attempt; absent for a file.
+    pub attempt: Option<u32>,
+}
+
+impl GraphView {
+    /// Returns the graph of a pipeline.
+    pub fn of_pipeline(pipeline: &Pipeline) -> GraphView {
+        let ids: Vec<&str> = pipeline.steps.iter().map(|step| step.id.as_str()).collect();
+        let steps = pipeline.steps.iter();
+        let steps = steps.map(|step| graph_step(&step.id, &ids, &step.needs, &step.policy, Some(&step.spec)));
+        let name = pipeline.name.clone();
+        GraphView { pipeline: name, run: None, status: None, waiting_for: None, steps: steps.collect() }
+    }
+
+    /// Returns the graph of a run.
+    pub fn of_run(app: &App, known: &RunWithPlan) -> Result<GraphView, Error> {
+        let rows = app.steps(known.id())?;
+        let waits = app.waiting_for(&known.run)?;
+        let ids: Vec<&str> = known.plan.steps.iter().map(|step| step.id.as_str()).collect();
+        let planned = known.plan.steps.iter().map(|step| {
+            let spec: Option<StepSpec> = serde_json::from_str(&step.spec).ok();
+            graph_step(&step.id, &ids, &step.needs, &step.policy, spec.as_ref())
+        });
+        let mut steps: Vec<GraphStep> = planned.collect();
+        for row in rows.iter().filter(|row| row.item_of.is_none()) {
+            let Some(step) = steps.get_mut(row.no as usize) else { continue };
+            // Shows the progress of each fan-out whose items exist.
+            if let (Some(fan_out), Some(list)) = (step.fan_out.as_mut(), row.items) {
+                let word = fan_out.split(' ').next().unwrap_or_default();
+                *fan_out = format!("{word} {}/{}", list.items.settled, list.items.total);
+            }
+            step.status = Some(row.status().to_string());
+            step.waiting_for = waits.steps.get(&row.no).map(|wait| wait.as_str().to_owned());
+            step.not_run = Some(is_not_run(row));
+            step.attempt = Some(row.attempt);
+        }
+        Ok(GraphView {
+            pipeline: known.plan.name.clone(),
+            run: Some(known.id().to_string()),
+            status: Some(known.run.status().to_string()),
+            waiting_for: waits.run.map(|wait| wait.as_str().to_owned()),
+            steps,
+        })
+    }
+}
+
+fn graph_step(
+    id: &str,
+    ids: &[&str],
+    needs: &[StepNo],
+    policy: &Policy,
+    spec: Option<&StepSpec>,
+) -> GraphStep {
+    let name = |no: StepNo| ids.get(no as usize).map(|id| (*id).to_owned()).unwrap_or_default();
+    let rework = match policy.on_fail {
+        OnFail::Rework { step, .. } => Some(name(step)),
+        OnFail::Fail | OnFail::Continue => None,
+    };
+    GraphStep {
+        id: id.to_owned(),
+        kind: spec.map_or("?", |spec| kind(&spec.kind)).to_owned(),
+        needs: needs.iter().map(|need| name(*need)).collect(),
+        rework,
+        fan_out: spec.and_then(|spec| spec.fan_out.as_ref()).map(|fan_out| fan_out_label(&fan_out.over)),
+        when: spec.is_some_and(|spec| spec.when.is_some()),
+        always: policy.always,
+        status: None,
+        waiting_for: None,
+        not_run: None,
+        attempt: None,
+    }
+}
+
+fn kind(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Run { .. } | Kind::Exec { .. } => "run",
+        Kind::Call { .. } => "call",
+        Kind::Task { .. } => "task",
+        Kind::Gate { .. } => "gate",
+        Kind::Wait(_) => "wait",
+        Kind::Pipeline { .. } => "pipeline",
+        Kind::Land { .. } => "land",
+    }
+}
+
+/// Returns the label of a step's fan-out, with the number of items if the file states it.
+fn fan_out_label(over: &FanOutItems) -> String {
+    match over {
+        FanOutItems::Matrix(axes) => {
+            let count = axes.values().fold(1usize, |count, values| count.saturating_mul(values.len()));
+            format!("matrix ×{count}")
+        }
+        FanOutItems::Each(Value::Array(items)) => format!("foreach ×{}", items.len()),
+        FanOutItems::Each(_) => "foreach".to_owned(),
+    }
+}

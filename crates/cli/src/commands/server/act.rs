@@ -1,0 +1,174 @@
+//! Starts runs on a server, continues and cancels them, and answers their questions.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::events::Journal;
+use super::{AtRemote, LOOK, escaped, only_asks, outcome, status_of, word};
+use crate::args::{Answer, Command};
+use crate::commands::{drawn, inputs, pipelines};
+use crate::exit::{Exit, Failure};
+
+impl AtRemote<'_> {
+    /// Starts a run on the server, and shows it until its end unless it is detached.
+    pub(super) async fn start(&self, command: &Command, file: &Path) -> Result<Exit, Failure> {
+        let Command::Run { pairs, inputs: all, detach, idempotency_key, name, labels, priority, .. } =
+            command
+        else {
+            return Err(Failure::usage("name a pipeline file to start on the server"));
+        };
+        let file = pipelines::find(file)?;
+        let loaded = sprag_pipeline::load_stream(&file).map_err(|problems| drawn(&problems))?;
+        let given = inputs::RawInputs { pairs, all: all.as_deref() };
+        let (_, inputs) = inputs::prepare(&loaded.pipeline, &given, self.context.interactive)?;
+        let labels = sprag_app::parse_labels(labels.iter().map(String::as_str))?;
+        let yaml = with_name(loaded.pipeline.source(), &loaded.pipeline.name);
+        let request =
+            json!({ "yaml": yaml, "inputs": inputs, "priority": priority, "name": name, "labels": labels });
+        let answer = self.ask("POST", "/v1/runs", idempotency_key.as_deref(), Some(request)).await?;
+        let told: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        self.shown(&told, "started", 0, *detach).await
+    }
+
+    /// Shows a run that was started or continued until its end, unless it is detached.
+    async fn shown(&self, told: &Value, what: &str, after: u64, detach: bool) -> Result<Exit, Failure> {
+        let run = word(told, "id");
+        if detach {
+            return self.said(&json!({ "type": "result", "run": run, "status": told["status"] }), what);
+        }
+        self.follow(&run, after).await
+    }
+
+    /// Continues a run: `retry`, `resume` or `rewind`.
+    pub(super) async fn go_back(
+        &self,
+        run: Option<&str>,
+        verb: &str,
+        body: Value,
+        detach: bool,
+    ) -> Result<Exit, Failure> {
+        let run = self.run(run).await?;
+        let detail = self.detail(&run).await?;
+        let names_step = ["step", "to"].iter().any(|key| body[*key].is_string());
+        if detail["status"] == "completed" && !names_step {
+            let failure = Failure::error(format!("run {run} is completed: there is nothing to do"))
+                .next(format!("run a step again with `sprag retry {run} --step STEP`"));
+            return Err(Failure { exit: Exit::Nothing, ..failure });
+        }
+        let mut journal = Journal { run: Some(run.clone()), after: 0 };
+        while !journal.next(self).await?.is_empty() {}
+        let told = self.post(&format!("/v1/runs/{}/{verb}", escaped(&run)), body).await?;
+        self.shown(&told, "continues", journal.after, detach).await
+    }
+
+    /// Starts a run from a finished step of another.
+    pub(super) async fn fork(&self, run: Option<&str>, from: &str, detach: bool) -> Result<Exit, Failure> {
+        let run = self.run(run).await?;
+        let told = self.post(&format!("/v1/runs/{}/fork", escaped(&run)), json!({ "from": from })).await?;
+        self.shown(&told, "started", 0, detach).await
+    }
+
+    pub(super) async fn answer(
+        &self,
+        run: &str,
+        step: Option<&str>,
+        answer: &Answer,
+        approved: bool,
+    ) -> Result<Exit, Failure> {
+        let run = self.run(Some(run)).await?;
+        let told = self.get(&format!("/v1/gates?kind=question&run={}", escaped(&run))).await?;
+        let gates = told["gates"].as_array().cloned().unwrap_or_default();
+        let meant: Vec<&Value> =
+            gates.iter().filter(|gate| step.is_none_or(|step| gate["step"] == step)).collect();
+        let gate = match meant.as_slice() {
+            [one] => *one,
+            [] => {
+                let next = format!("list the questions: sprag questions --server {}", self.client.address());
+                let failure = Failure::error(format!("run {run} asks nothing")).next(next);
+                return Err(Failure { exit: Exit::Nothing, ..failure });
+            }
+            [first, ..] => {
+                return Err(Failure::usage(format!("run {run} asks several questions"))
+                    .next(format!("name the step: sprag approve {run} {}", word(first, "step"))));
+            }
+        };
+        let body = json!({ "approved": approved, "choice": answer.choice, "comment": answer.comment });
+        self.post(&format!("/v1/gates/{}/answer", word(gate, "id")), body).await?;
+        let told = json!({ "type": "answer", "run": run, "step": gate["step"], "approved": approved });
+        self.said(&told, "answered")
+    }
+
+    pub(super) async fn signal(&self, run: &str, name: &str, payload: Option<&str>) -> Result<Exit, Failure> {
+        let run = self.run(Some(run)).await?;
+        let payload: Value = serde_json::from_str(payload.unwrap_or("{}")).map_err(|error| {
+            Failure::usage(format!("--payload is not JSON: {error}")).next("write it like '{\"version\": 3}'")
+        })?;
+        let body = json!({ "name": name, "payload": payload });
+        let told = self.post(&format!("/v1/runs/{}/signals", escaped(&run)), body).await?;
+        let received_by = &told["received_by"];
+        let said = match received_by.as_str() {
+            Some(step) => format!("signal delivered to step {step}"),
+            None => format!("kept: no step waits for {name:?} yet; the next one that does gets it"),
+        };
+        self.said(&json!({ "type": "signal", "run": run, "name": name, "received_by": received_by }), &said)
+    }
+
+    pub(super) async fn cancel(&self, run: &str) -> Result<Exit, Failure> {
+        let run = self.run(Some(run)).await?;
+        let cancelled = self.post(&format!("/v1/runs/{}/cancel", escaped(&run)), json!({})).await;
+        let told = self.detail(&run).await?;
+        let status = word(&told, "status");
+        if let (false, Err(failure)) = (status.starts_with("cancel"), cancelled) {
+            let has_ended = outcome(&status).is_some();
+            let ended =
+                || Failure { exit: Exit::Nothing, ..Failure::error(format!("run {run} is {status}")) };
+            return Err(if has_ended { ended() } else { failure });
+        }
+        self.said(&json!({ "run": run, "status": status }), &status)
+    }
+
+    /// Waits for the end of a run.
+    pub(super) async fn wait(&self, run: Option<&str>, timeout: Option<Duration>) -> Result<Exit, Failure> {
+        let run = self.run(run).await?;
+        let mut looks = tokio::time::interval(LOOK);
+        let ended = async {
+            loop {
+                looks.tick().await;
+                let told = self.detail(&run).await?;
+                if let Some(exit) = outcome(&word(&told, "status")) {
+                    return Ok::<_, Failure>((exit, told));
+                }
+                if only_asks(&told) {
+                    return Ok((Exit::WaitsForPerson, told));
+                }
+            }
+        };
+        let ended: Result<(Exit, Value), Failure> = match timeout {
+            None => ended.await,
+            Some(limit) => match tokio::time::timeout(limit, ended).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    if !self.context.json {
+                        let limit = sprag_app::text::span(limit.as_millis().try_into().unwrap_or(i64::MAX));
+                        eprintln!("run {run} has not ended in {limit}");
+                    }
+                    return Ok(Exit::TimedOut);
+                }
+            },
+        };
+        let (exit, told) = ended?;
+        if exit == Exit::WaitsForPerson {
+            return self.tell_questions(&run).await;
+        }
+        self.said(&json!({ "type": "result", "run": run, "status": told["status"] }), &status_of(&told))?;
+        Ok(exit)
+    }
+}
+
+/// Returns the text of a pipeline for the server, which does not see the name of the file.
+fn with_name(yaml: &str, name: &str) -> String {
+    let has_name = yaml.lines().any(|line| line.starts_with("name:") || line.starts_with("---"));
+    if has_name { yaml.to_owned() } else { format!("name: {}\n{yaml}", json!(name)) }
+}

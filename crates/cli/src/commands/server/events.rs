@@ -1,0 +1,89 @@
+//! `sprag events --server`: the journal of a server.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{AtRemote, LOOK, escaped, word};
+use crate::exit::{Exit, Failure};
+use crate::show::line;
+
+/// The number of journal entries in one request.
+const PAGE: usize = 1000;
+
+impl AtRemote<'_> {
+    pub(super) async fn events(
+        &self,
+        run: Option<&str>,
+        since: u64,
+        follow: bool,
+        tail: Option<usize>,
+    ) -> Result<Exit, Failure> {
+        let run = match run {
+            Some(run) => Some(self.run(Some(run)).await?),
+            None => None,
+        };
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut journal = Journal { run, after: since };
+        let mut held = tail.map(|most| (VecDeque::new(), most));
+        loop {
+            let entries = journal.next(self).await?;
+            let is_all = entries.len() < PAGE;
+            match &mut held {
+                Some((last, most)) => {
+                    last.extend(entries);
+                    last.drain(..last.len().saturating_sub(*most));
+                }
+                None => entries.iter().for_each(|entry| self.show_entry(entry)),
+            }
+            if !is_all {
+                continue;
+            }
+            let (last, _) = held.take().unwrap_or_default();
+            last.iter().for_each(|entry| self.show_entry(entry));
+            if !follow {
+                return Ok(Exit::Ok);
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                _ = interrupt.recv() => return Ok(Exit::Ok),
+            }
+        }
+    }
+
+    fn show_entry(&self, entry: &Value) {
+        if self.context.json {
+            line(&entry.to_string());
+            return;
+        }
+        let from = entry["from"].as_str().unwrap_or("·");
+        line(&format!(
+            "{:>6} {}  {:<21} {from} → {}  {}",
+            entry["seq"],
+            word(entry, "at"),
+            word(entry, "event"),
+            word(entry, "to"),
+            word(entry, "id")
+        ));
+    }
+}
+
+/// The journal of a server, or of one run, read from a position on.
+pub(super) struct Journal {
+    /// The run; absent for all entries.
+    pub(super) run: Option<String>,
+    /// The number of the last entry that was read.
+    pub(super) after: u64,
+}
+
+impl Journal {
+    /// Returns the next entries, at most [`PAGE`]; empty if there are none yet.
+    pub(super) async fn next(&mut self, remote: &AtRemote<'_>) -> Result<Vec<Value>, Failure> {
+        let run = self.run.as_deref().map(|run| format!("&run={}", escaped(run))).unwrap_or_default();
+        let part = remote.get(&format!("/v1/journal?limit={PAGE}&after={}{run}", self.after)).await?;
+        let entries = part["entries"].as_array().cloned().unwrap_or_default();
+        self.after = part["next_after"].as_u64().unwrap_or(self.after).max(self.after);
+        Ok(entries)
+    }
+}

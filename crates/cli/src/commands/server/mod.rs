@@ -1,0 +1,275 @@
+//! Commands that look at runs of a server, start them and answer their questions: `--server URL`.
+//!
+//! The server has the store; this process sends requests and prints the answers, as JSON as they are.
+//!
+//! ```text
+//!   at_server ─┬─ look    ls, status, explain, questions, graph, diff
+//!              ├─ act     run, retry, resume, rewind, fork, cancel, approve, reject, signal, wait
+//!              ├─ follow  the live view of a run; watch
+//!              ├─ logs    logs
+//!              └─ events  events
+//! ```
+
+mod act;
+mod events;
+mod follow;
+mod logs;
+mod look;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sprag_lifecycle::RunId;
+use sprag_remote::{Address, Client};
+
+use crate::args::{AtServer, Command};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::own_server::{self, Own};
+use crate::show::{line, plain, shown_status_word};
+
+/// The time limit of one request.
+const LIMIT: Duration = Duration::from_secs(30);
+/// The pause between two looks at something that is followed.
+const LOOK: Duration = Duration::from_millis(500);
+/// The number of runs that are searched for one whose id starts or ends as the user wrote.
+const SEARCHED: usize = 500;
+
+/// Executes a command that names a server; none if it names none.
+pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Option<Exit>, Failure> {
+    let at = match command {
+        // A dry run starts nothing, so it needs no server.
+        Command::Run { dry: true, .. } => return Ok(None),
+        Command::Run { at, .. }
+        | Command::Ls { at, .. }
+        | Command::Status { at, .. }
+        | Command::Logs { at, .. }
+        | Command::Watch { at, .. }
+        | Command::Wait { at, .. }
+        | Command::Cancel { at, .. }
+        | Command::Retry { at, .. }
+        | Command::Resume { at, .. }
+        | Command::Rewind { at, .. }
+        | Command::Fork { at, .. }
+        | Command::Approve { at, .. }
+        | Command::Reject { at, .. }
+        | Command::Signal { at, .. }
+        | Command::Events { at, .. }
+        | Command::Explain { at, .. }
+        | Command::Graph { at, .. }
+        | Command::Diff { at, .. }
+        | Command::Questions { at } => at,
+        _ => return Ok(None),
+    };
+    let Some(remote) = AtRemote::open(context, at)? else { return Ok(None) };
+    let done = match command {
+        Command::Run { file: Some(file), slots, bus, .. } => {
+            if slots.is_some() || bus.is_some() {
+                return Err(Failure::usage(
+                    "--slots and --bus are settings of a worker; the server has its own",
+                )
+                .next("leave them out, or give them to `sprag worker`"));
+            }
+            remote.start(command, file).await
+        }
+        Command::Ls { status, waiting, labels, limit, .. } => {
+            remote.ls(status, waiting.as_deref(), labels, *limit).await
+        }
+        Command::Status { run, .. } => remote.status(run.as_deref()).await,
+        Command::Logs { run, step, options, .. } => {
+            remote.logs(run.as_deref(), step.as_deref(), options).await
+        }
+        Command::Watch { run: Some(run), .. } => remote.watch(run).await,
+        Command::Watch { run: None, .. } => remote.watch_all().await,
+        Command::Wait { run, timeout, .. } => {
+            let limit =
+                timeout.as_deref().map(|text| super::wait::parse_time("--timeout", text)).transpose()?;
+            remote.wait(run.as_deref(), limit).await
+        }
+        Command::Cancel { run, .. } => remote.cancel(run).await,
+        Command::Retry { run, step, detach, .. } => {
+            remote.go_back(run.as_deref(), "retry", json!({ "step": step }), *detach).await
+        }
+        Command::Resume { run, detach, .. } => {
+            remote.go_back(run.as_deref(), "resume", json!({}), *detach).await
+        }
+        Command::Rewind { run, to, detach, .. } => {
+            remote.go_back(run.as_deref(), "rewind", json!({ "to": to }), *detach).await
+        }
+        Command::Fork { run, from, detach, .. } => remote.fork(run.as_deref(), from, *detach).await,
+        Command::Approve { run, step, answer, .. } => remote.answer(run, step.as_deref(), answer, true).await,
+        Command::Reject { run, step, answer, .. } => remote.answer(run, step.as_deref(), answer, false).await,
+        Command::Signal { run, name, payload, .. } => remote.signal(run, name, payload.as_deref()).await,
+        Command::Events { run, since, follow, tail, .. } => {
+            remote.events(run.as_deref(), *since, *follow, *tail).await
+        }
+        Command::Explain { run, .. } => remote.explain(run.as_deref()).await,
+        Command::Graph { what, format, .. } => remote.graph(what.as_deref(), *format).await,
+        Command::Diff { run, steps, .. } => remote.diff(run.as_deref(), steps.as_deref()).await,
+        Command::Questions { .. } => remote.questions().await,
+        _ => Err(Failure::usage("name a pipeline file to start on the server")),
+    };
+    done.map(Some)
+}
+
+/// A server, and the way to print its answers.
+pub(crate) struct AtRemote<'c> {
+    context: &'c Context,
+    client: Client,
+}
+
+impl<'c> AtRemote<'c> {
+    /// Connects to the server that the command line names; none if it names none.
+    fn open(context: &'c Context, at: &AtServer) -> Result<Option<Self>, Failure> {
+        let Some(server) = at.server.as_deref() else { return Ok(None) };
+        let address = Address::parse(server).map_err(|error| Failure::usage(error.to_string()))?;
+        let token = match at.token.clone().filter(|token| !token.trim().is_empty()) {
+            Some(token) => Some(token),
+            None => match own_server::local_token(&context.data, &address.to_string())? {
+                Own::Token(token) => Some(token),
+                Own::Elsewhere | Own::NotThere => None,
+            },
+        };
+        let client =
+            Client::new(address, token.as_deref()).map_err(|error| Failure::usage(error.to_string()))?;
+        Ok(Some(AtRemote { context, client }))
+    }
+
+    /// Sends a request. Returns the status and the body of the answer, whatever the status is.
+    async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        key: Option<&str>,
+        body: Option<Value>,
+    ) -> Result<(u16, Vec<u8>), Failure> {
+        let answer = self.client.ask_with(method, path, key, body, LIMIT).await;
+        answer.map_err(|error| Failure::error(error.to_string()))
+    }
+
+    /// Sends a request. Returns the body of its answer, or the problem that the server reports.
+    async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        key: Option<&str>,
+        body: Option<Value>,
+    ) -> Result<Vec<u8>, Failure> {
+        let (status, bytes) = self.exchange(method, path, key, body).await?;
+        if (200..300).contains(&status) { Ok(bytes) } else { Err(problem(status, &bytes)) }
+    }
+
+    async fn get(&self, path: &str) -> Result<Value, Failure> {
+        let bytes = self.ask("GET", path, None, None).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Failure::error(format!("the answer is not JSON: {error}")))
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Result<Value, Failure> {
+        let bytes = self.ask("POST", path, None, Some(body)).await?;
+        Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    /// Returns the view of a run with its steps.
+    async fn detail(&self, run: &str) -> Result<Value, Failure> {
+        self.get(&format!("/v1/runs/{}", escaped(run))).await
+    }
+
+    /// Returns the id of the run that the user means: by its id, the start or the end of it, its name, the name of its
+    /// board, or the newest.
+    async fn run(&self, wanted: Option<&str>) -> Result<String, Failure> {
+        let is_whole = |text: &str| text.parse::<RunId>().is_ok_and(|id| id.to_string() == text);
+        if let Some(whole) = wanted.filter(|wanted| is_whole(wanted)) {
+            return Ok(whole.to_owned());
+        }
+        let limit = if wanted.is_some() { SEARCHED } else { 1 };
+        let listed = self.get(&format!("/v1/runs?limit={limit}")).await?;
+        let runs: Vec<&Value> = listed["runs"].as_array().into_iter().flatten().collect();
+        let ids = || runs.iter().filter_map(|run| run["id"].as_str());
+        let Some(wanted) = wanted else {
+            let newest = ids().map(str::to_owned).next();
+            return newest
+                .ok_or_else(|| Failure::error("there are no runs yet").next("start one: sprag run FILE"));
+        };
+        let part = wanted.to_ascii_lowercase();
+        let meant: Vec<&str> = ids().filter(|id| id.starts_with(&part) || id.ends_with(&part)).collect();
+        match meant.as_slice() {
+            [one] => return Ok((*one).to_owned()),
+            [] => {}
+            several => {
+                let told = format!("several runs start or end with {wanted:?}: {}", several.join(", "));
+                return Err(Failure::usage(told).next("write more of the id"));
+            }
+        }
+        if let Some(named) = runs.iter().find(|run| run["name"] == wanted) {
+            return Ok(word(named, "id"));
+        }
+        let board = self.get(&format!("/v1/boards/{}", escaped(wanted))).await;
+        board.map(|board| word(&board, "run")).map_err(|_| {
+            Failure::usage(format!("the server has no run {wanted:?}"))
+                .next(format!("list the runs: sprag ls --server {}", self.client.address()))
+        })
+    }
+
+    /// Prints the result of a command: a line of words for people, an object for programs.
+    fn said(&self, told: &Value, what: &str) -> Result<Exit, Failure> {
+        if self.context.json {
+            line(&told.to_string());
+        } else {
+            line(&format!("{} {what}", word(told, "run")));
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+/// Returns the problem that the server reports, with the exit code that the same problem has without a server.
+fn problem(status: u16, body: &[u8]) -> Failure {
+    let told: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message =
+        told["message"].as_str().map_or_else(|| format!("the server answers {status}"), str::to_owned);
+    let failure = match status {
+        400 | 404 | 422 => Failure::usage(message),
+        _ => Failure::error(message),
+    };
+    let next = match status {
+        401 | 403 => Some("show a token of the server with --token or SPRAG_TOKEN".to_owned()),
+        _ => told["next"].as_str().map(str::to_owned),
+    };
+    Failure { next, ..failure }
+}
+
+fn word(value: &Value, key: &str) -> String {
+    plain(value[key].as_str().unwrap_or_default())
+}
+
+fn status_of(value: &Value) -> String {
+    shown_status_word(&word(value, "status"), value["waiting_for"].as_str())
+}
+
+/// Returns the exit code of a run in a status that it cannot leave by itself; none for a live run.
+fn outcome(status: &str) -> Option<Exit> {
+    match status {
+        "completed" => Some(Exit::Ok),
+        "failed" => Some(Exit::RunFailed),
+        "cancelled" => Some(Exit::Cancelled),
+        _ => None,
+    }
+}
+
+/// Returns whether a run waits for an answer and none of its steps does anything else.
+fn only_asks(run: &Value) -> bool {
+    let is_busy = |step: &&Value| {
+        ["pending", "running"].contains(&step["status"].as_str().unwrap_or_default())
+            && step["items"].is_null()
+    };
+    let mut busy = run["steps"].as_array().into_iter().flatten().filter(is_busy);
+    run["waiting_for"] == "person" && busy.all(|step| step["waiting_for"] == "person")
+}
+
+/// Escapes a text for a path or a query.
+fn escaped(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes()
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
