@@ -23,9 +23,12 @@ pub struct RunDiff {
     pub patch: String,
 }
 
+/// The most bytes of a patch that a server answers with. It holds the whole of it in memory.
+pub const MOST_OVER_HTTP: usize = 32 << 20;
+
 /// Returns what a run changed in its worktree: all of it so far, what one step changed (`STEP`), or the changes between
-/// the ends of two steps (`STEP..STEP`).
-pub fn run_diff(app: &App, known: &RunWithPlan, steps: Option<&str>) -> Result<RunDiff, Error> {
+/// the ends of two steps (`STEP..STEP`). A patch of more than `most` bytes is refused.
+pub fn run_diff(app: &App, known: &RunWithPlan, steps: Option<&str>, most: usize) -> Result<RunDiff, Error> {
     let id = known.id();
     let failed = |error: sprag_worktree::Error| Error::failed(error.to_string());
     let Some(repository) = repository_of(app, id)? else {
@@ -62,7 +65,14 @@ pub fn run_diff(app: &App, known: &RunWithPlan, steps: Option<&str>) -> Result<R
             }
         }
     };
-    let patch = repository.diff(&from, &to).map_err(failed)?;
+    let patch = repository.diff(&from, &to, most).map_err(|error| match error.kind {
+        sprag_worktree::Kind::TooMuchOutput { most, .. } => {
+            let why = format!("the changes of run {id} are larger than {} MB", most >> 20);
+            Error::new(ErrorKind::Refused, why)
+                .next("look at one step, or use `sprag diff` on the machine with the worktree")
+        }
+        _ => failed(error),
+    })?;
     Ok(RunDiff { run: id.to_string(), from, to, patch })
 }
 

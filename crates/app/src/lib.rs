@@ -45,7 +45,7 @@ mod waiting_for;
 mod workers;
 
 pub use app::App;
-pub use changes::{RunDiff, run_diff};
+pub use changes::{MOST_OVER_HTTP, RunDiff, run_diff};
 pub use chores::{Chore, Limits};
 pub use data_folder::{Closed, make_private, openings};
 pub use engine::{Abandoner, Builder, Engine, Pulse};

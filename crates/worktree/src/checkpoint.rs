@@ -186,12 +186,21 @@ impl Repository {
         self.git_at(self.main_checkout().unwrap_or(self.common_dir()), command)
     }
 
-    /// Returns the differences between two revisions, as a patch.
-    pub fn diff(&self, from: &str, to: &str) -> Result<String, Error> {
+    /// Returns the differences between two revisions, as a patch of at most `most` bytes. A longer one is an error.
+    pub fn diff(&self, from: &str, to: &str, most: usize) -> Result<String, Error> {
         let diff = || {
             let (from, to) = (self.commit(from)?, self.commit(to)?);
-            let args = ["--no-color", "--no-ext-diff", "--binary", "--find-renames", &from, &to, "--"];
-            let output = self.git("diff").args(args).run()?;
+            let args = [
+                "--no-color",
+                "--no-ext-diff",
+                "--no-textconv",
+                "--binary",
+                "--find-renames",
+                &from,
+                &to,
+                "--",
+            ];
+            let output = self.git("diff").args(args).at_most(most).run()?;
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         diff().attempt(|| format!("compare {from} and {to}"))

@@ -149,6 +149,14 @@ pub enum Kind {
         /// The timeout.
         after: Duration,
     },
+    /// A git command printed more than the caller accepts, and was stopped.
+    #[error("`git {command}` printed more than {} MB", most >> 20)]
+    TooMuchOutput {
+        /// The command and its arguments.
+        command: String,
+        /// The most bytes.
+        most: usize,
+    },
     /// The caller cancelled the operation.
     #[error("it was cancelled")]
     Cancelled,

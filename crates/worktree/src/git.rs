@@ -123,6 +123,7 @@ pub(crate) struct Git<'a> {
     words: String,
     settings: u32,
     timeout: Duration,
+    max_output: usize,
     cancel: Option<&'a Cancel>,
     input: Option<Vec<u8>>,
     /// Whether the command stops when this process dies. Short commands that write refs finish instead.
@@ -182,6 +183,7 @@ impl<'a> Git<'a> {
             words: String::new(),
             settings: 0,
             timeout: SHORT,
+            max_output: usize::MAX,
             cancel: None,
             input: None,
             stops_with_parent: false,
@@ -248,6 +250,12 @@ impl<'a> Git<'a> {
         self.timeout = timeout;
         self.cancel = Some(cancel);
         self.stops_with_parent = true;
+        self
+    }
+
+    /// Stops the command when it prints more bytes than this.
+    pub(crate) fn at_most(mut self, bytes: usize) -> Self {
+        self.max_output = bytes;
         self
     }
 
@@ -346,8 +354,11 @@ impl<'a> Git<'a> {
             wait_ready(pipes.iter().flatten().map(AsFd::as_fd).chain([handle.as_fd()]), wait_ms);
             let ended = child.try_wait().map_err(io)?;
             for (pipe, output) in pipes.iter_mut().zip(&mut output) {
-                if pipe.as_mut().is_some_and(|pipe| drain(pipe, output)) {
+                if pipe.as_mut().is_some_and(|pipe| drain(pipe, output, self.max_output)) {
                     *pipe = None;
+                }
+                if output.len() > self.max_output {
+                    return Err(Kind::TooMuchOutput { command: self.words.clone(), most: self.max_output });
                 }
             }
             if let Some(status) = ended {
@@ -402,12 +413,17 @@ fn memory_file(bytes: &[u8]) -> std::io::Result<File> {
 }
 
 /// Reads the available bytes. Returns whether the pipe is at its end.
-fn drain(pipe: &mut File, output: &mut Vec<u8>) -> bool {
+fn drain(pipe: &mut File, output: &mut Vec<u8>, most: usize) -> bool {
     let mut buffer = [0; 65_536];
     loop {
         match pipe.read(&mut buffer) {
             Ok(0) => return true,
-            Ok(length) => output.extend_from_slice(&buffer[..length]),
+            Ok(length) => {
+                output.extend_from_slice(&buffer[..length]);
+                if output.len() > most {
+                    return false;
+                }
+            }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
         }

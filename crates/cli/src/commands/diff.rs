@@ -10,7 +10,7 @@ use crate::show::{Style, contents, line};
 pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = find_run(&app, run)?;
-    print(context, &json!(run_diff(&app, &known, steps)?));
+    print(context, &json!(run_diff(&app, &known, steps, usize::MAX)?));
     Ok(Exit::Ok)
 }
 

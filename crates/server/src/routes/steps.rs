@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use sprag_app::view::{ExecutionView, StepView};
-use sprag_app::{Explained, GraphView, RunDiff, RunWithPlan, run_diff};
+use sprag_app::{Explained, GraphView, MOST_OVER_HTTP, RunDiff, RunWithPlan, run_diff};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -188,7 +188,7 @@ struct Changes {
     responses(
         (status = 200, body = RunDiff),
         (status = 404, description = "Problem: there is no such run"),
-        (status = 409, description = "Problem: the run has no worktree here, or no step has ended yet"),
+        (status = 409, description = "Problem: the run has no worktree here, no step has ended yet, or the patch is larger than 32 MB"),
         (status = 422, description = "Problem: nothing is recorded of such a step"),
     )
 )]
@@ -200,7 +200,7 @@ async fn diff(
 ) -> Answer<Json<RunDiff>> {
     app.blocking(move |app| {
         let known = RunWithPlan::load(app.core(), run)?;
-        Ok(Json(run_diff(app.core(), &known, changes.steps.as_deref())?))
+        Ok(Json(run_diff(app.core(), &known, changes.steps.as_deref(), MOST_OVER_HTTP)?))
     })
     .await
 }
