@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sprag_agent::{Answer, Event, FailureKind, Outcome, Permissions, Session};
+use sprag_agent::{Event, FailureKind, Outcome, Session};
 
-use super::common::process::commits;
-use super::live::{Real, schema};
+use super::live::Real;
+use super::live_shared::*;
 
 const AGENTS: [&str; 3] = ["gemini", "opencode", "qwen"];
 
@@ -19,38 +19,17 @@ fn each(test: impl Fn(&'static str, Real)) {
 
 #[test]
 fn acp_agents_commit_in_two_turns() {
-    each(|name, real| {
-        let mut launch = real.launch();
-        launch.system = Some("SYSTEM-MARK".to_owned());
-        let mut agent = real.start(&launch);
-        let end = agent.turn("scene-commit");
-        let found = (end.outcome, end.text.as_str(), end.tool_calls);
-        assert_eq!(found, (Outcome::Completed, "Committed.", 1), "{name}\n{}", agent.story());
-        assert!(end.usage.total_tokens() > 0, "{name}\n{}", agent.story());
-        assert_eq!(agent.turn("scene-hello").text, "Hello there.", "{name}\n{}", agent.story());
-        assert_eq!(commits(&real.dir()), ["hi", "first"], "{name}");
-        let prompts = real.models.requests();
-        assert!(prompts.iter().any(|request| request.body.to_string().contains("SYSTEM-MARK")), "{name}");
+    each(|_, real| {
+        let (agent, tokens) = commits_in_two_turns(&real);
+        assert!(tokens[0] > 0, "{}", agent.story());
         real.keep("commit", &agent.close());
     });
 }
 
 #[test]
 fn acp_agents_ask_and_take_the_answer() {
-    each(|name, real| {
-        let mut launch = real.launch();
-        launch.permissions = Permissions::Ask;
-        let mut agent = real.start(&launch);
-        agent.prompt("scene-commit");
-        let request = agent.asked();
-        agent.answer(&request, Answer::Allow);
-        assert_eq!(agent.turn_end().outcome, Outcome::Completed, "{name}\n{}", agent.story());
-        assert_eq!(commits(&real.dir()).len(), 2, "{name}\n{}", agent.story());
-        agent.prompt("scene-commit");
-        let request = agent.asked();
-        agent.answer(&request, Answer::Deny { message: "not now".to_owned() });
-        let end = agent.turn_end();
-        assert_eq!(commits(&real.dir()).len(), 2, "{name}: {end:?}");
+    each(|_, real| {
+        let (agent, _) = asks_and_takes_the_answer(&real);
         real.keep("ask", &agent.close());
     });
 }
@@ -60,7 +39,7 @@ fn acp_agents_are_cancelled_in_a_tool() {
     each(|name, real| {
         let mut agent = real.start(&real.launch());
         agent.prompt("scene-forever");
-        agent.wait_for(|event| matches!(event, Event::ToolCall(_)));
+        agent.wait_for(is_call);
         agent.interrupt();
         assert_eq!(agent.turn_end().outcome, Outcome::Interrupted, "{name}\n{}", agent.story());
         assert_eq!(agent.turn("scene-hello").outcome, Outcome::Completed, "{name}\n{}", agent.story());
@@ -122,16 +101,7 @@ fn opencode_tells_a_refusal() {
 
 #[test]
 fn acp_agents_give_structured_output_or_fail() {
-    each(|name, real| {
-        let mut launch = real.launch();
-        launch.output_schema = Some(schema());
-        launch.deltas = true;
-        let mut agent = real.start(&launch);
-        let end = agent.turn("scene-output");
-        assert_eq!(end.output, Some(serde_json::json!({"verdict": "good"})), "{name}\n{}", agent.story());
-        assert_eq!(agent.failure("scene-unmet").kind, FailureKind::SchemaNotMet, "{name}\n{}", agent.story());
-        real.keep("schema", &agent.close());
-    });
+    each(|_, real| gives_structured_output_or_fails(&real));
 }
 
 #[test]

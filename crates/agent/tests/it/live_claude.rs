@@ -2,35 +2,21 @@
 
 use std::time::Duration;
 
-use sprag_agent::{Answer, Event, FailureKind, Outcome, Permissions, Reset, Session, Steer, ToolStatus};
+use sprag_agent::{Event, FailureKind, Outcome, Permissions, Reset, Session, Steer, ToolStatus};
 
 use super::common::process::commits;
-use super::live::{RESETS_AT, Real, schema};
-
-fn is_call(event: &Event) -> bool {
-    matches!(event, Event::ToolCall(_))
-}
+use super::live::{RESETS_AT, Real};
+use super::live_shared::*;
 
 #[test]
 fn claude_commits_in_two_turns_and_resumes() {
     let Some(real) = Real::find("claude") else { return };
-    let mut launch = real.launch();
-    launch.system = Some("SYSTEM-MARK".to_owned());
-    let mut agent = real.start(&launch);
-    let end = agent.turn("scene-commit");
-    assert_eq!(
-        (end.outcome, end.text.as_str(), end.tool_calls),
-        (Outcome::Completed, "Committed.", 1),
-        "{}",
-        agent.story()
-    );
-    assert_eq!(end.usage.total_tokens(), 240);
-    let end = agent.turn("scene-hello");
-    assert_eq!((end.text.as_str(), end.usage.total_tokens()), ("Hello there.", 120));
-    assert_eq!(commits(&real.dir()), ["hi", "first"]);
-    assert!(real.models.requests().iter().any(|request| request.body.to_string().contains("SYSTEM-MARK")));
+    let (agent, tokens) = commits_in_two_turns(&real);
+    assert_eq!(tokens, [240, 120], "{}", agent.story());
     real.keep("commit", &agent.close());
 
+    let mut launch = real.launch();
+    launch.system = Some("SYSTEM-MARK".to_owned());
     launch.session = Session::Resume { id: "11111111-1111-4111-8111-111111111111".to_owned() };
     let mut agent = real.start(&launch);
     let end = agent.turn("scene-hello");
@@ -129,23 +115,9 @@ fn claude_is_steered_after_a_tool_or_at_once() {
 #[test]
 fn claude_asks_and_takes_the_answer() {
     let Some(real) = Real::find("claude") else { return };
-    let mut launch = real.launch();
-    launch.permissions = Permissions::Ask;
-    let mut agent = real.start(&launch);
-    agent.prompt("scene-commit");
-    let request = agent.asked();
-    agent.answer(&request, Answer::Allow);
-    assert_eq!(agent.turn_end().outcome, Outcome::Completed);
-    assert_eq!(commits(&real.dir()).len(), 2);
-    agent.prompt("scene-commit");
-    let request = agent.asked();
-    agent.answer(&request, Answer::Deny { message: "not now".to_owned() });
-    assert_eq!(agent.turn_end().denied_calls, 1, "{}", agent.story());
-    assert_eq!(commits(&real.dir()).len(), 2);
-    agent.prompt("scene-commit");
-    agent.asked();
-    agent.interrupt();
-    assert_eq!(agent.turn_end().outcome, Outcome::Interrupted, "{}", agent.story());
+    let (mut agent, denied) = asks_and_takes_the_answer(&real);
+    assert_eq!(denied, 1, "{}", agent.story());
+    is_interrupted_while_it_asks(&mut agent);
     real.keep("ask", &agent.close());
 }
 
@@ -167,32 +139,13 @@ fn claude_may_only_read() {
 #[test]
 fn claude_gives_structured_output_or_fails() {
     let Some(real) = Real::find("claude") else { return };
-    let mut launch = real.launch();
-    launch.output_schema = Some(schema());
-    launch.deltas = true;
-    let mut agent = real.start(&launch);
-    let end = agent.turn("scene-output");
-    assert_eq!(end.output, Some(serde_json::json!({"verdict": "good"})), "{}", agent.story());
-    assert_eq!(agent.failure("scene-unmet").kind, FailureKind::SchemaNotMet, "{}", agent.story());
-    real.keep("schema", &agent.close());
+    gives_structured_output_or_fails(&real);
 }
 
 #[test]
 fn claude_does_not_find_or_share_a_session() {
     let Some(real) = Real::find("claude") else { return };
-    let mut launch = real.launch();
-    launch.session = Session::Resume { id: "33333333-3333-4333-8333-333333333333".to_owned() };
-    let agent = real.start(&launch);
-    let Some(Event::Ended(end)) = agent.events().last().cloned() else { panic!("{}", agent.story()) };
-    assert_eq!(
-        end.failure.map(|failure| failure.kind),
-        Some(FailureKind::SessionUnknown),
-        "{}",
-        agent.story()
-    );
-    let (failure, recording) = agent.exit();
-    assert_eq!(failure.kind, FailureKind::SessionUnknown);
-    real.keep("resume_unknown", &recording);
+    does_not_find_the_session(&real, "33333333-3333-4333-8333-333333333333");
 
     let launch = real.launch();
     let mut agent = real.start(&launch);

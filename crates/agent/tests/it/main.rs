@@ -9,5 +9,6 @@ mod live;
 mod live_acp;
 mod live_claude;
 mod live_codex;
+mod live_shared;
 mod replay;
 mod runner;
