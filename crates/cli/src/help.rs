@@ -4,7 +4,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::args::Args;
-use crate::exit::{self, Failure};
+use crate::exit::Failure;
 
 /// The commands, in groups.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -41,18 +41,17 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
     (&["serve", "config", "completion", "manual"], "it is about this machine", "leave --server out"),
 ];
 
-/// Parses the command line.
-pub(crate) fn parse() -> Args {
-    let matches = command().try_get_matches().unwrap_or_else(|error| match without_server(&error) {
-        Some(failure) => {
-            let json = std::env::args_os().any(|word| word == "--json");
-            exit::report(&failure, json);
-            crate::stderr::flush();
-            std::process::exit(failure.exit as i32)
-        }
-        None => nearest_command(error).exit(),
-    });
-    Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+/// Parses the command line. A wrong one ends the program with clap's message, except where Sprag has a better one, which
+/// the error holds.
+pub(crate) fn parse() -> Result<Args, Failure> {
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => match without_server(&error) {
+            Some(failure) => return Err(failure),
+            None => nearest_command(error).exit(),
+        },
+    };
+    Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
 /// Adds the command that the user probably means, if two letters of it are swapped: clap finds the others.

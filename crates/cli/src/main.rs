@@ -28,7 +28,14 @@ fn main() -> ExitCode {
     if let Some(code) = sprag_process::run_if_supervisor() {
         return code;
     }
-    let args = help::parse();
+    let args = match help::parse() {
+        Ok(args) => args,
+        Err(failure) => {
+            let code = exit::report(&failure, std::env::args_os().any(|word| word == "--json"));
+            stderr::flush();
+            return code;
+        }
+    };
     // SAFETY: no thread was started before this.
     unsafe { sprag_process::take_environment() };
     // A run in the foreground belongs to its user, so its steps inherit the user's environment.

@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
     fs,
+    path::Path,
+    time::Duration,
 };
 
 use crate::{
@@ -20,6 +22,9 @@ use crate::{
 const CREATED_FOR: &str = "sprag: made for ";
 /// The text between the id and the run.
 const OF_RUN: &str = " of run ";
+
+/// The time after which the lock of a branch without a checkout is a dead git's.
+const LOCK_HELD_AT_MOST: Duration = Duration::from_secs(10);
 
 /// The refs that keep the commits of a branch which is deleted.
 const HOLDERS: [&str; 4] = ["refs/heads/", "refs/tags/", "refs/remotes/", "refs/sprag/salvage/"];
@@ -131,7 +136,23 @@ fn delete(repository: &Repository, name: &str, tip: &str) -> Result<(), Kind> {
             other => return other.map(drop),
         }
     }
-    repository.git("update-ref").args(["-d", name, tip]).run().map(drop)
+    let deleted = repository.git("update-ref").args(["-d", name, tip]).run().map(drop);
+    match deleted {
+        Err(Kind::StaleGitLock { path }) if is_abandoned_lock(repository, name, &path) => {
+            tracing::warn!(path = %path.display(), "removed a lock file that a killed git left behind");
+            fs::remove_file(&path).map_err(Kind::io("remove", &path))?;
+            repository.git("update-ref").args(["-d", name, tip]).run().map(drop)
+        }
+        other => other,
+    }
+}
+
+/// Returns whether this is the lock of the ref, and too old for a git that still works. No checkout has the branch, so a
+/// git that locks it does so for an instant.
+fn is_abandoned_lock(repository: &Repository, name: &str, path: &Path) -> bool {
+    let age = fs::metadata(path).and_then(|found| found.modified()).map(|at| at.elapsed());
+    path == repository.common_dir().join(format!("{name}.lock"))
+        && age.is_ok_and(|age| age.is_ok_and(|age| age >= LOCK_HELD_AT_MOST))
 }
 
 /// Removes the lock file that a killed git left on a dead run's branch.

@@ -293,6 +293,7 @@ fn has_table(place: &Place, name: &str) -> bool {
 }
 
 /// Waits until something holds, for a bounded time.
+#[expect(clippy::disallowed_methods, reason = "another process does it, in real time")]
 fn until(what: &str, holds: impl Fn() -> bool) {
     let since = Instant::now();
     while !holds() {

@@ -119,6 +119,23 @@ fn merged_branches_are_those_that_would_be_deleted() {
 }
 
 #[test]
+fn e01_the_lock_of_a_dead_git_does_not_keep_a_merged_branch() {
+    let place = Place::new(5);
+    let worktrees = place.worktrees();
+    let worktree = create(&worktrees, "work", "work").expect("a worktree");
+    worktrees.remove(worktree, BranchPolicy::Keep, &Cancel::default()).expect("removed");
+    let lock = place.common().join("refs/heads/work.lock");
+    let file = fs::File::create(&lock).expect("a file");
+    // It may belong to a git that works.
+    let error = worktrees.repository().delete_merged_branch("work").expect_err("locked");
+    assert!(matches!(error.kind, sprag_worktree::Kind::StaleGitLock { .. }), "{error}");
+    assert!(lock.exists());
+    file.set_modified(std::time::UNIX_EPOCH).expect("ours");
+    assert_eq!(worktrees.repository().delete_merged_branch("work").expect("deleted"), BranchFate::Deleted);
+    assert!(!lock.exists());
+}
+
+#[test]
 fn wt18_an_active_writer_is_stopped_before_the_removal() {
     let place = Place::new(10);
     let worktrees = place.worktrees();

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{AtRemote, LOOK, escaped, word};
+use super::{AtRemote, escaped, next_look, word};
 use crate::exit::{Exit, Failure};
 use crate::show::line;
 
@@ -46,7 +46,7 @@ impl AtRemote<'_> {
                 return Ok(Exit::Ok);
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = next_look() => {}
                 _ = interrupt.recv() => return Ok(Exit::Ok),
             }
         }

@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::events::Journal;
 use super::logs::RemoteTails;
-use super::{AtRemote, LOOK, escaped, only_asks, outcome, word};
+use super::{AtRemote, escaped, next_look, only_asks, outcome, word};
 use crate::commands::watch::{LiveRun, redraw};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, counted, hanging, line, plain, span};
@@ -56,7 +56,7 @@ impl AtRemote<'_> {
                 return self.tell_questions(run).await;
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = next_look() => {}
                 _ = interrupt.recv() => return Ok(self.left(run)),
                 _ = terminate.recv() => return Ok(self.left(run)),
             }
@@ -148,7 +148,7 @@ impl AtRemote<'_> {
                 self.changes(&live, &mut shown).await?;
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = next_look() => {}
                 _ = interrupt.recv() => return Ok(Exit::Ok),
                 _ = terminate.recv() => return Ok(Exit::Ok),
             }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use sprag_process::{LineJoiner, LogEntry};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{AtRemote, LOOK, escaped, outcome, problem, word};
+use super::{AtRemote, escaped, next_look, outcome, problem, word};
 use crate::args::LogOptions;
 use crate::commands::logs::start_of;
 use crate::exit::{Exit, Failure};
@@ -49,7 +49,7 @@ impl AtRemote<'_> {
                 return tails.say_what_is_missing(&run, options.failed, chosen.is_empty());
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = next_look() => {}
                 _ = interrupt.recv() => return Ok(Exit::Ok),
             }
         }

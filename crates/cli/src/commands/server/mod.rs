@@ -32,6 +32,12 @@ use crate::show::{line, plain, shown_status_word};
 const LIMIT: Duration = Duration::from_secs(30);
 /// The pause between two looks at something that is followed.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Waits until it is time to look at the server again.
+#[expect(clippy::disallowed_methods, reason = "a server that is asked sends no signal")]
+async fn next_look() {
+    tokio::time::sleep(LOOK).await;
+}
 /// The number of runs that are searched for one whose id starts or ends as the user wrote.
 const SEARCHED: usize = 500;
 
