@@ -362,7 +362,12 @@ mod tests {
                 input.name, input.kind, input.required, input.default, input.allowed, input.description
             )
         });
-        Some(format!("{} {}", serde_json::to_string(&plan).ok()?, inputs.collect::<Vec<_>>().join("\n")))
+        let complete = BTreeMap::from([("issue".to_owned(), json!(7)), ("mode".to_owned(), json!("quick"))]);
+        let own = pipeline.run_labels(&complete).ok()?;
+        let described: Vec<_> = pipeline.steps.iter().map(|step| &step.description).collect();
+        let for_people = format!("{:?} {described:?} {:?} {:?}", pipeline.description, own.name, own.labels);
+        let inputs = inputs.collect::<Vec<_>>().join("\n");
+        Some(format!("{} {for_people} {inputs}", serde_json::to_string(&plan).ok()?))
     }
 
     /// Returns the file without each of its keys, one at a time.
