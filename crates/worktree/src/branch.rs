@@ -139,7 +139,8 @@ fn delete(repository: &Repository, name: &str, tip: &str) -> Result<(), Kind> {
     let deleted = repository.git("update-ref").args(["-d", name, tip]).run().map(drop);
     match deleted {
         Err(Kind::StaleGitLock { path }) if is_abandoned_lock(repository, name, &path) => {
-            tracing::warn!(path = %path.display(), "removed a lock file that a killed git left behind");
+            let run = creator(repository, name.trim_start_matches("refs/heads/")).map(|(_, run)| run);
+            tracing::warn!(run, path = %path.display(), "removed a lock file that a killed git left behind");
             fs::remove_file(&path).map_err(Kind::io("remove", &path))?;
             repository.git("update-ref").args(["-d", name, tip]).run().map(drop)
         }

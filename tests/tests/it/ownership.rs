@@ -11,7 +11,7 @@ const ENDLESS: &str =
     "run: |\n  setsid sh -c 'echo $$ > grandchild; exec sleep 300' &\n  echo $$ > child\n  wait";
 
 /// Goes on for ever at its first attempt, and tells of a former one that still lives.
-const SECOND_TIME: &str = "run: |\n  [ ! -e pid ] || ! kill -0 $(cat pid) || echo overlap >> ran\n  echo $$ > pid\n  echo $SPRAG_ATTEMPT >> ran\n  [ $SPRAG_ATTEMPT != 1 ] || exec sleep 300";
+const SECOND_TIME: &str = "run: |\n  [ ! -e pid ] || ! kill -0 $(cat pid) || echo overlap >> ran\n  echo $SPRAG_ATTEMPT >> ran\n  echo $$ > pid\n  [ $SPRAG_ATTEMPT != 1 ] || exec sleep 300";
 
 #[test]
 fn o03_cancelled_before_hand_off_no_worker_sees_it() {
