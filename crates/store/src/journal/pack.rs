@@ -7,7 +7,7 @@ use sprag_lifecycle::{RunId, mutant};
 use super::bytes;
 use crate::columns::{Declared, Field, Reader};
 use crate::error::{Error, Result};
-use crate::rows::{Id, JournalEntry, Position};
+use crate::rows::{Id, JournalEntry, Position, Row, RunRow};
 use crate::words::Sentence;
 
 /// The most entries of a pack. A reader that wants one of them reads them all.
@@ -158,6 +158,12 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// Returns the page of one run: its entries are between its first one and, once it has ended, its last one.
+    pub(crate) fn of_run(run: &RunRow, since: u64, limit: usize) -> Page {
+        let to = if run.status().is_terminal() { run.last_seq } else { u64::MAX };
+        Page { after: since.max(run.first_seq.saturating_sub(1)), to, limit }
+    }
+
     /// Adds the pack's entries that belong to this page. Returns whether the page has room for more.
     pub(crate) fn take(&self, pack: &PackRow, entries: &mut Vec<EntryRow>) -> Result<bool> {
         let wanted = |entry: &EntryRow| entry.seq > self.after && entry.seq <= self.to;

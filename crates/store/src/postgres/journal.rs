@@ -11,7 +11,7 @@ use crate::backend::Table;
 use crate::columns::Declared;
 use crate::error::Result;
 use crate::journal::{EntryRow, PackRow, Page};
-use crate::rows::{JournalEntry, Row, RunRow};
+use crate::rows::{JournalEntry, RunRow};
 
 static PACKS: LazyLock<String> = LazyLock::new(|| packs_sql(""));
 static PACKS_OF_RUN: LazyLock<String> = LazyLock::new(|| packs_sql("AND run = $4"));
@@ -36,23 +36,18 @@ impl Tx<'_> {
         run: Option<RunId>,
         limit: usize,
     ) -> Result<Vec<JournalEntry>> {
-        // A run's entries are between its first one and, once it has ended, its last one.
-        let (after, to) = match run {
-            None => (since, u64::MAX),
+        let page = match run {
+            None => Page { after: since, to: u64::MAX, limit },
             Some(id) => match Table::<RunRow>::load(self, id)? {
                 None => return Ok(Vec::new()),
-                Some(row) => {
-                    let last = if row.status().is_terminal() { row.last_seq } else { u64::MAX };
-                    (since.max(row.first_seq.saturating_sub(1)), last)
-                }
+                Some(row) => Page::of_run(&row, since, limit),
             },
         };
-        let mut cells: Vec<Cell<'_>> = vec![after.into(), to.into(), limit.into()];
+        let mut cells: Vec<Cell<'_>> = vec![page.after.into(), page.to.into(), limit.into()];
         cells.extend(run.map(|run| Cell::from(run.to_i64())));
         let sql = if run.is_some() { &PACKS_OF_RUN } else { &PACKS };
         self.send_packs()?;
         let found = self.ask(vec![Ask::new(sql, cells)], "reading")?.remove(0);
-        let page = Page { after, to, limit };
         let mut entries: Vec<EntryRow> = Vec::new();
         for row in &found {
             page.take(&PackRow::read(row)?, &mut entries)?;

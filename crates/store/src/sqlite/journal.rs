@@ -11,7 +11,7 @@ use crate::backend::Table;
 use crate::columns::{Declared, Section, SentenceRow};
 use crate::error::Result;
 use crate::journal::{EntryRow, PackRow, Page, pack};
-use crate::rows::{JournalEntry, Row, RunRow};
+use crate::rows::{JournalEntry, RunRow};
 use crate::words::Sentence;
 
 static ADD_SENTENCE: LazyLock<String> =
@@ -119,18 +119,14 @@ impl SqliteTx<'_> {
         limit: usize,
     ) -> Result<Vec<JournalEntry>> {
         self.write_packs()?;
-        // A run's entries are between its first one and, once it has ended, its last one.
-        let (after, to) = match run {
-            None => (since, u64::MAX),
+        let page = match run {
+            None => Page { after: since, to: u64::MAX, limit },
             Some(id) => match Table::<RunRow>::load(self, id)? {
                 None => return Ok(Vec::new()),
-                Some(row) => {
-                    let last = if row.status().is_terminal() { row.last_seq } else { u64::MAX };
-                    (since.max(row.first_seq.saturating_sub(1)), last)
-                }
+                Some(row) => Page::of_run(&row, since, limit),
             },
         };
-        let entries = self.read_page(Page { after, to, limit }, run)?;
+        let entries = self.read_page(page, run)?;
         let unknown = entries.iter().any(|entry| !self.memo.borrow().by_id.contains_key(&entry.sentence));
         if unknown {
             self.learn_sentences()?;

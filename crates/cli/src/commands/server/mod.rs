@@ -32,14 +32,17 @@ use crate::show::{line, plain, shown_status_word};
 const LIMIT: Duration = Duration::from_secs(30);
 /// The pause between two looks at something that is followed.
 const LOOK: Duration = Duration::from_millis(500);
+/// The number of runs that are searched for one whose id starts or ends as the user wrote.
+const SEARCHED: usize = 500;
 
 /// Waits until it is time to look at the server again.
-#[expect(clippy::disallowed_methods, reason = "a server that is asked sends no signal")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the server is asked at intervals; its stream of events is not read here"
+)]
 async fn next_look() {
     tokio::time::sleep(LOOK).await;
 }
-/// The number of runs that are searched for one whose id starts or ends as the user wrote.
-const SEARCHED: usize = 500;
 
 /// Executes a command that names a server; none if it names none.
 pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Option<Exit>, Failure> {
