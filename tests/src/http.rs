@@ -36,7 +36,7 @@ impl Server {
     pub fn from_process(sandbox: &Sandbox, process: Started) -> Server {
         let addr = until_some("the server listens", || {
             let told = process.stdout();
-            let url = told.lines().find_map(|line| line.split_once("http://"))?.1.to_owned();
+            let url = told.lines().find_map(|line| line.split_once("://"))?.1.to_owned();
             url.trim_end_matches(['"', '}']).parse().ok()
         });
         let token = sandbox.local_token();

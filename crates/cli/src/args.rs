@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// postgres://USER@HOST/DATABASE
     #[arg(long, global = true, env = "SPRAG_STORE", hide_env_values = true, value_name = "URL", help_heading = GLOBAL)]
     pub(crate) store: Option<String>,
+    /// A PEM file with the authorities to trust for https:// [default: those of this machine]
+    #[arg(long, global = true, env = "SPRAG_TLS_CA", value_name = "FILE", help_heading = GLOBAL)]
+    pub(crate) tls_ca: Option<PathBuf>,
     /// Print JSON (docs/cli.md has the shape of each command)
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,

@@ -15,6 +15,8 @@ pub(crate) struct Context {
     pub(crate) data: PathBuf,
     /// The database's URL, if the store is not in the data directory.
     store: Option<String>,
+    /// A PEM file with the authorities to trust for `https://`; none for those of this machine.
+    pub(crate) authorities: Option<PathBuf>,
     pub(crate) json: bool,
     /// Whether the command may ask on the terminal: it has one, and the user has not said `--no-input`.
     pub(crate) interactive: bool,
@@ -46,7 +48,13 @@ impl Context {
         let has_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
         let asks = !args.no_input && !args.json && settings.flag("input").unwrap_or(true);
         let interactive = has_terminal && asks;
-        Ok(Context { data, store, json: args.json, interactive, style: Style::stdout() })
+        let authorities = args.tls_ca.clone().filter(|file| !file.as_os_str().is_empty());
+        Ok(Context { data, store, authorities, json: args.json, interactive, style: Style::stdout() })
+    }
+
+    /// Returns the connections to servers, with the authorities that the user trusts.
+    pub(crate) fn connector(&self) -> sprag_tls::Connector {
+        sprag_tls::Connector::new(self.authorities.clone())
     }
 
     /// Creates the data directory, or closes it to other users and prints a message if it was open.

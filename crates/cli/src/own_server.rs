@@ -55,16 +55,20 @@ pub(crate) enum Own {
 
 /// Returns the port of a server that is named by a loopback address.
 fn loopback_port(server: &str) -> Option<u16> {
-    let rest = server.trim().strip_prefix("http://")?;
+    let server = server.trim();
+    let (rest, default) = match server.strip_prefix("http://") {
+        Some(rest) => (rest, 80),
+        None => (server.strip_prefix("https://")?, 443),
+    };
     let authority = rest.split(['/', '?', '#']).next()?;
     if let Ok(addr) = authority.parse::<SocketAddr>() {
         return addr.ip().is_loopback().then_some(addr.port());
     }
     let (host, port) = match authority.strip_prefix('[') {
-        Some(_) => (authority, 80),
+        Some(_) => (authority, default),
         None => match authority.split_once(':') {
             Some((host, port)) => (host, port.parse().ok()?),
-            None => (authority, 80),
+            None => (authority, default),
         },
     };
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
@@ -132,7 +136,7 @@ mod tests {
             ("http://127.0.0.1.evil.example:7717", None),
             ("http://localhost.evil.example:7717", None),
             ("http://evil.example:7717#127.0.0.1:7717", None),
-            ("https://127.0.0.1:7717", None),
+            ("https://127.0.0.1:7717", Some(7717)),
             ("http://127.0.0.1@evil.example:7717", None),
             ("", None),
         ] {

@@ -11,6 +11,12 @@ pub(crate) struct Serve {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7717")]
     pub(crate) listen: std::net::SocketAddr,
+    /// A PEM file with the certificate for https, and those of its authorities; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// A PEM file with the certificate's private key
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// The credentials that a request needs
     #[arg(long, value_enum, default_value_t = Shown::Token, value_name = "WHAT")]
     pub(crate) auth: Shown,

@@ -15,9 +15,9 @@ use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
+use sprag_tls::Connector;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
@@ -35,13 +35,9 @@ const LAST_ANSWERS: Duration = Duration::from_secs(5);
 /// The reason why a relay cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// The address is not an `http://` address.
-    #[error("{0:?} is not an http:// address of a server")]
+    /// The address is neither an `http://` nor an `https://` address.
+    #[error("{0:?} is not an http:// or https:// address of a server")]
     Address(String),
-    /// The address uses https, which the relay does not speak. It does not use plain HTTP instead, because others
-    /// could read the traffic.
-    #[error("{0:?}: https is not supported; run a TLS proxy on this machine, and give its http:// address")]
-    Https(String),
     /// Stdin or stdout failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
@@ -89,7 +85,7 @@ impl ShownToken {
 
 /// A relay between an agent and a server.
 pub struct Relay {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
     uri: Uri,
     token: ShownToken,
     /// The protocol version that agent and server agreed on; none before they did.
@@ -97,18 +93,15 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Creates a relay to the server at this address.
-    pub fn new(server: &str, token: ShownToken) -> Result<Relay, RelayError> {
-        if server.starts_with("https://") {
-            return Err(RelayError::Https(server.to_owned()));
-        }
+    /// Creates a relay to the server at this address. The connector decides which authorities it trusts.
+    pub fn new(server: &str, token: ShownToken, connector: Connector) -> Result<Relay, RelayError> {
         let uri: Uri = format!("{}/mcp", server.trim_end_matches('/'))
             .parse()
             .map_err(|_| RelayError::Address(server.to_owned()))?;
-        if uri.scheme_str() != Some("http") || uri.authority().is_none() {
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.authority().is_none() {
             return Err(RelayError::Address(server.to_owned()));
         }
-        let client = Client::builder(TokioExecutor::new()).build_http();
+        let client = Client::builder(TokioExecutor::new()).build(connector);
         Ok(Relay { client, uri, token, version: Mutex::new(None) })
     }
 

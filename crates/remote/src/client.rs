@@ -9,18 +9,16 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::client::legacy::Client as Pool;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sprag_store::Id;
+use sprag_tls::Connector;
 use sprag_worker::wire;
 
 use crate::backoff::fill;
 use crate::error::Error;
 
-/// The time limit for establishing a connection.
-const CONNECT: Duration = Duration::from_secs(5);
 /// The time after which an unused connection is closed.
 const IDLE: Duration = Duration::from_secs(20);
 /// The largest answer: executions with their plans.
@@ -31,20 +29,14 @@ const MOST_ANSWER_BYTES: usize = 64 << 20;
 pub struct Address(String);
 
 impl Address {
-    /// Parses `http://HOST[:PORT][/PREFIX]`.
+    /// Parses `http://HOST[:PORT][/PREFIX]`, or the same with `https`.
     pub fn parse(text: &str) -> Result<Address, Error> {
         let wrong = |reason: &str| Error::Address { text: text.to_owned(), reason: reason.to_owned() };
         let uri: Uri = text.parse().map_err(|_| wrong("not a URL; write http://HOST:PORT"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(wrong(
-                    "HTTPS is not supported: run a proxy on this machine that speaks TLS to the server \
-                     (stunnel, ghostunnel, an ssh tunnel), and name its loopback address with http://",
-                ));
-            }
-            _ => return Err(wrong("it must begin with http://")),
-        }
+        let scheme = match uri.scheme_str() {
+            Some(scheme @ ("http" | "https")) => scheme,
+            _ => return Err(wrong("it must begin with http:// or https://")),
+        };
         let authority = uri.authority().ok_or_else(|| wrong("it names no host"))?;
         if authority.as_str().contains('@') {
             return Err(wrong("it has a user name: show a token instead, with --token"));
@@ -52,7 +44,7 @@ impl Address {
         if uri.query().is_some() {
             return Err(wrong("it has a query"));
         }
-        Ok(Address(format!("http://{authority}{}", uri.path().trim_end_matches('/'))))
+        Ok(Address(format!("{scheme}://{authority}{}", uri.path().trim_end_matches('/'))))
     }
 }
 
@@ -68,7 +60,7 @@ pub struct Client(Arc<Inner>);
 
 struct Inner {
     address: Address,
-    pool: Pool<HttpConnector, Full<Bytes>>,
+    pool: Pool<Connector, Full<Bytes>>,
     token: Option<HeaderValue>,
     /// The token's hash; empty without one.
     hash: String,
@@ -79,8 +71,8 @@ struct Inner {
 }
 
 impl Client {
-    /// Creates a client with a random key.
-    pub fn new(address: Address, token: Option<&str>) -> Result<Client, Error> {
+    /// Creates a client with a random key. The connector decides which authorities it trusts.
+    pub fn new(address: Address, token: Option<&str>, connector: Connector) -> Result<Client, Error> {
         let hash = token.map(|token| wire::token_hash(token.trim())).unwrap_or_default();
         let token = token.map(|token| HeaderValue::from_str(&format!("Bearer {}", token.trim())));
         let mut token =
@@ -91,10 +83,6 @@ impl Client {
         let mut bits = [0u8; 16];
         fill(&mut bits);
         let key: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
-        connector.set_nodelay(true);
-        connector.set_keepalive(Some(IDLE));
         let pool = Pool::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
@@ -303,11 +291,11 @@ mod tests {
             ("http://127.0.0.1:7717", "http://127.0.0.1:7717"),
             ("http://build.example/", "http://build.example"),
             ("http://[::1]:1/sprag/", "http://[::1]:1/sprag"),
+            ("https://build.example", "https://build.example"),
         ] {
             assert_eq!(Address::parse(text).map(|address| address.to_string()).ok().as_deref(), Some(wanted));
         }
         for (text, reason) in [
-            ("https://build.example", "TLS"),
             ("build.example:7717", "http://"),
             ("ftp://x", "http://"),
             ("", "http://"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sprag_app::text::size;
 use sprag_process::boot_ms;
 use sprag_store::Id;
+use sprag_tls::Connector;
 use sprag_worker::{Commands, Config, Environments, Files, Handlers, Worker, pause};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -34,6 +35,8 @@ pub struct Options {
     pub server: Address,
     /// The token that the server requires; none if it requires none.
     pub token: Option<String>,
+    /// A PEM file with the authorities that may have signed the server's certificate; none for the machine's own.
+    pub authorities: Option<PathBuf>,
     /// The name that users see.
     pub name: String,
     /// The queues it serves.
@@ -80,11 +83,11 @@ impl Abandoner {
 impl Elsewhere {
     /// Registers at the server, waits as long as the server cannot be reached, and starts to work.
     pub async fn start(options: Options) -> Result<Elsewhere, Error> {
-        let Options { server, token, name, queues, labels, slots, lease, data, supervisor, most_unsent } =
+        let Options { server, token, authorities, name, queues, labels, slots, lease, data, supervisor, most_unsent } =
             options;
         sprag_process::make_private_folder(&data)
             .map_err(|error| Error::Local(format!("cannot make {}: {error}", data.display())))?;
-        let client = Client::new(server, token.as_deref())?;
+        let client = Client::new(server, token.as_deref(), Connector::new(authorities))?;
         let (id, files) = (client.id(), Files::new(&data));
         let environments = Environments::new(Arc::new(Asked(client.clone())), &data, id);
         let commands = Commands::new(files.clone(), supervisor, GRACE).in_environments(environments);

@@ -1,7 +1,7 @@
 //! Connections: how many there may be, how long each may stay silent, and how they end with the server.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,6 +12,7 @@ use axum::body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use sprag_tls::{Certificate, Stream};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -28,6 +29,8 @@ const MAX_HEADER_BYTES: usize = 64 * 1024;
 const RESERVED: usize = 32;
 /// The time for which a client may stay silent on one of these.
 const RESERVED_IDLE: Duration = Duration::from_secs(1);
+/// The time that a client has to encrypt its connection.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The pause after a failed accept: a lack of file descriptors passes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -59,22 +62,27 @@ pub(crate) async fn accept(
         };
         set_up(&stream, options.idle_timeout);
         let (router, idle, stop) = (router.clone(), options.idle_timeout, stop.clone());
+        let certificate = options.certificate.clone();
         // All programs of this machine share one address, which says nothing about how much each takes.
         let ip = origin_of(peer.ip());
         let share = if ip.is_loopback() { Some(None) } else { addresses.take(ip).map(Some) };
         let place = Arc::clone(&places).try_acquire_owned().ok();
         if let (Some(share), Some(place)) = (share, place) {
             open.spawn(async move {
-                serve(stream, Peer(peer), None, router, idle, stop).await;
+                if let Some(stream) = encrypted(stream, certificate, peer, idle).await {
+                    serve(stream, Peer(peer), None, router, idle, stop).await;
+                }
                 drop((share, place));
             });
         } else if let Ok(place) = Arc::clone(&reserved).try_acquire_owned() {
             let idle = idle.min(RESERVED_IDLE);
             open.spawn(async move {
-                serve(stream, Peer(peer), Some(HealthOnly), router, idle, stop).await;
+                if let Some(stream) = encrypted(stream, certificate, peer, idle).await {
+                    serve(stream, Peer(peer), Some(HealthOnly), router, idle, stop).await;
+                }
                 drop(place);
             });
-        } else {
+        } else if certificate.is_none() {
             open.spawn(turn_away(stream));
         }
     }
@@ -110,6 +118,27 @@ fn set_up(stream: &TcpStream, idle: Duration) {
     let _ = rustix::net::sockopt::set_tcp_keepcnt(stream, 3);
 }
 
+/// Encrypts a connection if the server has a certificate; none if the client does not take part in time.
+async fn encrypted(
+    stream: TcpStream,
+    certificate: Option<Certificate>,
+    peer: SocketAddr,
+    idle: Duration,
+) -> Option<Stream> {
+    let Some(certificate) = certificate else { return Some(Stream::Plain(stream)) };
+    match tokio::time::timeout(idle.min(HANDSHAKE), certificate.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%peer, %error, "encrypting a connection failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!(%peer, "the client did not encrypt its connection in time");
+            None
+        }
+    }
+}
+
 /// Tells a client that the server has no free connection for it.
 async fn turn_away(mut stream: TcpStream) {
     const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nretry-after: 1\r\n\
@@ -118,7 +147,7 @@ async fn turn_away(mut stream: TcpStream) {
 }
 
 async fn serve(
-    stream: TcpStream,
+    stream: Stream,
     peer: Peer,
     limited: Option<HealthOnly>,
     router: Router,

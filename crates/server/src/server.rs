@@ -40,6 +40,7 @@ pub enum StartError {
 /// A server that listens.
 pub struct Server {
     addr: SocketAddr,
+    is_encrypted: bool,
     stop: watch::Sender<bool>,
     hurry: watch::Sender<bool>,
     accepting: JoinHandle<()>,
@@ -60,6 +61,7 @@ impl Server {
         let listen = |error| StartError::Listen { listen: options.listen, error };
         let listener = TcpListener::bind(options.listen).await.map_err(listen)?;
         let addr = listener.local_addr().map_err(listen)?;
+        let is_encrypted = options.certificate.is_some();
         let (stop, stops) = watch::channel(false);
         let (hurry, hurries) = watch::channel(false);
         let metrics = Metrics::new();
@@ -70,12 +72,23 @@ impl Server {
         let delivering = tokio::spawn(crate::hooks::deliver(app.clone()));
         let router = router(app);
         let accepting = tokio::spawn(async move { accept(listener, router, &options, stops, hurries).await });
-        Ok(Server { addr, stop, hurry, accepting, delivering })
+        Ok(Server { addr, is_encrypted, stop, hurry, accepting, delivering })
     }
 
     /// Returns the address that the server listens on.
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Returns the URL of the server.
+    pub fn url(&self) -> String {
+        let scheme = if self.is_encrypted { "https" } else { "http" };
+        format!("{scheme}://{}", self.addr)
+    }
+
+    /// Returns whether tokens cross a network without encryption: other machines can reach it, over plain HTTP.
+    pub fn is_open_to_listeners(&self) -> bool {
+        !self.is_encrypted && !self.addr.ip().is_loopback()
     }
 
     /// Returns a handle that ends the server at once, even while it shuts down.

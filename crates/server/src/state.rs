@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sprag_app::{CheckoutLooks, Files, Id};
+use sprag_tls::{Certificate, Connector};
 use tokio::sync::watch;
 
 use crate::access::{Access, Caller};
@@ -30,6 +31,10 @@ pub enum Auth {
 pub struct Options {
     /// The address to listen on.
     pub listen: SocketAddr,
+    /// The certificate for https; none for plain HTTP.
+    pub certificate: Option<Certificate>,
+    /// The connections of webhooks, with the authorities that they trust.
+    pub outgoing: Connector,
     /// Whether a token is needed.
     pub auth: Auth,
     /// Host names by which clients may call the server, beside its own.
@@ -62,6 +67,8 @@ impl Options {
     pub fn new(listen: SocketAddr) -> Self {
         Options {
             listen,
+            certificate: None,
+            outgoing: Connector::new(None),
             auth: Auth::Token,
             allow_hosts: Vec::new(),
             project: None,

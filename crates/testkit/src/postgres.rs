@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::certificates::make_certificates;
+
 /// The time within which a server must accept connections.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -45,16 +47,6 @@ while read -r word; do
 done
 if [ -n "$pg" ]; then kill -CONT $(cat "/proc/$pg/task/$pg/children"); kill -CONT "$pg"; kill -INT "$pg"; wait "$pg"; fi
 rm -rf "$DIR"
-"#;
-
-/// The script that makes a certificate authority and a certificate for the loopback address.
-const CERTIFICATES: &str = r#"
-set -e
-openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=A test's authority" -keyout ca.key -out ca.crt
-openssl req -newkey rsa:2048 -nodes -subj /CN=sprag -keyout server.key -out server.csr
-echo subjectAltName=IP:127.0.0.1 > server.ext
-openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile server.ext -out server.crt
-chmod 600 server.key
 "#;
 
 /// A running server with a temporary data folder.
@@ -102,10 +94,7 @@ impl Postgres {
     pub fn start_encrypted() -> Postgres {
         let settings = ["ssl = on", "ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'"];
         Postgres::prepared(&settings, |as_user, data| {
-            let shell =
-                as_words(as_user, Path::new("sh")).args(["-c", CERTIFICATES]).current_dir(data).output();
-            let output = shell.expect("a shell");
-            assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
+            make_certificates(as_words(as_user, Path::new("sh")), data);
         })
     }
 

@@ -70,6 +70,7 @@ mod stalls;
 mod step_environment;
 mod tasks;
 mod terminal;
+mod tls;
 mod versions;
 mod waiting;
 mod waiting_for;

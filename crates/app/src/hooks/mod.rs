@@ -111,6 +111,8 @@ impl HookView {
 /// The parts of a hook's URL.
 #[derive(Debug, Clone)]
 pub struct HookTarget {
+    /// Whether the connection is encrypted.
+    pub is_encrypted: bool,
     /// The host and the port, as the URL writes them.
     pub authority: String,
     /// The host's name or address.
@@ -126,15 +128,11 @@ impl HookTarget {
     pub fn parse(url: &str) -> Result<HookTarget, Error> {
         let uri: Uri =
             url.parse().map_err(|error| Error::invalid(format!("{url:?} is not a URL: {error}")))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(Error::invalid(
-                    "HTTPS is not supported: send to a proxy on this machine that adds it",
-                ));
-            }
-            _ => return Err(Error::invalid(format!("{url:?} does not start with http://"))),
-        }
+        let is_encrypted = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(Error::invalid(format!("{url:?} does not start with http:// or https://"))),
+        };
         let authority = uri.authority().ok_or_else(|| Error::invalid("it names no host"))?;
         if authority.as_str().contains('@') {
             return Err(Error::invalid("a URL must not contain a password, because it is shown in lists"));
@@ -143,12 +141,19 @@ impl HookTarget {
         if host.is_empty() {
             return Err(Error::invalid("it names no host"));
         }
+        let default_port = if is_encrypted { 443 } else { 80 };
         Ok(HookTarget {
+            is_encrypted,
             authority: authority.as_str().to_owned(),
             host,
-            port: authority.port_u16().unwrap_or(80),
+            port: authority.port_u16().unwrap_or(default_port),
             path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
         })
+    }
+
+    /// Returns whether the URL names this machine itself.
+    pub fn is_on_this_machine(&self) -> bool {
+        self.host.eq_ignore_ascii_case("localhost") || self.ip().is_some_and(|ip| ip.is_loopback())
     }
 
     /// Returns the host's address, if the URL holds one instead of a name.
@@ -175,7 +180,7 @@ impl App {
     pub async fn add_hook(&self, new: NewHook, allow_private: bool) -> Result<(HookRow, String), Error> {
         let wrong = |message: String| Error::invalid(message);
         let target = HookTarget::parse(&new.url)
-            .map_err(|error| wrong(format!("url: {error}")).next("write it like http://HOST:PORT/PATH"))?;
+            .map_err(|error| wrong(format!("url: {error}")).next("write it like https://HOST/PATH"))?;
         if let Some(ip) = target.ip() {
             check_hook_address(ip, allow_private).map_err(|why| wrong(format!("url: {why}")))?;
         }
@@ -313,7 +318,7 @@ mod tests {
         let there = HookTarget::parse("http://127.0.0.1:9000/a?b=c").expect("a target");
         assert_eq!((there.host.as_str(), there.port, there.path.as_str()), ("127.0.0.1", 9000, "/a?b=c"));
         assert_eq!(HookTarget::parse("http://[::1]/").expect("a target").host, "::1");
-        for wrong in ["https://a/", "ftp://a/", "/a", "a", "http://", "http://u:p@a/", "http:///a", "\0"] {
+        for wrong in ["ftp://a/", "/a", "a", "http://", "http://u:p@a/", "http:///a", "\0"] {
             assert!(HookTarget::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -39,6 +39,7 @@ pub(crate) async fn worker(
     let wanted = sprag_remote::Options {
         server: server.clone(),
         token,
+        authorities: context.authorities.clone(),
         name: name.unwrap_or_else(|| format!("worker-{}", std::process::id())),
         queues: queues.iter().map(|queue| queue.as_str().into()).collect(),
         labels: labels.iter().map(|label| label.as_str().into()).collect(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use sprag_app::bus::{Address, Unusable, examine};
+use sprag_app::hooks::HookTarget;
 use sprag_app::retention::Leftovers;
 use sprag_app::{App, Environments, Row};
 
@@ -65,6 +66,7 @@ pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<E
         let (live, workers) = (app.live_runs(10_000)?.len(), app.workers()?);
         checks.push(Check { name: "runs", ok: true, told: format!("{live} live") });
         checks.extend(leftovers(app)?);
+        checks.extend(unencrypted_hooks(app)?);
         for worker in &workers {
             let gone = worker
                 .process
@@ -105,6 +107,19 @@ pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<E
         }
     }
     Ok(if healthy { Exit::Ok } else { Exit::Error })
+}
+
+/// Warns about webhooks that leave this machine over plain HTTP.
+fn unencrypted_hooks(app: &App) -> Result<Vec<Check>, Failure> {
+    let is_open = |url: &str| {
+        HookTarget::parse(url).is_ok_and(|target| !target.is_encrypted && !target.is_on_this_machine())
+    };
+    let hooks = app.hooks()?.into_iter().filter(|hook| is_open(&hook.url));
+    let warn = |url: &str| {
+        let told = format!("LOOK: {} is not encrypted: its messages cross the network in clear", plain(url));
+        Check { name: "webhook", ok: true, told }
+    };
+    Ok(hooks.map(|hook| warn(&hook.url)).collect())
 }
 
 /// Reports the mechanism that keeps a step's processes together when its supervisor is killed.

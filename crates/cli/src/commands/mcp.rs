@@ -14,7 +14,7 @@ pub(crate) async fn mcp(
     match server {
         Some(server) => {
             let relay = match token.filter(|token| !token.trim().is_empty()) {
-                Some(token) => Relay::new(server, ShownToken::Given(token))?,
+                Some(token) => Relay::new(server, ShownToken::Given(token), context.connector())?,
                 None => {
                     let (data, address) = (context.data.clone(), server.to_owned());
                     let find = move || match own_server::local_token(&data, &address) {
@@ -22,7 +22,7 @@ pub(crate) async fn mcp(
                         Ok(Own::Elsewhere | Own::NotThere) => Ok(None),
                         Err(failure) => Err(TokenError(failure.message)),
                     };
-                    Relay::new(server, ShownToken::Found(Box::new(find)))?
+                    Relay::new(server, ShownToken::Found(Box::new(find)), context.connector())?
                 }
             };
             relay.run().await?;

@@ -2,6 +2,7 @@
 
 use sprag_app::Engine;
 use sprag_server::{Auth, Options, Server, StartError, local_token_file};
+use sprag_tls::Certificate;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::wait::parse_time;
@@ -16,7 +17,7 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         return Err(Failure::usage("--slots must be at least 1"));
     }
     super::worker::check_labels(&wanted.labels)?;
-    let options = options(&wanted)?;
+    let options = options(context, &wanted)?;
     let auth = options.auth;
     raise_open_files();
     let _ = sprag_process::become_subreaper();
@@ -90,12 +91,17 @@ fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-fn options(wanted: &Serve) -> Result<Options, Failure> {
+fn options(context: &Context, wanted: &Serve) -> Result<Options, Failure> {
     let mut options = Options::new(wanted.listen);
     options.auth = match wanted.auth {
         Shown::Token => Auth::Token,
         Shown::None => Auth::None,
     };
+    if let (Some(certificate), Some(key)) = (&wanted.tls_cert, &wanted.tls_key) {
+        let loaded = Certificate::load(certificate, key);
+        options.certificate = Some(loaded.map_err(|error| Failure::usage(error.to_string()))?);
+    }
+    options.outgoing = context.connector();
     options.allow_hosts = wanted.allow_host.clone();
     options.rate_limit = wanted.rate_limit;
     options.body_limit = wanted.body_limit;
@@ -124,11 +130,15 @@ fn not_started(error: &StartError) -> Failure {
 fn tell(context: &Context, server: &Server, auth: Auth) {
     if context.json {
         line(
-            &serde_json::json!({ "type": "listening", "url": format!("http://{}", server.addr()) })
-                .to_string(),
+            &serde_json::json!({ "type": "listening", "url": server.url() }).to_string(),
         );
     } else {
-        line(&format!("listening on http://{}", server.addr()));
+        line(&format!("listening on {}", server.url()));
+    }
+    if server.is_open_to_listeners() {
+        eprintln!(
+            "LOOK: tokens cross the network unencrypted: use --tls-cert and --tls-key, or a proxy that adds https"
+        );
     }
     match auth {
         Auth::Token => {

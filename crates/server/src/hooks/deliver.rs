@@ -151,7 +151,7 @@ impl Following {
         let message =
             Message { secret: &hook.secret, event_id: last, wall_ms: self.app.core().now().wall_ms, body };
         let sent = match HookTarget::parse(&hook.url) {
-            Ok(target) => post(&target, message, self.app.options().private_hooks).await,
+            Ok(target) => post(&target, message, self.app.options()).await,
             Err(error) => Err(PostError::Address(error)),
         };
         let came = match sent {

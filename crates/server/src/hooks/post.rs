@@ -12,6 +12,9 @@ use tokio::net::TcpStream;
 
 use sprag_app::hex;
 use sprag_app::hooks::{HookTarget, resolve_hook_host};
+use sprag_tls::Stream;
+
+use crate::state::Options;
 
 /// The time limit for one delivery, from the connection to the answer's end.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -44,6 +47,9 @@ pub(super) enum PostError {
     /// The hook's host does not take the connection.
     #[error("cannot connect to {authority}: {error}")]
     Connect { authority: String, error: std::io::Error },
+    /// The hook's certificate is not trusted, or the connection could not be encrypted.
+    #[error("cannot encrypt the connection to {authority}: {error}")]
+    Encrypt { authority: String, error: std::io::Error },
     /// The connection ended before the message was sent.
     #[error("cannot send to {authority}: {error}")]
     Handshake { authority: String, error: hyper::Error },
@@ -68,20 +74,27 @@ pub(super) enum PostError {
 pub(super) async fn post(
     target: &HookTarget,
     message: Message<'_>,
-    allow_private: bool,
+    options: &Options,
 ) -> Result<(), PostError> {
-    match tokio::time::timeout(LIMIT, send(target, message, allow_private)).await {
+    match tokio::time::timeout(LIMIT, send(target, message, options)).await {
         Ok(answered) => answered,
         Err(_) => Err(PostError::TooLate),
     }
 }
 
-async fn send(target: &HookTarget, message: Message<'_>, allow_private: bool) -> Result<(), PostError> {
-    let addresses = resolve_hook_host(&target.host, target.port, allow_private);
+async fn send(target: &HookTarget, message: Message<'_>, options: &Options) -> Result<(), PostError> {
+    let addresses = resolve_hook_host(&target.host, target.port, options.private_hooks);
     let addresses = addresses.await.map_err(PostError::Address)?;
     let stream = TcpStream::connect(&*addresses)
         .await
         .map_err(|error| PostError::Connect { authority: target.authority.clone(), error })?;
+    let stream = if target.is_encrypted {
+        let failed = |error| PostError::Encrypt { authority: target.authority.clone(), error };
+        let trust = options.outgoing.trust().map_err(|error| failed(std::io::Error::other(error)))?;
+        Stream::Connected(Box::new(trust.connect(&target.host, stream).await.map_err(failed)?))
+    } else {
+        Stream::Plain(stream)
+    };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| PostError::Handshake { authority: target.authority.clone(), error })?;

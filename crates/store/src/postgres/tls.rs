@@ -6,20 +6,16 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use sprag_tls::Trust;
 
 /// The TLS settings of connections; none where they are not encrypted.
 #[derive(Clone)]
-pub(super) struct Tls(Option<Arc<ClientConfig>>);
+pub(super) struct Tls(Option<Trust>);
 
 impl Tls {
     /// Returns settings without encryption.
@@ -29,42 +25,13 @@ impl Tls {
 
     /// Trusts the authorities in this file, or the machine's own. The error says what is wrong with them.
     pub(super) fn trusting(file: Option<&Path>) -> Result<Tls, String> {
-        let roots = match file {
-            Some(file) => from_file(file)?,
-            None => of_this_machine()?,
-        };
-        let provider = Arc::new(crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Tls(Some(Arc::new(config))))
-    }
-}
-
-fn from_file(file: &Path) -> Result<RootCertStore, String> {
-    let wrong = |why: String| format!("sslrootcert: {}: {why}", file.display());
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| wrong(error.to_string()))? {
-        let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-        roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
-    }
-    if roots.is_empty() {
-        return Err(wrong("there is no certificate in it (PEM, -----BEGIN CERTIFICATE-----)".into()));
-    }
-    Ok(roots)
-}
-
-fn of_this_machine() -> Result<RootCertStore, String> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    match added {
-        0 => Err("this machine trusts no authority (ca-certificates is not installed): name one with \
-                  sslrootcert=FILE in the URL"
-            .into()),
-        _ => Ok(roots),
+        let trust = Trust::new(file).map_err(|error| match error {
+            error @ sprag_tls::Error::NoAuthorities => {
+                format!("{error}: name one with sslrootcert=FILE in the URL")
+            }
+            error => format!("sslrootcert: {error}"),
+        })?;
+        Ok(Tls(Some(trust)))
     }
 }
 
@@ -75,13 +42,13 @@ impl MakeTlsConnect<Socket> for Tls {
 
     // The library calls this for every connection, also for unencrypted ones.
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Shake> {
-        Ok(Shake { config: self.0.clone(), host: host.to_owned() })
+        Ok(Shake { trust: self.0.clone(), host: host.to_owned() })
     }
 }
 
 /// The TLS handshake with a server of this name.
 pub(super) struct Shake {
-    config: Option<Arc<ClientConfig>>,
+    trust: Option<Trust>,
     host: String,
 }
 
@@ -92,9 +59,8 @@ impl TlsConnect<Socket> for Shake {
 
     fn connect(self, stream: Socket) -> Self::Future {
         Box::pin(async move {
-            let config = self.config.ok_or_else(|| io::Error::other("it is not to be encrypted"))?;
-            let host = ServerName::try_from(self.host).map_err(io::Error::other)?;
-            let shaken = TlsConnector::from(config).connect(host, stream).await?;
+            let trust = self.trust.ok_or_else(|| io::Error::other("it is not to be encrypted"))?;
+            let shaken = trust.connect(&self.host, stream).await?;
             Ok(Encrypted(Box::new(shaken)))
         })
     }

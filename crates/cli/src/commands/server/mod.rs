@@ -140,7 +140,7 @@ impl<'c> AtRemote<'c> {
             },
         };
         let client =
-            Client::new(address, token.as_deref()).map_err(|error| Failure::usage(error.to_string()))?;
+            Client::new(address, token.as_deref(), context.connector()).map_err(|error| Failure::usage(error.to_string()))?;
         Ok(Some(AtRemote { context, client }))
     }
 
