@@ -10,6 +10,10 @@ use std::process::Command;
 /// The most failed tests that are run once more. More failures have a common cause.
 const MOST_RETRIED: usize = 3;
 
+/// The number of tests that run in parallel in each test program. Most tests wait for processes, disks and databases, so
+/// two cores are idle half of the time with two of them.
+const TEST_THREADS: &str = "4";
+
 /// The results of a test run, as far as its output shows them.
 #[derive(Debug, Default, PartialEq)]
 struct Report {
@@ -53,6 +57,9 @@ pub fn run(root: &Path, env: &[(&str, &str)]) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["test", "--quiet", "--workspace", "--no-fail-fast"]);
     command.current_dir(root).envs(env.iter().copied());
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        command.env("RUST_TEST_THREADS", TEST_THREADS);
+    }
     eprintln!("── {command:?}");
     let failed = |error: std::io::Error| format!("cargo test: {error}");
     let (output, writer) = std::io::pipe().map_err(failed)?;
