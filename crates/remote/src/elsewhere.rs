@@ -83,8 +83,19 @@ impl Abandoner {
 impl Elsewhere {
     /// Registers at the server, waits as long as the server cannot be reached, and starts to work.
     pub async fn start(options: Options) -> Result<Elsewhere, Error> {
-        let Options { server, token, authorities, name, queues, labels, slots, lease, data, supervisor, most_unsent } =
-            options;
+        let Options {
+            server,
+            token,
+            authorities,
+            name,
+            queues,
+            labels,
+            slots,
+            lease,
+            data,
+            supervisor,
+            most_unsent,
+        } = options;
         sprag_process::make_private_folder(&data)
             .map_err(|error| Error::Local(format!("cannot make {}: {error}", data.display())))?;
         let client = Client::new(server, token.as_deref(), Connector::new(authorities))?;

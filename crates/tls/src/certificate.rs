@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -19,10 +19,13 @@ use crate::stream::Stream;
 
 /// The shortest time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(1);
+/// The most bytes that are read from a client that speaks plain HTTP.
+const MOST_UNREAD: u64 = 64 << 10;
 /// The first byte of a connection that is encrypted: the record type of a handshake.
 const HANDSHAKE: u8 = 0x16;
 /// The answer to a client that speaks plain HTTP to an encrypted port, in the form of the API's other problems.
-const PLAIN: &str = r#"{"code":"https","message":"this server speaks https alone","next":"write https:// instead of http://"}"#;
+const PLAIN: &str = r#"{"type":"urn:sprag:problem:https","title":"Bad Request","status":400,"code":"https",
+"message":"this server speaks https alone","next":"write https:// instead of http://","request_id":""}"#;
 
 /// The certificate and the private key of a server. Cloning it is cheap.
 #[derive(Clone)]
@@ -43,9 +46,7 @@ struct Loaded {
 
 impl std::fmt::Debug for Certificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Certificate")
-            .field("certificate", &self.0.certificate)
-            .finish_non_exhaustive()
+        f.debug_struct("Certificate").field("certificate", &self.0.certificate).finish_non_exhaustive()
     }
 }
 
@@ -66,13 +67,7 @@ impl Certificate {
     pub async fn accept(&self, stream: TcpStream) -> io::Result<Stream> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
-            let mut stream = stream;
-            let answer = format!(
-                "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\
-                 connection: close\r\n\r\n{PLAIN}",
-                PLAIN.len()
-            );
-            stream.write_all(answer.as_bytes()).await?;
+            refuse_plain(stream).await?;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client speaks plain HTTP"));
         }
         let stream = TlsAcceptor::from(self.current()).accept(stream).await?;
@@ -95,12 +90,29 @@ impl Certificate {
                         (loaded.config, loaded.seen) = (config, seen);
                     }
                     // It may be half written: it is read again at the next look.
-                    Err(error) => tracing::warn!(%error, "the renewed certificate cannot be used; the former one stays"),
+                    Err(error) => {
+                        tracing::warn!(%error, "the renewed certificate cannot be used; the former one stays")
+                    }
                 }
             }
         }
         Arc::clone(&loaded.config)
     }
+}
+
+/// Tells a client that speaks plain HTTP to speak https.
+async fn refuse_plain(mut stream: TcpStream) -> io::Result<()> {
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n{PLAIN}",
+        PLAIN.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await?;
+    // A connection that closes with unread bytes is reset, and the client may then not see the answer.
+    let mut unread = stream.take(MOST_UNREAD);
+    tokio::io::copy(&mut unread, &mut tokio::io::sink()).await?;
+    Ok(())
 }
 
 /// Returns the time of a file's last change, and its length.
@@ -118,8 +130,8 @@ fn read(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Error> {
     if chain.is_empty() {
         return Err(Error::NoCertificate { path: certificate.to_owned() });
     }
-    let secret = PrivateKeyDer::from_pem_slice(&bytes_of(key)?)
-        .map_err(|_| Error::NoKey { path: key.to_owned() })?;
+    let secret =
+        PrivateKeyDer::from_pem_slice(&bytes_of(key)?).map_err(|_| Error::NoKey { path: key.to_owned() })?;
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(Error::Settings)?

@@ -71,7 +71,8 @@ fn commands_workers_and_agents_reach_a_server_over_https_and_check_its_certifica
     let plain = Request::to(server.addr, "GET", "/healthz").send().expect(400);
     assert!(plain.text().contains("https://"), "{plain:?}");
 
-    let started = scene.trusting(&["run", "hello.yaml", "--detach", "--json", "--server", &url]).expect(0).json();
+    let started =
+        scene.trusting(&["run", "hello.yaml", "--detach", "--json", "--server", &url]).expect(0).json();
     let run = started["run"].as_str().expect("an id").to_owned();
     let authority = text(&scene.certificates.authority);
     let mut worker = scene.sandbox.command(["worker", "--server", &url, "--tls-ca", &authority]);
@@ -160,9 +161,11 @@ fn files_that_are_no_certificate_are_refused_before_the_server_starts() {
         (vec!["--tls-cert", &certificate, "--tls-key", &nothing], "has no private key"),
         (vec!["--tls-cert", &authority, "--tls-key", &key], "cannot be used"),
     ] {
-        let refused = scene.sandbox.sprag([&["serve", "--listen", "127.0.0.1:0"], &args[..]].concat()).expect(2);
+        let refused =
+            scene.sandbox.sprag([&["serve", "--listen", "127.0.0.1:0"], &args[..]].concat()).expect(2);
         assert!(refused.stderr.contains(wanted), "{args:?}: {refused:?}");
     }
-    let untrusted = scene.sandbox.sprag(["ls", "--server", "https://127.0.0.1:1", "--tls-ca", &nothing]).expect(1);
+    let untrusted =
+        scene.sandbox.sprag(["ls", "--server", "https://127.0.0.1:1", "--tls-ca", &nothing]).expect(1);
     assert!(!untrusted.stderr.is_empty());
 }

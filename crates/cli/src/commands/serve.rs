@@ -129,9 +129,7 @@ fn not_started(error: &StartError) -> Failure {
 
 fn tell(context: &Context, server: &Server, auth: Auth) {
     if context.json {
-        line(
-            &serde_json::json!({ "type": "listening", "url": server.url() }).to_string(),
-        );
+        line(&serde_json::json!({ "type": "listening", "url": server.url() }).to_string());
     } else {
         line(&format!("listening on {}", server.url()));
     }

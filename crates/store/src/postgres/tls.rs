@@ -8,10 +8,10 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use sprag_tls::Trust;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
-use sprag_tls::Trust;
 
 /// The TLS settings of connections; none where they are not encrypted.
 #[derive(Clone)]

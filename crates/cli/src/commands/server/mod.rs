@@ -139,8 +139,8 @@ impl<'c> AtRemote<'c> {
                 Own::Elsewhere | Own::NotThere => None,
             },
         };
-        let client =
-            Client::new(address, token.as_deref(), context.connector()).map_err(|error| Failure::usage(error.to_string()))?;
+        let client = Client::new(address, token.as_deref(), context.connector())
+            .map_err(|error| Failure::usage(error.to_string()))?;
         Ok(Some(AtRemote { context, client }))
     }
 
