@@ -35,6 +35,7 @@ pub const SEARCHED: &[Layer] = &[
     layer("sim", "models", "sequence_resumed"),
     layer("sim", "linearizable", ""),
     layer("store", "store", "conformance:: claims:: contracts::"),
+    layer("store", "store", "accounts::"),
     layer("store", "store", "boards::"),
     layer("store", "store", "environments::"),
     layer("store", "store", "group_commit::"),
@@ -112,4 +113,10 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M56", layer("store", "store", "retention::a_key")),
     ("M57", layer("store", "store", "packs::a_reader_stops")),
     ("M58", layer("store", "store", "power_loss::i26_")),
+    ("M60", layer("sim", "models", "ha1_ha5_an_account")),
+    ("M60", layer("store", "store", "accounts::t04_")),
+    ("M61", layer("lifecycle", "tables", "")),
+    ("M61", layer("store", "store", "accounts::ha4_")),
+    ("M62", layer("store", "store", "accounts::t12_")),
+    ("M63", layer("store", "store", "accounts::t04_")),
 ];

@@ -83,6 +83,15 @@ const THREAD: Grid = Grid("
 ");
 
 #[rustfmt::skip]
+const ACCOUNT: Grid = Grid("
+    limit.hit    | worker   | held -       held
+    hold.set     | person   | held -       held
+    hold.lapsed  | executor | -    probing -
+    hold.lifted  | person   | -    free    free
+    probe.passed | worker   | -    -       free
+");
+
+#[rustfmt::skip]
 const GATE: Grid = Grid("
     gate.answered  | person   | answered  - - -
     gate.expired   | executor | expired   - - -
@@ -216,6 +225,14 @@ fn thread_facts(event: ThreadEvent) -> ThreadFacts {
     }
 }
 
+fn account_facts(event: AccountEvent) -> AccountFacts {
+    AccountFacts {
+        fence_matches: true,
+        generation_matches: true,
+        until_passed: event == AccountEvent::HoldLapsed,
+    }
+}
+
 #[test]
 fn l01_l02_every_pair_of_every_table() {
     check::<Run>(&RUN, |_| run_facts());
@@ -223,6 +240,7 @@ fn l01_l02_every_pair_of_every_table() {
     check::<Execution>(&EXECUTION, |_| execution_facts());
     check::<Environment>(&ENVIRONMENT, environment_facts);
     check::<Thread>(&THREAD, thread_facts);
+    check::<Account>(&ACCOUNT, account_facts);
     check::<Gate>(&GATE, |_| GateFacts { timeout_passed: true });
     check::<WorkerPresence>(&WORKER, |_| WorkerFacts { heartbeat_overdue: true, process_gone: true });
     check::<Enforcement>(&ENFORCEMENT, |_| ());
@@ -306,6 +324,13 @@ fn l03_each_declared_predicate_supersedes_and_undeclared_facts_do_not() {
     thread(T::NotDeleted, |f| f.deleted = true);
     thread(T::MatchingTurn, |f| f.turn_matches = false);
     thread(T::MatchingRuntime, |f| f.runtime_matches = false);
+
+    use AccountPredicate as A;
+    let account = |p, spoil: fn(&mut AccountFacts)| check_superseded::<Account>(p, account_facts, spoil);
+    account(A::MatchingFence, |f| f.fence_matches = false);
+    account(A::MatchingGeneration, |f| f.generation_matches = false);
+    account(A::UntilNotPassed, |f| f.until_passed = true);
+    account(A::UntilPassed, |f| f.until_passed = false);
 
     check_superseded::<Gate>(
         GatePredicate::TimeoutPassed,

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, EnforcementStatus, EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Items, Needs,
-    RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word, WorkerStatus,
+    AccountStatus, Actor, EnforcementStatus, EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus,
+    Items, Needs, RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word, WorkerStatus,
 };
 
 use super::{Kind, Reader, Value};
@@ -252,6 +252,7 @@ words!(
     GateStatus,
     WorkerStatus,
     EnforcementStatus,
+    AccountStatus,
     GateKind,
     Actor
 );

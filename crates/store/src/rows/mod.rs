@@ -7,6 +7,7 @@ use sprag_lifecycle::{
     RunId, RunStatus, Step, StepFacts, StepNo, StepStatus, Tally,
 };
 
+pub use accounts::{AccountReport, AccountRow, account_id};
 pub use entities::{
     EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, ThreadReport,
     ThreadRow, WorkerReport, WorkerRow,
@@ -96,7 +97,8 @@ macro_rules! row_basics {
     };
 }
 
-// It uses the macro above.
+// They use the macro above.
+mod accounts;
 mod entities;
 
 /// One execution of a pipeline.
@@ -304,6 +306,14 @@ pub struct ExecutionRow {
     pub pin: Option<Id>,
     /// The priority; workers claim higher ones first.
     pub priority: i32,
+    /// The account that its agent uses; absent for executions without an agent.
+    pub account: Option<Id>,
+    /// The generation of its account when it was published last.
+    pub account_generation: u32,
+    /// The time since which it has waited for a hold of its account to end (steady); 0 if it does not.
+    pub limited_since_ms: i64,
+    /// The time that it has waited for holds of its account before, in milliseconds.
+    pub limited_ms: i64,
     /// Whether it was asked to stop.
     pub cancel_requested: bool,
     /// The earliest time at which it may be published (steady).
