@@ -118,5 +118,10 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M61", layer("lifecycle", "tables", "")),
     ("M61", layer("store", "store", "accounts::ha4_")),
     ("M62", layer("store", "store", "accounts::t12_")),
+    ("M64", layer("sim", "models", "l09_l10_")),
+    ("M65", layer("lifecycle", "tables", "")),
+    ("M65", layer("sim", "models", "l09_l10_")),
+    ("M66", layer("sim", "models", "l09_l10_")),
+    ("M67", layer("sim", "models", "l09_l10_")),
     ("M63", layer("store", "store", "accounts::t04_")),
 ];

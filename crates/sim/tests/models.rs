@@ -7,7 +7,7 @@ use sprag_sim::graphs::{Script, Scripts, WaitsFor};
 use sprag_sim::model::accounts::{self, AccountModel};
 use sprag_sim::model::boards::{self, BoardModel};
 use sprag_sim::model::environments::{self, EnvironmentModel};
-use sprag_sim::model::threads::ThreadModel;
+use sprag_sim::model::threads::{self, ThreadModel};
 use sprag_sim::model::{Budget, PipelineModel, plan, retrying, reworking};
 use stateright::{Checker, Expectation, Model};
 
@@ -237,8 +237,9 @@ where
 }
 
 #[test]
-fn l09_l10_l11_l12_a_thread_with_everything_that_can_be_said_of_it() {
-    explore_all("thread", ThreadModel { turns: 6 });
+fn l09_l10_l11_l12_ht1_ht3_a_thread_with_everything_that_can_be_said_of_it() {
+    let budget = threads::Budget { turns: 3, deaths: 1, releases: more(), cancels: more() };
+    explore_all("thread", ThreadModel { runs: 2, budget });
 }
 
 #[test]

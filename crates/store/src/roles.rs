@@ -129,11 +129,6 @@ impl Executor<'_> {
         self.0.write(move |session| ops::environment_event(session, id, event, Actor::Executor, &given)).await
     }
 
-    /// Reports an event on a thread.
-    pub async fn thread(self, id: Id, event: ThreadEvent, given: ThreadReport) -> Result<Outcome<Thread>> {
-        self.0.write(move |session| ops::thread_event(session, id, event, Actor::Executor, &given)).await
-    }
-
     /// Handles an attempt's timer.
     pub async fn timer_fired(self, id: ExecutionId) -> Result<bool> {
         self.0.write_on(vec![id.run], move |session| ops::timer_fired(session, id)).await
@@ -388,6 +383,19 @@ impl LeaseHolder<'_> {
     pub async fn assignment(self) -> Result<Option<Assignment>> {
         let lease = self.lease;
         self.store.write(move |session| ops::assignment_of(session, lease)).await
+    }
+
+    /// Reports an event on the thread whose agent lives in the execution, or is about to.
+    pub async fn thread(
+        self,
+        thread: Id,
+        event: ThreadEvent,
+        report: ThreadReport,
+    ) -> Result<Outcome<Thread>> {
+        let report = ThreadReport { holder: Some(self.lease), ..report };
+        self.store
+            .write(move |session| ops::thread_event(session, thread, event, Actor::Worker, &report))
+            .await
     }
 
     /// Reports that the agent of the execution has answered, which matters if it tries its account after a hold

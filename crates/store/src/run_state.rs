@@ -365,6 +365,7 @@ impl HeldRun<'_, '_> {
             pin: run.pin.filter(|_| planned.is_for_workers()),
             queue: terms.queue,
             priority: terms.priority.saturating_add(run.priority),
+            thread: None,
             account,
             account_generation: 0,
             limited_since_ms: 0,

@@ -135,7 +135,7 @@ rows! {
         changes {
             status, version, fence, pin as AbsentIsZero, cancel_requested, published_ms, owner, lease_until_ms,
             nonce, retriable, blocked, result, started_ms, ended_ms, not_before_ms, account_generation,
-            limited_since_ms, limited_ms,
+            limited_since_ms, limited_ms, thread as AbsentIsZero,
         }
         fixed { epoch, queue, priority, created_ms, account as AbsentIsZero }
     }
@@ -150,7 +150,8 @@ rows! {
     ThreadRow is "thread" in "threads" {
         key { id }
         changes {
-            status, version, environment, stop_requested, archived, deleted, turn, turn_open, runtime,
+            status, version, environment, holder ["holder_run", "holder_step", "holder_attempt", "holder_fence"],
+            stop_requested, archived, deleted, turn, turn_open, runtime,
         }
         fixed {}
     }

@@ -18,6 +18,7 @@ mod remote;
 mod remote_environments;
 mod retention;
 mod runs;
+mod threads;
 mod told;
 mod worker;
 
@@ -38,6 +39,8 @@ pub use remote::*;
 pub use remote_environments::*;
 pub use retention::*;
 pub use runs::*;
+use threads::leave_thread;
+pub use threads::*;
 pub use told::*;
 use worker::release_until;
 pub use worker::*;

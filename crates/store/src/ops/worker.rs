@@ -384,6 +384,7 @@ pub fn finish(
         return Ok(Finished { outcome, next: None });
     }
     tell_account(session, lease.execution)?;
+    super::leave_thread(session, lease, Actor::Worker)?;
     if !mutant!(AdvanceForgotten)
         && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
     {
@@ -501,6 +502,9 @@ pub(super) fn release_until(
             row.not_before_ms = not_before_ms;
         },
     )?;
+    if outcome.is_applied() {
+        super::leave_thread(session, lease, Actor::Worker)?;
+    }
     if outcome.is_applied()
         && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
     {

@@ -9,9 +9,9 @@ use sprag_lifecycle::{
 
 pub use accounts::{AccountReport, AccountRow, account_id};
 pub use entities::{
-    EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, ThreadReport,
-    ThreadRow, WorkerReport, WorkerRow,
+    EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, WorkerReport, WorkerRow,
 };
+pub use threads::{ThreadGiven, ThreadReport, ThreadRow};
 
 /// The number that identifies a worker, environment, thread, gate or enforcement.
 pub type Id = i64;
@@ -100,6 +100,7 @@ macro_rules! row_basics {
 // They use the macro above.
 mod accounts;
 mod entities;
+mod threads;
 
 /// One execution of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -306,6 +307,8 @@ pub struct ExecutionRow {
     pub pin: Option<Id>,
     /// The priority; workers claim higher ones first.
     pub priority: i32,
+    /// The thread whose agent lives in it; absent for executions without an agent.
+    pub thread: Option<Id>,
     /// The account that its agent uses; absent for executions without an agent.
     pub account: Option<Id>,
     /// The generation of its account when it was published last.
