@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, PlanAccount,
-    RunEvent, RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, advance,
-    mutant,
+    RunEvent, RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, mutant,
 };
 
 use crate::accounts::{AccountBusy, busy};
@@ -181,9 +180,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         let message = format!("account {} was held for longer than the step waits", planned.name);
         let result = serde_json::json!({ "reason": "limit", "message": message }).to_string();
         self.session.note::<ExecutionRow>(row.id, |row| row.result = Some(result.into()))?;
-        if self.executor_event(row.id, ExecutionEvent::SchedulingFailed)? {
-            advance(self, [row.id.step])?;
-        }
+        self.executor_event(row.id, ExecutionEvent::SchedulingFailed)?;
         Ok(false)
     }
 

@@ -18,7 +18,16 @@ const UNSERVED_PAUSE_MS: i64 = 60_000;
 pub fn schedule(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
     held.session.clear_timer(id);
-    held.schedule(id)
+    publish(&mut held, id)
+}
+
+/// Publishes an execution. Advances its step if it has waited for its account for too long, and has failed therefore.
+fn publish(held: &mut HeldRun<'_, '_>, id: ExecutionId) -> Result<bool> {
+    let published = held.schedule(id)?;
+    if held.session.get::<ExecutionRow>(id)?.is_some_and(|row| row.status() == ExecutionStatus::Failed) {
+        advance(held, [id.step])?;
+    }
+    Ok(published)
 }
 
 /// Revokes an execution that no worker received, and publishes it again.
@@ -73,7 +82,7 @@ pub fn heal_run(session: &mut Session<'_>, id: RunId) -> Result<()> {
     held.ignores_holds = mutant!(HoldForgottenAtStart);
     heal(&mut held)?;
     for execution in requested_of(held.session, id)? {
-        held.schedule(execution)?;
+        publish(&mut held, execution)?;
     }
     Ok(())
 }
