@@ -9,7 +9,7 @@ use sprag_lifecycle::{
 };
 use sprag_store::testing::{Session, Tables, ops};
 use sprag_store::{
-    AccountRow, Claimer, Ending, ExecutionRow, Id, Lease, Lost, NewHold, NewRun, Now, Result, Row, UsageLimit,
+    AccountRow, Claimer, Ending, ExecutionRow, Lease, Lost, NewHold, NewRun, Now, Result, Row, UsageLimit,
 };
 use stateright::{Model, Property};
 
@@ -370,15 +370,15 @@ impl Model for AccountModel {
                 state.limit(lease, end);
             }
             AccountAction::Answered(lease) => {
-                drop(state.transact(|session| ops::account_answered(session, lease)));
+                let _ = state.transact(|session| ops::account_answered(session, lease));
             }
             AccountAction::Complete(lease) => {
                 let ending = Ending::Completed { result: None };
-                drop(state.transact(|session| ops::finish(session, lease, &ending, None)));
+                let _ = state.transact(|session| ops::finish(session, lease, &ending, None));
             }
             AccountAction::Dies(lease) => {
                 spend(&mut state.budget.deaths);
-                drop(state.transact(|session| ops::abandon(session, lease, Lost::ProcessGone)));
+                let _ = state.transact(|session| ops::abandon(session, lease, Lost::ProcessGone));
             }
             AccountAction::Hold => {
                 spend(&mut state.budget.holds);

@@ -361,22 +361,22 @@ impl Model for ThreadModel {
                 state.report(event, actor, given);
             }
             ThreadAction::Request(wish) => {
-                drop(state.transact(|session| ops::thread_intent(session, THREAD, wish)));
+                let _ = state.transact(|session| ops::thread_intent(session, THREAD, wish));
             }
             ThreadAction::Finish(lease) => state.finish(lease),
             ThreadAction::Release(lease) => {
                 spend(&mut state.budget.releases);
                 state.end_process(lease);
-                drop(state.transact(|session| ops::release(session, lease)));
+                let _ = state.transact(|session| ops::release(session, lease));
             }
             ThreadAction::Dies(lease) => {
                 spend(&mut state.budget.deaths);
                 state.end_process(lease);
-                drop(state.transact(|session| ops::abandon(session, lease, Lost::ProcessGone)));
+                let _ = state.transact(|session| ops::abandon(session, lease, Lost::ProcessGone));
             }
             ThreadAction::Cancel(run) => {
                 spend(&mut state.budget.cancels);
-                drop(state.transact(|session| ops::cancel_run(session, run)));
+                let _ = state.transact(|session| ops::cancel_run(session, run));
             }
         }
         Some(state)
