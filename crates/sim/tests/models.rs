@@ -273,6 +273,6 @@ fn c07_i15_a_board_that_is_cancelled() {
 #[test]
 fn ha1_ha5_an_account_limited_held_released_and_tried() {
     let budget =
-        accounts::Budget { limits: 2, late: 1, deaths: more(), holds: 1, lifts: 1, ticks: 3 + more() };
+        accounts::Budget { limits: 2, late: 1, deaths: more(), holds: more(), lifts: 1, ticks: 2 + more() };
     explore_all("account", AccountModel { runs: 3, maximum: 2, budget });
 }

@@ -134,17 +134,39 @@ pub fn limited(session: &mut Session<'_>, lease: Lease, limit: &UsageLimit) -> R
         until_passed: for_ms <= 0,
     };
     let reason: Arc<str> = cut(&limit.message, LONGEST_REASON).into();
-    let outcome =
-        account_event(session, id, AccountEvent::LimitHit, Actor::Worker, &given, |account, now| {
-            account.until_ms = Some(now.steady_ms + for_ms);
-            account.until_wall_ms = Some(now.wall_ms + for_ms);
-            account.held_since_ms = Some(now.wall_ms);
-            account.reason = Some(reason);
-            account.run = Some(row.id.run);
-            account.strikes = if limit.until_ms.is_some() { 0 } else { account.strikes.saturating_add(1) };
-        })?;
+    let hold = |account: &mut AccountRow, now: crate::clock::Now| {
+        account.until_ms = Some(now.steady_ms + for_ms);
+        account.until_wall_ms = Some(now.wall_ms + for_ms);
+        account.held_since_ms = Some(now.wall_ms);
+        account.reason = Some(reason);
+        account.run = Some(row.id.run);
+        account.strikes = if limit.until_ms.is_some() { 0 } else { account.strikes.saturating_add(1) };
+    };
+    if session.get::<AccountRow>(id)?.is_some_and(|account| prolongs(&account, &given, limit, for_ms, now)) {
+        session.note::<AccountRow>(id, |account| hold(account, now))?;
+        return release_until(session, lease, 0);
+    }
+    let outcome = account_event(session, id, AccountEvent::LimitHit, Actor::Worker, &given, hold)?;
     let is_past = matches!(outcome, Outcome::Superseded(AccountPredicate::UntilNotPassed));
     release_until(session, lease, if is_past { now.steady_ms + PAUSE_MS } else { 0 })
+}
+
+/// Whether a limit prolongs the hold of an account: it ends later, or the hold's time has passed. A limit without a known end
+/// does not prolong a hold that lasts: several agents report the same limit.
+fn prolongs(
+    account: &AccountRow,
+    given: &AccountReport,
+    limit: &UsageLimit,
+    for_ms: i64,
+    now: crate::clock::Now,
+) -> bool {
+    let is_later =
+        limit.until_ms.is_some() && account.until_ms.is_some_and(|until| now.steady_ms + for_ms > until);
+    account.status() == AccountStatus::Held
+        && given.fence_matches
+        && given.generation == account.generation
+        && !given.until_passed
+        && (is_later || account.until_passed(now))
 }
 
 /// Reports that the agent of an execution has answered: if the execution tries its account after a hold, the account is

@@ -132,6 +132,27 @@ fn ha4_a_late_report_does_not_hold_an_account_that_was_released() {
         // The same report in time holds it.
         assert!(finish(&store, &lost[1], limit(Some(until_ms))).await.outcome.is_applied());
         assert_eq!(is(&store, "late"), AccountStatus::Held);
+        assert_eq!(account(&store, "late").row.until_wall_ms, Some(until_ms));
+    });
+}
+
+#[test]
+fn of_several_limits_the_last_to_end_counts() {
+    on_every_store(|store, clock| async move {
+        let _run = create(&store, &agents("several", 4, 4, None)).await;
+        let got = claimed(&store).await;
+        let at = |minutes: i64| now_ms(&store) + minutes * MINUTE_MS;
+        for (held, minutes, expected) in
+            [(&got[0], Some(60), 60), (&got[1], Some(30), 60), (&got[2], None, 60)]
+        {
+            assert!(finish(&store, held, limit(minutes.map(at))).await.outcome.is_applied());
+            assert_eq!(account(&store, "several").row.until_wall_ms, Some(at(expected)));
+        }
+        // The first hold is over, although no execution has tried the account yet.
+        clock.advance(60 * MINUTE_MS);
+        assert!(finish(&store, &got[3], limit(Some(at(90)))).await.outcome.is_applied());
+        assert_eq!(account(&store, "several").row.until_wall_ms, Some(at(90)));
+        assert_eq!(fill(&store).await, 0);
     });
 }
 
