@@ -6,14 +6,16 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{
-    EnvironmentStatus, ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind, WorkerStatus,
+    EnvironmentStatus, ExecutionId, ExecutionStatus, RunId, RunStatus, StepNo, StepStatus, Word, WorkKind,
+    WorkerStatus,
 };
 use sprag_store::{
-    EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, RunRow, StepRow, WaitFacts,
-    WorkerRow, is_task, step_name,
+    AccountBusy, AccountWait, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, Now, Refusal, Row, RunRow,
+    StepRow, WaitFacts, WorkerRow, is_task, step_name,
 };
 
 use crate::App;
+use crate::accounts::account_text;
 use crate::error::Error;
 use crate::failures::{FailedStep, failures, why_attempt_failed};
 use crate::gates::questions;
@@ -168,6 +170,7 @@ pub fn explain(app: &App, known: &RunWithPlan) -> Result<Explained, Error> {
         place: place_made.as_deref(),
         task_needs: &task_needs,
         hosts: &facts.hosts,
+        accounts: &facts.accounts,
         now: app.store.now(),
     };
     let unsettled =
@@ -264,6 +267,8 @@ struct View<'v> {
     task_needs: &'v BTreeMap<StepNo, Vec<StepNo>>,
     /// The hosts that have the run's files.
     hosts: &'v [Arc<str>],
+    /// The reasons why executions wait for their accounts.
+    accounts: &'v BTreeMap<ExecutionId, AccountWait>,
     now: Now,
 }
 
@@ -428,6 +433,13 @@ impl View<'_> {
                 if row.not_before_ms > self.now.steady_ms {
                     waiting.waits_for = self.backoff(row);
                     waiting.until_ms = Some(self.wall(row.not_before_ms));
+                } else if let Some(wait) = self.accounts.get(&row.id) {
+                    waiting.waits_for = account_text(wait);
+                    waiting.until_ms = wait.account.until_wall_ms.filter(|_| wait.why == AccountBusy::Held);
+                    if wait.why == AccountBusy::Held {
+                        let name = plain(&wait.account.name);
+                        waiting.owner = format!("the account's hold: sprag account release {name}");
+                    }
                 } else {
                     waiting.waits_for = format!("a place in queue {:?}, which is full or held", row.queue);
                 }

@@ -32,11 +32,12 @@ fn told(left: WorkLeft, now: Now) -> Waiting {
         WorkLeftKind::WorkerGone => "its worker is gone".into(),
         WorkLeftKind::Slot => "a free slot".into(),
         WorkLeftKind::Backoff { attempt, .. } => format!("its backoff before attempt {attempt}"),
+        WorkLeftKind::Account { name, .. } => format!("its account {}", crate::text::plain(name)),
         WorkLeftKind::QueuePlace(queue) => format!("its place in queue {queue:?}"),
         WorkLeftKind::Gate(gate) => crate::explain::gate_text(gate),
     };
     let until_ms = match &kind {
-        WorkLeftKind::Backoff { until_ms, .. } => Some(*until_ms),
+        WorkLeftKind::Backoff { until_ms, .. } | WorkLeftKind::Account { until_ms, .. } => Some(*until_ms),
         WorkLeftKind::Gate(gate) => Some(gate.timeout_at_ms),
         _ => None,
     };

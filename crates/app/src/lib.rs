@@ -5,6 +5,7 @@
 //!   cli │ server │ mcp │ sprag (library) ──▶ app ──▶ executor, worker, bus ──▶ store, worktree, process, pipeline
 //! ```
 
+mod accounts;
 mod app;
 mod beginning;
 pub mod boards;
@@ -44,6 +45,7 @@ mod waiting;
 mod waiting_for;
 mod workers;
 
+pub use accounts::AccountView;
 pub use app::App;
 pub use changes::{MOST_OVER_HTTP, RunDiff, run_diff};
 pub use chores::{Chore, Limits};

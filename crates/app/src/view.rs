@@ -588,13 +588,16 @@ views! {
 
 /// Returns the tables of all lifecycles.
 pub fn lifecycles() -> Vec<LifecycleView> {
-    use sprag_lifecycle::{Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
+    use sprag_lifecycle::{
+        Account, Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence,
+    };
     vec![
         lifecycle::<Run>(),
         lifecycle::<Step>(),
         lifecycle::<Execution>(),
         lifecycle::<Environment>(),
         lifecycle::<Thread>(),
+        lifecycle::<Account>(),
         lifecycle::<Gate>(),
         lifecycle::<WorkerPresence>(),
         lifecycle::<Enforcement>(),

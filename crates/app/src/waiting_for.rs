@@ -23,6 +23,8 @@ pub enum WaitingFor {
     Signal,
     /// A place in its concurrency group.
     Group,
+    /// An account of coding agents: the end of a hold, or a place.
+    Account,
     /// A worker that takes a step, or a place in its queue.
     Worker,
     /// A time: the end of a `wait`, or of the delay before the next attempt.
@@ -37,6 +39,7 @@ impl WaitingFor {
             WaitingFor::Task => "task",
             WaitingFor::Signal => "signal",
             WaitingFor::Group => "group",
+            WaitingFor::Account => "account",
             WaitingFor::Worker => "worker",
             WaitingFor::Time => "time",
         }
@@ -110,6 +113,7 @@ fn of_step(plan: &Plan, gates: &[GateRow], step: &OpenStep, now: Now) -> Option<
     match plan.step(step.row.node()).work {
         _ if !waits => None,
         _ if row.not_before_ms > now.steady_ms => Some(WaitingFor::Time),
+        _ if step.account.is_some() => Some(WaitingFor::Account),
         WorkKind::Task => Some(WaitingFor::Task),
         _ => Some(WaitingFor::Worker),
     }

@@ -7,7 +7,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
 pub(crate) use crate::sub_args::{
-    Answer, EnvCommand, HookCommand, QueueCommand, Serve, Shown, TokenCommand, WorkerCommand, inherited,
+    AccountCommand, Answer, EnvCommand, HookCommand, QueueCommand, Serve, Shown, TokenCommand, WorkerCommand,
+    inherited,
 };
 
 /// The heading of the options that every command has.
@@ -557,6 +558,19 @@ Examples:
     Queue {
         #[command(subcommand)]
         command: QueueCommand,
+    },
+    /// Manage accounts of coding agents: list, hold, release
+    #[command(after_help = "\
+Steps with an agent share its account. When an agent reports a usage limit, the
+account is held for all runs until the limit ends, and no try is lost.
+
+Examples:
+  sprag account ls
+  sprag account hold work --for 2h --reason lunch
+  sprag account release work")]
+    Account {
+        #[command(subcommand)]
+        command: AccountCommand,
     },
     /// Show the journal: everything that happened, in order
     #[command(after_help = "\

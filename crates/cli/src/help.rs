@@ -12,7 +12,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Look", &["ls", "status", "watch", "logs", "explain", "events", "diff"]),
     ("Answer", &["questions", "approve", "reject", "signal"]),
     ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
-    ("Share work", &["worker", "queue", "board", "task", "serve", "token", "hook", "mcp"]),
+    ("Share work", &["worker", "queue", "account", "board", "task", "serve", "token", "hook", "mcp"]),
     ("Maintain", &["env", "gc", "doctor", "config"]),
     ("Reference", &["schema", "lifecycle", "completion", "manual", "help"]),
 ];
@@ -29,7 +29,7 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
     (&["init", "validate", "schema", "lifecycle"], "it needs no runs", "leave --server out"),
     (&["env"], "worktrees are on the machine where they were made", "log in there and run the command"),
     (
-        &["gc", "doctor", "queue", "token", "hook"],
+        &["gc", "doctor", "queue", "account", "token", "hook"],
         "it manages the store of this data directory",
         "run it where the server runs, or use the HTTP API (docs/api.md)",
     ),

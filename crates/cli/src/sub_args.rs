@@ -190,6 +190,29 @@ pub(crate) enum QueueCommand {
     },
 }
 
+/// The subcommands for accounts.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AccountCommand {
+    /// List accounts: which are held and until when, what is running, what waits
+    Ls,
+    /// Hold an account: no further step uses it until the hold ends
+    Hold {
+        /// The account
+        account: String,
+        /// The length of the hold, such as 2h [default: until it is released]
+        #[arg(long = "for", value_name = "TIME")]
+        time: Option<String>,
+        /// The reason, which `explain` shows
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Release an account: its steps start again
+    Release {
+        /// The account
+        account: String,
+    },
+}
+
 /// A person's answer.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Answer {

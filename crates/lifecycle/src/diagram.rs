@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::table::{Lifecycle, To, Word};
-use crate::{Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
+use crate::{Account, Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
 
 /// Returns the content of docs/lifecycles.md.
 pub fn reference() -> String {
@@ -30,6 +30,11 @@ pub fn reference() -> String {
         "The place where a run works: a git worktree or a directory, on one host.",
     );
     section::<Thread>(&mut page, "A conversation with a coding agent, over several turns.");
+    section::<Account>(
+        &mut page,
+        "A login of coding agents that runs share. A hold protects it: after a usage limit no further step\n\
+         starts with it. When the hold's time has passed, one step tries the account before the others.",
+    );
     section::<Gate>(&mut page, "A question to a person.");
     section::<WorkerPresence>(&mut page, "A process that claims executions from queues.");
     section::<Enforcement>(&mut page, "A match of a rule and an event, once per pair.");

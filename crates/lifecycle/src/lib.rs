@@ -8,6 +8,7 @@
 //! Nothing here does I/O, reads a clock, draws a random number or iterates over a hash map. The same state
 //! always leads to the same decision, so stores, models and simulations run exactly this code.
 
+mod account;
 mod advance;
 mod diagram;
 mod environment;
@@ -22,6 +23,7 @@ mod step;
 mod table;
 mod thread;
 
+pub use account::{Account, AccountEvent, AccountFacts, AccountPredicate, AccountStatus};
 pub use advance::{
     Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work, WorkEnd, admit_items,
     advance, cancel_item, heal, reopen_item, restart, resume_set, standing,
@@ -33,8 +35,8 @@ pub use environment::{
 pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicate, ExecutionStatus};
 pub use ids::{ExecutionId, RunId, RunIdError, StepNo};
 pub use plan::{
-    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanEnvironment,
-    PlanError, PlanOutputs, PlanStep, Policy, Spread, WorkKind,
+    Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanAccount,
+    PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

@@ -87,6 +87,14 @@ mutants! {
     M56 KeyForgotten "a run is deleted while its starter may repeat its request"
     M57 PackDropsLast "a pack of the journal drops its last entry"
     M58 PackApart "a pack of the journal is committed apart from the rows that it describes"
+    M60 HoldForgottenAtStart "an executor that starts hands over executions of a held account"
+    M61 LateLimitHolds "a limit that was reported late holds an account again after it was released"
+    M62 AccountLimitIgnored "an execution is handed over although its account has no free place"
+    M63 ProbeIsNoOne "all waiting executions start when the hold of their account lapses"
+    M64 RuntimeStays "the runtime's number does not grow when an agent is started again"
+    M65 StartOvertakesStop "a late start revives a thread that a person has stopped"
+    M66 SecondHolder "a second execution starts an agent in a session that another one holds"
+    M67 HolderKept "an execution that ends leaves its thread's turn open"
 }
 
 /// Returns whether this fault is enabled.

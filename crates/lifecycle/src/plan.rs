@@ -80,6 +80,22 @@ pub struct PlanStep {
     /// Whether it works in its own environment; each item of a fan-out has a separate one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_environment: bool,
+    /// The account that its agent uses; absent for steps without an agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<PlanAccount>,
+}
+
+/// The account that a step's agent uses: a login with limits that all runs share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanAccount {
+    /// The account's name.
+    pub name: String,
+    /// The most executions of the account that may be handed over or running at once, over all runs.
+    pub max_parallel: u32,
+    /// The longest time in milliseconds that one attempt waits for holds of the account, after which the step fails;
+    /// absent means that it waits without limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub longest_wait_ms: Option<u64>,
 }
 
 impl PlanStep {
@@ -98,6 +114,7 @@ impl PlanStep {
             spread: None,
             reads: Vec::new(),
             own_environment: false,
+            account: None,
         }
     }
 

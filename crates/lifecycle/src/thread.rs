@@ -1,16 +1,28 @@
-//! The thread: a conversation with a coding agent, bound to an environment, over many turns.
+//! The thread: a conversation with a coding agent over many turns.
 //!
-//! Every event that ends a turn closes its number. "Matching turn" means the open turn, so a late start cannot
-//! revive an idle thread. Events of the agent's runtime carry the runtime's generation.
+//! An agent's process lives only inside an execution, which is the thread's **holder**. The execution says which worker may
+//! act; the thread says what was said. A turn is open while the thread is provisioning or active, and whatever ends,
+//! releases or abandons the holder closes the turn in the same transaction.
+//!
+//! ```text
+//!   created ──reprovision.started──▶ provisioning ──start.succeeded──▶ active ──turn.completed──▶ idle
+//!                                        ▲                               ▲                         │
+//!                                        └────reprovision.started────────┼─────────────────────────┤
+//!                                                                        └─────turn.dispatched─────┘
+//! ```
+//!
+//! "Matching turn" means the open turn, so a late report cannot revive or end a later one. Events of the agent's process
+//! carry the runtime's generation.
 
+use crate::mutant;
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 
 words! {
     /// The status of a thread.
     ThreadStatus {
-        /// Created; its environment does not exist yet.
+        /// Created; no agent has been started for it.
         Created = "created",
-        /// Its environment is being created.
+        /// Its agent is being started, with the first message of the turn.
         Provisioning = "provisioning",
         /// Waits for a message.
         Idle = "idle",
@@ -24,24 +36,24 @@ words! {
 words! {
     /// An event of a thread.
     ThreadEvent {
-        /// Its environment is being created again.
+        /// The agent's process is about to be started.
         ReprovisionStarted = "reprovision.started",
-        /// A message was sent to the agent.
+        /// A message was taken for an agent that runs.
         TurnDispatched = "turn.dispatched",
+        /// The agent acknowledged its start.
+        StartSucceeded = "start.succeeded",
         /// The agent started a turn.
         TurnStarted = "turn.started",
+        /// The agent was found working, and the report of its start was lost.
+        RuntimeObservedActive = "runtime.observed-active",
         /// The agent completed a turn.
         TurnCompleted = "turn.completed",
         /// The agent failed in a turn.
         TurnFailed = "turn.failed",
-        /// The turn was interrupted.
+        /// The turn was interrupted: a limit, a release, a rejected permission.
         TurnInterrupted = "turn.interrupted",
         /// The agent's process exited by itself.
         RuntimeExited = "runtime.exited",
-        /// The agent was found working after a reconnect.
-        RuntimeObservedActive = "runtime.observed-active",
-        /// The agent acknowledged its start.
-        StartSucceeded = "start.succeeded",
         /// A command to the agent failed.
         CommandFailed = "command.failed",
         /// The environment could not be created.
@@ -50,7 +62,7 @@ words! {
         WorkspaceLost = "workspace.lost",
         /// The agent stopped, as a person requested.
         StopCompleted = "stop.completed",
-        /// The agent's session was lost together with its host.
+        /// The agent's session was lost together with its worker.
         SessionLost = "session.lost",
     }
 }
@@ -66,10 +78,18 @@ words! {
         NotArchived = "not archived",
         /// The thread is not deleted.
         NotDeleted = "not deleted",
+        /// No execution holds the thread.
+        NoHolder = "no other holder",
+        /// The execution of the report is running with its fence, and was not asked to stop.
+        HolderRuns = "its execution runs, not cancel-requested",
+        /// The reporter holds the thread.
+        MatchingHolder = "matching holder",
         /// The event belongs to the open turn.
         MatchingTurn = "matching turn",
         /// The event belongs to the current runtime.
         MatchingRuntime = "matching runtime",
+        /// The event belongs to the present attempt to create the environment.
+        MatchingProvisionAttempt = "matching provision attempt",
     }
 }
 
@@ -82,17 +102,25 @@ pub struct ThreadFacts {
     pub archived: bool,
     /// Whether the thread is deleted.
     pub deleted: bool,
+    /// Whether an execution holds the thread.
+    pub has_holder: bool,
+    /// Whether the execution of the report is running with its fence, and was not asked to stop.
+    pub holder_runs: bool,
+    /// Whether the reporter holds the thread.
+    pub holder_matches: bool,
     /// Whether the turn in the report is the row's open turn.
     pub turn_matches: bool,
     /// Whether the runtime's generation in the report equals the row's.
     pub runtime_matches: bool,
+    /// Whether the report is about the present attempt to create the environment.
+    pub provision_attempt_matches: bool,
 }
 
 /// The lifecycle of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thread;
 
-use Actor::{Executor, Reaper, Worker};
+use Actor::{Reaper, Worker};
 use ThreadEvent as E;
 use ThreadPredicate as P;
 use ThreadStatus::{Active, Created, Error, Idle, Provisioning};
@@ -106,21 +134,21 @@ impl Lifecycle for Thread {
 
     #[rustfmt::skip]
     const RULES: &'static [Rule<Self>] = &[
-        //   event                      who          from                                to            superseded unless
-        rule(E::ReprovisionStarted,     &[Executor], &[Created, Idle, Error],            Provisioning, &[P::NotArchived, P::NotDeleted]),
-        rule(E::TurnDispatched,         &[Executor], &[Idle],                            Active,       &[P::NotStopRequested, P::NotArchived, P::NotDeleted]),
-        rule(E::TurnStarted,            &[Worker],   &[Created, Provisioning, Idle, Error], Active,    &[P::NotStopRequested, P::MatchingTurn]),
-        rule(E::TurnCompleted,          &[Worker],   &[Active, Error],                   Idle,         &[P::MatchingTurn]),
-        rule(E::TurnFailed,             &[Worker],   &[Created, Provisioning, Active],   Error,        &[P::NotStopRequested, P::MatchingTurn]),
-        rule(E::TurnInterrupted,        &[Worker, Reaper], &[Created, Provisioning, Active, Error], Idle, &[P::MatchingTurn]),
-        rule(E::RuntimeExited,          &[Worker],   &[Created, Provisioning, Active],   Error,        &[P::NotStopRequested, P::MatchingRuntime]),
-        rule(E::RuntimeObservedActive,  &[Worker],   &[Created, Provisioning, Idle, Error], Active,    &[P::NotDeleted, P::NotStopRequested, P::MatchingTurn]),
-        rule(E::StartSucceeded,         &[Worker],   &[Created, Provisioning, Idle, Error], Active,    &[P::NotArchived, P::NotDeleted, P::NotStopRequested, P::MatchingTurn]),
-        rule(E::CommandFailed,          &[Worker],   &[Created, Provisioning, Active],   Error,        &[P::NotDeleted, P::MatchingTurn]),
-        rule(E::ProvisionFailed,        &[Worker, Reaper], &[Created, Provisioning],     Error,        &[P::MatchingTurn]),
-        rule(E::WorkspaceLost,          &[Worker, Reaper], &[Created, Provisioning, Idle, Active], Error, &[P::NotArchived, P::NotDeleted]),
-        rule(E::StopCompleted,          &[Worker, Reaper], &[Created, Provisioning, Active], Idle,     &[P::StopRequested]),
-        rule(E::SessionLost,            &[Reaper],   &[Created, Provisioning, Active],   Error,        &[P::MatchingRuntime]),
+        //   event                      who                from                      to            superseded unless
+        rule(E::ReprovisionStarted,     &[Worker],         &[Created, Idle, Error],  Provisioning, &[P::NotArchived, P::NotDeleted, P::NoHolder, P::HolderRuns]),
+        rule(E::TurnDispatched,         &[Worker],         &[Idle],                  Active,       &[P::MatchingHolder, P::HolderRuns, P::NotStopRequested, P::NotArchived, P::NotDeleted]),
+        rule(E::StartSucceeded,         &[Worker],         &[Provisioning],          Active,       &[P::MatchingHolder, P::MatchingTurn, P::NotStopRequested, P::NotDeleted]),
+        rule(E::TurnStarted,            &[Worker],         &[Provisioning],          Active,       &[P::MatchingHolder, P::MatchingTurn, P::NotStopRequested, P::NotDeleted]),
+        rule(E::RuntimeObservedActive,  &[Worker],         &[Provisioning],          Active,       &[P::MatchingHolder, P::MatchingTurn, P::NotStopRequested, P::NotDeleted]),
+        rule(E::TurnCompleted,          &[Worker],         &[Active],                Idle,         &[P::MatchingHolder, P::MatchingTurn]),
+        rule(E::TurnFailed,             &[Worker],         &[Provisioning, Active],  Error,        &[P::MatchingHolder, P::MatchingTurn, P::NotStopRequested]),
+        rule(E::TurnInterrupted,        &[Worker],         &[Provisioning, Active],  Idle,         &[P::MatchingHolder, P::MatchingTurn]),
+        rule(E::RuntimeExited,          &[Worker],         &[Provisioning, Active],  Error,        &[P::MatchingHolder, P::MatchingRuntime, P::NotStopRequested]),
+        rule(E::CommandFailed,          &[Worker],         &[Provisioning, Active],  Error,        &[P::MatchingHolder, P::MatchingTurn]),
+        rule(E::ProvisionFailed,        &[Worker, Reaper], &[Provisioning],          Error,        &[P::MatchingTurn]),
+        rule(E::WorkspaceLost,          &[Worker, Reaper], &[Created, Provisioning, Idle, Active], Error, &[P::MatchingProvisionAttempt]),
+        rule(E::StopCompleted,          &[Worker, Reaper], &[Provisioning, Active],  Idle,         &[P::StopRequested, P::MatchingTurn]),
+        rule(E::SessionLost,            &[Reaper],         &[Provisioning, Active],  Error,        &[P::MatchingTurn]),
     ];
 
     // A thread has no final status. Archived and deleted are facts, not statuses.
@@ -128,12 +156,16 @@ impl Lifecycle for Thread {
 
     fn holds(predicate: ThreadPredicate, facts: &ThreadFacts) -> bool {
         match predicate {
-            P::NotStopRequested => !facts.stop_requested,
+            P::NotStopRequested => !facts.stop_requested || mutant!(StartOvertakesStop),
             P::StopRequested => facts.stop_requested,
             P::NotArchived => !facts.archived,
             P::NotDeleted => !facts.deleted,
+            P::NoHolder => !facts.has_holder || mutant!(SecondHolder),
+            P::HolderRuns => facts.holder_runs,
+            P::MatchingHolder => facts.holder_matches,
             P::MatchingTurn => facts.turn_matches,
             P::MatchingRuntime => facts.runtime_matches,
+            P::MatchingProvisionAttempt => facts.provision_attempt_matches,
         }
     }
 }

@@ -66,20 +66,29 @@ const ENVIRONMENT: Grid = Grid("
 
 #[rustfmt::skip]
 const THREAD: Grid = Grid("
-    reprovision.started     | executor      | provisioning -      provisioning -     provisioning
-    turn.dispatched         | executor      | -            -      active       -     -
-    turn.started            | worker        | active       active active       -     active
-    turn.completed          | worker        | -            -      -            idle  idle
-    turn.failed             | worker        | error        error  -            error -
-    turn.interrupted        | worker reaper | idle         idle   -            idle  idle
-    runtime.exited          | worker        | error        error  -            error -
-    runtime.observed-active | worker        | active       active active       -     active
-    start.succeeded         | worker        | active       active active       -     active
-    command.failed          | worker        | error        error  -            error -
-    provision.failed        | worker reaper | error        error  -            -     -
+    reprovision.started     | worker        | provisioning -      provisioning -     provisioning
+    turn.dispatched         | worker        | -            -      active       -     -
+    start.succeeded         | worker        | -            active -            -     -
+    turn.started            | worker        | -            active -            -     -
+    runtime.observed-active | worker        | -            active -            -     -
+    turn.completed          | worker        | -            -      -            idle  -
+    turn.failed             | worker        | -            error  -            error -
+    turn.interrupted        | worker        | -            idle   -            idle  -
+    runtime.exited          | worker        | -            error  -            error -
+    command.failed          | worker        | -            error  -            error -
+    provision.failed        | worker reaper | -            error  -            -     -
     workspace.lost          | worker reaper | error        error  error        error -
-    stop.completed          | worker reaper | idle         idle   -            idle  -
-    session.lost            | reaper        | error        error  -            error -
+    stop.completed          | worker reaper | -            idle   -            idle  -
+    session.lost            | reaper        | -            error  -            error -
+");
+
+#[rustfmt::skip]
+const ACCOUNT: Grid = Grid("
+    limit.hit    | worker   | held -       held
+    hold.set     | person   | held -       held
+    hold.lapsed  | executor | -    probing -
+    hold.lifted  | person   | -    free    free
+    probe.passed | worker   | -    -       free
 ");
 
 #[rustfmt::skip]
@@ -211,8 +220,20 @@ fn thread_facts(event: ThreadEvent) -> ThreadFacts {
         stop_requested: event == ThreadEvent::StopCompleted,
         archived: false,
         deleted: false,
+        has_holder: false,
+        holder_runs: true,
+        holder_matches: true,
         turn_matches: true,
         runtime_matches: true,
+        provision_attempt_matches: true,
+    }
+}
+
+fn account_facts(event: AccountEvent) -> AccountFacts {
+    AccountFacts {
+        fence_matches: true,
+        generation_matches: true,
+        until_passed: event == AccountEvent::HoldLapsed,
     }
 }
 
@@ -223,6 +244,7 @@ fn l01_l02_every_pair_of_every_table() {
     check::<Execution>(&EXECUTION, |_| execution_facts());
     check::<Environment>(&ENVIRONMENT, environment_facts);
     check::<Thread>(&THREAD, thread_facts);
+    check::<Account>(&ACCOUNT, account_facts);
     check::<Gate>(&GATE, |_| GateFacts { timeout_passed: true });
     check::<WorkerPresence>(&WORKER, |_| WorkerFacts { heartbeat_overdue: true, process_gone: true });
     check::<Enforcement>(&ENFORCEMENT, |_| ());
@@ -304,8 +326,19 @@ fn l03_each_declared_predicate_supersedes_and_undeclared_facts_do_not() {
     thread(T::StopRequested, |f| f.stop_requested = false);
     thread(T::NotArchived, |f| f.archived = true);
     thread(T::NotDeleted, |f| f.deleted = true);
+    thread(T::NoHolder, |f| f.has_holder = true);
+    thread(T::HolderRuns, |f| f.holder_runs = false);
+    thread(T::MatchingHolder, |f| f.holder_matches = false);
+    thread(T::MatchingProvisionAttempt, |f| f.provision_attempt_matches = false);
     thread(T::MatchingTurn, |f| f.turn_matches = false);
     thread(T::MatchingRuntime, |f| f.runtime_matches = false);
+
+    use AccountPredicate as A;
+    let account = |p, spoil: fn(&mut AccountFacts)| check_superseded::<Account>(p, account_facts, spoil);
+    account(A::MatchingFence, |f| f.fence_matches = false);
+    account(A::MatchingGeneration, |f| f.generation_matches = false);
+    account(A::UntilNotPassed, |f| f.until_passed = true);
+    account(A::UntilPassed, |f| f.until_passed = false);
 
     check_superseded::<Gate>(
         GatePredicate::TimeoutPassed,

@@ -233,3 +233,23 @@ pub(crate) struct AnswerGate {
     #[serde(default)]
     pub(crate) comment: Option<String>,
 }
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneAccount {
+    /// The account's name.
+    pub(crate) account: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HoldAccount {
+    /// The account's name.
+    pub(crate) account: String,
+    /// The length of the hold in seconds; without it only a release ends the hold.
+    #[serde(default)]
+    pub(crate) seconds: Option<u32>,
+    /// The reason, in a few words.
+    #[serde(default)]
+    pub(crate) reason: Option<String>,
+}

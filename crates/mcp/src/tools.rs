@@ -2,6 +2,7 @@
 
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rmcp::model::{JsonObject, Tool};
 use schemars::JsonSchema;
@@ -69,6 +70,9 @@ tools! {
     run_logs(Logs): "Get the end of a step's log.";
     run_cancel(OneRun): "Cancel a run: stop its running steps and skip the rest.";
     gate_list(Nothing): "List the questions of runs to people, and their choices.";
+    account_list(Nothing): "List the accounts of coding agents: which are held after a usage limit, until when, and how many steps wait.";
+    account_hold(HoldAccount): "Hold an account of coding agents: no further step uses it until the hold ends.";
+    account_release(OneAccount): "End the hold of an account of coding agents.";
     gate_answer(AnswerGate): "Answer a question of a run. The first choice approves; any other fails the step, unless the pipeline says otherwise.";
 }
 
@@ -334,6 +338,19 @@ async fn gate_list(agents: &Agents, _: Nothing) -> Done {
         }));
     }
     Ok(json!({ "gates": told }))
+}
+
+async fn account_list(agents: &Agents, _: Nothing) -> Done {
+    Ok(json!({ "accounts": agents.app.accounts()? }))
+}
+
+async fn account_hold(agents: &Agents, given: HoldAccount) -> Done {
+    let time = given.seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    Ok(json!(agents.app.hold_account(&given.account, time, given.reason.as_deref()).await?))
+}
+
+async fn account_release(agents: &Agents, given: OneAccount) -> Done {
+    Ok(json!(agents.app.release_account(&given.account).await?))
 }
 
 async fn gate_answer(agents: &Agents, given: AnswerGate) -> Done {

@@ -144,6 +144,8 @@ path_parts! {
     StepPath = "step",
     /// The queue that the path names.
     QueuePath = "queue",
+    /// The account that the path names.
+    AccountPath = "account",
     /// The number that the path names.
     IdPath = "id",
     /// The rest of the path.

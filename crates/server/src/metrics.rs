@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use sprag_app::view::QueueView;
-use sprag_app::{JournalEntry, Observer};
+use sprag_app::{AccountView, JournalEntry, Observer};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Transition {
@@ -37,6 +37,11 @@ struct Queue {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Account {
+    account: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Reason {
     entity: &'static str,
     reason: &'static str,
@@ -54,6 +59,9 @@ struct Inner {
     depth: Family<Queue, Gauge>,
     running: Family<Queue, Gauge>,
     oldest: Family<Queue, Gauge>,
+    account_held: Family<Account, Gauge>,
+    account_running: Family<Account, Gauge>,
+    account_waiting: Family<Account, Gauge>,
     workers: Gauge,
     streams: Gauge,
     hooks_parked: Gauge,
@@ -75,6 +83,9 @@ impl Metrics {
             depth: Family::default(),
             running: Family::default(),
             oldest: Family::default(),
+            account_held: Family::default(),
+            account_running: Family::default(),
+            account_waiting: Family::default(),
             workers: Gauge::default(),
             streams: Gauge::default(),
             hooks_parked: Gauge::default(),
@@ -123,6 +134,15 @@ impl Metrics {
             inner.running.get_or_create(&label).set(queue.running as i64);
             inner.oldest.get_or_create(&label).set(queue.oldest_ms.unwrap_or(0) / 1000);
         }
+        inner.account_held.clear();
+        inner.account_running.clear();
+        inner.account_waiting.clear();
+        for account in &now.accounts {
+            let label = Account { account: account.name.clone() };
+            inner.account_held.get_or_create(&label).set(i64::from(account.status == "held"));
+            inner.account_running.get_or_create(&label).set(account.running as i64);
+            inner.account_waiting.get_or_create(&label).set(account.waiting as i64);
+        }
         inner.workers.set(now.workers as i64);
         inner.hooks_parked.set(now.hooks_parked as i64);
         let mut text = String::new();
@@ -139,6 +159,7 @@ impl Metrics {
 /// Values that are read from the store when the metrics are requested.
 pub(crate) struct Present {
     pub(crate) queues: Vec<QueueView>,
+    pub(crate) accounts: Vec<AccountView>,
     pub(crate) workers: usize,
     pub(crate) hooks_parked: usize,
 }
@@ -224,6 +245,9 @@ impl Inner {
             "Waiting time of the oldest execution",
             self.oldest.clone(),
         );
+        registry.register("account_held", "1 if an account of agents is held", self.account_held.clone());
+        registry.register("account_running", "Steps that use an account", self.account_running.clone());
+        registry.register("account_waiting", "Steps that wait for an account", self.account_waiting.clone());
         registry.register("workers", "Live workers", self.workers.clone());
         registry.register("streams_open", "Readers of live events and logs", self.streams.clone());
         registry.register("hooks_parked", "Parked webhooks", self.hooks_parked.clone());

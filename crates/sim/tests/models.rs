@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, Spread, WorkKind};
 use sprag_sim::graphs::{Script, Scripts, WaitsFor};
+use sprag_sim::model::accounts::{self, AccountModel};
 use sprag_sim::model::boards::{self, BoardModel};
 use sprag_sim::model::environments::{self, EnvironmentModel};
-use sprag_sim::model::threads::ThreadModel;
+use sprag_sim::model::threads::{self, ThreadModel};
 use sprag_sim::model::{Budget, PipelineModel, plan, retrying, reworking};
 use stateright::{Checker, Expectation, Model};
 
@@ -236,8 +237,9 @@ where
 }
 
 #[test]
-fn l09_l10_l11_l12_a_thread_with_everything_that_can_be_said_of_it() {
-    explore_all("thread", ThreadModel { turns: 6 });
+fn l09_l10_l11_l12_ht1_ht3_a_thread_with_everything_that_can_be_said_of_it() {
+    let budget = threads::Budget { turns: 3, deaths: 1, releases: more(), cancels: more() };
+    explore_all("thread", ThreadModel { runs: 2, budget });
 }
 
 #[test]
@@ -266,4 +268,11 @@ fn c07_i15_a_board_that_is_cancelled() {
         boards::Budget { failures: 1, expiries: 1, releases: 0, cancels: 1, retries: 1 + more(), ends: 1 };
     let tasks = vec![(vec![], false), (vec![1], false)];
     explore_all("board, cancelled", BoardModel { tasks, attempts: 1, agents: 2, budget, quiet_every: 4 });
+}
+
+#[test]
+fn ha1_ha5_an_account_limited_held_released_and_tried() {
+    let budget =
+        accounts::Budget { limits: 2, late: 1, deaths: more(), holds: more(), lifts: 1, ticks: 2 + more() };
+    explore_all("account", AccountModel { runs: 3, maximum: 2, budget });
 }

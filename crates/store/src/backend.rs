@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::evaluator::SpecEvaluator;
 use crate::retention::Retention;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
-    Status, StepRow, ThreadRow, TimerRow, WorkerRow,
+    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal,
+    Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::service::ServiceTables;
 
@@ -38,6 +38,7 @@ pub trait Backend:
     + Table<GateRow>
     + Table<WorkerRow>
     + Table<EnforcementRow>
+    + Table<AccountRow>
     + Boards
     + ServiceTables
     + Retention
@@ -157,8 +158,21 @@ pub trait Backend:
     /// Sets a queue's settings.
     fn put_queue(&mut self, queue: &QueueRow) -> Result<()>;
     /// Returns the executions of a queue that could be published if the queue had a free place, in the order of
-    /// publication.
-    fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>>;
+    /// publication. Leaves out those of the accounts `without`.
+    fn requested(
+        &mut self,
+        queue: &str,
+        now_ms: i64,
+        without: &[Id],
+        limit: usize,
+    ) -> Result<Vec<ExecutionId>>;
+    /// Returns the accounts, by name.
+    fn accounts(&mut self) -> Result<Vec<AccountRow>>;
+    /// Returns the executions of an account that are scheduled or running, with the generations of the account in which
+    /// they were published, in order.
+    fn out_of_account(&mut self, account: Id) -> Result<Vec<(ExecutionId, u32)>>;
+    /// Returns the executions that wait for a place of an account, in the order of publication.
+    fn waiting_for_account(&mut self, account: Id, limit: usize) -> Result<Vec<ExecutionId>>;
     /// Returns the queues that have executions to publish once a place is free, in order.
     fn crowded_queues(&mut self, now_ms: i64) -> Result<Vec<Arc<str>>>;
     /// Returns the executions that have waited in a queue since before this time, oldest first.

@@ -16,6 +16,7 @@
     expect(dead_code, reason = "the PostgreSQL store alone uses parts of what all stores share")
 )]
 
+mod accounts;
 mod answers;
 mod backend;
 mod blocked;
@@ -53,6 +54,7 @@ pub mod testing;
 mod wake;
 mod words;
 
+pub use accounts::{AccountBusy, AccountWait};
 pub use answers::{Answer, OpenQuestion, Question};
 pub use backend::QueueRow;
 pub use boards::{BoardRow, NoteRow};
@@ -65,22 +67,23 @@ pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};
 pub use ops::{
     Added, AskRefused, Assignment, Claimer, Created, Decided, Ending, EnvironmentDetails, EnvironmentRequest,
     Finished, Forgettable, Forgot, Got, Heard, IfCurrent, Keep, KeptBecause, Lease, Lost, MOST_AT_ONCE,
-    MOST_TASKS, NewBoard, NewRun, NewTask, NewWorker, Provide, RemoteBeat, Renewal, Sighting, Signalled,
-    TASKS, TaskMoved, ThreadIntent, Told, WorkerLimit, answer_text, environment_of, kept_because, plan_hash,
+    MOST_TASKS, NewBoard, NewHold, NewRun, NewTask, NewWorker, Provide, RemoteBeat, Renewal, Sighting,
+    Signalled, TASKS, TaskMoved, ThreadIntent, Told, UsageLimit, WorkerLimit, answer_text, environment_of,
+    kept_because, plan_hash,
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{
-    BoardState, EntryWithExecutions, JournalPage, OpenStep, OpenTask, OpenWork, Overdue, PlannedRun, Queries,
-    QueueOverview, ReservedRun, RunEnvironments, RunInFull, RunWithSteps, RunningExecution, StepOutput,
-    TaskState, UnsettledRun, WaitFacts, WorkLeft, WorkLeftKind,
+    AccountState, BoardState, EntryWithExecutions, JournalPage, OpenStep, OpenTask, OpenWork, Overdue,
+    PlannedRun, Queries, QueueOverview, ReservedRun, RunEnvironments, RunInFull, RunWithSteps,
+    RunningExecution, StepOutput, TaskState, UnsettledRun, WaitFacts, WorkLeft, WorkLeftKind,
 };
 pub use remote_worker::RemoteHolder;
 pub use retention::{Bite, PlansForgotten};
 pub use roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 pub use rows::{
-    EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
-    JournalEntry, OutboxRow, Position, Refusal, Row, RunRow, StepRow, ThreadReport, ThreadRow, TimerRow,
-    WorkerRow,
+    AccountReport, AccountRow, EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow, GateKind,
+    GateRow, Id, ItemList, JournalEntry, OutboxRow, Position, Refusal, Row, RunRow, StepRow, ThreadReport,
+    ThreadRow, TimerRow, WorkerRow, account_id,
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use runtime::{Fate, Runtime, SimulatedRuntime, Task, Written};

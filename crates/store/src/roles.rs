@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, Environment, EnvironmentEvent, Execution, ExecutionId, Gate, Plan,
-    Run, RunId, StepNo, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
+    Account, Actor, Enforcement, EnforcementEvent, Environment, EnvironmentEvent, Execution, ExecutionId,
+    Gate, Plan, Run, RunId, StepNo, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
 };
 
 use crate::backend::QueueRow;
@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::handle::Store;
 use crate::job::JobScope;
 use crate::ops::{
-    self, AskRefused, Assignment, Claimer, Created, Ending, Finished, IfCurrent, Lease, Lost, NewRun,
-    NewWorker, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
+    self, AskRefused, Assignment, Claimer, Created, Ending, Finished, IfCurrent, Lease, Lost, NewHold,
+    NewRun, NewWorker, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
 };
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentReport, Id, ThreadReport};
@@ -127,11 +127,6 @@ impl Executor<'_> {
         given: EnvironmentReport,
     ) -> Result<Outcome<Environment>> {
         self.0.write(move |session| ops::environment_event(session, id, event, Actor::Executor, &given)).await
-    }
-
-    /// Reports an event on a thread.
-    pub async fn thread(self, id: Id, event: ThreadEvent, given: ThreadReport) -> Result<Outcome<Thread>> {
-        self.0.write(move |session| ops::thread_event(session, id, event, Actor::Executor, &given)).await
     }
 
     /// Handles an attempt's timer.
@@ -390,6 +385,26 @@ impl LeaseHolder<'_> {
         self.store.write(move |session| ops::assignment_of(session, lease)).await
     }
 
+    /// Reports an event on the thread whose agent lives in the execution, or is about to.
+    pub async fn thread(
+        self,
+        thread: Id,
+        event: ThreadEvent,
+        report: ThreadReport,
+    ) -> Result<Outcome<Thread>> {
+        let report = ThreadReport { holder: Some(self.lease), ..report };
+        self.store
+            .write(move |session| ops::thread_event(session, thread, event, Actor::Worker, &report))
+            .await
+    }
+
+    /// Reports that the agent of the execution has answered, which matters if it tries its account after a hold
+    /// ([`Assignment::tries_account`]). Returns whether the account is free because of it.
+    pub async fn account_answered(self) -> Result<bool> {
+        let lease = self.lease;
+        self.store.write(move |session| ops::account_answered(session, lease)).await
+    }
+
     /// Returns the unfinished execution to its queue.
     pub async fn release(self) -> Result<Outcome<Execution>> {
         let lease = self.lease;
@@ -511,6 +526,16 @@ impl Person<'_> {
     /// Records a request on a thread.
     pub async fn thread_intent(self, id: Id, intent: ThreadIntent) -> Result<bool> {
         self.0.write(move |session| ops::thread_intent(session, id, intent)).await
+    }
+
+    /// Holds an account: no execution of it is handed over until the hold ends. A hold that exists is replaced.
+    pub async fn hold_account(self, new: NewHold) -> Result<Outcome<Account>> {
+        self.0.write(move |session| ops::hold_account(session, &new)).await
+    }
+
+    /// Ends the hold of an account.
+    pub async fn release_account(self, name: Arc<str>) -> Result<Outcome<Account>> {
+        self.0.write(move |session| ops::release_account(session, &name)).await
     }
 
     /// Requests the removal of an environment.

@@ -5,17 +5,21 @@ mod walked;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, RunEvent, RunId,
-    RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, mutant,
+    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, PlanAccount,
+    RunEvent, RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, mutant,
 };
 
+use crate::accounts::{AccountBusy, busy};
 use crate::answers::{Answer, OpenQuestion, Question, READ_AT_ONCE_BYTES};
 use crate::error::{Error, Result};
 use crate::evaluator::SpecError;
 use crate::gathered::NoRoom;
 use crate::names;
+use crate::ops::{account_of, lapse_hold, out_of_account};
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionReport, ExecutionRow, ItemList, Row, RunReport, RunRow, StepRow, TimerRow};
+use crate::rows::{
+    AccountRow, ExecutionReport, ExecutionRow, ItemList, Row, RunReport, RunRow, StepRow, TimerRow,
+};
 use crate::session::Session;
 use crate::wake::Topic;
 
@@ -29,6 +33,8 @@ pub(crate) struct HeldRun<'s, 'a> {
     plan: Arc<Plan>,
     /// Whether this operation has raised the run's epoch.
     pub(crate) epoch_raised: bool,
+    /// Whether this operation hands over executions of held accounts: a deliberate fault.
+    pub(crate) ignores_holds: bool,
 }
 
 impl<'s, 'a> HeldRun<'s, 'a> {
@@ -37,7 +43,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         let Some(run) = session.get::<RunRow>(id)? else { return Ok(None) };
         session.db().hold(id)?;
         let plan = session.plan(id, run.plan)?;
-        Ok(Some(HeldRun { session, id, plan, epoch_raised: false }))
+        Ok(Some(HeldRun { session, id, plan, epoch_raised: false, ignores_holds: false }))
     }
 
     pub(crate) fn row(&mut self) -> Result<RunRow> {
@@ -115,7 +121,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             return Ok(false);
         }
         // Checked first, so that nothing is written if the queue is full.
-        if !self.has_place(&row.queue)? {
+        if !has_queue_place(self.session, &row.queue)? || !self.takes_account(&row)? {
             return Ok(false);
         }
         Ok(self.executor_event(id, ExecutionEvent::SchedulingStarted)?
@@ -134,15 +140,54 @@ impl<'s, 'a> HeldRun<'s, 'a> {
         self.executor_event(id, ExecutionEvent::HandoffRevoked)
     }
 
-    fn has_place(&mut self, queue: &Arc<str>) -> Result<bool> {
-        let Some(settings) = self.session.db().queue(queue)? else { return Ok(true) };
-        let Some(limit) = settings.limit else { return Ok(!settings.held) };
-        // The database does not contain yet what this operation has published or ended.
-        let mut out = i64::from(self.session.db().in_flight(queue)?);
-        for (row, was) in self.session.seen_and_was::<ExecutionRow>().filter(|(row, _)| row.queue == *queue) {
-            out += i64::from(is_out(row.status())) - i64::from(was.is_some_and(is_out));
+    /// Whether the execution's account has a place for it, which it then takes. An execution without an account needs none.
+    fn takes_account(&mut self, row: &ExecutionRow) -> Result<bool> {
+        let planned = self.planned_account(row.id.step)?;
+        let (Some(id), Some(planned)) = (row.account, planned) else { return Ok(true) };
+        let Some(account) = self.session.get::<AccountRow>(id)? else { return Ok(true) };
+        let (now, out) = (self.session.now(), out_of_account(self.session, id)?);
+        match busy(&account, &out, now) {
+            Some(AccountBusy::Held) if !self.ignores_holds => return self.wait_for_hold(row, &planned),
+            Some(AccountBusy::Full | AccountBusy::Probing) => return Ok(false),
+            Some(AccountBusy::Held) | None => {}
         }
-        Ok(!settings.held && (out < i64::from(limit) || mutant!(QueueLimitIgnored)))
+        lapse_hold(self.session, id)?;
+        let generation = self.session.get::<AccountRow>(id)?.map_or(0, |account| account.generation);
+        self.session.note::<ExecutionRow>(row.id, |row| {
+            row.account_generation = generation;
+            if row.limited_since_ms > 0 {
+                row.limited_ms += now.steady_ms - row.limited_since_ms;
+                row.limited_since_ms = 0;
+            }
+        })?;
+        Ok(true)
+    }
+
+    /// Lets an execution wait for a hold of its account to end. After the longest wait that its plan allows, the step fails.
+    fn wait_for_hold(&mut self, row: &ExecutionRow, planned: &PlanAccount) -> Result<bool> {
+        let Some(longest_ms) = planned.longest_wait_ms else { return Ok(false) };
+        let now_ms = self.session.now().steady_ms;
+        let since_ms = if row.limited_since_ms > 0 { row.limited_since_ms } else { now_ms };
+        let left_ms = i64::try_from(longest_ms).unwrap_or(i64::MAX).saturating_sub(row.limited_ms);
+        let due_ms = since_ms.saturating_add(left_ms);
+        if due_ms > now_ms {
+            if row.limited_since_ms == 0 {
+                self.session.note::<ExecutionRow>(row.id, |row| row.limited_since_ms = since_ms)?;
+            }
+            self.session.set_timer(TimerRow { due_ms, execution: row.id });
+            return Ok(false);
+        }
+        let message = format!("account {} was held for longer than the step waits", planned.name);
+        let result = serde_json::json!({ "reason": "limit", "message": message }).to_string();
+        self.session.note::<ExecutionRow>(row.id, |row| row.result = Some(result.into()))?;
+        self.executor_event(row.id, ExecutionEvent::SchedulingFailed)?;
+        Ok(false)
+    }
+
+    /// Returns the account that the plan gives a step.
+    fn planned_account(&mut self, step: StepNo) -> Result<Option<PlanAccount>> {
+        let node = self.step_row(step)?.node();
+        Ok(self.plan.step(node).account.clone())
     }
 
     /// Returns the facts that the step's table tests.
@@ -304,6 +349,10 @@ impl HeldRun<'_, '_> {
         };
         let id = ExecutionId { run: self.id, step: step.no, attempt: step.attempt };
         let terms = crate::names::terms(self.session, planned, step)?;
+        let account = match &planned.account {
+            Some(account) => Some(account_of(self.session, account)?.id),
+            None => None,
+        };
         let row = ExecutionRow {
             id,
             status: ExecutionStatus::Requested,
@@ -313,6 +362,11 @@ impl HeldRun<'_, '_> {
             pin: run.pin.filter(|_| planned.is_for_workers()),
             queue: terms.queue,
             priority: terms.priority.saturating_add(run.priority),
+            thread: None,
+            account,
+            account_generation: 0,
+            limited_since_ms: 0,
+            limited_ms: 0,
             cancel_requested: false,
             not_before_ms: if wait_ms > 0 { now.steady_ms + wait_ms } else { 0 },
             published_ms: 0,
@@ -329,6 +383,18 @@ impl HeldRun<'_, '_> {
         self.session.create(row, "execution.requested", Actor::Executor);
         Ok(id)
     }
+}
+
+/// Whether a queue has a place for one more execution, with the changes of this operation.
+pub(crate) fn has_queue_place(session: &mut Session<'_>, queue: &str) -> Result<bool> {
+    let Some(settings) = session.db().queue(queue)? else { return Ok(true) };
+    let Some(limit) = settings.limit else { return Ok(!settings.held) };
+    // The database does not contain yet what this operation has published or ended.
+    let mut out = i64::from(session.db().in_flight(queue)?);
+    for (row, was) in session.seen_and_was::<ExecutionRow>().filter(|(row, _)| &*row.queue == queue) {
+        out += i64::from(is_out(row.status())) - i64::from(was.is_some_and(is_out));
+    }
+    Ok(!settings.held && (out < i64::from(limit) || mutant!(QueueLimitIgnored)))
 }
 
 fn is_out(status: ExecutionStatus) -> bool {

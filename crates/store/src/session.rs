@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::evaluator::{SpecError, SpecEvaluator};
 use crate::outcome::Outcome;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Position,
-    Refusal, Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
+    AccountRow, EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow,
+    Position, Refusal, Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
 };
 use crate::wake::Topic;
 
@@ -82,6 +82,7 @@ pub struct Session<'a> {
     gates: Cache<GateRow>,
     workers: Cache<WorkerRow>,
     enforcements: Cache<EnforcementRow>,
+    accounts: Cache<AccountRow>,
 }
 
 macro_rules! holds {
@@ -107,6 +108,7 @@ holds! {
     GateRow => gates,
     WorkerRow => workers,
     EnforcementRow => enforcements,
+    AccountRow => accounts,
 }
 
 /// The only instance of the token that allows changing a row's status.
@@ -137,6 +139,7 @@ impl<'a> Session<'a> {
             gates: Cache::default(),
             workers: Cache::default(),
             enforcements: Cache::default(),
+            accounts: Cache::default(),
         })
     }
 
@@ -499,6 +502,7 @@ impl<'a> Session<'a> {
         self.flush_kind::<GateRow>()?;
         self.flush_kind::<WorkerRow>()?;
         self.flush_kind::<EnforcementRow>()?;
+        self.flush_kind::<AccountRow>()?;
         self.db.append(&self.journal)?;
         for row in &self.outbox {
             self.db.put_outbox(row)?;

@@ -47,6 +47,10 @@ pub(crate) fn mask(ended: Ended, secrets: &Secrets) -> Ended {
         | Ending::Failed { result, .. }
         | Ending::Blocked { result }
         | Ending::TimedOut { result } => result,
+        Ending::Limited(limit) => {
+            limit.message = secrets.mask(&limit.message).into();
+            return Ended::Report(ending);
+        }
         Ending::Cancelled => return Ended::Report(ending),
     };
     if let Some(text) = result.as_deref().filter(|_| !secrets.is_empty()) {
@@ -64,6 +68,8 @@ pub(crate) fn mask(ended: Ended, secrets: &Secrets) -> Ended {
 
 #[cfg(test)]
 mod tests {
+    use sprag_store::UsageLimit;
+
     use super::*;
 
     #[test]
@@ -82,5 +88,11 @@ mod tests {
             assert!(told.contains("***") && !told.contains("s3cret-w0rd"), "{told}");
         }
         assert_eq!(mask(Ended::Report(Ending::Cancelled), &secrets), Ended::Report(Ending::Cancelled));
+        let limit = |message: &str| Ending::Limited(UsageLimit { until_ms: None, message: message.into() });
+        let Ended::Report(Ending::Limited(masked)) = mask(Ended::Report(limit("a s3cret-w0rd")), &secrets)
+        else {
+            panic!("a limit stays one");
+        };
+        assert!(!masked.message.contains("s3cret-w0rd"), "{masked:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! End-to-end tests of the real program. All tests are one program, so it is built and linked once.
 
+mod accounts;
 mod again;
 mod at_server;
 mod bad_input;

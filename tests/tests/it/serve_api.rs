@@ -308,6 +308,37 @@ fn queues_are_held_released_and_limited() {
 }
 
 #[test]
+fn t04_accounts_are_held_and_released_everywhere() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    assert_eq!(server.get("/v1/accounts")["accounts"], json!([]));
+    let hold = |name: &str, body: Value| {
+        server.request("POST", &format!("/v1/accounts/{name}/hold")).json(&body).send()
+    };
+    let held = hold("work", json!({ "seconds": 3600, "reason": "a demo" })).expect(200).json();
+    assert_eq!((word(&held, "status"), word(&held, "reason")), ("held", "a demo"));
+    assert_eq!(server.get("/v1/accounts")["accounts"][0], held);
+    hold("a%0Ab", json!({})).problem(422, "invalid");
+    hold("work", json!({ "seconds": 0 })).problem(422, "invalid");
+    hold("work", json!({ "reason": "x".repeat(201) })).problem(422, "invalid");
+    let release = |name: &str| server.request("POST", &format!("/v1/accounts/{name}/release")).send();
+    release("wrok").problem(404, "not_found");
+    let metrics = server.request("GET", "/metrics").send().expect(200).text();
+    assert!(metrics.contains("sprag_account_held{account=\"work\"} 1"), "{metrics}");
+    // The command line sees the same account, and tells who wants to know what is wrong.
+    let listed = sandbox.sprag(["account", "ls"]).expect(0).stdout;
+    assert!(listed.contains("work") && listed.contains("held") && listed.contains("a demo"), "{listed}");
+    let unknown = sandbox.sprag(["account", "release", "wrok"]).expect(2);
+    assert!(unknown.stderr.contains("accounts: work"), "{}", unknown.stderr);
+    sandbox.sprag(["account", "hold", "work", "--for", "soon"]).expect(2);
+    let endless = sandbox.json(["account", "hold", "work", "--json"]);
+    assert_eq!((word(&endless, "status"), &endless["held_until"]), ("held", &Value::Null));
+    assert_eq!(release("work").expect(200).json()["status"], "free");
+    release("work").problem(409, "refused");
+    sandbox.sprag(["account", "release", "work"]).expect(1);
+}
+
+#[test]
 fn files_of_a_run_are_listed_and_sent_and_no_others() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox, &[]);

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, Word, WorkerPresence,
+    Account, Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, Word,
+    WorkerPresence,
 };
 use sprag_store::{Delivery, HookRow, Id};
 
@@ -267,6 +268,7 @@ fn entities() -> Vec<&'static str> {
         Execution::NAME,
         Environment::NAME,
         Thread::NAME,
+        Account::NAME,
         Gate::NAME,
         WorkerPresence::NAME,
         Enforcement::NAME,
@@ -274,7 +276,7 @@ fn entities() -> Vec<&'static str> {
 }
 
 /// The events that create an entity. No table has them, because they lead from no status.
-const CREATIONS: [&str; 9] = [
+const CREATIONS: [&str; 10] = [
     "run.created",
     "step.added",
     "step.inherited",
@@ -282,6 +284,7 @@ const CREATIONS: [&str; 9] = [
     "execution.inherited",
     "environment.created",
     "thread.created",
+    "account.created",
     "gate.opened",
     "enforcement.created",
 ];
@@ -298,6 +301,7 @@ fn events_of(entity: &str) -> Vec<&'static str> {
         Execution::NAME => of::<Execution>(),
         Environment::NAME => of::<Environment>(),
         Thread::NAME => of::<Thread>(),
+        Account::NAME => of::<Account>(),
         Gate::NAME => of::<Gate>(),
         WorkerPresence::NAME => of::<WorkerPresence>(),
         Enforcement::NAME => of::<Enforcement>(),

@@ -10,7 +10,7 @@ use crate::exit::{Exit, Failure};
 use crate::show::{line, local, plain, shown_status, span, table};
 
 /// The kinds of things that a run can wait for, as `--waiting` names them.
-const WAITS: [&str; 7] = ["any", "person", "task", "signal", "worker", "group", "time"];
+const WAITS: [&str; 8] = ["any", "person", "task", "signal", "worker", "account", "group", "time"];
 /// The most live runs that are searched for those that wait.
 const SEARCHED: usize = 10_000;
 

@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod account;
 mod ask;
 mod board;
 mod config;
@@ -140,6 +141,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Serve(options) => serve::serve(&context, options).await,
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
+        Command::Account { command } => account::account(&context, &command).await,
         Command::Queue { command } => queue::queue(&context, &command).await,
         Command::Events { run, since, follow, tail, .. } => {
             events::events(&context, run.as_deref(), since, follow, tail).await

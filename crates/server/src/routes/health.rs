@@ -65,7 +65,12 @@ async fn metrics(_: MayRead, State(app): State<ServerState>) -> Answer<impl Into
     let present = app.blocking(|app| {
         let core = app.core();
         let hooks_parked = core.hooks()?.iter().filter(|hook| hook.parked.is_some()).count();
-        Ok(Present { queues: core.queues()?, workers: core.workers()?.len(), hooks_parked })
+        Ok(Present {
+            queues: core.queues()?,
+            accounts: core.accounts()?,
+            workers: core.workers()?.len(),
+            hooks_parked,
+        })
     });
     let present = present.await?;
     let text = app.metrics().text(&present).map_err(|error| internal(error.to_string()))?;

@@ -1,5 +1,6 @@
 //! One module per resource, each with its own routes; together they are the API.
 
+mod accounts;
 mod artifacts;
 mod boards;
 mod environments;
@@ -52,6 +53,7 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(gates::routes())
         .merge(environments::routes())
         .merge(queues::routes())
+        .merge(accounts::routes())
         .merge(events::routes())
         .merge(hooks::routes())
         .merge(tokens::routes())

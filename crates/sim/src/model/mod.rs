@@ -11,6 +11,7 @@
 //!   budget:   the number of remaining faults and requests
 //! ```
 
+pub mod accounts;
 mod acts;
 pub mod boards;
 pub mod environments;

@@ -12,8 +12,8 @@ use crate::boards::{BoardRow, NoteRow};
 use crate::error::Result;
 use crate::journal::PackRow;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, OutboxRow, Refusal, RunRow, StepRow, ThreadRow,
-    TimerRow, WorkerRow,
+    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, OutboxRow, Refusal, RunRow, StepRow,
+    ThreadRow, TimerRow, WorkerRow,
 };
 use crate::service::{HookRow, TokenRow};
 use crate::words::Sentence;
@@ -134,9 +134,10 @@ rows! {
         key { id ["run", "step", "attempt"] }
         changes {
             status, version, fence, pin as AbsentIsZero, cancel_requested, published_ms, owner, lease_until_ms,
-            nonce, retriable, blocked, result, started_ms, ended_ms,
+            nonce, retriable, blocked, result, started_ms, ended_ms, not_before_ms, account_generation,
+            limited_since_ms, limited_ms, thread as AbsentIsZero,
         }
-        fixed { epoch, queue, priority, not_before_ms, created_ms }
+        fixed { epoch, queue, priority, created_ms, account as AbsentIsZero }
     }
     EnvironmentRow is "environment" in "environments" {
         key { id }
@@ -149,7 +150,8 @@ rows! {
     ThreadRow is "thread" in "threads" {
         key { id }
         changes {
-            status, version, environment, stop_requested, archived, deleted, turn, turn_open, runtime,
+            status, version, environment, holder ["holder_run", "holder_step", "holder_attempt", "holder_fence"],
+            stop_requested, archived, deleted, turn, turn_open, runtime,
         }
         fixed {}
     }
@@ -162,6 +164,13 @@ rows! {
         key { id }
         changes { status, version, queues, heartbeat_until_ms }
         fixed { name, process, slots, created_ms, labels }
+    }
+    AccountRow is "account" in "accounts" {
+        key { id }
+        changes {
+            status, version, maximum, generation, until_ms, until_wall_ms, held_since_ms, reason, run, strikes,
+        }
+        fixed { name }
     }
     EnforcementRow is "enforcement" in "enforcements" {
         key { id }

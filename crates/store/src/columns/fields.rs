@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, EnforcementStatus, EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Items, Needs,
-    RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word, WorkerStatus,
+    AccountStatus, Actor, EnforcementStatus, EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus,
+    Items, Needs, RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word, WorkerStatus,
 };
 
 use super::{Kind, Reader, Value};
 use crate::error::Result;
+use crate::ops::Lease;
 use crate::rows::{GateKind, Id, ItemList, Position};
 use crate::words::{Sentence, intern};
 
@@ -252,6 +253,7 @@ words!(
     GateStatus,
     WorkerStatus,
     EnforcementStatus,
+    AccountStatus,
     GateKind,
     Actor
 );
@@ -295,6 +297,31 @@ impl Field for Option<(RunId, u32)> {
             (None, None) => Ok(None),
             (Some(_), None) => Err(from.bad_last("it is empty, and the run before it is not".into())),
             (None, Some(_)) => Err(from.bad_last("it is given, and the run before it is empty".into())),
+        }
+    }
+}
+
+/// The right to an execution, or none: all columns are empty, or none is.
+impl Field for Option<Lease> {
+    const KINDS: &'static [Kind] =
+        &[Kind::INT.or_null(), Kind::INT.or_null(), Kind::INT.or_null(), Kind::INT.or_null()];
+
+    fn write<'f>(&'f self, out: &mut dyn FnMut(Value<'f>)) {
+        out(self.map(|lease| lease.execution.run.to_i64()).into());
+        out(self.map(|lease| lease.execution.step).into());
+        out(self.map(|lease| lease.execution.attempt).into());
+        out(self.map(|lease| lease.fence).into());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self> {
+        let run = Option::<RunId>::read(from)?;
+        let (step, attempt) = (Option::<u32>::read(from)?, Option::<u32>::read(from)?);
+        match (run, step, attempt, Option::<u32>::read(from)?) {
+            (Some(run), Some(step), Some(attempt), Some(fence)) => {
+                Ok(Some(Lease { execution: ExecutionId { run, step, attempt }, fence }))
+            }
+            (None, None, None, None) => Ok(None),
+            _ => Err(from.bad_last("some of the holder's columns are empty, and others are not".into())),
         }
     }
 }

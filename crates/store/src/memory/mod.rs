@@ -17,8 +17,8 @@ use crate::clock::Now;
 use crate::error::{Error, Result};
 use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
-    Status, StepKey, StepRow, ThreadRow, TimerRow, WorkerRow,
+    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal,
+    Row, RunRow, Status, StepKey, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::session::Session;
 use crate::wake::Topic;
@@ -37,6 +37,7 @@ pub struct Tables {
     gates: BTreeMap<Id, GateRow>,
     workers: BTreeMap<Id, WorkerRow>,
     enforcements: BTreeMap<Id, EnforcementRow>,
+    accounts: BTreeMap<Id, AccountRow>,
     plans: BTreeMap<i64, Arc<Plan>>,
     journal: Vec<JournalEntry>,
     outbox: BTreeMap<i64, OutboxRow>,
@@ -153,6 +154,11 @@ impl Tables {
         self.threads.values()
     }
 
+    /// Returns the accounts, for checkers.
+    pub fn all_accounts(&self) -> impl Iterator<Item = &AccountRow> {
+        self.accounts.values()
+    }
+
     /// Returns the plan that a run was created with, for checkers.
     pub fn plan_of(&self, run: &RunRow) -> Option<Arc<Plan>> {
         self.plans.get(&run.plan).cloned()
@@ -181,6 +187,7 @@ impl Tables {
             executions: executions.map(|(id, row)| (*id, row.clone())).collect(),
             environments: self.environments.clone(),
             gates: gates.map(|(id, gate)| (*id, gate.clone())).collect(),
+            accounts: self.accounts.clone(),
             plans: self.plans.clone(),
             timers: self.timers.clone(),
             ..Tables::default()
@@ -219,6 +226,7 @@ kept! {
     GateRow => gates,
     WorkerRow => workers,
     EnforcementRow => enforcements,
+    AccountRow => accounts,
 }
 
 impl<R: Kept> Table<R> for MemoryTx<'_> {

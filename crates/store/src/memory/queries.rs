@@ -14,8 +14,8 @@ use crate::clock::Now;
 use crate::error::Result;
 use crate::evaluator::SpecEvaluator;
 use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow, StepRow,
-    TimerRow, WorkerRow,
+    AccountRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
+    StepRow, TimerRow, WorkerRow,
 };
 
 fn is_open(status: ExecutionStatus) -> bool {
@@ -320,7 +320,37 @@ impl Backend for MemoryTx<'_> {
         Ok(())
     }
 
-    fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+    fn accounts(&mut self) -> Result<Vec<AccountRow>> {
+        let mut all: Vec<AccountRow> = self.tables.accounts.values().cloned().collect();
+        all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Ok(all)
+    }
+
+    fn out_of_account(&mut self, account: Id) -> Result<Vec<(ExecutionId, u32)>> {
+        let of = |row: &&ExecutionRow| row.account == Some(account) && is_open(row.status());
+        let out = self.tables.executions.values().filter(of);
+        Ok(out.map(|row| (row.id, row.account_generation)).collect())
+    }
+
+    fn waiting_for_account(&mut self, account: Id, limit: usize) -> Result<Vec<ExecutionId>> {
+        let of = |row: &&ExecutionRow| {
+            row.account == Some(account)
+                && row.status() == ExecutionStatus::Requested
+                && !row.cancel_requested
+        };
+        let waiting = self.tables.executions.values().filter(of);
+        let mut waiting: Vec<_> = waiting.map(|row| (-row.priority, row.created_ms, row.id)).collect();
+        waiting.sort_unstable();
+        Ok(waiting.into_iter().map(|(_, _, id)| id).take(limit).collect())
+    }
+
+    fn requested(
+        &mut self,
+        queue: &str,
+        now_ms: i64,
+        without: &[Id],
+        limit: usize,
+    ) -> Result<Vec<ExecutionId>> {
         let mut waiting: Vec<(i32, i64, ExecutionId)> = self
             .tables
             .executions
@@ -329,6 +359,7 @@ impl Backend for MemoryTx<'_> {
                 row.status() == ExecutionStatus::Requested
                     && &*row.queue == queue
                     && row.not_before_ms <= now_ms
+                    && row.account.is_none_or(|account| !without.contains(&account))
             })
             .map(|row| (-row.priority, row.created_ms, row.id))
             .collect();

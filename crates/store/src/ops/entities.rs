@@ -1,17 +1,16 @@
-//! Workers, threads and enforcements: created here, moved by their tables.
+//! Workers and enforcements: created here, moved by their tables.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, EnforcementStatus, RunId, Thread, ThreadEvent, ThreadStatus,
-    WorkerEvent, WorkerPresence, WorkerStatus,
+    Actor, Enforcement, EnforcementEvent, EnforcementStatus, RunId, WorkerEvent, WorkerPresence, WorkerStatus,
 };
 
 use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{EnforcementRow, Id, Row, ThreadReport, ThreadRow, WorkerReport, WorkerRow};
+use crate::rows::{EnforcementRow, Id, Row, WorkerReport, WorkerRow};
 use crate::session::Session;
 
 /// A worker that registers.
@@ -108,69 +107,6 @@ pub fn heartbeat(session: &mut Session<'_>, id: Id, lease_ms: i64) -> Result<boo
         }
         _ => Ok(false),
     }
-}
-
-/// Creates a thread.
-pub fn create_thread(session: &mut Session<'_>, id: Id, environment: Option<Id>) -> Result<()> {
-    let row = ThreadRow {
-        id,
-        status: ThreadStatus::Created,
-        version: 1,
-        environment,
-        stop_requested: false,
-        archived: false,
-        deleted: false,
-        turn: 1,
-        turn_open: true,
-        runtime: 1,
-    };
-    session.create(row, "thread.created", Actor::Executor);
-    Ok(())
-}
-
-/// Reports an event on a thread.
-pub fn thread_event(
-    session: &mut Session<'_>,
-    id: Id,
-    event: ThreadEvent,
-    actor: Actor,
-    given: &ThreadReport,
-) -> Result<Outcome<Thread>> {
-    session.apply::<ThreadRow>(id, event, actor, given, |row, _| {
-        if event.opens_turn() {
-            row.turn += 1;
-            row.turn_open = true;
-        }
-        if event.ends_turn() {
-            row.turn_open = false;
-            row.stop_requested = false;
-        }
-    })
-}
-
-/// A request on a thread that survives a restart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ThreadIntent {
-    /// Stop the open turn.
-    Stop,
-    /// Archive the thread.
-    Archive,
-    /// Delete the thread.
-    Delete,
-}
-
-/// Records a request on a thread. Returns whether the thread exists.
-pub fn thread_intent(session: &mut Session<'_>, id: Id, intent: ThreadIntent) -> Result<bool> {
-    if session.get::<ThreadRow>(id)?.is_none() {
-        return Ok(false);
-    }
-    session.note::<ThreadRow>(id, |row| match intent {
-        // Without an open turn there is nothing to stop, and nothing would ever clear the request.
-        ThreadIntent::Stop => row.stop_requested = row.turn_open,
-        ThreadIntent::Archive => row.archived = true,
-        ThreadIntent::Delete => row.deleted = true,
-    })?;
-    Ok(true)
 }
 
 /// Records that a rule matched an event; `false` if that was recorded before.

@@ -1,18 +1,33 @@
 //! The operations of executors before hand-off, and on executions that no worker received: schedule, revoke, heal.
 
-use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, advance, heal};
+use std::collections::BTreeSet;
 
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, RunId, RunStatus, advance, heal, mutant};
+
+use crate::accounts::busy;
 use crate::backend::QueueRow;
 use crate::error::Result;
-use crate::rows::{ExecutionRow, Row, StepRow};
-use crate::run_state::HeldRun;
+use crate::rows::{AccountRow, ExecutionRow, Id, Row, StepRow};
+use crate::run_state::{HeldRun, has_queue_place};
 use crate::session::Session;
+
+/// The time for which an execution that no worker could receive leaves its place to others of its account.
+const UNSERVED_PAUSE_MS: i64 = 60_000;
 
 /// Publishes an execution that is due.
 pub fn schedule(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
     held.session.clear_timer(id);
-    held.schedule(id)
+    publish(&mut held, id)
+}
+
+/// Publishes an execution. Advances its step if it has waited for its account for too long, and has failed therefore.
+fn publish(held: &mut HeldRun<'_, '_>, id: ExecutionId) -> Result<bool> {
+    let published = held.schedule(id)?;
+    if held.session.get::<ExecutionRow>(id)?.is_some_and(|row| row.status() == ExecutionStatus::Failed) {
+        advance(held, [id.step])?;
+    }
+    Ok(published)
 }
 
 /// Revokes an execution that no worker received, and publishes it again.
@@ -26,11 +41,27 @@ pub fn redispatch(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
         // than the run's files.
         super::pin_run(session, id.run, None)?;
     }
+    let is_served = row.account.is_none() || has_taker(session, &row)?;
     let Some(mut held) = HeldRun::take(session, id.run)? else { return Ok(false) };
     if !held.revoke(id)? {
         return Ok(false);
     }
+    if row.account.is_some() && !is_served {
+        // It leaves its place to others of its account for a while.
+        let not_before_ms = held.session.now().steady_ms + UNSERVED_PAUSE_MS;
+        held.session.note::<ExecutionRow>(id, |row| row.not_before_ms = not_before_ms)?;
+    }
     held.schedule(id)
+}
+
+/// Whether a worker that is present could receive an execution.
+fn has_taker(session: &mut Session<'_>, row: &ExecutionRow) -> Result<bool> {
+    for worker in session.db().workers()? {
+        if super::could_take(session.db(), &worker, row)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Checks a whole run: recounts, makes the decisions that are due, and publishes the executions that can be
@@ -48,9 +79,10 @@ pub fn heal_run(session: &mut Session<'_>, id: RunId) -> Result<()> {
         status if status.is_terminal() => return Ok(()),
         _ => {}
     }
+    held.ignores_holds = mutant!(HoldForgottenAtStart);
     heal(&mut held)?;
     for execution in requested_of(held.session, id)? {
-        held.schedule(execution)?;
+        publish(&mut held, execution)?;
     }
     Ok(())
 }
@@ -83,15 +115,40 @@ pub fn change_queue(session: &mut Session<'_>, name: &str, change: impl FnOnce(&
 /// Publishes executions that wait in a queue with free places.
 pub fn fill_queue(session: &mut Session<'_>, queue: &str, limit: usize) -> Result<usize> {
     let now_ms = session.now().steady_ms;
-    let mut handed_over = 0;
-    for id in session.db().requested(queue, now_ms, limit)? {
-        if schedule(session, id)? {
-            handed_over += 1;
-        } else {
-            break;
+    let (mut handed_over, mut tried) = (0, BTreeSet::new());
+    // The accounts that have no place: their other executions need not be tried.
+    let mut without: Vec<Id> = Vec::new();
+    // The loop ends: each round but the last hands over an execution or finds one more account without a place.
+    loop {
+        let progress = (handed_over, without.len());
+        let page = session.db().requested(queue, now_ms, &without, limit)?;
+        let is_last = page.len() < limit;
+        for id in page {
+            let account = session.get::<ExecutionRow>(id)?.and_then(|row| row.account);
+            if account.is_some_and(|account| without.contains(&account)) || !tried.insert(id) {
+                continue;
+            }
+            if let Some(account) = account
+                && is_without_place(session, account)?
+            {
+                without.push(account);
+            } else if schedule(session, id)? {
+                handed_over += 1;
+            } else if !has_queue_place(session, queue)? {
+                return Ok(handed_over);
+            }
+        }
+        if is_last || handed_over >= limit || progress == (handed_over, without.len()) {
+            return Ok(handed_over);
         }
     }
-    Ok(handed_over)
+}
+
+/// Whether an account has no place for one more execution. Writes nothing, unlike the hand-over that would find out too.
+fn is_without_place(session: &mut Session<'_>, account: Id) -> Result<bool> {
+    let Some(row) = session.get::<AccountRow>(account)? else { return Ok(false) };
+    let (now, out) = (session.now(), super::out_of_account(session, account)?);
+    Ok(busy(&row, &out, now).is_some())
 }
 
 /// Gives up on an execution for which there is no worker; its step fails.

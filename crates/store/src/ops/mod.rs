@@ -3,6 +3,7 @@
 //! They are plain functions over a [`Session`](crate::session::Session), so that the model checker, the simulation, memory,
 //! SQLite and PostgreSQL all run exactly this code. The roles in `roles.rs` define which caller may use which.
 
+mod accounts;
 mod boards;
 mod entities;
 mod environment_details;
@@ -17,9 +18,11 @@ mod remote;
 mod remote_environments;
 mod retention;
 mod runs;
+mod threads;
 mod told;
 mod worker;
 
+pub use accounts::*;
 pub use boards::*;
 pub use entities::*;
 pub use environment_details::*;
@@ -36,7 +39,10 @@ pub use remote::*;
 pub use remote_environments::*;
 pub use retention::*;
 pub use runs::*;
+use threads::leave_thread;
+pub use threads::*;
 pub use told::*;
+use worker::release_until;
 pub use worker::*;
 
 /// Returns the refusal of a request that is not allowed in this status.

@@ -37,6 +37,10 @@ pub fn abandon(session: &mut Session<'_>, lease: Lease, lost: Lost) -> Result<Ou
             row.fence += u32::from(!mutant!(FenceStaysWhenTaken));
             row.ended_ms = Some(now.wall_ms);
         })?;
+    super::worker::tell_account(session, lease.execution)?;
+    if outcome.is_applied() {
+        super::leave_thread(session, lease, Actor::Reaper)?;
+    }
     if outcome.is_applied()
         && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
     {

@@ -141,6 +141,8 @@ fn stands(row: &ExecutionRow, ending: &Ending) -> bool {
         Ending::Failed { .. } | Ending::Blocked { .. } => ExecutionStatus::Failed,
         Ending::TimedOut { .. } => ExecutionStatus::TimedOut,
         Ending::Cancelled => ExecutionStatus::Cancelled,
+        // It has not ended: it waits in its queue, and this lease is void.
+        Ending::Limited(_) => return false,
     };
     let blocked = matches!(ending, Ending::Blocked { .. });
     row.status() == status && row.result == result && (row.retriable, row.blocked) == (retriable, blocked)

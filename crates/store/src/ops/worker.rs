@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState, StepNo,
-    WorkerStatus, advance, mutant,
+    AccountStatus, Actor, Execution, ExecutionEvent, ExecutionId, ExecutionStatus, Plan, PlanStep, RunState,
+    StepNo, WorkerStatus, advance, mutant,
 };
 
+use super::UsageLimit;
 use crate::backend::{Backend, Candidate, Table};
 use crate::clock::Now;
 use crate::error::Result;
 use crate::gathered::{NoRoom, Room, StepsRead};
 use crate::outcome::Outcome;
-use crate::rows::{ExecutionReport, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
+use crate::rows::{AccountRow, ExecutionReport, ExecutionRow, Id, Row, RunRow, StepRow, WorkerRow};
 use crate::run_state::HeldRun;
 use crate::session::Session;
 
@@ -81,6 +82,9 @@ pub struct Assignment {
     pub branch: Option<String>,
     /// Whether it was tried in this round before.
     pub is_retry: bool,
+    /// Whether it tries its account after a hold: the other executions of the account wait for its agent's first answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tries_account: bool,
 }
 
 impl Assignment {
@@ -134,6 +138,9 @@ pub enum Ending {
         /// The known details, as JSON.
         result: Option<Arc<str>>,
     },
+    /// The agent met the usage limit of its account. The account is held, and the execution returns to its queue without
+    /// a lost try.
+    Limited(UsageLimit),
     /// The work was stopped on request.
     Cancelled,
 }
@@ -146,7 +153,7 @@ impl Ending {
             | Ending::Failed { result, .. }
             | Ending::Blocked { result }
             | Ending::TimedOut { result } => result.as_ref(),
-            Ending::Cancelled => None,
+            Ending::Limited(_) | Ending::Cancelled => None,
         }
     }
 
@@ -157,6 +164,7 @@ impl Ending {
             Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
             Ending::Blocked { result } => (ExecutionEvent::Failed, result.clone(), false),
             Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
+            Ending::Limited(_) => (ExecutionEvent::Released, None, true),
             Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
         }
     }
@@ -327,7 +335,12 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
     } else {
         None
     };
+    let account = row.account.map(|id| session.get::<AccountRow>(id)).transpose()?.flatten();
+    let tries_account = account.is_some_and(|account| {
+        account.status() == AccountStatus::Probing && account.generation == row.account_generation
+    });
     Ok(Assignment {
+        tries_account,
         is_retry: step.tries > 0 || step.losses > 0,
         branch,
         node,
@@ -351,8 +364,15 @@ pub fn finish(
     ending: &Ending,
     next: Option<&Claimer>,
 ) -> Result<Finished> {
+    if let Ending::Limited(limit) = ending {
+        return Ok(Finished { outcome: super::limited(session, lease, limit)?, next: None });
+    }
     let (event, result, retriable) = ending.told();
     let given = given(session, lease)?;
+    if matches!(ending, Ending::Completed { .. }) {
+        // An agent that completed its work has answered.
+        super::account_answered(session, lease)?;
+    }
     let outcome =
         session.apply::<ExecutionRow>(lease.execution, event, Actor::Worker, &given, |row, now| {
             row.result = result;
@@ -363,6 +383,8 @@ pub fn finish(
     if !outcome.is_applied() {
         return Ok(Finished { outcome, next: None });
     }
+    tell_account(session, lease.execution)?;
+    super::leave_thread(session, lease, Actor::Worker)?;
     if !mutant!(AdvanceForgotten)
         && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
     {
@@ -447,8 +469,25 @@ pub fn renew(session: &mut Session<'_>, leases: &[Lease], lease_ms: i64) -> Resu
     Ok(renewals)
 }
 
+/// Wakes a run that waits for a place of the account that an execution has left.
+pub(super) fn tell_account(session: &mut Session<'_>, id: ExecutionId) -> Result<()> {
+    match session.get::<ExecutionRow>(id)?.and_then(|row| row.account) {
+        Some(account) => super::announce_waiting(session, account),
+        None => Ok(()),
+    }
+}
+
 /// Returns an unfinished execution to its queue.
 pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execution>> {
+    release_until(session, lease, 0)
+}
+
+/// Returns an unfinished execution to its queue, where it waits at least until `not_before_ms` (steady).
+pub(super) fn release_until(
+    session: &mut Session<'_>,
+    lease: Lease,
+    not_before_ms: i64,
+) -> Result<Outcome<Execution>> {
     let given = given(session, lease)?;
     let outcome = session.apply::<ExecutionRow>(
         lease.execution,
@@ -460,8 +499,12 @@ pub fn release(session: &mut Session<'_>, lease: Lease) -> Result<Outcome<Execut
             row.owner = None;
             row.lease_until_ms = 0;
             row.started_ms = None;
+            row.not_before_ms = not_before_ms;
         },
     )?;
+    if outcome.is_applied() {
+        super::leave_thread(session, lease, Actor::Worker)?;
+    }
     if outcome.is_applied()
         && let Some(mut held) = HeldRun::take(session, lease.execution.run)?
     {

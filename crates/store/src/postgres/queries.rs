@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow, StepRow,
-    TimerRow, WorkerRow,
+    AccountRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
+    StepRow, TimerRow, WorkerRow,
 };
 
 /// The statement that sets a queue's settings, whether it has some or not.
@@ -363,12 +363,40 @@ impl Backend for Tx<'_> {
         Ok(())
     }
 
-    fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+    fn requested(
+        &mut self,
+        queue: &str,
+        now_ms: i64,
+        without: &[Id],
+        limit: usize,
+    ) -> Result<Vec<ExecutionId>> {
         self.list(
             "SELECT run, step, attempt FROM executions \
-             WHERE status = 'requested' AND queue = $1 AND not_before_ms <= $2 \
-             ORDER BY priority DESC, created_ms, run, step, attempt LIMIT $3",
-            vec![queue.into(), now_ms.into(), limit.into()],
+             WHERE status = 'requested' AND queue = $1 AND not_before_ms <= $2 AND account <> ALL($3) \
+             ORDER BY priority DESC, created_ms, run, step, attempt LIMIT $4",
+            vec![queue.into(), now_ms.into(), without.to_vec().into(), limit.into()],
+        )
+    }
+
+    fn accounts(&mut self) -> Result<Vec<AccountRow>> {
+        self.rows("ORDER BY name COLLATE \"C\"", Vec::new())
+    }
+
+    fn out_of_account(&mut self, account: Id) -> Result<Vec<(ExecutionId, u32)>> {
+        self.list(
+            "SELECT run, step, attempt, account_generation FROM executions \
+             WHERE account = $1 AND account > 0 AND status IN ('scheduled', 'running') \
+             ORDER BY run, step, attempt",
+            vec![account.into()],
+        )
+    }
+
+    fn waiting_for_account(&mut self, account: Id, limit: usize) -> Result<Vec<ExecutionId>> {
+        self.list(
+            "SELECT run, step, attempt FROM executions \
+             WHERE account = $1 AND account > 0 AND status = 'requested' AND NOT cancel_requested \
+             ORDER BY priority DESC, created_ms, run, step, attempt LIMIT $2",
+            vec![account.into(), limit.into()],
         )
     }
 

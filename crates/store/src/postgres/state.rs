@@ -18,8 +18,8 @@ use super::wire::Ask;
 use crate::backend::QueueRow;
 use crate::columns::{Column, Declared, Section, Statements, Type, Value};
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, Row, RunRow, Status, StepRow,
-    ThreadRow, WorkerRow,
+    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, Row, RunRow, Status,
+    StepRow, ThreadRow, WorkerRow,
 };
 use crate::words::Sentence;
 
@@ -178,6 +178,7 @@ pub(super) struct State {
     pub(super) gates: Rows<GateRow>,
     pub(super) workers: Rows<WorkerRow>,
     pub(super) enforcements: Rows<EnforcementRow>,
+    pub(super) accounts: Rows<AccountRow>,
     /// Runs whose steps are all known, with the executions that existed.
     pub(super) whole: BTreeMap<RunId, BTreeSet<(StepNo, u32)>>,
     /// The executions that waited in queues for these workers (0: any worker) when the transaction began, in the order
@@ -235,6 +236,7 @@ macro_rules! each_kind {
         $state.gates.$do($($arg),*);
         $state.workers.$do($($arg),*);
         $state.enforcements.$do($($arg),*);
+        $state.accounts.$do($($arg),*);
     };
 }
 
@@ -305,7 +307,7 @@ impl State {
         macro_rules! clear {
             ($($kind:ident),+) => { $(self.$kind.staged.clear();)+ };
         }
-        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements);
+        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements, accounts);
         self.staged_journal.clear();
         self.staged_extras.clear();
         self.staged_head = None;
@@ -328,6 +330,7 @@ impl State {
             && clean(&self.gates)
             && clean(&self.workers)
             && clean(&self.enforcements)
+            && clean(&self.accounts)
             && self.rows_sent == self.journal.len()
             && self.extras.is_empty()
             && self.staged_extras.is_empty()
@@ -345,6 +348,7 @@ impl State {
         self.gates.asks(&BTreeMap::new(), &mut asks);
         self.workers.asks(&BTreeMap::new(), &mut asks);
         self.enforcements.asks(&BTreeMap::new(), &mut asks);
+        self.accounts.asks(&BTreeMap::new(), &mut asks);
         for extras in [&self.extras, &self.staged_extras] {
             let is_row = |extra: &Extra| matches!(extra.parameters, Parameters::Row(_));
             for alike in extras.chunk_by(|one, next| is_row(one) && one.sql == next.sql) {
@@ -390,7 +394,7 @@ impl State {
             ($($kind:ident),+) => { $(self.$kind.pending.clear();)+ };
         }
         self.wrote |= !self.is_clean();
-        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements);
+        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements, accounts);
         self.rows_sent = self.journal.len();
         self.extras.clear();
         self.job_was_sent |= !self.staged_extras.is_empty();

@@ -15,6 +15,7 @@
 //! | a child's run, by its parent | the child's row |
 //! | places and queued runs of a group | a lock on the group's name |
 //! | a limited queue's settings and its executions that are out | a lock on the queue's name |
+//! | an account, and its executions that are out | the account's row |
 //! | whether a key, plan, board's name or run's environment exists | a unique index: the second is undone and retried |
 //! | a worker, an environment, a hook | its own row |
 //! | the remaining rows of a forgotten run | the run's row, until it is gone; then no other transaction finds it |
@@ -38,8 +39,8 @@ use crate::clock::{Clock, Now, System, fnv};
 use crate::columns::{Declared, Field, Reader};
 use crate::error::{Error, Result};
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, Row, RunRow, Status, StepKey, StepRow,
-    ThreadRow, WorkerRow,
+    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, Row, RunRow, Status, StepKey,
+    StepRow, ThreadRow, WorkerRow,
 };
 
 /// The statement that every transaction asks first: the time, the count of removed plans, and the schema's version.
@@ -173,6 +174,7 @@ kept_by_number! {
     GateRow => gates,
     WorkerRow => workers,
     EnforcementRow => enforcements,
+    AccountRow => accounts,
 }
 
 impl<'w> Tx<'w> {
@@ -370,6 +372,7 @@ pub(super) fn wait_for<'a>(lock: &Lock) -> Ask<'a> {
                 "threads" => "SELECT 1 FROM threads WHERE id = $1 FOR UPDATE",
                 "gates" => "SELECT 1 FROM gates WHERE id = $1 FOR UPDATE",
                 "workers" => "SELECT 1 FROM workers WHERE id = $1 FOR UPDATE",
+                "accounts" => "SELECT 1 FROM accounts WHERE id = $1 FOR UPDATE",
                 "hooks" => "SELECT 1 FROM hooks WHERE id = $1 FOR UPDATE",
                 _ => "SELECT 1 FROM enforcements WHERE id = $1 FOR UPDATE",
             };

@@ -29,7 +29,7 @@ pub use due::{Overdue, ReservedRun, RunningExecution};
 pub use outputs::StepOutput;
 pub(crate) use runs::run_in_full;
 pub use runs::{OpenTask, PlannedRun, RunEnvironments, RunInFull, RunWithSteps};
-pub use service::{EntryWithExecutions, JournalPage, QueueOverview};
+pub use service::{AccountState, EntryWithExecutions, JournalPage, QueueOverview};
 pub use waits::{OpenStep, OpenWork, UnsettledRun, WaitFacts};
 pub use work_left::{WorkLeft, WorkLeftKind};
 

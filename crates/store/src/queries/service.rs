@@ -7,7 +7,7 @@ use sprag_lifecycle::{ExecutionId, RunId};
 use super::{Queries, shown_workers};
 use crate::backend::{Backend, QueueRow, Table};
 use crate::error::Result;
-use crate::rows::{ExecutionRow, JournalEntry, WorkerRow};
+use crate::rows::{AccountRow, ExecutionRow, JournalEntry, WorkerRow};
 use crate::service::{HookRow, QueueCount, TokenRow};
 
 /// Entries of the journal, and the journal's end at that moment.
@@ -38,6 +38,20 @@ pub struct QueueOverview {
     /// The workers that people are shown.
     pub workers: Vec<WorkerRow>,
 }
+
+/// An account, and the numbers of its executions.
+#[derive(Debug, Clone)]
+pub struct AccountState {
+    /// The account.
+    pub row: AccountRow,
+    /// The number of its executions that are handed over or running.
+    pub out: usize,
+    /// The number of its executions that wait, at most 10,000.
+    pub waiting: usize,
+}
+
+/// The most waiting executions of an account that are counted.
+const MOST_WAITING: usize = 10_000;
 
 impl Queries<'_> {
     /// Returns the number of the journal's last entry; 0 if there is none.
@@ -88,6 +102,19 @@ impl Queries<'_> {
                 counts: db.queue_counts()?,
                 workers: shown_workers(db)?,
             })
+        })
+    }
+
+    /// Returns the accounts, with the numbers of their executions that are out and that wait, by name.
+    pub fn accounts(self) -> Result<Vec<AccountState>> {
+        self.look(|db| {
+            let mut all = Vec::new();
+            for row in db.accounts()? {
+                let out = db.out_of_account(row.id)?.len();
+                let waiting = db.waiting_for_account(row.id, MOST_WAITING)?.len();
+                all.push(AccountState { row, out, waiting });
+            }
+            Ok(all)
         })
     }
 

@@ -1,11 +1,13 @@
 //! Unsettled steps, and the rows that explain why a run waits.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepNo, StepStatus, WorkKind};
+use sprag_lifecycle::{ExecutionId, ExecutionStatus, Plan, RunId, RunStatus, StepNo, StepStatus, WorkKind};
 
 use super::runs::{PlannedRun, planned_run};
 use super::{Queries, shown_workers};
+use crate::accounts::{AccountWait, account_wait};
 use crate::backend::{Backend, Table};
 use crate::error::Result;
 use crate::ops::hosts_of_files;
@@ -38,6 +40,8 @@ pub struct OpenStep {
     pub row: StepRow,
     /// The step's present attempt, if a worker or a claimer executes it.
     pub execution: Option<ExecutionRow>,
+    /// The reason why its execution waits for its account; absent if it does not.
+    pub account: Option<AccountWait>,
     /// The step's child run.
     pub child: Option<Box<OpenWork>>,
 }
@@ -72,6 +76,8 @@ pub struct WaitFacts {
     pub workers: Vec<WorkerRow>,
     /// The runs that hold the places of the run's group, in order.
     pub place_holders: Vec<RunId>,
+    /// The reasons why executions wait for their accounts.
+    pub accounts: BTreeMap<ExecutionId, AccountWait>,
     /// The hosts that have the run's files.
     pub hosts: Vec<Arc<str>>,
 }
@@ -116,9 +122,15 @@ impl Queries<'_> {
                 Some(group) => db.places(group)?,
                 None => Vec::new(),
             };
+            let (now, executions) = (db.now(), db.executions(run.id)?);
+            let mut accounts = BTreeMap::new();
+            for row in executions.iter().filter(|row| row.status() == ExecutionStatus::Requested) {
+                accounts.extend(account_wait(db, row, now)?.map(|wait| (row.id, wait)));
+            }
             Ok(WaitFacts {
                 steps: db.steps(run.id)?,
-                executions: db.executions(run.id)?,
+                executions,
+                accounts,
                 gates: db.open_gates(run.id)?,
                 refusals: db.refusals(run.id)?,
                 environments: db.environments_of(run.id)?,
@@ -150,7 +162,7 @@ fn open_work(db: &mut dyn Backend, run: RunRow, depth: u32) -> Result<OpenWork> 
         if !has_begun || row.items.is_some() {
             continue;
         }
-        let mut step = OpenStep { row, execution: None, child: None };
+        let mut step = OpenStep { row, execution: None, account: None, child: None };
         let is_gate = open.gates.iter().any(|gate| Some(gate.id) == step.row.work);
         match (plan.step(step.row.node()).work, step.row.work) {
             _ if is_gate => {}
@@ -162,6 +174,9 @@ fn open_work(db: &mut dyn Backend, run: RunRow, depth: u32) -> Result<OpenWork> 
             _ => {
                 let attempt = ExecutionId { run: id, step: no, attempt: step.row.attempt };
                 step.execution = Table::<ExecutionRow>::load(db, attempt)?;
+                let now = db.now();
+                let requested = step.execution.iter().find(|row| row.status() == ExecutionStatus::Requested);
+                step.account = requested.map(|row| account_wait(db, row, now)).transpose()?.flatten();
             }
         }
         open.steps.push(step);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use sprag_lifecycle::{ExecutionStatus, RunId, RunStatus, StepNo};
 
 use super::Queries;
+use crate::accounts::{AccountBusy, AccountWait, account_wait};
 use crate::backend::{Backend, Table};
 use crate::clock::Now;
 use crate::error::Result;
@@ -52,6 +53,13 @@ pub enum WorkLeftKind {
         /// The attempt that the step waits for.
         attempt: u32,
         /// The end of the backoff (steady).
+        until_ms: i64,
+    },
+    /// The hold of the step's account ends by the clock.
+    Account {
+        /// The account's name.
+        name: Arc<str>,
+        /// The end of the hold (steady).
         until_ms: i64,
     },
     /// The step's queue has a free place.
@@ -167,6 +175,16 @@ impl Look<'_> {
             _ if execution.not_before_ms > self.now.steady_ms => {
                 let (attempt, until_ms) = (execution.id.attempt, execution.not_before_ms);
                 self.has_taker(db, execution)?.then_some(WorkLeftKind::Backoff { attempt, until_ms })
+            }
+            _ if execution.account.is_some()
+                && let Some(AccountWait { account, why }) = account_wait(db, execution, self.now)? =>
+            {
+                // An account that is in use is free later; a hold without an end waits for a person.
+                let (name, until_ms) = (account.name, account.until_ms);
+                match why {
+                    AccountBusy::Held => until_ms.map(|until_ms| WorkLeftKind::Account { name, until_ms }),
+                    AccountBusy::Full | AccountBusy::Probing => None,
+                }
             }
             // In a full queue, the executions beyond its limit count as left too; a held queue waits for a person.
             _ => {

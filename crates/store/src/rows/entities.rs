@@ -1,10 +1,10 @@
-//! The rows of all entities except runs, steps and executions: environments, threads, gates, workers, enforcements.
+//! The rows of environments, gates, workers and enforcements.
 
 use std::sync::Arc;
 
 use sprag_lifecycle::{
     Enforcement, EnforcementStatus, Environment, EnvironmentFacts, EnvironmentStatus, Gate, GateFacts,
-    GateStatus, RunId, StepNo, Thread, ThreadFacts, ThreadStatus, WorkerFacts, WorkerPresence, WorkerStatus,
+    GateStatus, RunId, StepNo, WorkerFacts, WorkerPresence, WorkerStatus,
 };
 
 use super::{Id, Position, Row, Status, WriterOnly};
@@ -93,60 +93,6 @@ impl Row for EnvironmentRow {
             note.insert("reason".into(), (**reason).into());
         }
         (!note.is_empty()).then(|| serde_json::Value::Object(note).to_string().into())
-    }
-}
-
-/// A conversation with a coding agent.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ThreadRow {
-    /// The thread's number.
-    pub id: Id,
-    pub(crate) status: ThreadStatus,
-    pub(crate) version: u32,
-    /// The environment in which it works.
-    pub environment: Option<Id>,
-    /// Whether it was asked to stop.
-    pub stop_requested: bool,
-    /// Whether it is archived.
-    pub archived: bool,
-    /// Whether it is deleted.
-    pub deleted: bool,
-    /// The number of the last turn.
-    pub turn: u32,
-    /// Whether that turn is open: nothing has ended it yet.
-    pub turn_open: bool,
-    /// The generation of the agent's process.
-    pub runtime: u32,
-}
-
-/// The facts that a reporter gives besides a thread's row.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ThreadReport {
-    /// The turn that the reporter saw.
-    pub turn: u32,
-    /// The generation of the agent's process that the reporter saw.
-    pub runtime: u32,
-}
-
-impl Row for ThreadRow {
-    row_basics!(Thread, Id, ThreadReport);
-
-    fn key(&self) -> Id {
-        self.id
-    }
-
-    fn facts(&self, given: &ThreadReport) -> ThreadFacts {
-        ThreadFacts {
-            stop_requested: self.stop_requested,
-            archived: self.archived,
-            deleted: self.deleted,
-            turn_matches: self.turn_open && given.turn == self.turn,
-            runtime_matches: given.runtime == self.runtime,
-        }
-    }
-
-    fn place(&self) -> Position {
-        Position { id: Some(self.id), ..Position::default() }
     }
 }
 

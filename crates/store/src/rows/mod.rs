@@ -7,10 +7,11 @@ use sprag_lifecycle::{
     RunId, RunStatus, Step, StepFacts, StepNo, StepStatus, Tally,
 };
 
+pub use accounts::{AccountReport, AccountRow, account_id};
 pub use entities::{
-    EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, ThreadReport,
-    ThreadRow, WorkerReport, WorkerRow,
+    EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, WorkerReport, WorkerRow,
 };
+pub use threads::{ThreadGiven, ThreadReport, ThreadRow};
 
 /// The number that identifies a worker, environment, thread, gate or enforcement.
 pub type Id = i64;
@@ -96,8 +97,10 @@ macro_rules! row_basics {
     };
 }
 
-// It uses the macro above.
+// They use the macro above.
+mod accounts;
 mod entities;
+mod threads;
 
 /// One execution of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -304,6 +307,16 @@ pub struct ExecutionRow {
     pub pin: Option<Id>,
     /// The priority; workers claim higher ones first.
     pub priority: i32,
+    /// The thread whose agent lives in it; absent for executions without an agent.
+    pub thread: Option<Id>,
+    /// The account that its agent uses; absent for executions without an agent.
+    pub account: Option<Id>,
+    /// The generation of its account when it was published last.
+    pub account_generation: u32,
+    /// The time since which it has waited for a hold of its account to end (steady); 0 if it does not.
+    pub limited_since_ms: i64,
+    /// The time that it has waited for holds of its account before, in milliseconds.
+    pub limited_ms: i64,
     /// Whether it was asked to stop.
     pub cancel_requested: bool,
     /// The earliest time at which it may be published (steady).

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::memory::REFUSALS_KEPT;
 use crate::rows::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, RunRow, StepRow, TimerRow,
-    WorkerRow,
+    AccountRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, RunRow, StepRow,
+    TimerRow, WorkerRow,
 };
 
 /// The statement that sets a queue's settings, whether it has some or not.
@@ -323,12 +323,44 @@ impl Backend for SqliteTx<'_> {
         self.write(&PUT_QUEUE, queue, &Section::ALL).map(drop)
     }
 
-    fn requested(&mut self, queue: &str, now_ms: i64, limit: usize) -> Result<Vec<ExecutionId>> {
+    fn requested(
+        &mut self,
+        queue: &str,
+        now_ms: i64,
+        without: &[Id],
+        limit: usize,
+    ) -> Result<Vec<ExecutionId>> {
+        let without: Vec<String> = without.iter().map(Id::to_string).collect();
+        self.list(
+            &format!(
+                "SELECT run, step, attempt FROM executions \
+                 WHERE status = 'requested' AND queue = ?1 AND not_before_ms <= ?2 AND account NOT IN ({}) \
+                 ORDER BY priority DESC, created_ms, run, step, attempt LIMIT ?3",
+                without.join(", ")
+            ),
+            params![queue, now_ms, limit as i64],
+        )
+    }
+
+    fn accounts(&mut self) -> Result<Vec<AccountRow>> {
+        self.rows("ORDER BY name", &[])
+    }
+
+    fn out_of_account(&mut self, account: Id) -> Result<Vec<(ExecutionId, u32)>> {
+        self.list(
+            "SELECT run, step, attempt, account_generation FROM executions \
+             WHERE account = ?1 AND account > 0 AND (status = 'scheduled' OR status = 'running') \
+             ORDER BY run, step, attempt",
+            params![account],
+        )
+    }
+
+    fn waiting_for_account(&mut self, account: Id, limit: usize) -> Result<Vec<ExecutionId>> {
         self.list(
             "SELECT run, step, attempt FROM executions \
-             WHERE status = 'requested' AND queue = ?1 AND not_before_ms <= ?2 \
-             ORDER BY priority DESC, created_ms, run, step, attempt LIMIT ?3",
-            params![queue, now_ms, limit as i64],
+             WHERE account = ?1 AND account > 0 AND status = 'requested' AND NOT cancel_requested \
+             ORDER BY priority DESC, created_ms, run, step, attempt LIMIT ?2",
+            params![account, limit as i64],
         )
     }
 

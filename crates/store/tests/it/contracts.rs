@@ -1,7 +1,7 @@
 //! The contract of a single event on every store: it is applied once and journaled, or refused with a reason.
 
 use crate::common::*;
-use sprag_lifecycle::{Actor, EnvironmentEvent, RunId, ThreadEvent};
+use sprag_lifecycle::{Actor, EnvironmentEvent, RunId, ThreadEvent, ThreadStatus};
 use sprag_store::testing::{RawStore, Table, ops};
 use sprag_store::{
     EnvironmentReport, EnvironmentRequest, Error, Lease, NotApplied, Outcome, Provide, Row, RunRow,
@@ -142,10 +142,10 @@ fn l07_a_refusal_is_a_typed_4xx() {
     });
 }
 
-/// Reports an event on a thread, as an actor that may report it.
-async fn thread(store: &sprag_store::Store, id: i64, event: ThreadEvent, who: Actor, turn: u32) -> bool {
-    let given = ThreadReport { turn, runtime: 1 };
-    store.write(move |session| ops::thread_event(session, id, event, who, &given)).await.unwrap().is_applied()
+/// Reports an event on a thread, as the worker that has this lease.
+async fn thread(store: &sprag_store::Store, lease: Lease, id: i64, event: ThreadEvent, turn: u32) -> bool {
+    let report = ThreadReport { turn, runtime: 1, ..ThreadReport::default() };
+    store.worker(lease).thread(id, event, report).await.unwrap().is_applied()
 }
 
 fn thread_row(store: &sprag_store::Store, id: i64) -> ThreadRow {
@@ -155,46 +155,86 @@ fn thread_row(store: &sprag_store::Store, id: i64) -> ThreadRow {
 #[test]
 fn l09_l11_l12_threads_refuse_what_comes_late() {
     on_every_store(|store, _| async move {
+        let _run = create(&store, &sequence(1)).await;
+        let held = claim(&store, 1).await;
         store.executor().create_thread(1, None).await.unwrap();
-        assert!(thread(&store, 1, ThreadEvent::TurnStarted, Actor::Worker, 1).await);
+        assert!(thread(&store, held.lease, 1, ThreadEvent::ReprovisionStarted, 0).await);
         assert!(store.person().thread_intent(1, ThreadIntent::Stop).await.unwrap());
-        assert!(
-            !thread(&store, 1, ThreadEvent::StartSucceeded, Actor::Worker, 1).await,
-            "a stop is in flight"
-        );
-        assert!(thread(&store, 1, ThreadEvent::StopCompleted, Actor::Worker, 1).await);
+        assert!(!thread(&store, held.lease, 1, ThreadEvent::StartSucceeded, 1).await, "a stop is in flight");
+        assert!(thread(&store, held.lease, 1, ThreadEvent::StopCompleted, 1).await);
         let settled = thread_row(&store, 1);
         let seq = look(&store, |db| db.last_seq());
-        assert!(!thread(&store, 1, ThreadEvent::StopCompleted, Actor::Worker, 1).await, "once");
-        assert!(!thread(&store, 1, ThreadEvent::TurnCompleted, Actor::Worker, 1).await, "redelivered");
-        assert!(!thread(&store, 1, ThreadEvent::TurnStarted, Actor::Worker, 1).await, "a late start");
+        assert!(!thread(&store, held.lease, 1, ThreadEvent::StopCompleted, 1).await, "once");
+        assert!(!thread(&store, held.lease, 1, ThreadEvent::TurnCompleted, 1).await, "redelivered");
+        assert!(!thread(&store, held.lease, 1, ThreadEvent::TurnStarted, 1).await, "a late start");
         assert_eq!((thread_row(&store, 1), look(&store, |db| db.last_seq())), (settled, seq));
+        let _ = finish(&store, &held, well()).await;
+    });
+}
+
+#[test]
+fn ht1_ht3_whatever_ends_an_execution_frees_its_thread_for_the_next_one() {
+    on_every_store(|store, clock| async move {
+        let _runs = (create(&store, &graph(&[&[]], |_| tries(3))).await, create(&store, &sequence(1)).await);
+        store.executor().create_thread(1, None).await.unwrap();
+        let (first, other) = (claim(&store, 1).await, claim(&store, 1).await);
+        assert!(thread(&store, first.lease, 1, ThreadEvent::ReprovisionStarted, 0).await);
+        assert!(!thread(&store, other.lease, 1, ThreadEvent::ReprovisionStarted, 1).await, "it has a holder");
+        assert!(thread(&store, first.lease, 1, ThreadEvent::StartSucceeded, 1).await);
+        // A lost worker: the next attempt starts the agent, and the late report of the first changes nothing.
+        clock.advance(60_001);
+        assert!(store.reaper().expire(first.lease).await.unwrap().is_applied());
+        let row = thread_row(&store, 1);
+        assert_eq!((row.status(), row.turn_open, row.holder), (ThreadStatus::Error, false, None));
+        assert_eq!(story(&store).iter().filter(|line| line.contains("session.lost")).count(), 1);
+        let second = claim(&store, 2).await;
+        assert!(thread(&store, second.lease, 1, ThreadEvent::ReprovisionStarted, 1).await);
+        assert!(!thread(&store, first.lease, 1, ThreadEvent::TurnCompleted, 2).await, "not its holder");
+        let row = thread_row(&store, 1);
+        assert_eq!((row.turn, row.runtime, row.holder), (2, 2, Some(second.lease)));
+        // A release interrupts the turn; the same attempt continues the session.
+        assert!(store.worker(second.lease).release().await.unwrap().is_applied());
+        let row = thread_row(&store, 1);
+        assert_eq!((row.status(), row.turn_open, row.holder), (ThreadStatus::Idle, false, None));
+        let third = claim(&store, 2).await;
+        assert!(thread(&store, third.lease, 1, ThreadEvent::ReprovisionStarted, 2).await);
+        // Deleting stops the turn, and no agent is started for it again.
+        assert!(store.person().thread_intent(1, ThreadIntent::Delete).await.unwrap());
+        assert!(!thread(&store, third.lease, 1, ThreadEvent::TurnStarted, 3).await);
+        let _ = finish(&store, &third, well()).await;
+        let row = thread_row(&store, 1);
+        assert_eq!((row.status(), row.stop_requested, row.holder), (ThreadStatus::Idle, false, None));
+        assert!(store.reaper().expire(other.lease).await.unwrap().is_applied());
+        let last = claim(&store, 3).await;
+        assert!(!thread(&store, last.lease, 1, ThreadEvent::ReprovisionStarted, 3).await, "it is deleted");
+        let _ = finish(&store, &last, well()).await;
     });
 }
 
 #[test]
 fn l15_l16_a_batch_of_interruptions_skips_the_stale_and_repeats_nothing() {
     on_every_store(|store, _| async move {
+        let mut leases = Vec::new();
         for id in 1..=3 {
+            let _run = create(&store, &sequence(1)).await;
+            let held = claim(&store, 1).await;
             store.executor().create_thread(id, None).await.unwrap();
-            assert!(thread(&store, id, ThreadEvent::TurnStarted, Actor::Worker, 1).await);
+            assert!(thread(&store, held.lease, id, ThreadEvent::ReprovisionStarted, 0).await);
+            assert!(thread(&store, held.lease, id, ThreadEvent::TurnStarted, 1).await);
+            leases.push(held.lease);
         }
-        assert!(thread(&store, 2, ThreadEvent::TurnCompleted, Actor::Worker, 1).await);
+        assert!(thread(&store, leases[1], 2, ThreadEvent::TurnCompleted, 1).await);
         let interrupt = || {
-            store.write(|session| {
-                let given = ThreadReport { turn: 1, runtime: 1 };
-                (1..=3)
-                    .map(|id| {
-                        Ok(ops::thread_event(
-                            session,
-                            id,
-                            ThreadEvent::TurnInterrupted,
-                            Actor::Reaper,
-                            &given,
-                        )?
-                        .is_applied())
-                    })
-                    .collect::<sprag_store::Result<Vec<bool>>>()
+            let leases = leases.clone();
+            store.write(move |session| {
+                let mut applied = Vec::new();
+                for (id, lease) in (1..).zip(&leases) {
+                    let given =
+                        ThreadReport { holder: Some(*lease), turn: 1, runtime: 1, provision_attempt: 0 };
+                    let event = ThreadEvent::TurnInterrupted;
+                    applied.push(ops::thread_event(session, id, event, Actor::Worker, &given)?.is_applied());
+                }
+                Ok(applied)
             })
         };
         assert_eq!(interrupt().await.unwrap(), [true, false, true]);

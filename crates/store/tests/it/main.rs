@@ -1,5 +1,6 @@
 //! The store from outside. All tests are one program, so it is built and linked once.
 
+mod accounts;
 mod answers;
 mod bad_input;
 mod boards;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sprag_lifecycle::{Actor, ExecutionId, Lifecycle, RunId, Word};
 use sprag_store::testing::{Backend, Column, RawStore, Section, Table, Type, tables};
 use sprag_store::{
-    BoardRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, HookRow, NoteRow, OutboxRow, QueueRow,
-    Refusal, Result, Row, RunRow, StepRow, Store, ThreadRow, TimerRow, TokenRow, WorkerRow,
+    AccountRow, BoardRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, HookRow, NoteRow, OutboxRow,
+    QueueRow, Refusal, Result, Row, RunRow, StepRow, Store, ThreadRow, TimerRow, TokenRow, WorkerRow,
 };
 
 /// The number of each key in all samples.
@@ -233,6 +233,7 @@ pub fn each_kind(mut test: impl FnMut(&Kind)) {
         with_status!(ThreadRow, "threads", RUN),
         with_status!(GateRow, "gates", RUN, "kind" ["question", "signal"]),
         with_status!(WorkerRow, "workers", RUN),
+        with_status!(AccountRow, "accounts", RUN),
         with_status!(EnforcementRow, "enforcements", RUN),
         without_status!(OutboxRow, "effect", "outbox";
             |db| db.outbox_due(i64::MAX, 10)?.pop().map(|row| OutboxRow { id: 0, ..row }),
