@@ -112,4 +112,10 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M56", layer("store", "store", "retention::a_key")),
     ("M57", layer("store", "store", "packs::a_reader_stops")),
     ("M58", layer("store", "store", "power_loss::i26_")),
+    ("M70", layer("sim", "models", "r01_r02_r10_")),
+    ("M71", layer("sim", "models", "r01_r02_r10_")),
+    ("M72", layer("sim", "models", "r01_r02_r10_")),
+    ("M73", layer("store", "store", "rules::r26_")),
+    ("M74", layer("store", "store", "rules::r20_")),
+    ("M75", layer("store", "store", "rules::r15_")),
 ];

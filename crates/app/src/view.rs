@@ -588,7 +588,9 @@ views! {
 
 /// Returns the tables of all lifecycles.
 pub fn lifecycles() -> Vec<LifecycleView> {
-    use sprag_lifecycle::{Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
+    use sprag_lifecycle::{
+        Enforcement, Environment, Execution, Gate, Run, Step, Thread, TriggerRule, WorkerPresence,
+    };
     vec![
         lifecycle::<Run>(),
         lifecycle::<Step>(),
@@ -597,6 +599,7 @@ pub fn lifecycles() -> Vec<LifecycleView> {
         lifecycle::<Thread>(),
         lifecycle::<Gate>(),
         lifecycle::<WorkerPresence>(),
+        lifecycle::<TriggerRule>(),
         lifecycle::<Enforcement>(),
     ]
 }

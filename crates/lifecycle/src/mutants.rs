@@ -87,6 +87,12 @@ mutants! {
     M56 KeyForgotten "a run is deleted while its starter may repeat its request"
     M57 PackDropsLast "a pack of the journal drops its last entry"
     M58 PackApart "a pack of the journal is committed apart from the rows that it describes"
+    M70 TickNotClaimed "two servers fire one tick"
+    M71 CursorWithoutRun "a rule's cursor passes a tick that started nothing"
+    M72 RunWithoutCursor "a tick starts its run and the rule's cursor stays"
+    M73 EventKeysForgotten "the key of an event is removed while the event may be repeated"
+    M74 ConditionErrorIsFalse "a condition without an answer counts as false"
+    M75 AnsweredBeforeStored "an event is acknowledged before it is stored"
 }
 
 /// Returns whether this fault is enabled.

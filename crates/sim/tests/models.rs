@@ -6,6 +6,7 @@ use sprag_lifecycle::{OnFail, Plan, PlanStep, Policy, Spread, WorkKind};
 use sprag_sim::graphs::{Script, Scripts, WaitsFor};
 use sprag_sim::model::boards::{self, BoardModel};
 use sprag_sim::model::environments::{self, EnvironmentModel};
+use sprag_sim::model::rules::RuleModel;
 use sprag_sim::model::threads::ThreadModel;
 use sprag_sim::model::{Budget, PipelineModel, plan, retrying, reworking};
 use stateright::{Checker, Expectation, Model};
@@ -238,6 +239,11 @@ where
 #[test]
 fn l09_l10_l11_l12_a_thread_with_everything_that_can_be_said_of_it() {
     explore_all("thread", ThreadModel { turns: 6 });
+}
+
+#[test]
+fn r01_r02_r10_a_rule_with_two_servers_that_is_paused_and_changed() {
+    explore_all("rule", RuleModel { servers: 2, ticks: 2, events: 1, changes: 2 + more() });
 }
 
 #[test]

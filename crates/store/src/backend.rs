@@ -13,10 +13,11 @@ use crate::error::Result;
 use crate::evaluator::SpecEvaluator;
 use crate::retention::Retention;
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row, RunRow,
-    Status, StepRow, ThreadRow, TimerRow, WorkerRow,
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal, Row,
+    RuleRow, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::service::ServiceTables;
+use crate::triggers::Triggers;
 
 /// The table of one kind of row.
 pub trait Table<R: Row> {
@@ -37,7 +38,9 @@ pub trait Backend:
     + Table<ThreadRow>
     + Table<GateRow>
     + Table<WorkerRow>
+    + Table<RuleRow>
     + Table<EnforcementRow>
+    + Triggers
     + Boards
     + ServiceTables
     + Retention

@@ -43,6 +43,7 @@ mod remote_worker;
 mod retention;
 mod roles;
 mod rows;
+mod rules_role;
 mod run_state;
 mod runtime;
 mod service;
@@ -50,6 +51,7 @@ mod session;
 mod sqlite;
 #[doc(hidden)]
 pub mod testing;
+mod triggers;
 mod wake;
 mod words;
 
@@ -63,10 +65,12 @@ pub use gathered::StepsRead;
 pub use handle::Store;
 pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};
 pub use ops::{
-    Added, AskRefused, Assignment, Claimer, Created, Decided, Ending, EnvironmentDetails, EnvironmentRequest,
-    Finished, Forgettable, Forgot, Got, Heard, IfCurrent, Keep, KeptBecause, Lease, Lost, MOST_AT_ONCE,
-    MOST_TASKS, NewBoard, NewRun, NewTask, NewWorker, Provide, RemoteBeat, Renewal, Sighting, Signalled,
-    TASKS, TaskMoved, ThreadIntent, Told, WorkerLimit, answer_text, environment_of, kept_because, plan_hash,
+    Added, AskRefused, Assignment, Claimer, Created, Decided, ENFORCEMENT_KEY, Ending, EnvironmentDetails,
+    EnvironmentRequest, Finished, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent, Keep,
+    KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewRule, NewRun, NewTask,
+    NewWorker, NextTick, Overlap, Provide, Rate, Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange,
+    RuleSeen, Settled, Sighting, Signalled, TASKS, TaskMoved, ThreadIntent, Told, TriggerDecision,
+    TriggeredRun, Window, WorkerLimit, answer_text, environment_of, kept_because, plan_hash,
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{
@@ -78,9 +82,9 @@ pub use remote_worker::RemoteHolder;
 pub use retention::{Bite, PlansForgotten};
 pub use roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 pub use rows::{
-    EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id, ItemList,
-    JournalEntry, OutboxRow, Position, Refusal, Row, RunRow, StepRow, ThreadReport, ThreadRow, TimerRow,
-    WorkerRow,
+    DeliveryRow, EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow, GateKind, GateRow, Id,
+    ItemList, JournalEntry, OutboxRow, Position, Refusal, Row, RuleRow, RunRow, StepRow, ThreadReport,
+    ThreadRow, TimerRow, WorkerRow,
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use runtime::{Fate, Runtime, SimulatedRuntime, Task, Written};

@@ -24,7 +24,7 @@ use crate::evaluator::{SpecError, SpecEvaluator};
 use crate::outcome::Outcome;
 use crate::rows::{
     EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Position,
-    Refusal, Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
+    Refusal, Row, RuleRow, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
 };
 use crate::wake::Topic;
 
@@ -81,6 +81,7 @@ pub struct Session<'a> {
     threads: Cache<ThreadRow>,
     gates: Cache<GateRow>,
     workers: Cache<WorkerRow>,
+    rules: Cache<RuleRow>,
     enforcements: Cache<EnforcementRow>,
 }
 
@@ -106,6 +107,7 @@ holds! {
     ThreadRow => threads,
     GateRow => gates,
     WorkerRow => workers,
+    RuleRow => rules,
     EnforcementRow => enforcements,
 }
 
@@ -136,6 +138,7 @@ impl<'a> Session<'a> {
             threads: Cache::default(),
             gates: Cache::default(),
             workers: Cache::default(),
+            rules: Cache::default(),
             enforcements: Cache::default(),
         })
     }
@@ -498,6 +501,7 @@ impl<'a> Session<'a> {
         self.flush_kind::<ThreadRow>()?;
         self.flush_kind::<GateRow>()?;
         self.flush_kind::<WorkerRow>()?;
+        self.flush_kind::<RuleRow>()?;
         self.flush_kind::<EnforcementRow>()?;
         self.db.append(&self.journal)?;
         for row in &self.outbox {

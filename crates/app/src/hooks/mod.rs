@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, Word, WorkerPresence,
+    Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, TriggerRule, Word,
+    WorkerPresence,
 };
 use sprag_store::{Delivery, HookRow, Id};
 
@@ -269,12 +270,13 @@ fn entities() -> Vec<&'static str> {
         Thread::NAME,
         Gate::NAME,
         WorkerPresence::NAME,
+        TriggerRule::NAME,
         Enforcement::NAME,
     ]
 }
 
 /// The events that create an entity. No table has them, because they lead from no status.
-const CREATIONS: [&str; 9] = [
+const CREATIONS: [&str; 10] = [
     "run.created",
     "step.added",
     "step.inherited",
@@ -283,6 +285,7 @@ const CREATIONS: [&str; 9] = [
     "environment.created",
     "thread.created",
     "gate.opened",
+    "rule.created",
     "enforcement.created",
 ];
 
@@ -300,6 +303,7 @@ fn events_of(entity: &str) -> Vec<&'static str> {
         Thread::NAME => of::<Thread>(),
         Gate::NAME => of::<Gate>(),
         WorkerPresence::NAME => of::<WorkerPresence>(),
+        TriggerRule::NAME => of::<TriggerRule>(),
         Enforcement::NAME => of::<Enforcement>(),
         _ => entities().into_iter().flat_map(events_of).collect(),
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     Actor, EnforcementStatus, EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus, Items, Needs,
-    RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word, WorkerStatus,
+    RuleStatus, RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word, WorkerStatus,
 };
 
 use super::{Kind, Reader, Value};
@@ -252,6 +252,7 @@ words!(
     GateStatus,
     WorkerStatus,
     EnforcementStatus,
+    RuleStatus,
     GateKind,
     Actor
 );

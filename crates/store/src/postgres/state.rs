@@ -18,8 +18,8 @@ use super::wire::Ask;
 use crate::backend::QueueRow;
 use crate::columns::{Column, Declared, Section, Statements, Type, Value};
 use crate::rows::{
-    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, Row, RunRow, Status, StepRow,
-    ThreadRow, WorkerRow,
+    EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, Row, RuleRow, RunRow, Status,
+    StepRow, ThreadRow, WorkerRow,
 };
 use crate::words::Sentence;
 
@@ -177,6 +177,7 @@ pub(super) struct State {
     pub(super) threads: Rows<ThreadRow>,
     pub(super) gates: Rows<GateRow>,
     pub(super) workers: Rows<WorkerRow>,
+    pub(super) rules: Rows<RuleRow>,
     pub(super) enforcements: Rows<EnforcementRow>,
     /// Runs whose steps are all known, with the executions that existed.
     pub(super) whole: BTreeMap<RunId, BTreeSet<(StepNo, u32)>>,
@@ -234,6 +235,7 @@ macro_rules! each_kind {
         $state.threads.$do($($arg),*);
         $state.gates.$do($($arg),*);
         $state.workers.$do($($arg),*);
+        $state.rules.$do($($arg),*);
         $state.enforcements.$do($($arg),*);
     };
 }
@@ -305,7 +307,7 @@ impl State {
         macro_rules! clear {
             ($($kind:ident),+) => { $(self.$kind.staged.clear();)+ };
         }
-        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements);
+        clear!(runs, steps, executions, environments, threads, gates, workers, rules, enforcements);
         self.staged_journal.clear();
         self.staged_extras.clear();
         self.staged_head = None;
@@ -327,6 +329,7 @@ impl State {
             && clean(&self.threads)
             && clean(&self.gates)
             && clean(&self.workers)
+            && clean(&self.rules)
             && clean(&self.enforcements)
             && self.rows_sent == self.journal.len()
             && self.extras.is_empty()
@@ -344,6 +347,7 @@ impl State {
         self.threads.asks(&BTreeMap::new(), &mut asks);
         self.gates.asks(&BTreeMap::new(), &mut asks);
         self.workers.asks(&BTreeMap::new(), &mut asks);
+        self.rules.asks(&BTreeMap::new(), &mut asks);
         self.enforcements.asks(&BTreeMap::new(), &mut asks);
         for extras in [&self.extras, &self.staged_extras] {
             let is_row = |extra: &Extra| matches!(extra.parameters, Parameters::Row(_));
@@ -390,7 +394,7 @@ impl State {
             ($($kind:ident),+) => { $(self.$kind.pending.clear();)+ };
         }
         self.wrote |= !self.is_clean();
-        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements);
+        clear!(runs, steps, executions, environments, threads, gates, workers, rules, enforcements);
         self.rows_sent = self.journal.len();
         self.extras.clear();
         self.job_was_sent |= !self.staged_extras.is_empty();

@@ -8,11 +8,12 @@ use sprag_lifecycle::{
 };
 
 pub use entities::{
-    EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, ThreadReport,
-    ThreadRow, WorkerReport, WorkerRow,
+    EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, ThreadReport, ThreadRow, WorkerReport,
+    WorkerRow,
 };
+pub use triggers::{DeliveryRow, EnforcementReport, EnforcementRow, RuleReport, RuleRow};
 
-/// The number that identifies a worker, environment, thread, gate or enforcement.
+/// The number that identifies a worker, environment, thread, gate, rule, event or enforcement.
 pub type Id = i64;
 
 /// An entity's row, as the writer sees it.
@@ -98,6 +99,7 @@ macro_rules! row_basics {
 
 // It uses the macro above.
 mod entities;
+mod triggers;
 
 /// One execution of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -118,7 +118,8 @@ fn l08_a_status_is_only_set_where_status_and_version_are_those_that_were_read() 
             "{postgres}"
         );
     }
-    let expected = ["run", "step", "execution", "environment", "thread", "gate", "worker", "enforcement"];
+    let expected =
+        ["run", "step", "execution", "environment", "thread", "gate", "worker", "rule", "enforcement"];
     assert_eq!(kinds, expected);
 }
 
