@@ -24,6 +24,7 @@ mod mcp;
 mod pipelines;
 mod questions;
 mod queue;
+mod rule;
 mod run;
 mod serve;
 mod server;
@@ -140,6 +141,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Serve(options) => serve::serve(&context, options).await,
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
+        Command::Rule { command } => rule::rule(&context, command).await,
+        Command::Delivery { command } => rule::delivery(&context, command).await,
         Command::Queue { command } => queue::queue(&context, &command).await,
         Command::Events { run, since, follow, tail, .. } => {
             events::events(&context, run.as_deref(), since, follow, tail).await
