@@ -172,11 +172,11 @@ fn r08_jitter_is_the_same_everywhere_and_stays_before_the_next_tick() {
 fn mistakes_in_a_rule_have_a_place_and_a_help() {
     for (schedule, message) in [
         ("{ cron: '0 0 30 2 *' }", "the schedule never fires"),
-        ("{ cron: '0 0 * *' }", "\"0 0 * *\" is not a cron expression: it has 4 fields instead of five"),
-        ("{ cron: '0 0 * * *', zone: Europe/Berln }", "there is no time zone \"Europe/Berln\""),
+        ("{ cron: '0 0 * *' }", "`0 0 * *` is not a cron expression: it has 4 fields instead of five"),
+        ("{ cron: '0 0 * * *', zone: Europe/Berln }", "there is no time zone `Europe/Berln`"),
         ("{ every: 500ms }", "`every` is shorter than a second"),
-        ("{ at: tomorrow }", "\"tomorrow\" is not a time"),
-        ("{ cron: '0 0 * * *', except: [Sunday] }", "\"Sunday\" is not a day"),
+        ("{ at: tomorrow }", "`tomorrow` is not a time"),
+        ("{ cron: '0 0 * * *', except: [Sunday] }", "`Sunday` is not a day"),
     ] {
         let wrong = crate::parse("p.yaml", &file(schedule)).map(|_| ()).unwrap_err();
         let found = wrong.iter().find(|one| one.message == message);
@@ -193,12 +193,12 @@ fn mistakes_in_a_rule_have_a_place_and_a_help() {
         (format!("{{ id: r, {every} }}"), "rule `r` does not give the input `day`"),
         (
             format!("{{ id: r, {every}, inputs: {{ day: '{{{{ tick.dat }}}}' }} }}"),
-            "an event of this rule has no \"tick.dat\"",
+            "an event of this rule has no `tick.dat`",
         ),
-        (format!("{{ id: r, {every}, inputs: {{ dya: x, day: y }} }}"), "the pipeline has no input \"dya\""),
+        (format!("{{ id: r, {every}, inputs: {{ dya: x, day: y }} }}"), "the pipeline has no input `dya`"),
         (
             format!("{{ id: r, {every}, when: event.x, inputs: {{ day: y }} }}"),
-            "an event of this rule has no \"event.x\"",
+            "an event of this rule has no `event.x`",
         ),
         ("{ id: r, inputs: { day: y } }".to_owned(), "schedule"),
     ] {
