@@ -124,4 +124,10 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M66", layer("sim", "models", "l09_l10_")),
     ("M67", layer("sim", "models", "l09_l10_")),
     ("M63", layer("store", "store", "accounts::t04_")),
+    ("M70", layer("sim", "models", "r01_r02_r10_")),
+    ("M71", layer("sim", "models", "r01_r02_r10_")),
+    ("M72", layer("sim", "models", "r01_r02_r10_")),
+    ("M73", layer("store", "store", "rules::r26_")),
+    ("M74", layer("store", "store", "rules::r20_")),
+    ("M75", layer("store", "store", "rules::r15_")),
 ];

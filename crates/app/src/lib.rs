@@ -34,6 +34,7 @@ mod queries;
 mod queues;
 mod resume;
 pub mod retention;
+pub mod rules;
 mod runs;
 mod secret;
 pub mod text;
@@ -77,9 +78,10 @@ pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word}
 pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
 pub use sprag_process::run_if_supervisor;
 pub use sprag_store::{
-    BoardRow, Delivery, EnvironmentDetails, EnvironmentRow, ExecutionRow, GateKind, GateRow, HookRow, Id,
-    JournalEntry, JournalPage, NewWorker, NotApplied, Now, Observer, OpenTask, QueueRow, Row, RunInFull,
-    RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow, bugs, step_name,
+    BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow, ExecutionRow,
+    GateKind, GateRow, HookRow, Id, JournalEntry, JournalPage, NewWorker, NotApplied, Now, Observer,
+    OpenTask, QueueRow, Row, RuleRow, RunInFull, RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow,
+    bugs, step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};

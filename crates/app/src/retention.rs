@@ -64,6 +64,7 @@ impl App {
         // The effects of a run whose process was killed at its end are still to be carried out. Without a server no
         // other process does that.
         crate::engine::finish_effects(self).await?;
+        self.forget_old_events(i64::try_from(keep.as_millis()).unwrap_or(i64::MAX)).await?;
         Ok(work.forget(before_ms, data).await?)
     }
 

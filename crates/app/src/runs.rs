@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use sprag_lifecycle::{Plan, RunId, RunStatus};
 use sprag_pipeline::{Kind, StepSpec, Wait};
-use sprag_store::{Created, IfCurrent, NewRun, NewWorker, Row, RunRow, Signalled, Topic};
+use sprag_store::{Created, ENFORCEMENT_KEY, IfCurrent, NewRun, NewWorker, Row, RunRow, Signalled, Topic};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
@@ -72,6 +72,17 @@ impl StartRun {
         self
     }
 
+    /// Returns the run that a rule starts. Its context names the rule, and the rules whose runs led to it.
+    pub(crate) fn triggered_by(self, rule: &str, chain: &[String]) -> Result<NewRun, Error> {
+        let StartRun { mut new, labels } = self;
+        labels.check()?;
+        new.context = with_context(&new.context, |context| {
+            labels.write(context);
+            context.insert("trigger".into(), json!({ "rule": rule, "chain": chain }));
+        });
+        Ok(new)
+    }
+
     /// Reserves the run to a worker, which the same transaction registers.
     pub fn reserved_to(mut self, worker: NewWorker) -> Self {
         self.new.worker = Some(worker);
@@ -124,6 +135,10 @@ impl App {
     pub async fn start_run(&self, start: StartRun) -> Result<Started, Error> {
         let StartRun { mut new, labels } = start;
         labels.check()?;
+        if new.idempotency_key.as_deref().is_some_and(|key| key.starts_with(ENFORCEMENT_KEY)) {
+            let message = format!("an idempotency key cannot start with {ENFORCEMENT_KEY:?}");
+            return Err(Error::invalid(message).next("choose another key"));
+        }
         new.context = with_context(&new.context, |context| labels.write(context));
         let request = RunRequest::of(&new);
         match self.store.person().create_run(new).await? {

@@ -589,7 +589,7 @@ views! {
 /// Returns the tables of all lifecycles.
 pub fn lifecycles() -> Vec<LifecycleView> {
     use sprag_lifecycle::{
-        Account, Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence,
+        Account, Enforcement, Environment, Execution, Gate, Run, Step, Thread, TriggerRule, WorkerPresence,
     };
     vec![
         lifecycle::<Run>(),
@@ -600,6 +600,7 @@ pub fn lifecycles() -> Vec<LifecycleView> {
         lifecycle::<Account>(),
         lifecycle::<Gate>(),
         lifecycle::<WorkerPresence>(),
+        lifecycle::<TriggerRule>(),
         lifecycle::<Enforcement>(),
     ]
 }

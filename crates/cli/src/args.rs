@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
+pub(crate) use crate::rule_args::{DeliveryCommand, RuleCommand};
 pub(crate) use crate::sub_args::{
     AccountCommand, Answer, EnvCommand, HookCommand, QueueCommand, Serve, Shown, TokenCommand, WorkerCommand,
     inherited,
@@ -549,6 +550,29 @@ Examples:
         #[command(subcommand)]
         command: HookCommand,
     },
+    /// Manage rules: what starts runs by itself
+    #[command(after_help = "\
+A rule is an entry of `on:` in a pipeline file. `sprag serve` fires rules, or `sprag rule tick`
+at intervals.
+
+Examples:
+  sprag rule apply nightly.yaml
+  sprag rule ls
+  sprag rule show nightly --next 10
+  sprag rule fire nightly")]
+    Rule {
+        #[command(subcommand)]
+        command: RuleCommand,
+    },
+    /// Look at the events that reached rules, and replay them
+    #[command(after_help = "\
+Examples:
+  sprag delivery ls nightly
+  sprag delivery replay EVENT")]
+    Delivery {
+        #[command(subcommand)]
+        command: DeliveryCommand,
+    },
     /// Manage queues: list, hold, release, limit
     #[command(after_help = "\
 Examples:
@@ -593,13 +617,14 @@ Examples:
         #[command(flatten)]
         at: AtServer,
     },
-    /// Explain why a run waits or failed
+    /// Explain why a run waits or failed, or why a rule does not fire
     #[command(after_help = "\
 It says what each step waits for, since when, until when, and which worker has it.
 For a failed step it says why it failed, and shows the last lines it printed.
 
 Examples:
-  sprag explain RUN")]
+  sprag explain RUN
+  sprag explain PIPELINE/RULE")]
     Explain {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -646,7 +671,7 @@ Examples:
 Examples:
   sprag lifecycle run")]
     Lifecycle {
-        /// Only this one: run, step, execution, environment, thread, gate, worker, enforcement
+        /// Only this one: run, step, execution, environment, thread, gate, worker, rule, enforcement
         entity: Option<String>,
     },
     /// Check the data directory, the database and this machine

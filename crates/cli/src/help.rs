@@ -11,6 +11,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Start", &["init", "run", "validate", "graph"]),
     ("Look", &["ls", "status", "watch", "logs", "explain", "events", "diff"]),
     ("Answer", &["questions", "approve", "reject", "signal"]),
+    ("Start by itself", &["rule", "delivery"]),
     ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
     ("Share work", &["worker", "queue", "account", "board", "task", "serve", "token", "hook", "mcp"]),
     ("Maintain", &["env", "gc", "doctor", "config"]),
@@ -29,7 +30,7 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
     (&["init", "validate", "schema", "lifecycle"], "it needs no runs", "leave --server out"),
     (&["env"], "worktrees are on the machine where they were made", "log in there and run the command"),
     (
-        &["gc", "doctor", "queue", "account", "token", "hook"],
+        &["gc", "doctor", "queue", "account", "token", "hook", "rule", "delivery"],
         "it manages the store of this data directory",
         "run it where the server runs, or use the HTTP API (docs/api.md)",
     ),

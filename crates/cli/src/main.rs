@@ -14,6 +14,7 @@ mod help;
 mod live;
 mod own_server;
 mod patience;
+mod rule_args;
 mod settings;
 mod show;
 mod starter;

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use crate::table::{Lifecycle, To, Word};
-use crate::{Account, Enforcement, Environment, Execution, Gate, Run, Step, Thread, WorkerPresence};
+use crate::{
+    Account, Enforcement, Environment, Execution, Gate, Run, Step, Thread, TriggerRule, WorkerPresence,
+};
 
 /// Returns the content of docs/lifecycles.md.
 pub fn reference() -> String {
@@ -37,7 +39,15 @@ pub fn reference() -> String {
     );
     section::<Gate>(&mut page, "A question to a person.");
     section::<WorkerPresence>(&mut page, "A process that claims executions from queues.");
-    section::<Enforcement>(&mut page, "A match of a rule and an event, once per pair.");
+    section::<TriggerRule>(
+        &mut page,
+        "A trigger of runs: a schedule, a webhook, a git ref or the end of another run. While it is active, a\n\
+         changed definition is a write to its row and no event.",
+    );
+    section::<Enforcement>(
+        &mut page,
+        "A match of a rule and an event, once per rule, event and generation; a replay is a new generation.",
+    );
     page
 }
 

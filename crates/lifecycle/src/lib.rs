@@ -22,6 +22,7 @@ mod small;
 mod step;
 mod table;
 mod thread;
+mod trigger;
 
 pub use account::{Account, AccountEvent, AccountFacts, AccountPredicate, AccountStatus};
 pub use advance::{
@@ -40,9 +41,13 @@ pub use plan::{
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{
-    Enforcement, EnforcementEvent, EnforcementPredicate, EnforcementStatus, Gate, GateEvent, GateFacts,
-    GatePredicate, GateStatus, WorkerEvent, WorkerFacts, WorkerPredicate, WorkerPresence, WorkerStatus,
+    Gate, GateEvent, GateFacts, GatePredicate, GateStatus, WorkerEvent, WorkerFacts, WorkerPredicate,
+    WorkerPresence, WorkerStatus,
 };
 pub use step::{Step, StepEvent, StepFacts, StepPredicate, StepStatus};
 pub use table::{Actor, Lifecycle, Rule, To, Verdict, Word, evaluate};
 pub use thread::{Thread, ThreadEvent, ThreadFacts, ThreadPredicate, ThreadStatus};
+pub use trigger::{
+    Enforcement, EnforcementEvent, EnforcementFacts, EnforcementPredicate, EnforcementStatus, RuleEvent,
+    RuleFacts, RulePredicate, RuleStatus, TriggerRule,
+};

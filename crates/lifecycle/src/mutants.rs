@@ -95,6 +95,12 @@ mutants! {
     M65 StartOvertakesStop "a late start revives a thread that a person has stopped"
     M66 SecondHolder "a second execution starts an agent in a session that another one holds"
     M67 HolderKept "an execution that ends leaves its thread's turn open"
+    M70 TickNotClaimed "two servers fire one tick"
+    M71 CursorWithoutRun "a rule's cursor passes a tick that started nothing"
+    M72 RunWithoutCursor "a tick starts its run and the rule's cursor stays"
+    M73 EventKeysForgotten "the key of an event is removed while the event may be repeated"
+    M74 ConditionErrorIsFalse "a condition without an answer counts as false"
+    M75 AnsweredBeforeStored "an event is acknowledged before it is stored"
 }
 
 /// Returns whether this fault is enabled.

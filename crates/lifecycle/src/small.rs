@@ -1,4 +1,4 @@
-//! The three small lifecycles: gates, worker presence, and enforcements of rules.
+//! The two small lifecycles: gates, and worker presence.
 
 use crate::table::{Actor, Lifecycle, Rule, rule, words};
 use Actor::{Advance, Executor, Person, Reaper, Worker};
@@ -144,60 +144,5 @@ impl Lifecycle for WorkerPresence {
             WorkerPredicate::HeartbeatOverdue => facts.heartbeat_overdue,
             WorkerPredicate::ProcessGone => facts.process_gone,
         }
-    }
-}
-
-words! {
-    /// The status of an enforcement.
-    EnforcementStatus {
-        /// A rule matched an event.
-        Created = "created",
-        /// The run was started.
-        Requested = "requested",
-        /// The rule's condition was false.
-        Skipped = "skipped",
-    }
-}
-
-words! {
-    /// An event of an enforcement.
-    EnforcementEvent {
-        /// The run was started.
-        Requested = "enforcement.requested",
-        /// The rule's condition was false.
-        Skipped = "enforcement.skipped",
-    }
-}
-
-words! {
-    /// The predicates of an enforcement. Its events are never superseded, so no rule uses them.
-    EnforcementPredicate {
-        /// Always holds.
-        Always = "always",
-    }
-}
-
-/// The lifecycle of an enforcement: a rule matched an event, once per (rule, event).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Enforcement;
-
-impl Lifecycle for Enforcement {
-    const NAME: &'static str = "enforcement";
-    type Status = EnforcementStatus;
-    type Event = EnforcementEvent;
-    type Predicate = EnforcementPredicate;
-    type Facts = ();
-
-    #[rustfmt::skip]
-    const RULES: &'static [Rule<Self>] = &[
-        rule(EnforcementEvent::Requested, &[Executor], &[EnforcementStatus::Created], EnforcementStatus::Requested, &[]),
-        rule(EnforcementEvent::Skipped,   &[Executor], &[EnforcementStatus::Created], EnforcementStatus::Skipped,   &[]),
-    ];
-
-    const TERMINAL: &'static [EnforcementStatus] =
-        &[EnforcementStatus::Requested, EnforcementStatus::Skipped];
-
-    fn holds(_: EnforcementPredicate, (): &()) -> bool {
-        true
     }
 }

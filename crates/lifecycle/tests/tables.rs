@@ -108,9 +108,21 @@ const WORKER: Grid = Grid("
 ");
 
 #[rustfmt::skip]
+const RULE: Grid = Grid("
+    rule.paused  | person          | paused  -       paused  -
+    rule.resumed | person          | -       active  -       -
+    rule.broke   | executor        | broken  -       -       -
+    rule.mended  | executor person | -       -       active  -
+    rule.retired | person          | retired retired retired -
+    rule.applied | person          | -       -       active  active
+");
+
+#[rustfmt::skip]
 const ENFORCEMENT: Grid = Grid("
-    enforcement.requested | executor | requested - -
-    enforcement.skipped   | executor | skipped   - -
+    enforcement.held      | executor | held      -         - - -
+    enforcement.requested | executor | requested requested - - -
+    enforcement.skipped   | executor | skipped   skipped   - - -
+    enforcement.failed    | executor | failed    failed    - - -
 ");
 
 impl Grid {
@@ -237,6 +249,10 @@ fn account_facts(event: AccountEvent) -> AccountFacts {
     }
 }
 
+fn enforcement_facts() -> EnforcementFacts {
+    EnforcementFacts { rule_active: true, rule_unchanged: true, due: true }
+}
+
 #[test]
 fn l01_l02_every_pair_of_every_table() {
     check::<Run>(&RUN, |_| run_facts());
@@ -247,7 +263,8 @@ fn l01_l02_every_pair_of_every_table() {
     check::<Account>(&ACCOUNT, account_facts);
     check::<Gate>(&GATE, |_| GateFacts { timeout_passed: true });
     check::<WorkerPresence>(&WORKER, |_| WorkerFacts { heartbeat_overdue: true, process_gone: true });
-    check::<Enforcement>(&ENFORCEMENT, |_| ());
+    check::<TriggerRule>(&RULE, |_| RuleFacts { version_matches: true });
+    check::<Enforcement>(&ENFORCEMENT, |_| enforcement_facts());
 }
 
 /// Checks L03 for one lifecycle: `spoil` makes exactly one predicate fail. Then that predicate supersedes every
@@ -354,6 +371,18 @@ fn l03_each_declared_predicate_supersedes_and_undeclared_facts_do_not() {
     };
     worker(WorkerPredicate::HeartbeatOverdue, |f| f.heartbeat_overdue = false);
     worker(WorkerPredicate::ProcessGone, |f| f.process_gone = false);
+
+    check_superseded::<TriggerRule>(
+        RulePredicate::MatchingVersion,
+        |_| RuleFacts { version_matches: true },
+        |f| f.version_matches = false,
+    );
+    let enforcement = |p, spoil: fn(&mut EnforcementFacts)| {
+        check_superseded::<Enforcement>(p, |_| enforcement_facts(), spoil);
+    };
+    enforcement(EnforcementPredicate::RuleActive, |f| f.rule_active = false);
+    enforcement(EnforcementPredicate::RuleUnchanged, |f| f.rule_unchanged = false);
+    enforcement(EnforcementPredicate::Due, |f| f.due = false);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::names::{self, Scope, StepNames, TemplateRole, Uses};
 use crate::parts;
 use crate::pipeline::{ConcurrencyRule, LabelTemplate, Pipeline, Step};
 use crate::spec::StepSpec;
+use crate::triggers;
 use crate::warnings;
 use crate::workplace;
 use crate::yaml::{Node, Scalar, Yaml};
@@ -37,6 +38,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     let declared = root.get("inputs").map(Node::entries).unwrap_or_default();
     let inputs: Vec<Input> =
         declared.iter().map(|(key, node)| Input::decode(&key.text, key.span, node, report)).collect();
+    let triggers = triggers::decode::triggers(root, &inputs, report);
     let mut uses = Uses::default();
     let run_name = root.get("run_name").and_then(|node| label(node, &mut uses));
     let labels = root.get("labels").map(Node::entries).unwrap_or_default();
@@ -98,6 +100,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         concurrency,
         workplace,
         steps,
+        triggers,
         secrets,
         source: report.source.clone(),
     };

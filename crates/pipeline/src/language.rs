@@ -37,6 +37,9 @@ pub(crate) static ALL: &[&Record] = &[
     &CHILD,
     &CHECK,
     &OUTPUT,
+    &TRIGGER,
+    &SCHEDULE,
+    &MISSED,
 ];
 
 /// The whole file.
@@ -56,7 +59,7 @@ pub(crate) static PIPELINE: Record = Record {
         key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),
         required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it has `needs`."),
-        planned("on",          "Triggers of runs: a schedule, a webhook, a git ref, another run."),
+        key("on",          List(&Form::Record(&TRIGGER), 1),             "The rules that start runs; `sprag rule apply` makes them take effect."),
     ],
 };
 
@@ -342,6 +345,53 @@ pub(crate) static INPUT: Record = Record {
     ],
 };
 
+/// A rule that starts runs: exactly one source of events.
+#[rustfmt::skip]
+pub(crate) static TRIGGER: Record = Record {
+    what: "a rule",
+    keys: &[
+        required("id",  Text(Rule::Id),                 "The rule's id, unique in the pipeline."),
+        key("schedule", Either(&[Form::Record(&SCHEDULE), List(&Form::Record(&SCHEDULE), 1)]),
+                                                        "The times at which runs start; a list means all of them."),
+        key("when",     Text(Rule::Filled),             "An expression over the event; no run starts if it is false."),
+        key("inputs",   Table(Rule::Identifier, &Any),  "The inputs of the run, templates over the event."),
+        key("missed",   Form::Record(&MISSED),          "The treatment of ticks while no process watched."),
+        key("overlap",  Form::Word(&[word("skip"), word("queue"), word("cancel_older"), word("allow")]),
+                                                        "The treatment of an earlier run of this rule that has not ended; `skip` by default."),
+        planned("webhook", "Requests from outside that start runs."),
+        planned("git",     "Moves of git refs that start runs."),
+        planned("run",     "Ends of other runs that start runs."),
+        planned("debounce", "A window in which several events become one run."),
+        planned("rate",     "A limit on the runs of the rule in a time."),
+    ],
+};
+
+/// Times at which runs start: exactly one of `cron`, `every` and `at`.
+#[rustfmt::skip]
+pub(crate) static SCHEDULE: Record = Record {
+    what: "`schedule`",
+    keys: &[
+        key("cron",   Text(Rule::Filled),            "Five fields: minute, hour, day of the month, month, day of the week."),
+        key("every",  TIMEOUT,                       "A duration of at least a second; ticks are its multiples since 1970."),
+        key("at",     Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                                     "A time such as 2030-01-31T08:00:00Z, or a list of times."),
+        key("zone",   Text(Rule::Filled),            "The time zone of `cron` and `except`; UTC by default."),
+        key("except", List(&Text(Rule::Filled), 1),  "Days such as 2030-12-24 on which it does not fire."),
+        key("jitter", TIMEOUT,                       "The longest delay of a tick; the same on every server."),
+    ],
+};
+
+/// Ticks while no process watched.
+#[rustfmt::skip]
+pub(crate) static MISSED: Record = Record {
+    what: "`missed`",
+    keys: &[
+        key("run",    Form::Word(&[word("none"), word("latest"), word("all")]),
+                                "The missed ticks that start a run: none, the latest one, or all (at most 100, oldest first); `latest` by default."),
+        key("within", TIMEOUT,  "The age beyond which a missed tick starts nothing; 1d by default."),
+    ],
+};
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -365,7 +415,10 @@ mod tests {
         let complete = BTreeMap::from([("issue".to_owned(), json!(7)), ("mode".to_owned(), json!("quick"))]);
         let own = pipeline.run_labels(&complete).ok()?;
         let described: Vec<_> = pipeline.steps.iter().map(|step| &step.description).collect();
-        let for_people = format!("{:?} {described:?} {:?} {:?}", pipeline.description, own.name, own.labels);
+        let for_people = format!(
+            "{:?} {described:?} {:?} {:?} {:?}",
+            pipeline.description, own.name, own.labels, pipeline.triggers
+        );
         let inputs = inputs.collect::<Vec<_>>().join("\n");
         Some(format!("{} {for_people} {inputs}", serde_json::to_string(&plan).ok()?))
     }
@@ -428,6 +481,11 @@ mod tests {
         for key in planned(&STEP) {
             refused(&format!("steps:\n  - id: a\n    run: x\n    {}: 1\n", key.name), (4, 5), key.name);
         }
-        assert!(ALL.iter().skip(2).all(|record| planned(record).count() == 0));
+        for key in planned(&TRIGGER) {
+            let rule = format!("on:\n  - id: r\n    schedule: {{ every: 1h }}\n    {}: 1\n", key.name);
+            refused(&format!("{rule}steps: [{{id: a, run: x}}]\n"), (4, 5), key.name);
+        }
+        let others = ALL.iter().skip(2).filter(|record| record.what != TRIGGER.what);
+        assert_eq!(others.map(|record| planned(record).count()).sum::<usize>(), 0);
     }
 }

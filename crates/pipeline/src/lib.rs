@@ -36,6 +36,7 @@ mod shell;
 mod source;
 mod spec;
 mod template;
+mod triggers;
 mod warnings;
 mod workplace;
 mod yaml;
@@ -56,6 +57,7 @@ pub use render::{
 };
 pub use schema::schema;
 pub use spec::{Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, Shell, StepSpec, Wait};
+pub use triggers::{Missed, MissedRuns, OverlapPolicy, Schedule, Tick, Trigger, TriggerSource};
 pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};
 
 use child::ChildSource;

@@ -16,6 +16,7 @@ use crate::inputs::Input;
 use crate::source::{Source, Span};
 use crate::spec::{Kind, StepSpec};
 use crate::template;
+use crate::triggers::Trigger;
 use crate::workplace::Workplace;
 
 /// The most reads of other steps' results in one plan. A step that uses the whole of `steps` reads all steps before it.
@@ -40,6 +41,8 @@ pub struct Pipeline {
     pub workplace: Option<Workplace>,
     /// The steps in the order of the file.
     pub steps: Vec<Step>,
+    /// The rules that start its runs.
+    pub triggers: Vec<Trigger>,
     /// All secrets that its steps and its child pipelines use.
     pub secrets: BTreeSet<String>,
     pub(crate) source: Arc<Source>,

@@ -7,6 +7,7 @@ use sprag_sim::graphs::{Script, Scripts, WaitsFor};
 use sprag_sim::model::accounts::{self, AccountModel};
 use sprag_sim::model::boards::{self, BoardModel};
 use sprag_sim::model::environments::{self, EnvironmentModel};
+use sprag_sim::model::rules::RuleModel;
 use sprag_sim::model::threads::{self, ThreadModel};
 use sprag_sim::model::{Budget, PipelineModel, plan, retrying, reworking};
 use stateright::{Checker, Expectation, Model};
@@ -240,6 +241,11 @@ where
 fn l09_l10_l11_l12_ht1_ht3_a_thread_with_everything_that_can_be_said_of_it() {
     let budget = threads::Budget { turns: 3, deaths: 1, releases: more(), cancels: more() };
     explore_all("thread", ThreadModel { runs: 2, budget });
+}
+
+#[test]
+fn r01_r02_r10_a_rule_with_two_servers_that_is_paused_and_changed() {
+    explore_all("rule", RuleModel { servers: 2, ticks: 2, events: 1, changes: 2 + more() });
 }
 
 #[test]

@@ -14,9 +14,10 @@ use crate::evaluator::SpecEvaluator;
 use crate::retention::Retention;
 use crate::rows::{
     AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal,
-    Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow,
+    Row, RuleRow, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::service::ServiceTables;
+use crate::triggers::Triggers;
 
 /// The table of one kind of row.
 pub trait Table<R: Row> {
@@ -37,8 +38,10 @@ pub trait Backend:
     + Table<ThreadRow>
     + Table<GateRow>
     + Table<WorkerRow>
+    + Table<RuleRow>
     + Table<EnforcementRow>
     + Table<AccountRow>
+    + Triggers
     + Boards
     + ServiceTables
     + Retention

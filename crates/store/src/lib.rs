@@ -44,6 +44,7 @@ mod remote_worker;
 mod retention;
 mod roles;
 mod rows;
+mod rules_role;
 mod run_state;
 mod runtime;
 mod service;
@@ -51,6 +52,7 @@ mod session;
 mod sqlite;
 #[doc(hidden)]
 pub mod testing;
+mod triggers;
 mod wake;
 mod words;
 
@@ -65,10 +67,12 @@ pub use gathered::StepsRead;
 pub use handle::Store;
 pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};
 pub use ops::{
-    Added, AskRefused, Assignment, Claimer, Created, Decided, Ending, EnvironmentDetails, EnvironmentRequest,
-    Finished, Forgettable, Forgot, Got, Heard, IfCurrent, Keep, KeptBecause, Lease, Lost, MOST_AT_ONCE,
-    MOST_TASKS, NewBoard, NewHold, NewRun, NewTask, NewWorker, Provide, RemoteBeat, Renewal, Sighting,
-    Signalled, TASKS, TaskMoved, ThreadIntent, Told, UsageLimit, WorkerLimit, answer_text, environment_of,
+    Added, AskRefused, Assignment, Claimer, Created, Decided, ENFORCEMENT_KEY, Ending, EnvironmentDetails,
+    EnvironmentRequest, Finished, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent, Keep,
+    KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule, NewRun,
+    NewTask, NewWorker, NextTick, Overlap, Provide, Rate, Receipt, RemoteBeat, Renewal, RuleApplied,
+    RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS, TaskMoved, ThreadIntent, Told,
+    TriggerDecision, TriggeredRun, UsageLimit, Window, WorkerLimit, answer_text, environment_of,
     kept_because, plan_hash,
 };
 pub use outcome::{NotApplied, Outcome};
@@ -81,9 +85,9 @@ pub use remote_worker::RemoteHolder;
 pub use retention::{Bite, PlansForgotten};
 pub use roles::{Claims, Executor, LeaseHolder, Person, Reaper};
 pub use rows::{
-    AccountReport, AccountRow, EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow, GateKind,
-    GateRow, Id, ItemList, JournalEntry, OutboxRow, Position, Refusal, Row, RunRow, StepRow, ThreadReport,
-    ThreadRow, TimerRow, WorkerRow, account_id,
+    AccountReport, AccountRow, DeliveryRow, EnforcementRow, EnvironmentReport, EnvironmentRow, ExecutionRow,
+    GateKind, GateRow, Id, ItemList, JournalEntry, OutboxRow, Position, Refusal, Row, RuleRow, RunRow,
+    StepRow, ThreadReport, ThreadRow, TimerRow, WorkerRow, account_id,
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use runtime::{Fate, Runtime, SimulatedRuntime, Task, Written};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Account, Actor, Enforcement, EnforcementEvent, Environment, EnvironmentEvent, Execution, ExecutionId,
-    Gate, Plan, Run, RunId, StepNo, Thread, ThreadEvent, WorkerEvent, WorkerPresence,
+    Account, Actor, Environment, EnvironmentEvent, Execution, ExecutionId, Gate, Plan, Run, RunId, StepNo,
+    Thread, ThreadEvent, WorkerEvent, WorkerPresence,
 };
 
 use crate::backend::QueueRow;
@@ -100,23 +100,6 @@ impl Executor<'_> {
     /// Creates a thread.
     pub async fn create_thread(self, id: Id, environment: Option<Id>) -> Result<()> {
         self.0.write(move |session| ops::create_thread(session, id, environment)).await
-    }
-
-    /// Records that a rule matched an event; `false` if that was recorded before.
-    pub async fn create_enforcement(self, id: Id, rule: Arc<str>, event: Arc<str>) -> Result<bool> {
-        self.0
-            .write(move |session| ops::create_enforcement(session, id, Arc::clone(&rule), Arc::clone(&event)))
-            .await
-    }
-
-    /// Reports an event on an enforcement.
-    pub async fn enforcement(
-        self,
-        id: Id,
-        event: EnforcementEvent,
-        run: Option<RunId>,
-    ) -> Result<Outcome<Enforcement>> {
-        self.0.write(move |session| ops::enforcement_event(session, id, event, run)).await
     }
 
     /// Reports an event on an environment.

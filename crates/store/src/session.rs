@@ -24,7 +24,7 @@ use crate::evaluator::{SpecError, SpecEvaluator};
 use crate::outcome::Outcome;
 use crate::rows::{
     AccountRow, EnforcementRow, EnvironmentRow, Event, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow,
-    Position, Refusal, Row, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
+    Position, Refusal, Row, RuleRow, RunRow, Status, StepRow, ThreadRow, TimerRow, WorkerRow, WriterOnly,
 };
 use crate::wake::Topic;
 
@@ -81,6 +81,7 @@ pub struct Session<'a> {
     threads: Cache<ThreadRow>,
     gates: Cache<GateRow>,
     workers: Cache<WorkerRow>,
+    rules: Cache<RuleRow>,
     enforcements: Cache<EnforcementRow>,
     accounts: Cache<AccountRow>,
 }
@@ -107,6 +108,7 @@ holds! {
     ThreadRow => threads,
     GateRow => gates,
     WorkerRow => workers,
+    RuleRow => rules,
     EnforcementRow => enforcements,
     AccountRow => accounts,
 }
@@ -138,6 +140,7 @@ impl<'a> Session<'a> {
             threads: Cache::default(),
             gates: Cache::default(),
             workers: Cache::default(),
+            rules: Cache::default(),
             enforcements: Cache::default(),
             accounts: Cache::default(),
         })
@@ -501,6 +504,7 @@ impl<'a> Session<'a> {
         self.flush_kind::<ThreadRow>()?;
         self.flush_kind::<GateRow>()?;
         self.flush_kind::<WorkerRow>()?;
+        self.flush_kind::<RuleRow>()?;
         self.flush_kind::<EnforcementRow>()?;
         self.flush_kind::<AccountRow>()?;
         self.db.append(&self.journal)?;

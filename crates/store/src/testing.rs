@@ -12,6 +12,7 @@ pub use crate::memory::{REFUSALS_KEPT, Tables};
 pub use crate::retention::{Part, Retention};
 pub use crate::service::ServiceTables;
 pub use crate::session::{Flushed, Session};
+pub use crate::triggers::Triggers;
 
 /// The operations, as plain functions over a [`Session`].
 pub mod ops {

@@ -7,6 +7,7 @@
 //!                         │               holders dead    → end them, if one of its runs waits for their place
 //!                         │               not claimed     → take back, hand over again
 //!                         │               places free     → hand over, start queued runs
+//!                         │               rules due       → start their runs
 //!                         └──relay───────▶ outbox          → effects, each on its own
 //! ```
 //!
@@ -17,6 +18,7 @@
 mod effects;
 mod holders;
 mod sweep;
+mod triggers;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -28,6 +30,7 @@ use tokio::sync::watch;
 
 pub use effects::{Effect, EffectFuture};
 pub use sweep::Swept;
+pub use triggers::Triggers;
 
 /// Knowledge about the processes of workers, as far as this process can see them.
 pub trait Hosts: Send + Sync + 'static {
@@ -71,6 +74,7 @@ pub struct Executor {
     pub(crate) config: Config,
     pub(crate) hosts: Arc<dyn Hosts>,
     pub(crate) effects: Vec<Arc<dyn Effect>>,
+    pub(crate) triggers: Option<Arc<dyn Triggers>>,
     /// Runs that it serves beside its own, to end them because they hold a place that its run waits for.
     pub(crate) adopted: Mutex<BTreeSet<RunId>>,
 }
@@ -84,12 +88,18 @@ const NOT_OURS: Duration = Duration::from_secs(1);
 impl Executor {
     /// Returns an executor on this store.
     pub fn new(store: Store, config: Config, hosts: Arc<dyn Hosts>) -> Self {
-        Executor { store, config, hosts, effects: Vec::new(), adopted: Mutex::default() }
+        Executor { store, config, hosts, effects: Vec::new(), triggers: None, adopted: Mutex::default() }
     }
 
     /// Adds an effect to carry out after each run's end.
     pub fn with_effect(mut self, effect: Arc<dyn Effect>) -> Self {
         self.effects.push(effect);
+        self
+    }
+
+    /// Fires the rules of the store in each sweep.
+    pub fn with_triggers(mut self, triggers: Arc<dyn Triggers>) -> Self {
+        self.triggers = Some(triggers);
         self
     }
 
@@ -134,7 +144,9 @@ impl Executor {
             // A holder that dies sends no notification.
             return NOT_OURS.min(self.config.sweep_interval);
         }
-        match self.store.queries().next_due() {
+        let triggers = self.triggers.as_ref().and_then(|triggers| triggers.next_due().ok().flatten());
+        let next_due = self.store.queries().next_due();
+        match next_due.map(|due_ms| [due_ms, triggers].into_iter().flatten().min()) {
             Ok(Some(due_ms)) if due_ms > now_ms => {
                 let left = u64::try_from(due_ms - now_ms).unwrap_or(0);
                 Duration::from_millis(left).clamp(SHORTEST_REST, self.config.sweep_interval)

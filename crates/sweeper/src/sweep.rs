@@ -27,6 +27,8 @@ pub struct Swept {
     pub adopted: usize,
     /// Environments taken from hosts that have no worker left.
     pub hosts_lost: usize,
+    /// Runs started by rules.
+    pub triggered: usize,
     /// Effects carried out.
     pub effects: usize,
 }
@@ -42,6 +44,9 @@ impl Executor {
         self.end_dead_holders(&mut swept).await?;
         self.redispatch(&mut swept).await?;
         self.fill(&mut swept).await?;
+        if let Some(triggers) = &self.triggers {
+            swept.triggered = triggers.fire().await?;
+        }
         swept.effects = self.relay().await?;
         Ok(swept)
     }

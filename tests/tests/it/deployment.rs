@@ -8,7 +8,8 @@ use std::process::Command;
 use sprag_process::CREDENTIALS;
 use sprag_tests::{Sandbox, program};
 
-const SERVICES: [&str; 3] = ["sprag-server.service", "sprag-worker.service", "sprag-gc.service"];
+const SERVICES: [&str; 4] =
+    ["sprag-server.service", "sprag-worker.service", "sprag-gc.service", "sprag-rules.service"];
 
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
@@ -56,7 +57,7 @@ fn e05_units_keep_the_data_to_the_services_user() {
             "sprag-worker.service" => assert_eq!(service.get("UMask"), None),
             _ => assert_eq!(only("UMask"), "0077", "{name}"),
         }
-        if name != "sprag-gc.service" {
+        if !["sprag-gc.service", "sprag-rules.service"].contains(&name) {
             assert_eq!(
                 (only("StateDirectory"), only("StateDirectoryMode")),
                 ("sprag".into(), "0700".into()),
@@ -105,7 +106,7 @@ fn verified(folder: &Path, name: &str, text: &str) -> Option<String> {
 #[test]
 fn systemd_takes_the_units() {
     let folder = tempfile::tempdir().expect("a folder");
-    for name in SERVICES.into_iter().chain(["sprag-gc.timer"]) {
+    for name in SERVICES.into_iter().chain(["sprag-gc.timer", "sprag-rules.timer"]) {
         match verified(folder.path(), name, &unit(name)) {
             Some(told) => assert_eq!(told, "", "{name}"),
             None => return println!("PASSED OVER: there is no systemd-analyze"),

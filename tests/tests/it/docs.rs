@@ -1,4 +1,5 @@
-//! Every example in docs/pipelines.md, run by the real program, and every key of the language named there.
+//! Every example in docs/pipelines.md, run by the real program, and every key of the language named there; the commands in
+//! docs/api.md and docs/triggers.md.
 //!
 //! A comment before an example controls the test:
 //!
@@ -131,6 +132,39 @@ fn collect(schema: &Value, keys: &mut BTreeSet<String>) {
         Value::Array(items) => items.iter().for_each(|value| collect(value, keys)),
         _ => {}
     }
+}
+
+/// The blocks of docs/triggers.md, one after the other in one shell.
+#[test]
+fn the_page_about_triggers_does_what_it_says() {
+    const TRIGGERS: &str = include_str!("../../../docs/triggers.md");
+    let sandbox = Sandbox::new();
+    let blocks: Vec<&str> =
+        TRIGGERS.split("```sh\n").skip(1).map(|rest| rest.split_once("```").expect("an end").0).collect();
+    assert_eq!(blocks.len(), 2);
+    let folder = sprag_tests::program().parent().expect("a folder");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let told = std::process::Command::new("sh")
+        .args(["-eu", "-c", &blocks.join("\n")])
+        .current_dir(sandbox.path("."))
+        .env("SPRAG_DATA", sandbox.data())
+        .env("PATH", path)
+        .output()
+        .expect("a shell");
+    let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success(), "{out}\n{err}");
+    for wanted in [
+        "new        report/nightly",
+        "starts a run with {\"day\":\"2030-01-31\"}",
+        "report/nightly is paused",
+        "report/nightly is active",
+        "2 new, 0 taken before",
+        "0 new, 2 taken before",
+        "its next tick is",
+    ] {
+        assert!(out.contains(wanted), "{wanted}: {out}\n{err}");
+    }
+    assert!(err.contains("No process watches"), "{err}");
 }
 
 /// The blocks of docs/api.md, one after the other in one shell, against a server of this test's.

@@ -92,6 +92,20 @@ fn tried() -> Vec<(&'static str, Vec<&'static str>, i32)> {
         ("hook add", words("hook add http://127.0.0.1:9/"), 0),
         ("hook ls", words("hook ls"), 0),
         ("hook rm", vec!["hook", "rm", "HOOK"], 0),
+        ("rule apply", words("rule apply ruled.yaml"), 0),
+        ("rule ls", words("rule ls"), 0),
+        ("rule show", words("rule show r"), 0),
+        ("rule explain", words("rule explain r"), 0),
+        ("rule test", words("rule test r"), 0),
+        ("rule fire", words("rule fire r"), 0),
+        ("delivery ls", words("delivery ls"), 0),
+        ("delivery show", vec!["delivery", "show", "EVENT"], 0),
+        ("delivery replay", vec!["delivery", "replay", "EVENT"], 0),
+        ("rule backfill", words("rule backfill r --from 2030-01-01T00:00:00Z --to 2020-01-01T00:00:00Z"), 0),
+        ("rule tick", words("rule tick"), 0),
+        ("rule pause", words("rule pause r"), 0),
+        ("rule resume", words("rule resume r"), 0),
+        ("rule rm", words("rule rm r"), 0),
         ("gc", words("gc --keep 30d --dry-run"), 0),
         ("doctor", words("doctor"), 0),
         ("config", words("config"), 0),
@@ -107,6 +121,7 @@ fn runs(project: &Project) -> BTreeMap<&'static str, String> {
     let repo = project.repo();
     for (name, text) in [
         ("ok", "steps:\n  - { id: a, run: echo a }\n  - { id: b, run: echo b }\n"),
+        ("ruled", "on: [{ id: r, schedule: { cron: '0 0 1 1 *' } }]\nsteps:\n  - { id: a, run: echo a }\n"),
         ("asks", "steps:\n  - { id: ask, gate: { ask: 'Really?' } }\n"),
         ("signalled", "steps:\n  - { id: go, wait: { signal: go } }\n  - { id: rest, run: echo rest }\n"),
         (
@@ -167,6 +182,9 @@ fn json_of_every_command_has_the_documented_shape() {
             for key in &row.keys {
                 assert!(value.get(key).is_some(), "{name}: no {key:?} in {value}");
             }
+        }
+        if name == "rule fire" {
+            ids.insert("EVENT", values[0]["event"].as_str().expect("an id").to_owned());
         }
         if name == "hook ls" {
             ids.insert("HOOK", values[0]["id"].as_str().expect("an id").to_owned());

@@ -51,6 +51,7 @@ mod processes;
 mod remote;
 mod remote_logs;
 mod retention;
+mod rules;
 mod run_labels;
 mod security_access;
 mod security_callers;

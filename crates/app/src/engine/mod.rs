@@ -26,6 +26,7 @@ use crate::App;
 use crate::environments::{Environments, RemoveEnvironments};
 use crate::error::Error;
 use crate::labels::RunLabels;
+use crate::rules::RuleKeeper;
 use crate::tidy::RemoveLocks;
 use nats::{Address, Broker};
 use worker::{RunningWorker, StartWorker, WorkerControl};
@@ -217,7 +218,10 @@ impl Builder {
             ..sprag_sweeper::Config::default()
         };
         let executor = executor_with_effects(&app, executor, environments.clone());
-        let executor = self.effects.into_iter().fold(executor, Executor::with_effect);
+        let mut executor = self.effects.into_iter().fold(executor, Executor::with_effect);
+        if self.attached_to.is_none() {
+            executor = executor.with_triggers(Arc::new(RuleKeeper::new(&app)));
+        }
         let (stop_executor, executor_stops) = watch::channel(false);
         let executing = tokio::spawn(executor.run(executor_stops.clone()));
         let relaying = broker.relay(&app, id, executor_stops.clone());

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use http::Uri;
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::{
-    Account, Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, Word,
-    WorkerPresence,
+    Account, Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, TriggerRule,
+    Word, WorkerPresence,
 };
 use sprag_store::{Delivery, HookRow, Id};
 
@@ -271,12 +271,13 @@ fn entities() -> Vec<&'static str> {
         Account::NAME,
         Gate::NAME,
         WorkerPresence::NAME,
+        TriggerRule::NAME,
         Enforcement::NAME,
     ]
 }
 
 /// The events that create an entity. No table has them, because they lead from no status.
-const CREATIONS: [&str; 10] = [
+const CREATIONS: [&str; 11] = [
     "run.created",
     "step.added",
     "step.inherited",
@@ -286,6 +287,7 @@ const CREATIONS: [&str; 10] = [
     "thread.created",
     "account.created",
     "gate.opened",
+    "rule.created",
     "enforcement.created",
 ];
 
@@ -304,6 +306,7 @@ fn events_of(entity: &str) -> Vec<&'static str> {
         Account::NAME => of::<Account>(),
         Gate::NAME => of::<Gate>(),
         WorkerPresence::NAME => of::<WorkerPresence>(),
+        TriggerRule::NAME => of::<TriggerRule>(),
         Enforcement::NAME => of::<Enforcement>(),
         _ => entities().into_iter().flat_map(events_of).collect(),
     }

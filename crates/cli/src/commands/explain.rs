@@ -8,7 +8,11 @@ use crate::show::{hanging, line, local, plain, shown_status, span};
 
 pub(crate) fn explain(context: &Context, run: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let known = find_run(&app, run)?;
+    let known = match (find_run(&app, run), run) {
+        (Ok(known), _) => known,
+        (Err(_), Some(name)) if app.find_rule(name).is_ok() => return super::rule::explain(context, name),
+        (Err(error), _) => return Err(error),
+    };
     let told = sprag_app::explain(&app, &known)?;
     if context.json {
         line(&json!(told).to_string());

@@ -34,7 +34,7 @@ pub(crate) fn lifecycle(context: &Context, entity: Option<&str>) -> Result<Exit,
             Ok(Exit::Ok)
         }
         None => Err(Failure::usage(format!("{entity:?} has no lifecycle"))
-            .next("one of: run, step, execution, environment, thread, gate, worker, enforcement")),
+            .next("one of: run, step, execution, environment, thread, gate, worker, rule, enforcement")),
     }
 }
 

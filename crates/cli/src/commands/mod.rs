@@ -25,6 +25,7 @@ mod mcp;
 mod pipelines;
 mod questions;
 mod queue;
+mod rule;
 mod run;
 mod serve;
 mod server;
@@ -142,6 +143,8 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
         Command::Account { command } => account::account(&context, &command).await,
+        Command::Rule { command } => rule::rule(&context, command).await,
+        Command::Delivery { command } => rule::delivery(&context, command).await,
         Command::Queue { command } => queue::queue(&context, &command).await,
         Command::Events { run, since, follow, tail, .. } => {
             events::events(&context, run.as_deref(), since, follow, tail).await

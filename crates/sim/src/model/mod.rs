@@ -16,6 +16,7 @@ mod acts;
 pub mod boards;
 pub mod environments;
 mod quiet;
+pub mod rules;
 pub mod threads;
 
 use std::collections::BTreeSet;

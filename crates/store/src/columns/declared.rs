@@ -12,8 +12,8 @@ use crate::boards::{BoardRow, NoteRow};
 use crate::error::Result;
 use crate::journal::PackRow;
 use crate::rows::{
-    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, OutboxRow, Refusal, RunRow, StepRow,
-    ThreadRow, TimerRow, WorkerRow,
+    AccountRow, DeliveryRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, OutboxRow, Refusal,
+    RuleRow, RunRow, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::service::{HookRow, TokenRow};
 use crate::words::Sentence;
@@ -172,10 +172,23 @@ rows! {
         }
         fixed { name }
     }
+    RuleRow is "rule" in "rules" {
+        key { id }
+        changes {
+            status, version, generation, definition as Json, hash, next_ms, next_key, cursor ["seen"], run, reason,
+            missed, rate_ms, changed_ms,
+        }
+        fixed { name, created_ms }
+    }
+    DeliveryRow is "event" in "deliveries" {
+        key { id }
+        changes {}
+        fixed { rule, key, kind, body as Json, chain as Json, received_ms }
+    }
     EnforcementRow is "enforcement" in "enforcements" {
         key { id }
-        changes { status, version, run }
-        fixed { rule, event }
+        changes { status, version, run, reason, due_ms, first_ms, window ["win"] }
+        fixed { rule, event, generation, created_ms }
     }
     SentenceRow is "sentence" in "sentences" {
         key { id }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{
     AccountStatus, Actor, EnforcementStatus, EnvironmentStatus, ExecutionId, ExecutionStatus, GateStatus,
-    Items, Needs, RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word, WorkerStatus,
+    Items, Needs, RuleStatus, RunId, RunStatus, StepStatus, Tally, TaskNeed, ThreadStatus, Word,
+    WorkerStatus,
 };
 
 use super::{Kind, Reader, Value};
@@ -254,6 +255,7 @@ words!(
     WorkerStatus,
     EnforcementStatus,
     AccountStatus,
+    RuleStatus,
     GateKind,
     Actor
 );

@@ -6,6 +6,7 @@ mod boards;
 mod queries;
 mod retention;
 mod service;
+mod triggers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::clock::Now;
 use crate::error::{Error, Result};
 use crate::evaluator::{NoEvaluator, SpecEvaluator};
 use crate::rows::{
-    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, OutboxRow, Refusal,
-    Row, RunRow, Status, StepKey, StepRow, ThreadRow, TimerRow, WorkerRow,
+    AccountRow, DeliveryRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry,
+    OutboxRow, Refusal, Row, RuleRow, RunRow, Status, StepKey, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
 use crate::session::Session;
 use crate::wake::Topic;
@@ -36,6 +37,8 @@ pub struct Tables {
     threads: BTreeMap<Id, ThreadRow>,
     gates: BTreeMap<Id, GateRow>,
     workers: BTreeMap<Id, WorkerRow>,
+    rules: BTreeMap<Id, RuleRow>,
+    deliveries: BTreeMap<Id, DeliveryRow>,
     enforcements: BTreeMap<Id, EnforcementRow>,
     accounts: BTreeMap<Id, AccountRow>,
     plans: BTreeMap<i64, Arc<Plan>>,
@@ -159,6 +162,21 @@ impl Tables {
         self.accounts.values()
     }
 
+    /// Returns the rules, for checkers.
+    pub fn all_rules(&self) -> impl Iterator<Item = &RuleRow> {
+        self.rules.values()
+    }
+
+    /// Returns the events that reached rules, for checkers.
+    pub fn all_deliveries(&self) -> impl Iterator<Item = &DeliveryRow> {
+        self.deliveries.values()
+    }
+
+    /// Returns the enforcements, for checkers.
+    pub fn all_enforcements(&self) -> impl Iterator<Item = &EnforcementRow> {
+        self.enforcements.values()
+    }
+
     /// Returns the plan that a run was created with, for checkers.
     pub fn plan_of(&self, run: &RunRow) -> Option<Arc<Plan>> {
         self.plans.get(&run.plan).cloned()
@@ -225,6 +243,7 @@ kept! {
     ThreadRow => threads,
     GateRow => gates,
     WorkerRow => workers,
+    RuleRow => rules,
     EnforcementRow => enforcements,
     AccountRow => accounts,
 }

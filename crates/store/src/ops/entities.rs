@@ -1,16 +1,14 @@
-//! Workers and enforcements: created here, moved by their tables.
+//! Workers: created here, moved by their table.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use sprag_lifecycle::{
-    Actor, Enforcement, EnforcementEvent, EnforcementStatus, RunId, WorkerEvent, WorkerPresence, WorkerStatus,
-};
+use sprag_lifecycle::{Actor, WorkerEvent, WorkerPresence, WorkerStatus};
 
 use super::{Lease, Lost, abandon, pin_run};
 use crate::error::Result;
 use crate::outcome::Outcome;
-use crate::rows::{EnforcementRow, Id, Row, WorkerReport, WorkerRow};
+use crate::rows::{Id, Row, WorkerReport, WorkerRow};
 use crate::session::Session;
 
 /// A worker that registers.
@@ -107,34 +105,4 @@ pub fn heartbeat(session: &mut Session<'_>, id: Id, lease_ms: i64) -> Result<boo
         }
         _ => Ok(false),
     }
-}
-
-/// Records that a rule matched an event; `false` if that was recorded before.
-pub fn create_enforcement(
-    session: &mut Session<'_>,
-    id: Id,
-    rule: Arc<str>,
-    event: Arc<str>,
-) -> Result<bool> {
-    if session.get::<EnforcementRow>(id)?.is_some() {
-        return Ok(false);
-    }
-    session.set_author("rule", &rule);
-    let row = EnforcementRow { id, status: EnforcementStatus::Created, version: 1, rule, event, run: None };
-    session.create(row, "enforcement.created", Actor::Executor);
-    Ok(true)
-}
-
-/// Reports an event on an enforcement.
-pub fn enforcement_event(
-    session: &mut Session<'_>,
-    id: Id,
-    event: EnforcementEvent,
-    run: Option<RunId>,
-) -> Result<Outcome<Enforcement>> {
-    session.apply::<EnforcementRow>(id, event, Actor::Executor, &(), |row, _| {
-        if run.is_some() {
-            row.run = run;
-        }
-    })
 }

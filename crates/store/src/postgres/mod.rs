@@ -32,6 +32,7 @@ mod sentences;
 mod service;
 mod state;
 mod tls;
+mod triggers;
 mod tx;
 mod wire;
 mod writer;

@@ -18,8 +18,8 @@ use super::wire::Ask;
 use crate::backend::QueueRow;
 use crate::columns::{Column, Declared, Section, Statements, Type, Value};
 use crate::rows::{
-    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, Row, RunRow, Status,
-    StepRow, ThreadRow, WorkerRow,
+    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, JournalEntry, Row, RuleRow,
+    RunRow, Status, StepRow, ThreadRow, WorkerRow,
 };
 use crate::words::Sentence;
 
@@ -177,6 +177,7 @@ pub(super) struct State {
     pub(super) threads: Rows<ThreadRow>,
     pub(super) gates: Rows<GateRow>,
     pub(super) workers: Rows<WorkerRow>,
+    pub(super) rules: Rows<RuleRow>,
     pub(super) enforcements: Rows<EnforcementRow>,
     pub(super) accounts: Rows<AccountRow>,
     /// Runs whose steps are all known, with the executions that existed.
@@ -235,6 +236,7 @@ macro_rules! each_kind {
         $state.threads.$do($($arg),*);
         $state.gates.$do($($arg),*);
         $state.workers.$do($($arg),*);
+        $state.rules.$do($($arg),*);
         $state.enforcements.$do($($arg),*);
         $state.accounts.$do($($arg),*);
     };
@@ -307,7 +309,7 @@ impl State {
         macro_rules! clear {
             ($($kind:ident),+) => { $(self.$kind.staged.clear();)+ };
         }
-        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements, accounts);
+        clear!(runs, steps, executions, environments, threads, gates, workers, rules, enforcements, accounts);
         self.staged_journal.clear();
         self.staged_extras.clear();
         self.staged_head = None;
@@ -329,6 +331,7 @@ impl State {
             && clean(&self.threads)
             && clean(&self.gates)
             && clean(&self.workers)
+            && clean(&self.rules)
             && clean(&self.enforcements)
             && clean(&self.accounts)
             && self.rows_sent == self.journal.len()
@@ -347,6 +350,7 @@ impl State {
         self.threads.asks(&BTreeMap::new(), &mut asks);
         self.gates.asks(&BTreeMap::new(), &mut asks);
         self.workers.asks(&BTreeMap::new(), &mut asks);
+        self.rules.asks(&BTreeMap::new(), &mut asks);
         self.enforcements.asks(&BTreeMap::new(), &mut asks);
         self.accounts.asks(&BTreeMap::new(), &mut asks);
         for extras in [&self.extras, &self.staged_extras] {
@@ -394,7 +398,7 @@ impl State {
             ($($kind:ident),+) => { $(self.$kind.pending.clear();)+ };
         }
         self.wrote |= !self.is_clean();
-        clear!(runs, steps, executions, environments, threads, gates, workers, enforcements, accounts);
+        clear!(runs, steps, executions, environments, threads, gates, workers, rules, enforcements, accounts);
         self.rows_sent = self.journal.len();
         self.extras.clear();
         self.job_was_sent |= !self.staged_extras.is_empty();

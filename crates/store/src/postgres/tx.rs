@@ -17,7 +17,8 @@
 //! | a limited queue's settings and its executions that are out | a lock on the queue's name |
 //! | an account, and its executions that are out | the account's row |
 //! | whether a key, plan, board's name or run's environment exists | a unique index: the second is undone and retried |
-//! | a worker, an environment, a hook | its own row |
+//! | a worker, an environment, a hook, a rule, an enforcement | its own row |
+//! | whether a rule took an event | a unique index: the second is undone and retried |
 //! | the remaining rows of a forgotten run | the run's row, until it is gone; then no other transaction finds it |
 //! | a whole queue, group or table, by a reader that looks for something to do | its next operation decides again |
 //! | the list of workers | nothing: one that registers at the same moment is seen a moment later |
@@ -39,8 +40,8 @@ use crate::clock::{Clock, Now, System, fnv};
 use crate::columns::{Declared, Field, Reader};
 use crate::error::{Error, Result};
 use crate::rows::{
-    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, Row, RunRow, Status, StepKey,
-    StepRow, ThreadRow, WorkerRow,
+    AccountRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, Id, Row, RuleRow, RunRow, Status,
+    StepKey, StepRow, ThreadRow, WorkerRow,
 };
 
 /// The statement that every transaction asks first: the time, the count of removed plans, and the schema's version.
@@ -173,6 +174,7 @@ kept_by_number! {
     ThreadRow => threads,
     GateRow => gates,
     WorkerRow => workers,
+    RuleRow => rules,
     EnforcementRow => enforcements,
     AccountRow => accounts,
 }
@@ -374,6 +376,7 @@ pub(super) fn wait_for<'a>(lock: &Lock) -> Ask<'a> {
                 "workers" => "SELECT 1 FROM workers WHERE id = $1 FOR UPDATE",
                 "accounts" => "SELECT 1 FROM accounts WHERE id = $1 FOR UPDATE",
                 "hooks" => "SELECT 1 FROM hooks WHERE id = $1 FOR UPDATE",
+                "rules" => "SELECT 1 FROM rules WHERE id = $1 FOR UPDATE",
                 _ => "SELECT 1 FROM enforcements WHERE id = $1 FOR UPDATE",
             };
             Ask::new(sql, [Cell::from(*id)])

@@ -44,7 +44,7 @@ pub struct Queries<'s>(pub(crate) &'s Store);
 
 impl Queries<'_> {
     /// Reads one consistent state.
-    fn look<T>(self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
+    pub(crate) fn look<T>(self, look: impl FnOnce(&mut dyn Backend) -> Result<T>) -> Result<T> {
         self.0.read(look)
     }
 

@@ -1,10 +1,10 @@
-//! The rows of environments, gates, workers and enforcements.
+//! The rows of environments, gates and workers.
 
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Enforcement, EnforcementStatus, Environment, EnvironmentFacts, EnvironmentStatus, Gate, GateFacts,
-    GateStatus, RunId, StepNo, WorkerFacts, WorkerPresence, WorkerStatus,
+    Environment, EnvironmentFacts, EnvironmentStatus, Gate, GateFacts, GateStatus, RunId, StepNo,
+    WorkerFacts, WorkerPresence, WorkerStatus,
 };
 
 use super::{Id, Position, Row, Status, WriterOnly};
@@ -252,34 +252,5 @@ impl Row for WorkerRow {
 
     fn place(&self) -> Position {
         Position { id: Some(self.id), ..Position::default() }
-    }
-}
-
-/// A match of a rule and an event.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct EnforcementRow {
-    /// The enforcement's number.
-    pub id: Id,
-    pub(crate) status: EnforcementStatus,
-    pub(crate) version: u32,
-    /// The rule.
-    pub rule: Arc<str>,
-    /// The event that the rule matched.
-    pub event: Arc<str>,
-    /// The run that it started.
-    pub run: Option<RunId>,
-}
-
-impl Row for EnforcementRow {
-    row_basics!(Enforcement, Id, ());
-
-    fn key(&self) -> Id {
-        self.id
-    }
-
-    fn facts(&self, (): &()) {}
-
-    fn place(&self) -> Position {
-        Position { run: self.run, id: Some(self.id), ..Position::default() }
     }
 }

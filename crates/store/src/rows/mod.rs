@@ -9,11 +9,12 @@ use sprag_lifecycle::{
 
 pub use accounts::{AccountReport, AccountRow, account_id};
 pub use entities::{
-    EnforcementRow, EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, WorkerReport, WorkerRow,
+    EnvironmentReport, EnvironmentRow, GateKind, GateReport, GateRow, WorkerReport, WorkerRow,
 };
 pub use threads::{ThreadGiven, ThreadReport, ThreadRow};
+pub use triggers::{DeliveryRow, EnforcementReport, EnforcementRow, RuleReport, RuleRow};
 
-/// The number that identifies a worker, environment, thread, gate or enforcement.
+/// The number that identifies a worker, environment, thread, gate, rule, event or enforcement.
 pub type Id = i64;
 
 /// An entity's row, as the writer sees it.
@@ -101,6 +102,7 @@ macro_rules! row_basics {
 mod accounts;
 mod entities;
 mod threads;
+mod triggers;
 
 /// One execution of a pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

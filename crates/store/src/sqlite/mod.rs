@@ -20,6 +20,7 @@ mod retention;
 mod rows;
 mod service;
 mod stall;
+mod triggers;
 mod tx;
 mod writer;
 

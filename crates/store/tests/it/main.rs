@@ -24,6 +24,7 @@ mod power_loss;
 mod processes;
 mod reservations;
 mod retention;
+mod rules;
 mod service;
 mod stalls;
 mod tidy;

@@ -118,8 +118,18 @@ fn l08_a_status_is_only_set_where_status_and_version_are_those_that_were_read() 
             "{postgres}"
         );
     }
-    let expected =
-        ["run", "step", "execution", "environment", "thread", "gate", "worker", "account", "enforcement"];
+    let expected = [
+        "run",
+        "step",
+        "execution",
+        "environment",
+        "thread",
+        "gate",
+        "worker",
+        "account",
+        "rule",
+        "enforcement",
+    ];
     assert_eq!(kinds, expected);
 }
 

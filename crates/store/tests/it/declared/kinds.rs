@@ -7,8 +7,9 @@ use std::sync::Arc;
 use sprag_lifecycle::{Actor, ExecutionId, Lifecycle, RunId, Word};
 use sprag_store::testing::{Backend, Column, RawStore, Section, Table, Type, tables};
 use sprag_store::{
-    AccountRow, BoardRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, HookRow, NoteRow, OutboxRow,
-    QueueRow, Refusal, Result, Row, RunRow, StepRow, Store, ThreadRow, TimerRow, TokenRow, WorkerRow,
+    AccountRow, BoardRow, DeliveryRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, HookRow,
+    NoteRow, OutboxRow, QueueRow, Refusal, Result, Row, RuleRow, RunRow, StepRow, Store, ThreadRow, TimerRow,
+    TokenRow, WorkerRow,
 };
 
 /// The number of each key in all samples.
@@ -58,7 +59,7 @@ impl Debug for AnyRow {
 }
 
 /// The columns with small JSON texts, which are checked whenever they are read.
-pub const SMALL_JSON: [&str; 4] = ["details", "context", "payload", "filter"];
+pub const SMALL_JSON: [&str; 7] = ["details", "context", "payload", "filter", "definition", "body", "chain"];
 
 /// A kind of row.
 pub struct Kind {
@@ -234,7 +235,9 @@ pub fn each_kind(mut test: impl FnMut(&Kind)) {
         with_status!(GateRow, "gates", RUN, "kind" ["question", "signal"]),
         with_status!(WorkerRow, "workers", RUN),
         with_status!(AccountRow, "accounts", RUN),
+        with_status!(RuleRow, "rules", RUN),
         with_status!(EnforcementRow, "enforcements", RUN),
+        without_status!(DeliveryRow, "event", "deliveries"; |db| db.delivery(RUN)?, |db, row| db.put_delivery(row)),
         without_status!(OutboxRow, "effect", "outbox";
             |db| db.outbox_due(i64::MAX, 10)?.pop().map(|row| OutboxRow { id: 0, ..row }),
             |db, row| db.put_outbox(row)),

@@ -1,0 +1,136 @@
+//! Applying the rules of a pipeline file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use sprag_lifecycle::{RuleEvent, RuleStatus};
+use sprag_pipeline::{Pipeline, Trigger, TriggerSource};
+use sprag_store::{NewRule, NextTick, Row, RuleApplied, RuleChange};
+
+use super::StoredRule;
+use crate::App;
+use crate::error::Error;
+use crate::secret::hex;
+
+/// The effect of applying one rule.
+#[derive(Debug, Clone, Serialize)]
+pub struct AppliedRule {
+    /// The full name.
+    pub name: String,
+    /// The effect.
+    pub outcome: RuleOutcome,
+}
+
+/// The effect of applying one rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleOutcome {
+    /// The rule is new.
+    New,
+    /// The rule has another definition now.
+    Changed,
+    /// The rule had this definition.
+    Unchanged,
+    /// The file no longer has the rule, so it was retired.
+    Retired,
+}
+
+impl RuleOutcome {
+    /// Returns the word of the effect.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RuleOutcome::New => "new",
+            RuleOutcome::Changed => "changed",
+            RuleOutcome::Unchanged => "unchanged",
+            RuleOutcome::Retired => "retired",
+        }
+    }
+}
+
+/// Returns the first tick of a rule from now on, and the cursor before it.
+pub(super) fn first_tick(name: &str, trigger: &Trigger, now_ms: i64) -> (Option<NextTick>, i64) {
+    let TriggerSource::Schedule(schedule) = &trigger.source;
+    let next = schedule
+        .next_after(now_ms)
+        .map(|tick| NextTick { due_ms: schedule.fires_ms(name, &tick), key: tick.key.as_str().into() });
+    (next, now_ms)
+}
+
+impl App {
+    /// Applies the rules of a pipeline file: new ones become active, changed ones count from now on, and rules that the
+    /// file no longer has are retired. With `dry`, only tells what would happen.
+    pub async fn apply_rules(
+        &self,
+        pipeline: &Pipeline,
+        file: &str,
+        project: &Path,
+        dry: bool,
+    ) -> Result<Vec<AppliedRule>, Error> {
+        if !dry {
+            // Ticks that are due count by the definition that they were due by.
+            super::RuleKeeper::new(self).fire_due().await?;
+        }
+        let existing = self.store.queries().rules()?;
+        let mut applied = Vec::new();
+        for trigger in &pipeline.triggers {
+            let name = format!("{}/{}", pipeline.name, trigger.id);
+            let stored = StoredRule {
+                rule: trigger.id.clone(),
+                pipeline: pipeline.definition(),
+                file: file.to_owned(),
+                project: project.to_owned(),
+            };
+            let definition = serde_json::to_string(&stored)
+                .map_err(|error| Error::bug(format!("a rule cannot be stored: {error}")))?;
+            let hash = hex(&Sha256::digest(&definition));
+            let outcome = if dry {
+                match existing.iter().find(|row| *row.name == *name) {
+                    None => RuleOutcome::New,
+                    Some(row) if *row.hash == *hash && row.status() != RuleStatus::Retired => {
+                        RuleOutcome::Unchanged
+                    }
+                    Some(_) => RuleOutcome::Changed,
+                }
+            } else {
+                let (next, cursor) = first_tick(&name, trigger, self.now().wall_ms);
+                let new = NewRule {
+                    id: self.new_id(),
+                    name: name.as_str().into(),
+                    definition: definition.into(),
+                    hash: hash.into(),
+                    next,
+                    cursor: Some(cursor),
+                };
+                match self.store.person().apply_rule(new).await? {
+                    RuleApplied::New(_) => RuleOutcome::New,
+                    RuleApplied::Changed(_) => RuleOutcome::Changed,
+                    RuleApplied::Unchanged(_) => RuleOutcome::Unchanged,
+                }
+            };
+            applied.push(AppliedRule { name, outcome });
+        }
+        let of_pipeline = format!("{}/", pipeline.name);
+        let gone = existing.iter().filter(|row| {
+            row.name.starts_with(&of_pipeline)
+                && row.status() != RuleStatus::Retired
+                && !applied.iter().any(|applied| *applied.name == *row.name)
+        });
+        let mut retired = Vec::new();
+        for row in gone {
+            if !dry {
+                let change = RuleChange {
+                    event: RuleEvent::Retired,
+                    generation: row.generation,
+                    reason: Some(Arc::from("its pipeline file no longer has it")),
+                    next: None,
+                };
+                let _ = self.store.person().change_rule(row.id, change).await?;
+            }
+            retired.push(AppliedRule { name: row.name.to_string(), outcome: RuleOutcome::Retired });
+        }
+        applied.append(&mut retired);
+        Ok(applied)
+    }
+}

@@ -1,0 +1,94 @@
+//! The meaning of an event for a rule: a run, or a reason for none. Firing and `rule test` both decide here.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sprag_lifecycle::{Concurrency, OnConflict};
+use sprag_pipeline::{Diagnostics, OverlapPolicy, Tick};
+use sprag_store::{Overlap, TriggerDecision, TriggeredRun, plan_hash};
+
+use super::LoadedRule;
+use crate::App;
+use crate::labels::RunLabels;
+
+/// The decision about an event, for people.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// A run with these inputs starts.
+    Start(Value),
+    /// Nothing starts, for this reason.
+    Skip(String),
+    /// The condition or the inputs have no value, for this reason.
+    Fail(String),
+}
+
+impl Verdict {
+    /// Returns the verdict that a decision stands for.
+    pub(super) fn of(decision: &TriggerDecision) -> Verdict {
+        match decision {
+            TriggerDecision::Start(run) => {
+                Verdict::Start(serde_json::from_str(&run.new.inputs).unwrap_or_default())
+            }
+            TriggerDecision::Skip(why) => Verdict::Skip(why.to_string()),
+            TriggerDecision::Fail(why) => Verdict::Fail(why.to_string()),
+        }
+    }
+}
+
+/// Returns the names that conditions and inputs can use for a tick.
+pub(super) fn tick_names(tick: &Tick) -> Value {
+    json!({ "tick": { "time": tick.time, "date": tick.date, "zone": tick.zone } })
+}
+
+fn first_message(wrong: &Diagnostics) -> String {
+    wrong.iter().next().map(|one| one.message.clone()).unwrap_or_default()
+}
+
+impl App {
+    /// Decides what an event means for a rule.
+    pub(super) fn decide(&self, rule: &LoadedRule, names: &Value, chain: &[String]) -> TriggerDecision {
+        match self.triggered_run(rule, names, chain) {
+            Ok(Some(run)) => TriggerDecision::Start(Box::new(run)),
+            Ok(None) => {
+                let when = rule.trigger.when.as_deref().unwrap_or_default();
+                TriggerDecision::Skip(format!("its condition is false: {when}").into())
+            }
+            Err(why) => TriggerDecision::Fail(why.into()),
+        }
+    }
+
+    /// Returns the run that an event starts; none if the rule's condition is false.
+    fn triggered_run(
+        &self,
+        rule: &LoadedRule,
+        names: &Value,
+        chain: &[String],
+    ) -> Result<Option<TriggeredRun>, String> {
+        if !rule.trigger.holds(names)? {
+            return Ok(None);
+        }
+        let given = rule.trigger.run_inputs(&rule.pipeline, names)?;
+        let inputs = rule.pipeline.complete(&given).map_err(|wrong| first_message(&wrong))?;
+        let mut plan = rule.pipeline.plan(&inputs).map_err(|wrong| first_message(&wrong))?;
+        let labels = RunLabels::default().or_those_of(&rule.pipeline, &inputs);
+        let labels = labels.map_err(|wrong| first_message(&wrong))?;
+        let (overlap, on_conflict) = match rule.trigger.overlap {
+            OverlapPolicy::Skip => (Overlap::Skip, Some(OnConflict::Reject)),
+            OverlapPolicy::Queue => (Overlap::Queue, Some(OnConflict::Queue)),
+            OverlapPolicy::CancelOlder => (Overlap::CancelOlder, Some(OnConflict::CancelOlder)),
+            OverlapPolicy::Allow => (Overlap::Allow, None),
+        };
+        // The place of a group also holds where an older run is resumed, or several executors start runs at once.
+        if let (None, Some(on_conflict)) = (&plan.concurrency, on_conflict) {
+            let group = format!("rule:{}", rule.row.name);
+            plan.concurrency = Some(Concurrency { group, limit: 1, on_conflict });
+        }
+        let plan = Arc::new(plan);
+        let hash = plan_hash(&plan);
+        let mut chain = chain.to_vec();
+        chain.push(rule.row.name.to_string());
+        let start = self.new_run(plan, &inputs).in_folder(rule.project.clone()).labelled(labels);
+        let new = start.triggered_by(&rule.row.name, &chain).map_err(|error| error.to_string())?;
+        Ok(Some(TriggeredRun { new, plan_hash: hash, overlap, window: None, rate: None }))
+    }
+}

@@ -1,0 +1,130 @@
+//! Rules: the triggers of pipeline files, applied to a store.
+//!
+//! ```text
+//!   apply.rs   records the rules of a file
+//!   decide.rs  what an event means for a rule: the same code for firing and for `rule test`
+//!   fire.rs    due ticks and waiting enforcements; the executor calls it
+//!   person.rs  pause, resume, fire by hand, test, backfill
+//!   view.rs    rules and decisions as people and programs see them
+//! ```
+
+mod apply;
+mod decide;
+mod fire;
+mod person;
+mod view;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sprag_lifecycle::RuleStatus;
+use sprag_pipeline::{Definition, Pipeline, Schedule, Trigger, TriggerSource};
+use sprag_store::{Row, RuleRow};
+
+use crate::App;
+use crate::error::{Error, ErrorKind};
+use crate::text::nearest;
+
+pub use apply::{AppliedRule, RuleOutcome};
+pub use decide::Verdict;
+pub use fire::RuleKeeper;
+pub use person::{Backfilled, TestedTick};
+pub use view::{DecisionView, RuleView, TickView};
+
+/// A rule's definition, as its row stores it: everything that its runs need, so that no file is read when it fires.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct StoredRule {
+    /// The rule's id in the pipeline.
+    rule: String,
+    /// The pipeline file, with its children.
+    pipeline: Definition,
+    /// The file's path, for people.
+    file: String,
+    /// The folder in which its runs work.
+    project: PathBuf,
+}
+
+/// A rule whose definition was parsed.
+#[derive(Debug)]
+pub(crate) struct LoadedRule {
+    pub(crate) row: RuleRow,
+    pub(crate) pipeline: Arc<Pipeline>,
+    trigger: Trigger,
+    file: String,
+    project: PathBuf,
+}
+
+impl LoadedRule {
+    /// Parses the definition of a rule. The reason names what this program cannot use in it.
+    pub(crate) fn load(row: RuleRow) -> Result<LoadedRule, String> {
+        let stored: StoredRule = serde_json::from_str(&row.definition)
+            .map_err(|error| format!("its stored definition cannot be read: {error}"))?;
+        let loaded = stored.pipeline.parse().map_err(|wrong| {
+            let first = wrong.iter().next().map(|one| one.message.clone()).unwrap_or_default();
+            format!("its stored pipeline cannot be used: {first}")
+        })?;
+        let pipeline = loaded.pipeline;
+        let Some(trigger) = pipeline.trigger(&stored.rule).cloned() else {
+            return Err(format!("its stored pipeline has no rule {:?}", stored.rule));
+        };
+        let (file, project) = (stored.file, stored.project);
+        Ok(LoadedRule { row, pipeline: Arc::new(pipeline), trigger, file, project })
+    }
+
+    /// Returns the rule with a newer row of the same generation.
+    fn with_row(&self, row: RuleRow) -> LoadedRule {
+        LoadedRule {
+            row,
+            pipeline: Arc::clone(&self.pipeline),
+            trigger: self.trigger.clone(),
+            file: self.file.clone(),
+            project: self.project.clone(),
+        }
+    }
+
+    fn schedule(&self) -> &Schedule {
+        let TriggerSource::Schedule(schedule) = &self.trigger.source;
+        schedule
+    }
+}
+
+impl App {
+    /// Returns all rules, by name; retired ones only with `all`.
+    pub fn rules(&self, all: bool) -> Result<Vec<RuleRow>, Error> {
+        let mut rules = self.store.queries().rules()?;
+        rules.retain(|rule| all || rule.status() != RuleStatus::Retired);
+        Ok(rules)
+    }
+
+    /// Returns the rule that a person names: `PIPELINE/RULE`, or the id alone where it is unique.
+    pub fn find_rule(&self, name: &str) -> Result<RuleRow, Error> {
+        let rules = self.store.queries().rules()?;
+        if let Some(rule) = rules.iter().find(|rule| &*rule.name == name) {
+            return Ok(rule.clone());
+        }
+        let short = |rule: &&RuleRow| rule.name.rsplit('/').next() == Some(name);
+        let mut found = rules.iter().filter(short).filter(|rule| rule.status() != RuleStatus::Retired);
+        match (found.next(), found.next()) {
+            (Some(rule), None) => Ok(rule.clone()),
+            (Some(one), Some(other)) => Err(Error::invalid(format!("several rules are called {name:?}"))
+                .next(format!("give the full name, such as {} or {}", one.name, other.name))),
+            _ => {
+                let error = Error::new(ErrorKind::NotFound, format!("there is no rule {name:?}"));
+                Err(match nearest(name, rules.iter().map(|rule| &*rule.name)) {
+                    Some(near) => error.next(format!("did you mean {near:?}?")),
+                    None if rules.is_empty() => error.next("apply the rules of a pipeline file"),
+                    None => error.next("list the rules"),
+                })
+            }
+        }
+    }
+
+    /// Returns a rule with its parsed definition.
+    pub(crate) fn load_rule(&self, name: &str) -> Result<LoadedRule, Error> {
+        let row = self.find_rule(name)?;
+        let name = Arc::clone(&row.name);
+        LoadedRule::load(row)
+            .map_err(|why| Error::failed(format!("rule {name}: {why}")).next("apply its pipeline file again"))
+    }
+}

@@ -1,0 +1,309 @@
+//! `sprag rule` and `sprag delivery`: what starts runs by itself, and what it decided.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sprag_app::rules::{DecisionView, RuleOutcome, RuleView, Verdict};
+use sprag_app::{App, DeliveryRow, EnforcementRow, Row, RuleRow};
+
+use super::{drawn, worker};
+use crate::args::{DeliveryCommand, RuleCommand};
+use crate::context::Context;
+use crate::exit::{Exit, Failure};
+use crate::show::{Style, line, local, plain, table};
+
+/// The number of decisions that `show` lists.
+const DECISIONS: usize = 5;
+
+pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit, Failure> {
+    match command {
+        RuleCommand::Apply { file, dry } => apply(context, &file, dry).await,
+        RuleCommand::Ls { all } => ls(context, all),
+        RuleCommand::Show { rule, next } => show(context, &rule, next.into()),
+        RuleCommand::Explain { rule } => explain(context, &rule),
+        RuleCommand::Fire { rule } => {
+            let app = context.app()?;
+            let (event, decision) = app.fire_rule(&rule).await?;
+            decided(context, &event, &decision)
+        }
+        RuleCommand::Pause { rule, reason } => {
+            let row = context.app()?.pause_rule(&rule, reason.as_deref()).await?;
+            said(context, &row, "paused")
+        }
+        RuleCommand::Resume { rule, missed } => {
+            let row = context.app()?.resume_rule(&rule, missed).await?;
+            said(context, &row, "active")
+        }
+        RuleCommand::Rm { rule } => {
+            let row = context.app()?.retire_rule(&rule).await?;
+            said(context, &row, "retired")
+        }
+        RuleCommand::Test { rule, at, event } => test(context, &rule, at.as_deref(), event),
+        RuleCommand::Backfill { rule, from, to } => {
+            let (from_ms, to_ms) = (time("--from", &from)?, time("--to", &to)?);
+            let done = context.app()?.backfill_rule(&rule, from_ms, to_ms).await?;
+            if context.json {
+                line(&json!({ "new": done.new, "known": done.known }).to_string());
+            } else {
+                let (new, known) = (done.new.len(), done.known);
+                line(&format!("{new} new, {known} taken before"));
+            }
+            Ok(Exit::Ok)
+        }
+        RuleCommand::Tick { detach } => tick(context, detach).await,
+    }
+}
+
+pub(crate) async fn delivery(context: &Context, command: DeliveryCommand) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    match command {
+        DeliveryCommand::Ls { rule, limit } => deliveries(context, &app, rule.as_deref(), limit.into()),
+        DeliveryCommand::Show { event } => {
+            let (event, decisions) = app.rule_event(event)?;
+            let body: Value = serde_json::from_str(&event.body).unwrap_or_default();
+            let views: Vec<_> = decisions.iter().map(|row| DecisionView::of(row, &event)).collect();
+            if context.json {
+                line(&json!({ "id": event.id.to_string(), "rule": &*app.rule_name(event.rule)?, "kind": &*event.kind,
+                    "key": &*event.key, "received_ms": event.received_ms, "event": body, "decisions": views })
+                .to_string());
+                return Ok(Exit::Ok);
+            }
+            line(&format!("{}  {}", app.rule_name(event.rule)?, plain(&event.key)));
+            line(&plain(&body.to_string()));
+            views.iter().for_each(|view| line(&format!("  {}", sentence(view))));
+            Ok(Exit::Ok)
+        }
+        DeliveryCommand::Replay { event } => {
+            let (event, decision) = app.replay_event(event).await?;
+            decided(context, &event, &decision)
+        }
+    }
+}
+
+async fn apply(context: &Context, file: &Path, dry: bool) -> Result<Exit, Failure> {
+    let file = super::pipelines::find(file)?;
+    let loaded = sprag_pipeline::load(&file).map_err(|problems| drawn(&problems))?;
+    if !loaded.warnings.is_empty() && !context.json {
+        eprintln!("{}", loaded.warnings.render(Style::stderr().coloured()));
+    }
+    let project =
+        std::env::current_dir().map_err(|error| Failure::error(format!("the working folder: {error}")))?;
+    let shown = std::fs::canonicalize(&file).unwrap_or(file.clone()).display().to_string();
+    let applied = context.app()?.apply_rules(&loaded.pipeline, &shown, &project, dry).await?;
+    if context.json {
+        line(&json!({ "dry": dry, "rules": applied }).to_string());
+        return Ok(Exit::Ok);
+    }
+    if applied.is_empty() {
+        line(&format!("{} has no rules: add `on:` to it", file.display()));
+        return Ok(Exit::Ok);
+    }
+    for rule in &applied {
+        line(&format!("{:<9}  {}", rule.outcome.as_str(), plain(&rule.name)));
+    }
+    let took_effect = applied.iter().any(|rule| rule.outcome != RuleOutcome::Unchanged);
+    if took_effect && !dry && !is_watched(&context.app()?)? {
+        eprintln!("No process watches: start `sprag serve`, or run `sprag rule tick` at intervals.");
+    }
+    Ok(Exit::Ok)
+}
+
+/// Whether a process is there that fires rules: a server or a worker that serves all runs.
+fn is_watched(app: &App) -> Result<bool, Failure> {
+    Ok(app.has_workers()?)
+}
+
+fn ls(context: &Context, all: bool) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let mut views = Vec::new();
+    for row in app.rules(all)? {
+        views.push(RuleView::of(&app, &row, 1, 1)?);
+    }
+    if context.json {
+        line(&json!(views).to_string());
+        return Ok(Exit::Ok);
+    }
+    if views.is_empty() {
+        line("no rules yet; record those of a file: sprag rule apply FILE");
+        return Ok(Exit::Ok);
+    }
+    let rows: Vec<Vec<String>> = views
+        .iter()
+        .map(|view| {
+            vec![
+                plain(&view.name),
+                view.status.to_owned(),
+                view.next.first().map_or_else(|| "–".to_owned(), |tick| local(tick.fires_ms)),
+                match (&view.reason, view.decisions.first()) {
+                    (Some(reason), _) => plain(reason),
+                    (None, Some(last)) => sentence(last),
+                    (None, None) => "nothing yet".to_owned(),
+                },
+            ]
+        })
+        .collect();
+    table(context.style, &["RULE", "STATUS", "NEXT", "LAST"], &rows);
+    Ok(Exit::Ok)
+}
+
+/// Returns a decision as one line.
+fn sentence(view: &DecisionView) -> String {
+    let run = view.run.as_deref().map(|run| format!(" run {run}")).unwrap_or_default();
+    let reason = view.reason.as_deref().map(|why| format!(": {}", plain(why))).unwrap_or_default();
+    format!("{} {}{run}{reason}", local(view.at_ms), view.status)
+}
+
+fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let view = RuleView::of(&app, &app.find_rule(name)?, ticks, DECISIONS)?;
+    if context.json {
+        line(&json!(view).to_string());
+        return Ok(Exit::Ok);
+    }
+    let style = context.style;
+    line(&format!("{}  {}  {}", style.bold(&plain(&view.name)), view.kind.unwrap_or("?"), view.status));
+    if let (Some(file), Some(project)) = (&view.file, &view.project) {
+        line(&format!("  from {}, runs in {}", plain(file), plain(project)));
+    }
+    if let Some(reason) = &view.reason {
+        line(&format!("  {}", plain(reason)));
+    }
+    for tick in &view.next {
+        line(&format!("  next  {}  {} ({})", local(tick.fires_ms), tick.time, tick.zone));
+    }
+    if view.missed > 0 {
+        line(&format!("  missed ×{}", view.missed));
+    }
+    view.decisions.iter().for_each(|decision| line(&format!("  {}", sentence(decision))));
+    Ok(Exit::Ok)
+}
+
+pub(crate) fn explain(context: &Context, name: &str) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let view = RuleView::of(&app, &app.find_rule(name)?, 1, 1)?;
+    let told = view.explained(is_watched(&app)?);
+    let last = view.decisions.first();
+    if context.json {
+        line(&json!({ "rule": view.name, "status": view.status, "reason": told, "last": last }).to_string());
+        return Ok(Exit::Ok);
+    }
+    line(&format!("{}  {}", context.style.bold(&plain(&view.name)), view.status));
+    line(&format!("  {}", plain(&told)));
+    if view.status == "active" && !is_watched(&app)? {
+        line("  start `sprag serve`, or run `sprag rule tick` at intervals");
+    }
+    match last {
+        Some(last) => line(&format!("  last: {}", sentence(last))),
+        None => line("  no event has reached it yet"),
+    }
+    Ok(Exit::Ok)
+}
+
+fn decided(context: &Context, event: &DeliveryRow, decision: &EnforcementRow) -> Result<Exit, Failure> {
+    let view = DecisionView::of(decision, event);
+    if context.json {
+        line(&json!(view).to_string());
+        return Ok(Exit::Ok);
+    }
+    match (&view.run, &view.reason) {
+        (Some(run), _) => line(run),
+        (None, Some(why)) => line(&format!("{}: {}", view.status, plain(why))),
+        (None, None) => line(view.status),
+    }
+    Ok(Exit::Ok)
+}
+
+fn said(context: &Context, rule: &RuleRow, what: &str) -> Result<Exit, Failure> {
+    if context.json {
+        line(&json!({ "rule": &*rule.name, "status": rule.status() }).to_string());
+    } else {
+        line(&format!("{} is {what}", plain(&rule.name)));
+    }
+    Ok(Exit::Ok)
+}
+
+fn test(context: &Context, rule: &str, at: Option<&str>, event: Option<i64>) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let tested = match event {
+        Some(event) => app.test_event(rule, event)?,
+        None => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?)?,
+    };
+    if context.json {
+        let (decision, inputs, reason) = match &tested.verdict {
+            Verdict::Start(inputs) => ("start", Some(inputs), None),
+            Verdict::Skip(why) => ("skip", None, Some(why)),
+            Verdict::Fail(why) => ("fail", None, Some(why)),
+        };
+        line(
+            &json!({ "event": tested.event, "decision": decision, "inputs": inputs, "reason": reason })
+                .to_string(),
+        );
+        return Ok(Exit::Ok);
+    }
+    line(&plain(&tested.event.to_string()));
+    line(&plain(&tested.verdict.to_string()));
+    Ok(Exit::Ok)
+}
+
+async fn tick(context: &Context, detach: bool) -> Result<Exit, Failure> {
+    let app = context.app()?;
+    let started = app.tick_rules().await?;
+    if context.json {
+        line(&json!({ "started": started }).to_string());
+    } else {
+        line(&format!("{started} started"));
+    }
+    if detach || started == 0 || is_watched(&app)? {
+        return Ok(Exit::Ok);
+    }
+    let options = worker::Options {
+        queues: vec!["default".to_owned()],
+        labels: Vec::new(),
+        slots: None,
+        name: Some(format!("tick-{}", std::process::id())),
+        until_idle: true,
+        lease: Duration::from_secs(30),
+        deadline: Duration::from_secs(300),
+        bus: None,
+    };
+    worker::worker(context, options).await
+}
+
+fn deliveries(context: &Context, app: &App, rule: Option<&str>, limit: usize) -> Result<Exit, Failure> {
+    let found = app.rule_events(rule, limit)?;
+    if context.json {
+        let told: Result<Vec<Value>, Failure> = found
+            .iter()
+            .map(|(event, decision)| {
+                let mut told = json!(decision.as_ref().map(|row| DecisionView::of(row, event)));
+                told["rule"] = json!(&*app.rule_name(event.rule)?);
+                Ok(told)
+            })
+            .collect();
+        line(&json!(told?).to_string());
+        return Ok(Exit::Ok);
+    }
+    if found.is_empty() {
+        line("no events yet");
+        return Ok(Exit::Ok);
+    }
+    let mut rows = Vec::new();
+    for (event, decision) in &found {
+        rows.push(vec![
+            event.id.to_string(),
+            plain(&app.rule_name(event.rule)?),
+            event.kind.to_string(),
+            decision.as_ref().map_or_else(String::new, |row| sentence(&DecisionView::of(row, event))),
+        ]);
+    }
+    table(context.style, &["EVENT", "RULE", "KIND", "DECISION"], &rows);
+    Ok(Exit::Ok)
+}
+
+/// Parses a time that a person gives.
+fn time(option: &str, text: &str) -> Result<i64, Failure> {
+    sprag_pipeline::time_ms(text).ok_or_else(|| {
+        Failure::usage(format!("{option} {text:?} is not a time")).next("write it like 2030-01-31T08:00:00Z")
+    })
+}

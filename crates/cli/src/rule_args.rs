@@ -1,0 +1,125 @@
+//! The arguments of `sprag rule` and `sprag delivery`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+/// The subcommands for rules.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RuleCommand {
+    /// Record the rules in the `on:` of a pipeline file: from now on they start runs
+    #[command(after_help = "\
+Rules that the file no longer has are retired. Runs work in the present folder.
+
+Examples:
+  sprag rule apply nightly.yaml --dry    what would change
+  sprag rule apply nightly.yaml")]
+    Apply {
+        /// The pipeline file
+        file: PathBuf,
+        /// Only tell what would change
+        #[arg(long)]
+        dry: bool,
+    },
+    /// List the rules: status, next tick, last decision
+    Ls {
+        /// Also retired ones
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show a rule: its next ticks and its last decisions
+    Show {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+        /// The number of ticks to show
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=1000))]
+        next: u16,
+    },
+    /// Tell why a rule fires or does not
+    Explain {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+    },
+    /// Fire a rule now, by hand: its next tick stays
+    Fire {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+    },
+    /// Pause a rule: its events start nothing
+    Pause {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+        /// Why, for people
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Resume a paused rule, or mend a broken one
+    Resume {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+        /// Treat the ticks of the pause as missed ones, by the rule's `missed` [default: they start nothing]
+        #[arg(long)]
+        missed: bool,
+    },
+    /// Remove a rule; its history stays
+    Rm {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+    },
+    /// Tell what the next tick, a time or a recorded event would start; writes nothing
+    Test {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+        /// The time of the tick, such as 2030-01-31T08:00:00Z [default: the next tick]
+        #[arg(long, value_name = "TIME", conflicts_with = "event")]
+        at: Option<String>,
+        /// The number of a recorded event
+        #[arg(long, value_name = "EVENT")]
+        event: Option<i64>,
+    },
+    /// Give the ticks between two times to a rule; those that it has taken start nothing
+    Backfill {
+        /// PIPELINE/RULE, or the rule's id alone where it is unique
+        rule: String,
+        /// The first time, such as 2030-01-31T08:00:00Z
+        #[arg(long, value_name = "TIME")]
+        from: String,
+        /// The last time
+        #[arg(long, value_name = "TIME")]
+        to: String,
+    },
+    /// Fire what is due, run it, and exit: for cron or systemd, without a server
+    #[command(after_help = "\
+A unit for systemd is in deploy/. With --detach the runs are left to a worker or a server.
+
+Examples:
+  sprag rule tick")]
+    Tick {
+        /// Start the runs and leave them to workers
+        #[arg(long)]
+        detach: bool,
+    },
+}
+
+/// The subcommands for events that reached rules.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeliveryCommand {
+    /// List the last events and their decisions
+    Ls {
+        /// Only events of this rule
+        rule: Option<String>,
+        /// The number of events
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+        limit: u16,
+    },
+    /// Show an event and all its decisions
+    Show {
+        /// The event's number
+        event: i64,
+    },
+    /// Give an event to its rule again
+    Replay {
+        /// The event's number
+        event: i64,
+    },
+}

@@ -1,0 +1,90 @@
+//! The tables of triggers in PostgreSQL.
+
+use std::sync::Arc;
+
+use super::tx::Tx;
+use crate::error::Result;
+use crate::rows::{DeliveryRow, EnforcementRow, Id, RuleRow};
+use crate::triggers::Triggers;
+
+impl Triggers for Tx<'_> {
+    fn rules(&mut self) -> Result<Vec<RuleRow>> {
+        self.rows("ORDER BY name", vec![])
+    }
+
+    fn rule_called(&mut self, name: &str) -> Result<Option<RuleRow>> {
+        Ok(self.rows("WHERE name = $1", vec![name.into()])?.pop())
+    }
+
+    fn rules_due(&mut self, wall_ms: i64, limit: usize) -> Result<Vec<RuleRow>> {
+        let condition = "WHERE status = 'active' AND next_ms <= $1 ORDER BY next_ms, id LIMIT $2";
+        self.rows(condition, vec![wall_ms.into(), limit.into()])
+    }
+
+    fn next_tick(&mut self) -> Result<Option<i64>> {
+        let sql = "SELECT min(next_ms) FROM rules WHERE status = 'active' AND next_ms IS NOT NULL";
+        Ok(self.one::<Option<i64>>(sql, vec![])?.flatten())
+    }
+
+    fn put_delivery(&mut self, delivery: &DeliveryRow) -> Result<()> {
+        self.state.put(delivery);
+        Ok(())
+    }
+
+    fn delivery(&mut self, id: Id) -> Result<Option<DeliveryRow>> {
+        Ok(self.rows("WHERE id = $1", vec![id.into()])?.pop())
+    }
+
+    fn delivery_called(&mut self, rule: Id, key: &str) -> Result<Option<DeliveryRow>> {
+        Ok(self.rows("WHERE rule = $1 AND key = $2", vec![rule.into(), key.into()])?.pop())
+    }
+
+    fn deliveries(&mut self, rule: Option<Id>, limit: usize) -> Result<Vec<DeliveryRow>> {
+        match rule {
+            Some(rule) => {
+                let condition = "WHERE rule = $1 ORDER BY received_ms DESC, id DESC LIMIT $2";
+                self.rows(condition, vec![rule.into(), limit.into()])
+            }
+            None => self.rows("ORDER BY received_ms DESC, id DESC LIMIT $1", vec![limit.into()]),
+        }
+    }
+
+    fn forget_deliveries(&mut self, before_ms: i64, limit: usize) -> Result<usize> {
+        let old: Vec<i64> = self.list(
+            "SELECT id FROM deliveries AS d WHERE received_ms < $1 AND NOT EXISTS \
+                 (SELECT 1 FROM enforcements WHERE event = d.id AND status IN ('created', 'held')) \
+             ORDER BY received_ms, id LIMIT $2",
+            vec![before_ms.into(), limit.into()],
+        )?;
+        for id in &old {
+            self.state.extra("DELETE FROM enforcements WHERE event = $1", vec![(*id).into()]);
+            self.state.extra("DELETE FROM deliveries WHERE id = $1", vec![(*id).into()]);
+        }
+        Ok(old.len())
+    }
+
+    fn enforcements_due(&mut self, now_ms: i64, limit: usize) -> Result<Vec<EnforcementRow>> {
+        let condition = "WHERE status IN ('created', 'held') AND due_ms <= $1 \
+                         ORDER BY due_ms, created_ms, id LIMIT $2";
+        self.rows(condition, vec![now_ms.into(), limit.into()])
+    }
+
+    fn next_enforcement(&mut self) -> Result<Option<i64>> {
+        let sql = "SELECT min(due_ms) FROM enforcements WHERE status IN ('created', 'held')";
+        Ok(self.one::<Option<i64>>(sql, vec![])?.flatten())
+    }
+
+    fn enforcements_of(&mut self, event: Id) -> Result<Vec<EnforcementRow>> {
+        self.rows("WHERE event = $1 ORDER BY generation DESC, id", vec![event.into()])
+    }
+
+    fn enforcements_by(&mut self, rule: Id, limit: usize) -> Result<Vec<EnforcementRow>> {
+        let condition = "WHERE rule = $1 ORDER BY created_ms DESC, id DESC LIMIT $2";
+        self.rows(condition, vec![rule.into(), limit.into()])
+    }
+
+    fn held_in(&mut self, rule: Id, window: &Arc<str>) -> Result<Option<EnforcementRow>> {
+        let condition = "WHERE rule = $1 AND win = $2 AND status = 'held' ORDER BY id LIMIT 1";
+        Ok(self.rows(condition, vec![rule.into(), (**window).into()])?.pop())
+    }
+}
