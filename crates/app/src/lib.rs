@@ -5,6 +5,7 @@
 //!   cli │ server │ mcp │ sprag (library) ──▶ app ──▶ executor, worker, bus ──▶ store, worktree, process, pipeline
 //! ```
 
+mod agents;
 mod app;
 mod beginning;
 pub mod boards;
@@ -44,6 +45,7 @@ mod waiting;
 mod waiting_for;
 mod workers;
 
+pub use agents::{AgentState, agent_states, missing_agents};
 pub use app::App;
 pub use changes::{MOST_OVER_HTTP, RunDiff, run_diff};
 pub use chores::{Chore, Limits};
@@ -69,6 +71,7 @@ pub use resume::{
 };
 pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunFilter, RunPage, StartRun, Started};
 pub use secret::{fill_random, hex};
+pub use sprag_agent::fake;
 #[cfg(feature = "nats")]
 pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};

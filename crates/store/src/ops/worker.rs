@@ -81,6 +81,9 @@ pub struct Assignment {
     pub branch: Option<String>,
     /// Whether it was tried in this round before.
     pub is_retry: bool,
+    /// The round of the step: the number of times that it was sent back.
+    #[serde(default)]
+    pub round: u32,
 }
 
 impl Assignment {
@@ -329,6 +332,7 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
     };
     Ok(Assignment {
         is_retry: step.tries > 0 || step.losses > 0,
+        round: step.round,
         branch,
         node,
         name: crate::names::step_name(&plan, &step),
