@@ -1,6 +1,7 @@
 //! End-to-end tests of the real program. All tests are one program, so it is built and linked once.
 
 mod again;
+mod agents;
 mod at_server;
 mod bad_input;
 mod boards;

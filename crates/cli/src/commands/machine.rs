@@ -121,6 +121,8 @@ fn unencrypted_hooks(app: &App) -> Result<Vec<Check>, Failure> {
         Check { name: "webhook", ok: true, told }
     };
     Ok(hooks.map(|hook| warn(&hook.url)).collect())
+}
+
 /// Reports the coding agents of this machine. A missing one or a missing login is no fault of Sprag's.
 async fn agents() -> Vec<Check> {
     let states = match sprag_app::agent_states().await {
