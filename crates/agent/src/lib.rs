@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The crate knows wires, and nothing of runs, steps, stores or accounts. It never spawns an agent ([`catalog::probe`] asks one for
-//! its version), takes the time from nowhere, and bounds everything that an agent can make large.
+//! its version), takes the time from nowhere but [`Failure::until_reset`], and bounds everything that an agent can make large.
 //!
 //! ```no_run
 //! # async fn example(stdout: tokio::process::ChildStdout, stdin: tokio::process::ChildStdin) {
