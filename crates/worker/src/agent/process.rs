@@ -16,12 +16,12 @@ use sprag_pipeline::AgentBudget;
 use sprag_process::{
     Ended as ProcessEnded, LogReader, Order, Reason, Running, Stream, TreeActivity, boot_ms,
 };
+use sprag_store::Ending;
 
 use super::transcript::Transcript;
 use crate::command::{Work, failed, guard_ms};
 use crate::control::{Control, Signal, left, pause};
 use crate::slots::Ended;
-use sprag_store::Ending;
 
 /// The time that an agent gets to end its turn after an interrupt, before its tree is stopped.
 const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
