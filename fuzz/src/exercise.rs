@@ -31,6 +31,7 @@ fn file(text: &str) -> Definition {
         name: name.into(),
         text: text.into(),
         children: BTreeMap::new(),
+        prompts: BTreeMap::new(),
     };
     let child = named(
         "child.yaml",

@@ -42,8 +42,12 @@ fn fill_in(step: &Value) -> bool {
         "inputs": { "x": "string", "n": "integer", "list": "list", "map": "object", "none": "string" },
         "steps": [first, step],
     });
-    let definition =
-        Definition { name: "fuzz.yaml".into(), text: file.to_string(), children: BTreeMap::new() };
+    let definition = Definition {
+        name: "fuzz.yaml".into(),
+        text: file.to_string(),
+        children: BTreeMap::new(),
+        prompts: BTreeMap::new(),
+    };
     let Ok(loaded) = definition.parse() else { return false };
     let spec = &loaded.pipeline.steps[1].spec;
     for context in contexts() {

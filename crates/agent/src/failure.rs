@@ -1,5 +1,7 @@
 //! The kinds of agent failures and the reaction to each, as a table.
 
+use std::time::Duration;
+
 use jiff::{Timestamp, civil, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +22,13 @@ impl Failure {
     /// Returns a failure of this kind.
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Failure {
         Failure { kind, message: message.into(), resets: None }
+    }
+
+    /// Returns the time until the limit is reset, on this machine; `None` if it is not known, and zero if it has passed.
+    pub fn until_reset(&self) -> Option<Duration> {
+        let now = Timestamp::now().as_second();
+        let at = self.resets?.resolve(now, &TimeZone::system())?;
+        Some(Duration::from_secs(u64::try_from(at.saturating_sub(now)).unwrap_or(0)))
     }
 
     /// Adds the time at which a limit is reset.

@@ -217,6 +217,11 @@ impl Launch {
     }
 }
 
+/// Returns whether this process runs as root.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// A process to start: its stdin and stdout are pipes that carry the conversation, its stderr is a log.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CommandLine {

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! The crate knows wires, and nothing of runs, steps, stores or accounts. It never spawns an agent ([`catalog::probe`] asks one for
-//! its version), takes the time from nowhere, and bounds everything that an agent can make large.
+//! its version), takes the time from nowhere but [`Failure::until_reset`], and bounds everything that an agent can make large.
 //!
 //! ```no_run
 //! # async fn example(stdout: tokio::process::ChildStdout, stdin: tokio::process::ChildStdin) {
@@ -63,6 +63,7 @@ mod launch;
 mod lines;
 mod rpc;
 mod runner;
+mod settings;
 mod state;
 mod structured;
 mod surrogates;
@@ -77,9 +78,12 @@ pub use event::{
     ToolResult, ToolStatus, TurnEnd, Unreadable, UsageReport,
 };
 pub use failure::{Failure, FailureKind, FollowUp, Reset};
-pub use launch::{CommandLine, Driver, Launch, McpServer, McpTransport, Permissions, PrivateFile, Session};
+pub use launch::{
+    CommandLine, Driver, Launch, McpServer, McpTransport, Permissions, PrivateFile, Session, is_root,
+};
 pub use lines::{Line, LineLimits, LineSplitter};
 pub use runner::{AgentControl, AgentEvents, RunnerSettings, run};
+pub use settings::{AgentSettings, Agents};
 pub use text::{classify_answer, classify_error, reset_in};
 pub use usage::Usage;
 pub use verdict::{Exit, SchemaCheck, Verdict, explain_exit, judge};

@@ -99,15 +99,18 @@ fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
         Kind::Wait(Wait::Signal { name }) => Ok(Prepared::Signal { name, timeout_ms }),
         Kind::Pipeline { inputs, definition, .. } => {
             let child = definition.parse().map_err(SpecError::new)?.pipeline;
-            let child = child.with_masks(&rendered.masks);
+            let child = child.with_masks(&rendered.masks).with_agents(&rendered.agents);
             let inputs = child.complete(&inputs).map_err(SpecError::new)?;
             let plan = child.plan(&inputs).map_err(SpecError::new)?;
             let inputs = serde_json::to_string(&inputs).expect("inputs are JSON");
             Ok(Prepared::Child { plan: Arc::new(plan), inputs: inputs.into() })
         }
-        Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Task { .. } | Kind::Land { .. } => {
-            Err(SpecError::new("this is a worker's work"))
-        }
+        Kind::Run { .. }
+        | Kind::Exec { .. }
+        | Kind::Call { .. }
+        | Kind::Agent(_)
+        | Kind::Task { .. }
+        | Kind::Land { .. } => Err(SpecError::new("this is a worker's work")),
     }
 }
 

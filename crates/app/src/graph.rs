@@ -128,6 +128,7 @@ fn kind(kind: &Kind) -> &'static str {
     match kind {
         Kind::Run { .. } | Kind::Exec { .. } => "run",
         Kind::Call { .. } => "call",
+        Kind::Agent(_) => "agent",
         Kind::Task { .. } => "task",
         Kind::Gate { .. } => "gate",
         Kind::Wait(_) => "wait",

@@ -6,6 +6,7 @@
 //! ```
 
 mod accounts;
+mod agents;
 mod app;
 mod beginning;
 pub mod boards;
@@ -47,6 +48,7 @@ mod waiting_for;
 mod workers;
 
 pub use accounts::AccountView;
+pub use agents::{AgentState, agent_states, missing_agents};
 pub use app::App;
 pub use changes::{MOST_OVER_HTTP, RunDiff, run_diff};
 pub use chores::{Chore, Limits};
@@ -72,6 +74,7 @@ pub use resume::{
 };
 pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunFilter, RunPage, StartRun, Started};
 pub use secret::{fill_random, hex};
+pub use sprag_agent::fake;
 #[cfg(feature = "nats")]
 pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};

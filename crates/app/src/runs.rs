@@ -54,6 +54,14 @@ impl StartRun {
         self
     }
 
+    /// Replaces all agents of the run and of its child runs by the fake one.
+    pub fn with_fake_agents(mut self) -> Self {
+        self.new.context = with_context(&self.new.context, |context| {
+            context.insert(sprag_worker::FAKE_AGENTS.into(), json!("fake"));
+        });
+        self
+    }
+
     /// Gives the run a name and labels, to find it again.
     pub fn labelled(mut self, labels: RunLabels) -> Self {
         self.labels = labels;

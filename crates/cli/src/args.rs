@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+pub(crate) use crate::agent_args::AgentCommand;
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 use crate::exit;
 pub(crate) use crate::rule_args::{DeliveryCommand, RuleCommand};
@@ -85,17 +86,46 @@ requirements.txt, go.mod and a Makefile, and writes .sprag/pipelines/NAME.yaml.
 Examples:
   sprag init           writes .sprag/pipelines/ci.yaml
   sprag run ci         runs it
-  sprag init --stdout  prints it")]
+  sprag init --stdout  prints it
+  sprag init --agents  writes .sprag/pipelines/feature.yaml, for coding agents")]
     Init {
-        /// The pipeline's name
-        #[arg(default_value = "ci")]
-        name: String,
+        /// The pipeline's name [default: ci, or feature with --agents]
+        name: Option<String>,
         /// Replace an existing file
         #[arg(long)]
         force: bool,
         /// Print it instead of writing the file
         #[arg(long, visible_alias = "dry")]
         stdout: bool,
+        /// Write a pipeline of coding agents: plan, work, review, approve, land
+        #[arg(long)]
+        agents: bool,
+    },
+    /// Have an agent do one task in a worktree, then ask whether to land it
+    #[command(after_help = "\
+The check is guessed from the project (cargo test, npm test, make test, …); the
+agent gets up to three attempts. Then it shows the diff and asks. Without a terminal,
+`sprag approve RUN` answers it.
+
+Examples:
+  sprag do 'fix the flaky test'
+  sprag do 'add a --quiet option' --use codex --check 'make test'
+  sprag do 'anything' --agents fake    offline, without any agent")]
+    Do {
+        /// The task
+        task: String,
+        /// The agent
+        #[arg(long = "use", value_name = "AGENT", default_value = "claude")]
+        agent: String,
+        /// The command that must succeed
+        #[arg(long, value_name = "COMMAND")]
+        check: Option<String>,
+        /// Land without asking
+        #[arg(long, short)]
+        yes: bool,
+        /// Replace the agent by the fake one, which costs nothing and makes a small commit
+        #[arg(long, value_name = "fake", value_parser = ["fake"])]
+        agents: Option<String>,
     },
     /// Run a pipeline and watch it
     #[command(after_help = "\
@@ -108,6 +138,7 @@ Examples:
   sprag run release.yaml --input version=1.2.0
   sprag run - < ci.yaml               a pipeline from stdin
   sprag run nightly.yaml --detach     leaves it to a `sprag worker`
+  sprag run feature --agents fake     tries a pipeline of agents without them
   sprag run ci.yaml --json            one JSON object per event, the result last")]
     Run {
         /// The pipeline: a file, the name of one in .sprag/pipelines, or `-` for stdin
@@ -146,6 +177,9 @@ Examples:
         /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
+        /// Replace every agent by the fake one, which costs nothing and makes a small commit
+        #[arg(long, value_name = "fake", value_parser = ["fake"], conflicts_with = "server")]
+        agents: Option<String>,
         #[command(flatten)]
         at: AtServer,
     },
@@ -716,6 +750,11 @@ Examples:
   sprag config
   sprag config --json")]
     Config,
+    /// Play a fake coding agent, for tests and demonstrations
+    Agent {
+        #[command(subcommand)]
+        command: AgentCommand,
+    },
 }
 
 /// The server that has the runs, for commands that look at runs, start them or answer their questions.

@@ -8,14 +8,14 @@ use crate::exit::Failure;
 
 /// The commands, in groups.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Start", &["init", "run", "validate", "graph"]),
+    ("Start", &["init", "run", "do", "validate", "graph"]),
     ("Look", &["ls", "status", "watch", "logs", "explain", "events", "diff"]),
     ("Answer", &["questions", "approve", "reject", "signal"]),
     ("Start by itself", &["rule", "delivery"]),
     ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
     ("Share work", &["worker", "queue", "account", "board", "task", "serve", "token", "hook", "mcp"]),
     ("Maintain", &["env", "gc", "doctor", "config"]),
-    ("Reference", &["schema", "lifecycle", "completion", "manual", "help"]),
+    ("Reference", &["agent", "schema", "lifecycle", "completion", "manual", "help"]),
 ];
 
 const EXAMPLES: &str = "\

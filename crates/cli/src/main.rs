@@ -4,6 +4,7 @@
 #[macro_use]
 mod stderr;
 
+mod agent_args;
 mod args;
 mod board_args;
 mod commands;
@@ -27,6 +28,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // A step's supervisor is this program too; it must not start a runtime.
     if let Some(code) = sprag_process::run_if_supervisor() {
+        return code;
+    }
+    if let Some(code) = commands::run_if_fake() {
         return code;
     }
     let args = match help::parse() {

@@ -26,6 +26,9 @@ pub struct Definition {
     /// The child files that this file refers to, keyed by the path as written in this file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub children: BTreeMap<String, Definition>,
+    /// The texts of the prompt files that this file refers to, keyed by the path as written in this file.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub prompts: BTreeMap<String, String>,
 }
 
 impl Definition {
@@ -33,7 +36,7 @@ impl Definition {
     pub fn parse(&self) -> Result<LoadedPipeline, Diagnostics> {
         read(
             Report::new(Source::new(&self.name, &self.text))
-                .with_children(ChildSource::Stored(self.children.clone())),
+                .with_children(ChildSource::Stored(self.children.clone(), self.prompts.clone())),
         )
     }
 }
@@ -60,8 +63,8 @@ pub(crate) enum ChildSource {
         /// All files loaded so far, shared by the whole tree, so that each file is read once.
         loaded: Loads,
     },
-    /// Texts that a run has stored together with the parent's.
-    Stored(BTreeMap<String, Definition>),
+    /// Texts that a run has stored together with the parent's: child pipelines and prompt files.
+    Stored(BTreeMap<String, Definition>, BTreeMap<String, String>),
 }
 
 impl ChildSource {
@@ -86,13 +89,35 @@ impl ChildSource {
         }
     }
 
+    /// Returns the text of a prompt file, or the reason why it cannot be used.
+    pub(crate) fn find_text(&self, file: &str) -> Result<String, String> {
+        match self {
+            ChildSource::None => {
+                Err("it is read from the pipeline's folder, and this pipeline was not read from a file"
+                    .into())
+            }
+            ChildSource::Stored(_, prompts) => {
+                prompts.get(file).cloned().ok_or_else(|| "its text was not stored with its pipeline".into())
+            }
+            ChildSource::Folder { folder, within, .. } => {
+                let path = folder.join(file);
+                if let Some(root) = within
+                    && !path.canonicalize().is_ok_and(|whole| whole.starts_with(root))
+                {
+                    return Err(format!("there is no such file below {}", root.display()));
+                }
+                Source::read(&path).map(|source| source.text.clone()).map_err(|wrong| first_of(&wrong))
+            }
+        }
+    }
+
     /// Returns the child's definition and pipeline, or the reason why it cannot be used.
     fn find(&self, file: &str) -> Load {
         match self {
             ChildSource::None => {
                 Err("a child pipeline is loaded from its parent's folder, and this pipeline was not read from a file".into())
             }
-            ChildSource::Stored(stored) => {
+            ChildSource::Stored(stored, _) => {
                 let definition = stored.get(file).ok_or("its text was not stored with its parent")?.clone();
                 let pipeline = definition.parse().map_err(|wrong| first_of(&wrong))?.pipeline;
                 Ok((definition, pipeline))
@@ -124,6 +149,7 @@ impl ChildSource {
                         name: source.name.clone(),
                         text: source.text.clone(),
                         children: pipeline.children().collect(),
+                        prompts: pipeline.prompts().collect(),
                     };
                     if size_of(&definition) > MAX_FILE_BYTES {
                         return Err(format!("it and its own children have more than {MAX_FILE_BYTES} bytes"));
@@ -177,11 +203,15 @@ pub(crate) fn resolve(file: &Node, inputs: Option<&Node>, report: &mut Report) -
     };
     check_inputs(file, inputs, &child.inputs, report);
     report.child_secrets.extend(child.secrets.iter().cloned());
+    report.child_agents.extend(child.agents.iter().cloned());
     Some(definition)
 }
 
 fn size_of(definition: &Definition) -> u64 {
-    definition.text.len() as u64 + definition.children.values().map(size_of).sum::<u64>()
+    let prompts = definition.prompts.values().map(|text| text.len() as u64);
+    definition.text.len() as u64
+        + definition.children.values().map(size_of).sum::<u64>()
+        + prompts.sum::<u64>()
 }
 
 fn check_inputs(file: &Node, given: Option<&Node>, declared: &[Input], report: &mut Report) {

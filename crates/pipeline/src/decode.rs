@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use sprag_lifecycle::{Backoff, Growth, OnConflict, OnFail, Policy};
 
+use crate::agent;
 use crate::diagnostic::{Problem, Report};
 use crate::duration;
 use crate::form::Form;
@@ -78,6 +79,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     let known: Vec<StepNames<'_>> =
         written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
     names::check(&uses, &Scope { inputs: &inputs, steps: &known, graph: &graph }, report);
+    agent::check(root, written, &vertices, &graph, report);
     if !report.has_errors() {
         warnings::check(root, &vertices, &graph, report);
     }
@@ -90,6 +92,8 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     }
     let own = steps.iter().flat_map(|step| step.spec.secrets.iter().cloned());
     let secrets = own.chain(std::mem::take(&mut report.child_secrets)).collect();
+    let own = steps.iter().filter_map(Step::agent).map(str::to_owned);
+    let agents = own.chain(std::mem::take(&mut report.child_agents)).collect();
     let pipeline = Pipeline {
         name: name.to_owned(),
         description: root.get("description").and_then(Node::text).map(str::to_owned),
@@ -102,6 +106,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         steps,
         triggers,
         secrets,
+        agents,
         source: report.source.clone(),
     };
     (!report.has_errors()).then(|| pipeline.with_masks(&[]))
@@ -138,8 +143,11 @@ fn step<'n>(
         outputs: parts::outputs(node, uses, report),
         checks: parts::checks(node, common, uses, report),
         fan_out: parts::fan_out(node, uses, report),
-        retry_here: node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text)
-            == Some("here"),
+        retry_here: match node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text) {
+            Some(from) => from == "here",
+            // A retry continues the agent's session, which knows the files as the last attempt left them.
+            None => node.get("agent").is_some(),
+        },
         ..StepSpec::new(kind?)
     };
     let is_task = node.get("task").is_some();
@@ -210,7 +218,7 @@ impl<'n> Common<'n> {
 /// Returns whether the step starts a process. Other steps have no directory and no variables, not even those of the
 /// pipeline.
 fn is_process(step: &Node) -> bool {
-    step.get("run").is_some() || step.get("land").is_some()
+    ["run", "land", "agent"].iter().any(|kind| step.get(kind).is_some())
 }
 
 /// Returns whether a Sprag worker executes the step.

@@ -227,6 +227,8 @@ pub(crate) struct Report {
     pub(crate) children: ChildSource,
     /// Secrets used by the child pipelines loaded so far.
     pub(crate) child_secrets: std::collections::BTreeSet<String>,
+    /// The agents of the child pipelines.
+    pub(crate) child_agents: std::collections::BTreeSet<String>,
     /// The regular expressions in the schemas that were found so far.
     pub(crate) patterns: usize,
 }
@@ -241,6 +243,7 @@ impl Report {
             omitted: 0,
             children: ChildSource::default(),
             child_secrets: Default::default(),
+            child_agents: Default::default(),
             patterns: 0,
         }
     }

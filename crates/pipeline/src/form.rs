@@ -17,6 +17,8 @@ pub(crate) enum Form {
     Duration(u64),
     /// A whole number between two bounds, both included.
     Integer(i64, i64),
+    /// A number above zero and up to this bound.
+    Positive(f64),
     /// `true` or `false`.
     Boolean,
     /// One of these words.
@@ -39,6 +41,12 @@ pub(crate) enum Form {
 #[derive(Debug)]
 pub(crate) struct Word {
     pub(crate) name: &'static str,
+    pub(crate) support: Support,
+}
+
+/// Returns the names of the words that this version acts on.
+pub(crate) fn supported(words: &'static [Word]) -> impl Iterator<Item = &'static str> {
+    words.iter().filter(|word| word.support == Support::Supported).map(|word| word.name)
 }
 
 /// A map with fixed keys.
@@ -180,6 +188,10 @@ impl Form {
                 Some(n) if (*min..=*max).contains(&n) => true,
                 _ => self.refuse(node, what, report),
             },
+            Form::Positive(max) => match node.number() {
+                Some(n) if n > 0.0 && n <= *max => true,
+                _ => self.refuse(node, what, report),
+            },
             Form::Boolean => node.boolean().is_some() || self.refuse(node, what, report),
             Form::Word(words) => self.check_word(words, node, what, report),
             Form::Scalar => match &node.yaml {
@@ -231,8 +243,9 @@ impl Form {
             Form::Text(rule) => rule.expected().into(),
             Form::Duration(_) => duration::EXPECTED.into(),
             Form::Integer(min, max) => format!("a whole number from {min} to {max}"),
+            Form::Positive(max) => format!("a number above 0, up to {max}"),
             Form::Boolean => "true or false".into(),
-            Form::Word(words) => one_of(words.iter().map(|w| w.name)),
+            Form::Word(words) => one_of(supported(words)),
             Form::Scalar => "text, a number or a boolean".into(),
             Form::List(_, 0) => "a list".into(),
             Form::List(_, min) => format!("a list of at least {min}"),
@@ -253,6 +266,7 @@ impl Form {
             Form::Record(_) | Form::Table(..) => matches!(node.yaml, Yaml::Map(_)),
             Form::Any => true,
             Form::Integer(..) => node.integer().is_some(),
+            Form::Positive(_) => node.number().is_some(),
             Form::Boolean => node.boolean().is_some(),
             Form::Text(_) | Form::Duration(_) | Form::Word(_) => node.text().is_some(),
             Form::Scalar => matches!(node.yaml, Yaml::Scalar(_)),
@@ -260,12 +274,18 @@ impl Form {
         }
     }
 
-    fn check_word(&self, words: &[Word], node: &Node, what: &str, report: &mut Report) -> bool {
+    fn check_word(&self, words: &'static [Word], node: &Node, what: &str, report: &mut Report) -> bool {
         let Some(text) = node.text() else { return self.refuse(node, what, report) };
-        if words.iter().any(|word| word.name == text) {
-            return true;
+        match words.iter().find(|word| word.name == text) {
+            Some(word) if word.support == Support::Supported => return true,
+            Some(_) => {
+                let message = format!("{} is not supported yet", quoted(text));
+                report.error(Problem::at(node.span, message).expected(self.expected()));
+                return false;
+            }
+            None => {}
         }
-        let near = nearest(text, words.iter().map(|word| word.name));
+        let near = nearest(text, supported(words));
         let message = format!("{what} cannot be {}", quoted(text));
         report.error(Problem::at(node.span, message).expected(self.expected()).nearest(near));
         false

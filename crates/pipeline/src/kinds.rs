@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::agent;
 use crate::child;
 use crate::decode::{Common, duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
@@ -28,6 +29,7 @@ const UNUSED_KEYS: &[(&str, &[&str])] = &[
 #[rustfmt::skip]
 const UNUSED_RETRY_KEYS: &[(&str, &[&str])] = &[
     ("call",     &["exit_codes"]),
+    ("agent",    &["exit_codes"]),
     ("task",     &["exit_codes"]),
     ("pipeline", &["exit_codes", "backoff", "delay", "max_delay", "jitter"]),
 ];
@@ -78,6 +80,7 @@ pub(crate) fn kind<'n>(
             };
             Some(Kind::Gate { ask: ask.text()?.to_owned(), choices })
         }
+        "agent" => agent::decode(step, node, uses, report),
         "wait" => wait(node, uses, report),
         "land" => land(node, common.get(step, "shell"), uses, report),
         "pipeline" => {

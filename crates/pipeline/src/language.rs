@@ -1,6 +1,6 @@
 //! The table of the language: every key of a pipeline file, its form, and whether this version supports it.
 
-use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Scalar, Table, Text};
+use crate::form::Form::{self, Any, Boolean, Duration, Either, Integer, List, Positive, Scalar, Table, Text};
 use crate::form::{Key, Record, Rule, Support, Word};
 
 const fn key(name: &'static str, form: Form, about: &'static str) -> Key {
@@ -17,7 +17,12 @@ const fn planned(name: &'static str, about: &'static str) -> Key {
 }
 
 const fn word(name: &'static str) -> Word {
-    Word { name }
+    Word { name, support: Support::Supported }
+}
+
+/// Declares a word that is reserved for a later version and refused in a file.
+const fn planned_word(name: &'static str) -> Word {
+    Word { name, support: Support::Planned }
 }
 
 /// All tables.
@@ -32,6 +37,10 @@ pub(crate) static ALL: &[&Record] = &[
     &CONCURRENCY,
     &INPUT,
     &TASK,
+    &AGENT,
+    &AGENT_OUTPUT,
+    &SESSION,
+    &BUDGET,
     &GATE,
     &WAIT,
     &CHILD,
@@ -73,6 +82,7 @@ pub(crate) static STEP: Record = Record {
                                                                          "A command: text for a shell, or a list of a program and its arguments."),
         key("call",         Either(&[Text(Rule::Name), Form::Record(&CALL)]),
                                                                          "A handler that the embedding program registered."),
+        key("agent",        Form::Record(&AGENT),                        "A turn of a coding agent."),
         key("task",    Form::Record(&TASK),                       "Work that an agent or a person claims."),
         key("gate",    Form::Record(&GATE),                       "A question to a person."),
         key("wait",    Either(&[TIMEOUT, Form::Record(&WAIT)]),   "A wait for a time or a signal."),
@@ -105,7 +115,6 @@ pub(crate) static STEP: Record = Record {
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs have finished."),
         key("at_most_once", Boolean,                                     "Is not restarted automatically when its worker is lost."),
         key("environment",  Form::Word(&[word("own")]),                  "`own`: a separate environment for this step, and for each item of a fan-out."),
-        planned("agent", "A turn of a coding agent."),
     ],
 };
 
@@ -179,6 +188,58 @@ pub(crate) static TASK: Record = Record {
         required("prompt", Text(Rule::Filled), "The work to do."),
         key("queue",       Text(Rule::Name),   "The queue in which it waits."),
         key("with",        Any,                "Further data for the agent or person that claims it, as JSON."),
+    ],
+};
+
+/// A turn of a coding agent: exactly one of `prompt` and `prompt_file`.
+#[rustfmt::skip]
+pub(crate) static AGENT: Record = Record {
+    what: "`agent`",
+    keys: &[
+        required("use",    Text(Rule::Name),   "The agent: `claude`, `codex`, `gemini`, `opencode`, `qwen`, `fake`, or a name in agents.toml."),
+        key("model",       Text(Rule::Filled), "The model; by default the agent's own choice."),
+        key("prompt",      Text(Rule::Filled), "The work to do, a template; the failure of the last attempt is added to it."),
+        key("prompt_file", Text(Rule::Filled), "A file with the prompt, relative to this one; it is read when the pipeline is loaded."),
+        key("system",      Text(Rule::Filled), "A text that is added to the agent's system prompt, a template."),
+        key("session",     Either(&[Form::Word(&[word("new")]), Form::Record(&SESSION)]),
+                                               "The session: `new` for one of its own, which all attempts continue, or that of an earlier step."),
+        key("permissions", Form::Word(&[word("auto"), word("read_only"), planned_word("ask")]),
+                                               "The rights of the agent: `auto` allows everything, `read_only` no changes; required outside a worktree, where there is no default."),
+        key("output",      Form::Record(&AGENT_OUTPUT), "The structured output, whose properties become outputs of the step."),
+        key("budget",      Form::Record(&BUDGET), "Limits for all attempts of the step together, at which the agent is stopped."),
+        key("stall",       TIMEOUT,            "The silence after which the agent is stopped; silence means no events, no processor time and no new processes."),
+        planned("mcp",      "The MCP servers that the agent gets."),
+        planned("on_limit", "The reaction to a usage limit of the account; the step waits for its reset."),
+    ],
+};
+
+/// The structured output of an agent.
+#[rustfmt::skip]
+pub(crate) static AGENT_OUTPUT: Record = Record {
+    what: "`output`",
+    keys: &[
+        required("schema", Any, "The JSON schema of the output."),
+    ],
+};
+
+/// The session of an earlier step.
+#[rustfmt::skip]
+pub(crate) static SESSION: Record = Record {
+    what: "`session`",
+    keys: &[
+        required("continue", Text(Rule::Id), "The agent step whose session this one continues."),
+    ],
+};
+
+/// Limits for all attempts of an agent step.
+#[rustfmt::skip]
+pub(crate) static BUDGET: Record = Record {
+    what: "`budget`",
+    keys: &[
+        key("turns",  Integer(1, 1_000_000),         "The most tool calls."),
+        key("tokens", Integer(1, 1_000_000_000_000), "The most tokens, input and output together, as the agent reports them."),
+        key("usd",    Positive(1_000_000.0),         "The most US dollars, as the agent computes them."),
+        planned("on_over", "The reaction to a spent budget; the step fails."),
     ],
 };
 
@@ -485,7 +546,9 @@ mod tests {
             let rule = format!("on:\n  - id: r\n    schedule: {{ every: 1h }}\n    {}: 1\n", key.name);
             refused(&format!("{rule}steps: [{{id: a, run: x}}]\n"), (4, 5), key.name);
         }
-        let others = ALL.iter().skip(2).filter(|record| record.what != TRIGGER.what);
+        // Their planned keys are refused by a test of their own.
+        let elsewhere = [&TRIGGER, &AGENT, &BUDGET].map(|record| record.what);
+        let others = ALL.iter().skip(2).filter(|record| !elsewhere.contains(&record.what));
         assert_eq!(others.map(|record| planned(record).count()).sum::<usize>(), 0);
     }
 }

@@ -10,6 +10,7 @@
 //! The loader collects every mistake into [`Diagnostics`], each with its position in the file. It refuses a key that
 //! has no effect instead of ignoring it.
 
+mod agent;
 mod board;
 mod branch;
 mod child;
@@ -43,6 +44,7 @@ mod yaml;
 
 use std::path::Path;
 
+pub use agent::{AgentBudget, AgentPermissions, AgentSpec};
 pub use board::board_plan;
 pub use branch::branch_problem;
 pub use child::Definition;
@@ -161,14 +163,16 @@ pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<LoadedPipel
         [
             ("child.yaml", include_str!("../tests/data/child.yaml")),
             ("parts/component.yaml", include_str!("../../../examples/parts/component.yaml")),
+            ("parts/one-issue.yaml", include_str!("../../../examples/parts/one-issue.yaml")),
             ("parts/tidy-file.yaml", include_str!("../../../examples/parts/tidy-file.yaml")),
             ("greet.yaml", greet.expect("the docs page has this pipeline")),
         ]
         .map(|(file, text)| {
             let (name, text, children) = (file.to_owned(), text.to_owned(), BTreeMap::new());
-            (name.clone(), Definition { name, text, children })
+            (name.clone(), Definition { name, text, children, prompts: BTreeMap::new() })
         })
         .into()
     });
-    Definition { name: name.into(), text: source.into(), children: children.clone() }.parse()
+    let prompts = BTreeMap::from([("prompt.md".to_owned(), "Work on {{ run.name }}".to_owned())]);
+    Definition { name: name.into(), text: source.into(), children: children.clone(), prompts }.parse()
 }

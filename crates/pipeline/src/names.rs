@@ -1,5 +1,6 @@
 //! Checks the names in templates: each must be defined at the time when the template is rendered.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use sprag_lifecycle::StepNo;
@@ -14,7 +15,7 @@ use crate::source::Span;
 use crate::spec::Shell;
 use crate::template::{self, Piece};
 use crate::yaml::{Node, Scalar, Yaml, quoted};
-use crate::{render, shell};
+use crate::{agent, render, shell};
 
 /// The names at the top of the template context.
 const ROOTS: [&str; 6] = ["inputs", "run", "env", "steps", "item", "matrix"];
@@ -39,7 +40,7 @@ pub(crate) struct Uses<'n> {
 
 #[derive(Debug)]
 struct Use<'n> {
-    node: &'n Node,
+    node: Cow<'n, Node>,
     role: TemplateRole,
     step: Option<usize>,
 }
@@ -69,7 +70,12 @@ pub(crate) enum TemplateRole {
 
 impl<'n> Uses<'n> {
     pub(crate) fn add(&mut self, node: &'n Node, role: TemplateRole) {
-        self.list.push(Use { node, role, step: self.step });
+        self.list.push(Use { node: Cow::Borrowed(node), role, step: self.step });
+    }
+
+    /// Adds a text that is not in the pipeline file; its span is that of the key which names it.
+    pub(crate) fn add_owned(&mut self, node: Node, role: TemplateRole) {
+        self.list.push(Use { node: Cow::Owned(node), role, step: self.step });
     }
 }
 
@@ -97,6 +103,7 @@ impl<'s> StepNames<'s> {
             outputs: match () {
                 () if node.get("gate").is_some() => Some(GATE.to_vec()),
                 () if node.get("land").is_some() => Some(LAND.to_vec()),
+                () if node.get("agent").is_some() => Some(agent::output_names(node)),
                 () if ["call", "task", "pipeline", "wait"].iter().any(|kind| node.get(kind).is_some()) => {
                     None
                 }
@@ -138,7 +145,7 @@ struct Checker<'c> {
 
 impl Checker<'_> {
     fn check(&mut self, used: &Use<'_>) {
-        self.texts(used.node, used);
+        self.texts(&used.node, used);
         if used.role == TemplateRole::Argv {
             let argv: Vec<&str> = used.node.items().iter().filter_map(Node::text).collect();
             for (at, verdict) in shell::arguments(&argv) {

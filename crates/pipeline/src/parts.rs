@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use crate::decode::Common;
 use crate::diagnostic::{Problem, Report};
 use crate::json_schema::{JsonSchema, count_patterns};
@@ -89,18 +91,24 @@ fn check<'n>(
                 report.error(problem.expected("a JSON schema"));
                 return None;
             };
-            let schema_json = schema.json();
-            report.patterns += count_patterns(&schema_json);
-            if report.patterns > MAX_PATTERNS {
-                let message = format!("the schemas up to here have more than {MAX_PATTERNS} patterns");
-                report.error(Problem::at(schema.span, message).help("split the pipeline"));
-            } else if let Err(error) = JsonSchema::new(&schema_json) {
-                let problem = Problem::at(schema.span, format!("the schema is wrong: {error}"));
-                report.error(problem.expected("a JSON Schema"));
-            }
-            Some(Check::Schema { output: name.to_owned(), schema: schema_json })
+            let schema = checked_schema(schema, report);
+            Some(Check::Schema { output: name.to_owned(), schema })
         }
     }
+}
+
+/// Returns a JSON schema as JSON. Reports one that cannot be used.
+pub(crate) fn checked_schema(schema: &Node, report: &mut Report) -> Value {
+    let json = schema.json();
+    report.patterns += count_patterns(&json);
+    if report.patterns > MAX_PATTERNS {
+        let message = format!("the schemas up to here have more than {MAX_PATTERNS} patterns");
+        report.error(Problem::at(schema.span, message).help("split the pipeline"));
+    } else if let Err(error) = JsonSchema::new(&json) {
+        let problem = Problem::at(schema.span, format!("the schema is wrong: {error}"));
+        report.error(problem.expected("a JSON Schema"));
+    }
+    json
 }
 
 pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<FanOut> {
@@ -263,7 +271,6 @@ mod tests {
                 "3:41 the child pipeline has no input `texd`",
             ),
             ("task: {prompt: x}\n  outputs: {a: f}", "4:3 `outputs` has no effect on a `task`"),
-            ("agent: {use: x}", "3:3 `agent` is not supported yet"),
         ] {
             let source = format!("steps:\n- id: a\n  {step}\n- id: z\n  needs: []\n  run: x\n");
             let wrong = parse("p.yaml", &source).map(|_| ()).unwrap_err();

@@ -45,6 +45,8 @@ pub struct Pipeline {
     pub triggers: Vec<Trigger>,
     /// All secrets that its steps and its child pipelines use.
     pub secrets: BTreeSet<String>,
+    /// All agents that its steps and its child pipelines use.
+    pub(crate) agents: BTreeSet<String>,
     pub(crate) source: Arc<Source>,
 }
 
@@ -93,6 +95,14 @@ impl Step {
         let labels: usize = self.labels.iter().map(String::len).sum();
         serde_json::to_string(&self.spec).map_or(0, |spec| spec.len()) + labels + self.needs.len() * 4
     }
+
+    /// Returns the name of the agent that does the step's work, if one does.
+    pub fn agent(&self) -> Option<&str> {
+        match &self.spec.kind {
+            Kind::Agent(agent) => Some(&agent.agent),
+            _ => None,
+        }
+    }
 }
 
 /// A concurrency limit shared by several runs, before its group's name is rendered.
@@ -120,12 +130,28 @@ impl Pipeline {
         for step in &mut self.steps {
             if matches!(
                 step.spec.kind,
-                Kind::Run { .. } | Kind::Exec { .. } | Kind::Land { .. } | Kind::Pipeline { .. }
+                Kind::Run { .. }
+                    | Kind::Exec { .. }
+                    | Kind::Land { .. }
+                    | Kind::Pipeline { .. }
+                    | Kind::Agent(_)
             ) {
                 step.spec.masks.clone_from(&all);
+                step.spec.agents = self.agents.iter().cloned().collect();
             }
         }
         self
+    }
+
+    /// Adds agents whose credentials the steps must not see: those of the parent pipeline.
+    pub fn with_agents(mut self, agents: &[String]) -> Pipeline {
+        self.agents.extend(agents.iter().cloned());
+        self.with_masks(&[])
+    }
+
+    /// Returns the agents that the steps of this pipeline and of its children use.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        self.agents.iter().map(String::as_str)
     }
 
     /// Returns the plan of a run with these inputs. Checks them as [`Pipeline::complete`] does.
@@ -242,6 +268,14 @@ impl Pipeline {
         })
     }
 
+    /// Returns the texts of the prompt files that the steps use, by the paths as written.
+    pub(crate) fn prompts(&self) -> impl Iterator<Item = (String, String)> {
+        self.steps.iter().filter_map(|step| match &step.spec.kind {
+            Kind::Agent(agent) => Some((agent.prompt_file.clone()?, agent.prompt.clone())),
+            _ => None,
+        })
+    }
+
     fn plan_step(&self, no: usize, numbers: &HashMap<&str, StepNo>) -> PlanStep {
         let step = &self.steps[no];
         let spec =
@@ -259,7 +293,7 @@ impl Pipeline {
         planned.labels = step.labels.clone();
         planned.priority = step.priority;
         planned.work = match &step.spec.kind {
-            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Land { .. } => {
+            Kind::Run { .. } | Kind::Exec { .. } | Kind::Call { .. } | Kind::Agent(_) | Kind::Land { .. } => {
                 WorkKind::Execution
             }
             Kind::Task { .. } => WorkKind::Task,

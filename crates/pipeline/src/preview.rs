@@ -15,6 +15,7 @@ pub fn preview(spec: &StepSpec, context: &Value) -> String {
             words.join(" ")
         }
         Kind::Call { handler, .. } => format!("call {handler}"),
+        Kind::Agent(agent) => format!("{}: {}", agent.agent, fill(&agent.prompt, context, |text| text)),
         Kind::Task { prompt, .. } => format!("task: {}", fill(prompt, context, |text| text)),
         Kind::Gate { ask, choices } => {
             format!("ask: {} [{}]", fill(ask, context, |text| text), choices.join(", "))

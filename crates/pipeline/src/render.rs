@@ -108,6 +108,15 @@ impl Renderer<'_> {
             Kind::Call { handler, with } => {
                 Kind::Call { handler: handler.clone(), with: self.json(with, "`with`")? }
             }
+            Kind::Agent(agent) => {
+                let mut filled = agent.clone();
+                filled.prompt = self.free_text(&agent.prompt, "the prompt")?;
+                let text = |text: &String, place: &str| self.free_text(text, place);
+                filled.system = agent.system.as_ref().map(|system| text(system, "`system`")).transpose()?;
+                filled.model =
+                    agent.model.as_ref().map(|model| self.text(model, || "`model`".into())).transpose()?;
+                Kind::Agent(filled)
+            }
             Kind::Task { prompt, with } => {
                 Kind::Task { prompt: self.free_text(prompt, "the prompt")?, with: self.json(with, "`with`")? }
             }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::duration;
-use crate::form::{Form, Record, Rule, Support};
+use crate::form::{Form, Record, Rule, Support, supported};
 use crate::language::{KINDS, PIPELINE, STEP};
 
 /// Returns the schema, in JSON Schema 2020-12.
@@ -31,6 +31,8 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("`retry`",       "jitter",       "0"),
     ("`on_fail`",     "max",          "1"),
     ("`gate`",        "choices",      "[\"yes\", \"no\"]"),
+    ("`agent`",       "stall",        "\"15m\""),
+    ("`agent`",       "session",      "\"new\""),
     ("`check`",       "not_empty",    "false"),
     ("`concurrency`", "limit",        "1"),
     ("`concurrency`", "on_conflict",  "\"queue\""),
@@ -61,6 +63,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
     ("a step",        "secrets",     r#"[["DEPLOY_TOKEN"]]"#),
     ("a step",        "labels",      r#"[["gpu", "linux"]]"#),
     ("a step",        "task",        r#"[{ "prompt": "Review the change", "queue": "reviewers" }]"#),
+    ("a step",        "agent",       r#"[{ "use": "claude", "prompt": "Fix issue {{ inputs.issue }}. Commit when done." }]"#),
     ("a step",        "gate",        r#"[{ "ask": "Release it?", "choices": ["yes", "no"], "timeout": "24h" }]"#),
     ("a step",        "wait",        r#"["5m", { "until": "2030-01-31T08:00:00Z" }, { "signal": "deployed" }]"#),
     ("a step",        "pipeline",    r#"["child.yaml", { "file": "child.yaml", "inputs": { "issue": 7 } }]"#),
@@ -121,9 +124,10 @@ fn form(of: &'static Form) -> Value {
             json!({ "type": "string", "pattern": duration::PATTERN, "examples": ["30s", "5m", "1h30m"] })
         }
         Form::Integer(min, max) => json!({ "type": "integer", "minimum": min, "maximum": max }),
+        Form::Positive(max) => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": max }),
         Form::Boolean => json!({ "type": "boolean" }),
         Form::Word(words) => {
-            json!({ "type": "string", "enum": words.iter().map(|word| word.name).collect::<Vec<_>>() })
+            json!({ "type": "string", "enum": supported(words).collect::<Vec<_>>() })
         }
         Form::Scalar => json!({ "type": ["string", "number", "boolean"] }),
         Form::List(of, min) => json!({ "type": "array", "items": form(of), "minItems": min }),

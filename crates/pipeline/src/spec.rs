@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::agent::AgentSpec;
 use crate::child::Definition;
 use crate::template::{self, Piece};
 
@@ -32,6 +33,9 @@ pub struct StepSpec {
     /// this step outputs, and the step does not inherit them unless they are its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub masks: Vec<String>,
+    /// All agents that the pipeline uses. The credentials of an agent reach its own steps alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<String>,
     /// Variables that the step inherits from its worker's environment, in addition to the few that all steps inherit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inherit: Vec<String>,
@@ -75,6 +79,8 @@ pub enum Kind {
         /// The handler's arguments.
         with: Value,
     },
+    /// A turn of a coding agent.
+    Agent(Box<AgentSpec>),
     /// Work that an agent or a person claims.
     Task {
         /// The work to do, for the agent or person that claims it.
@@ -270,6 +276,7 @@ impl StepSpec {
             timeout_ms: None,
             secrets: Vec::new(),
             masks: Vec::new(),
+            agents: Vec::new(),
             inherit: Vec::new(),
             when: None,
             outputs: BTreeMap::new(),

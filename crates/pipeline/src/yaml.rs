@@ -63,7 +63,7 @@ pub(crate) struct MapKey {
 }
 
 impl Node {
-    fn new(span: Span, yaml: Yaml) -> Node {
+    pub(crate) fn new(span: Span, yaml: Yaml) -> Node {
         let (size, height, bytes) = match &yaml {
             Yaml::Scalar(scalar) => (0, 0, scalar.text.len()),
             Yaml::List(items) => totals(items.iter()),
@@ -114,6 +114,15 @@ impl Node {
     pub(crate) fn integer(&self) -> Option<i64> {
         match &self.yaml {
             Yaml::Scalar(Scalar { kind: ScalarKind::Integer(n), .. }) => Some(*n),
+            _ => None,
+        }
+    }
+
+    /// Returns a whole or a decimal number.
+    pub(crate) fn number(&self) -> Option<f64> {
+        match &self.yaml {
+            Yaml::Scalar(Scalar { kind: ScalarKind::Integer(n), .. }) => Some(*n as f64),
+            Yaml::Scalar(Scalar { kind: ScalarKind::Number(n), .. }) => Some(*n),
             _ => None,
         }
     }

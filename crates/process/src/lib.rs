@@ -89,6 +89,6 @@ pub use log::{LineJoiner, LineLog, LogEntry, LogReader, Stream, append_notes};
 pub use order::{Capture, DEFAULT_GRACE_MS, DEFAULT_LOG_LIMIT_BYTES, LEASE_GRACE_MS, Order, TREE_MARKER};
 pub use orphans::{KilledOrphans, kill_orphans};
 pub use report::{Ended, NotStarted, Reason, Started, Usage};
-pub use running::{Running, spawn};
+pub use running::{Duplex, Running, TreeActivity, spawn, spawn_duplex};
 pub use secrets::{SecretSearch, Secrets};
 pub use supervisor::{SUPERVISE, run_if_supervisor, supervisor_main};

@@ -52,6 +52,18 @@ pub struct Order {
     pub cgroup: bool,
     /// The file for the command's unmodified stdout; absent if it is only logged.
     pub capture_stdout: Option<Capture>,
+    /// The inherited descriptors that become the command's stdin and stdout; set by [`crate::spawn_duplex`] alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wire: Option<Wire>,
+}
+
+/// The ends of two pipes that the supervisor inherits and passes on to the command.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Wire {
+    /// The reading end of the pipe to the command's stdin.
+    pub(crate) stdin: i32,
+    /// The writing end of the pipe from the command's stdout.
+    pub(crate) stdout: i32,
 }
 
 /// A file for the command's stdout: unmasked, without timestamps, limited in size.
@@ -84,6 +96,7 @@ impl Order {
             owner_lock: None,
             cgroup: true,
             capture_stdout: None,
+            wire: None,
         }
     }
 }

@@ -1,16 +1,19 @@
 //! The worker's side: starts a supervisor, renews its lease, and waits until the tree has ended.
 
 use std::{
-    os::fd::{AsFd, OwnedFd},
+    collections::HashSet,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
+use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
+    net::unix::pipe,
     process::{Child, ChildStdout, Command},
 };
 
@@ -19,10 +22,10 @@ use crate::{
     adopted::kill_adopted,
     cgroup::Cgroup,
     clock, environment,
-    order::{Command as Line, Envelope},
+    order::{Command as Line, Envelope, Wire},
     orphans,
     report::Report,
-    sys,
+    sys, table,
 };
 
 /// The time beyond the grace for the kernel to end killed processes.
@@ -32,7 +35,43 @@ const ORPHANS_DEADLINE: Duration = Duration::from_secs(30);
 /// the second case [`Running::wait`] tells why.
 ///
 /// `program` must call [`crate::run_if_supervisor`] first in its `main`.
-pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
+pub async fn spawn(order: Order, program: &Path) -> Result<Running, Error> {
+    spawn_with(order, program, None).await
+}
+
+/// The worker's ends of the pipes to a command's stdin and from its stdout. Dropping them closes both, which also
+/// happens when the worker dies.
+#[derive(Debug)]
+pub struct Duplex {
+    /// The command's stdin.
+    pub stdin: pipe::Sender,
+    /// The command's stdout, which is not logged.
+    pub stdout: pipe::Receiver,
+}
+
+/// Starts a command as [`spawn`] does, with pipes to the worker as its stdin and stdout. Its stderr goes to the log.
+pub async fn spawn_duplex(mut order: Order, program: &Path) -> Result<(Running, Duplex), Error> {
+    let pipes = || -> std::io::Result<_> {
+        let (its_input, our_output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let (our_input, its_output) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let duplex = Duplex {
+            stdin: pipe::Sender::from_owned_fd(our_output)?,
+            stdout: pipe::Receiver::from_owned_fd(our_input)?,
+        };
+        Ok((its_input, its_output, duplex))
+    };
+    let (its_input, its_output, duplex) = pipes().map_err(pipe_error("could not make its pipes"))?;
+    order.wire = Some(Wire { stdin: its_input.as_raw_fd(), stdout: its_output.as_raw_fd() });
+    // The supervisor has copies of its own once it runs; these ones are closed here.
+    let running = spawn_with(order, program, Some((its_input, its_output))).await?;
+    Ok((running, duplex))
+}
+
+async fn spawn_with(
+    mut order: Order,
+    program: &Path,
+    passed_on: Option<(OwnedFd, OwnedFd)>,
+) -> Result<Running, Error> {
     if order.argv.is_empty() {
         return Err(Error::BadOrder { message: "the command is empty".to_owned() });
     }
@@ -46,7 +85,8 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
     line.push(b'\n');
     let order = envelope.order;
 
-    let mut child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args([SUPERVISE, &order.label])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -54,9 +94,20 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
         .env_clear()
         .envs(inherits)
         // The terminal's Ctrl-C is for the worker, which decides whether to drain or to cancel.
-        .process_group(0)
-        .spawn()
-        .map_err(|source| Error::Supervisor { program: program.to_owned(), source })?;
+        .process_group(0);
+    if let Some((input, output)) = &passed_on {
+        let (input, output) = (input.as_raw_fd(), output.as_raw_fd());
+        // SAFETY: between fork and exec the closure makes two system calls; it neither allocates nor locks.
+        unsafe {
+            command.pre_exec(move || {
+                sys::keep_over_exec(input)?;
+                sys::keep_over_exec(output)
+            });
+        }
+    }
+    let mut child =
+        command.spawn().map_err(|source| Error::Supervisor { program: program.to_owned(), source })?;
+    drop(passed_on);
     let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Error::BadOrder { message: "the supervisor has no pipes".to_owned() });
     };
@@ -93,6 +144,15 @@ pub async fn spawn(mut order: Order, program: &Path) -> Result<Running, Error> {
     Ok(running)
 }
 
+/// The processes of a tree and the processor time that they have used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeActivity {
+    /// The processor time of the live processes, in clock ticks (hundredths of a second).
+    pub cpu_ticks: u64,
+    /// The process ids and start times, in order.
+    pub processes: Vec<(i32, u64)>,
+}
+
 /// A command under supervision. Dropping it closes the pipe, and the supervisor stops the tree.
 pub struct Running {
     pipe: OwnedFd,
@@ -111,6 +171,19 @@ impl Running {
     /// Returns the command's process; `None` if it did not start.
     pub fn started(&self) -> Option<Started> {
         self.started
+    }
+
+    /// Returns the state of the tree as the kernel shows it; `None` after its end. Reads all of `/proc`, so call it
+    /// seldom and on a blocking thread.
+    pub fn activity(supervisor: u32) -> Option<TreeActivity> {
+        let roots = HashSet::from([i32::try_from(supervisor).ok()?]);
+        let mut tree = table::descendants(&table::all().ok()?, &roots);
+        tree.retain(|stat| !stat.is_gone());
+        tree.sort_by_key(|stat| (stat.pid, stat.start_time));
+        Some(TreeActivity {
+            cpu_ticks: tree.iter().map(|stat| stat.cpu_ticks).sum(),
+            processes: tree.iter().map(|stat| (stat.pid, stat.start_time)).collect(),
+        })
     }
 
     /// Returns the supervisor's process id; `None` after its end.

@@ -100,6 +100,33 @@ pub(crate) fn children_usage(wall_ms: u64) -> Usage {
     }
 }
 
+/// Takes over the two pipes that the worker passed on by number.
+pub(crate) fn inherited_pipes(input: i32, output: i32) -> io::Result<(OwnedFd, OwnedFd)> {
+    let take = |fd: i32| {
+        // SAFETY: fstat only reads, and fills a struct of its own.
+        let is_pipe = fd > 2
+            && unsafe {
+                let mut stat: libc::stat = zeroed();
+                libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFIFO
+            };
+        // SAFETY: the worker opened it for this process alone, and nothing else here owns it.
+        if is_pipe { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) } else { Err(io::ErrorKind::NotFound) }
+    };
+    if input == output {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok((take(input)?, take(output)?))
+}
+
+/// Lets a descriptor survive `exec`. Makes one system call, which is allowed between fork and exec.
+pub(crate) fn keep_over_exec(fd: i32) -> io::Result<()> {
+    // SAFETY: the call changes only the flags of this process's descriptor.
+    match unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Makes reads and writes return instead of blocking.
 pub(crate) fn set_nonblocking(fd: impl std::os::fd::AsFd) -> io::Result<()> {
     let flags = fcntl_getfl(&fd)?;

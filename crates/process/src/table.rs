@@ -22,6 +22,8 @@ pub(crate) struct Stat {
     pub(crate) session: i32,
     state: u8,
     threads: u32,
+    /// The processor time that it used, in clock ticks.
+    pub(crate) cpu_ticks: u64,
     pub(crate) start_time: u64,
 }
 
@@ -59,6 +61,7 @@ impl Stat {
             ppid: fields.get(1)?.parse().ok()?,
             pgrp: fields.get(2)?.parse().ok()?,
             session: fields.get(3)?.parse().ok()?,
+            cpu_ticks: fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?,
             threads: fields.get(17)?.parse().ok()?,
             start_time: fields.get(19)?.parse().ok()?,
         })
@@ -152,7 +155,7 @@ mod tests {
     use super::*;
 
     fn stat(pid: i32, ppid: i32) -> Stat {
-        Stat { pid, ppid, pgrp: pid, session: pid, state: b'S', threads: 1, start_time: 0 }
+        Stat { pid, ppid, pgrp: pid, session: pid, state: b'S', threads: 1, cpu_ticks: 0, start_time: 0 }
     }
 
     #[test]
@@ -161,7 +164,16 @@ mod tests {
         let parsed = Stat::parse(line).expect("a stat line");
         assert_eq!(
             parsed,
-            Stat { pid: 42, ppid: 7, pgrp: 8, session: 9, state: b'S', threads: 3, start_time: 12345 }
+            Stat {
+                pid: 42,
+                ppid: 7,
+                pgrp: 8,
+                session: 9,
+                state: b'S',
+                threads: 3,
+                cpu_ticks: 11,
+                start_time: 12345
+            }
         );
         assert_eq!(Stat::parse(b"42 (cut"), None);
     }

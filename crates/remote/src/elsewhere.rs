@@ -101,7 +101,9 @@ impl Elsewhere {
         let client = Client::new(server, token.as_deref(), Connector::new(authorities))?;
         let (id, files) = (client.id(), Files::new(&data));
         let environments = Environments::new(Arc::new(Asked(client.clone())), &data, id);
-        let commands = Commands::new(files.clone(), supervisor, GRACE).in_environments(environments);
+        let commands = Commands::new(files.clone(), supervisor.clone(), GRACE)
+            .with_fake_agent(Some(supervisor))
+            .in_environments(environments);
         let inner = Handlers::default().with_commands(commands);
         let backlog = Backlog::new(&data, most_unsent);
         let runner = Arc::new(Streaming { inner, client: client.clone(), files, backlog: backlog.clone() });

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sprag_pipeline::{Check, Kind, Shell, StepSpec, render_step};
 use sprag_process::{
-    Capture, CrashMarks, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason,
-    Running, append_notes, kill_orphans, make_private_folder, spawn,
+    Capture, CrashMarks, Duplex, Ended as ProcessEnded, Error as ProcessError, LEASE_GRACE_MS, Order, Reason,
+    Running, append_notes, kill_orphans, make_private_folder, spawn, spawn_duplex,
 };
 use sprag_store::{Assignment, Ending};
 
@@ -39,6 +39,8 @@ pub struct Commands {
     supervisor: PathBuf,
     grace: Duration,
     environments: Option<Environments>,
+    /// The program that plays the fake agent as `PROGRAM agent fake`; none if this program cannot.
+    pub(crate) fake_agent: Option<PathBuf>,
     pub(crate) marks: Arc<CrashMarks>,
 }
 
@@ -47,7 +49,13 @@ impl Commands {
     /// has `grace` before it is killed.
     pub fn new(files: Files, supervisor: PathBuf, grace: Duration) -> Self {
         let marks = CrashMarks::of(files.data());
-        Commands { files, supervisor, grace, environments: None, marks }
+        Commands { files, supervisor, grace, environments: None, fake_agent: None, marks }
+    }
+
+    /// Uses this program as the fake agent: a program that has `sprag agent fake`.
+    pub fn with_fake_agent(mut self, program: Option<PathBuf>) -> Self {
+        self.fake_agent = program;
+        self
     }
 
     /// Runs each command in the environment of its run.
@@ -94,6 +102,9 @@ impl Commands {
             Signal::Renewed { .. } => {}
             Signal::Cancel => return Ended::Report(Ending::Cancelled),
             Signal::Lost => return Ended::Lost,
+        }
+        if let Err(ended) = self.preflight(assignment, spec) {
+            return ended;
         }
         let entered = match self.enter(assignment, spec, &control).await {
             Ok(entered) => entered,
@@ -227,6 +238,9 @@ impl Commands {
         place: Option<&RunEnvironment>,
         control: &mut Control,
     ) -> Ended {
+        if let Kind::Agent(_) = spec.kind {
+            return self.agent_in(assignment, spec, place, control).await;
+        }
         let began_ms = sprag_process::boot_ms();
         let (mut order, places) = match self.order(assignment, spec, place, control) {
             Ok(order) => order,
@@ -311,6 +325,21 @@ impl Commands {
         spawn(order, &self.supervisor).await.map_err(|error| error.to_string())
     }
 
+    /// Starts a command as [`Commands::start`] does, with pipes to this process as its stdin and stdout.
+    pub(crate) async fn start_duplex(
+        &self,
+        order: Order,
+        assignment: &Assignment,
+    ) -> Result<(Running, Duplex), String> {
+        let lock = order.owner_lock.clone().unwrap_or_default();
+        match spawn_duplex(order.clone(), &self.supervisor).await {
+            Err(ProcessError::LockHeld { .. }) => {}
+            started => return started.map_err(|error| error.to_string()),
+        }
+        self.end_orphans_of(assignment, lock).await?;
+        spawn_duplex(order, &self.supervisor).await.map_err(|error| error.to_string())
+    }
+
     /// Kills the remaining processes of an earlier attempt, if any: they must not write while the next attempt runs.
     async fn end_former(&self, assignment: &Assignment) -> Result<(), String> {
         let lock = self.files.lock(assignment.lease.execution.run, &assignment.name);
@@ -335,7 +364,7 @@ impl Commands {
 
 /// Returns the lease for a supervisor, in ms. The supervisor adds its own grace, which must be over before the
 /// store's lease lapses.
-fn guard_ms(until_ms: u64) -> u64 {
+pub(crate) fn guard_ms(until_ms: u64) -> u64 {
     (left(until_ms).as_millis() as u64).saturating_sub(LEASE_GRACE_MS).max(1)
 }
 
@@ -472,8 +501,21 @@ impl Work<'_> {
             let retriable = wanted.is_empty() || ended.exit_code.is_some_and(|code| wanted.contains(&code));
             return failed(&self.facts(&ended, None), retriable);
         }
+        self.settle(ended, spec, Map::new(), began_ms, control).await
+    }
+
+    /// Reads the outputs and runs the checks of a step whose work has succeeded, and returns its ending. `given` are
+    /// the outputs that the work itself has.
+    pub(crate) async fn settle(
+        &self,
+        ended: ProcessEnded,
+        spec: &StepSpec,
+        given: Map<String, Value>,
+        began_ms: u64,
+        control: &mut Control,
+    ) -> Ended {
         let time = TimeLeft::new(spec, began_ms, control);
-        let Outputs { values: outputs, warnings } = match self.outputs(&ended, spec, &time).await {
+        let Outputs { values: mut outputs, warnings } = match self.outputs(&ended, spec, &time).await {
             Ok(Ok(outputs)) => outputs,
             Err(ended) => return ended,
             Ok(Err(why)) => {
@@ -483,6 +525,9 @@ impl Work<'_> {
                 return failed(&facts, true);
             }
         };
+        if let Value::Object(outputs) = &mut outputs {
+            outputs.extend(given);
+        }
         for (at, check) in spec.checks.iter().enumerate() {
             let held = match check {
                 Check::Command(kind) => match self.check_command(kind, spec, began_ms, control).await {
@@ -580,7 +625,7 @@ impl Work<'_> {
     }
 
     /// Returns the facts about a command's exit as JSON: outputs if there are any, else the end of the log.
-    fn facts(&self, ended: &ProcessEnded, outputs: Option<&Value>) -> Value {
+    pub(crate) fn facts(&self, ended: &ProcessEnded, outputs: Option<&Value>) -> Value {
         let mut facts = json!({
             "reason": ended.reason,
             "exit_code": ended.exit_code,

@@ -5,6 +5,9 @@
 //!   runs/RUN/STEP.ATTEMPT.log.owed    the host that has the rest of it; removed once that has arrived
 //!   runs/RUN/files/STEP.ATTEMPT/NAME/FILE    an output file
 //!   runs/RUN/withheld/STEP.ATTEMPT/NAME/FILE    an output file that contains a secret; no server serves it
+//!   runs/RUN/STEP.ATTEMPT.events    the events of an agent, one line of JSON each
+//!   runs/RUN/STEP.session        the session of an agent step
+//!   runs/RUN/agent/STEP.ATTEMPT    files that an agent reads at its start; removed at its end
 //!   runs/RUN/STEP.lock           held by the processes of the step's present attempt
 //! ```
 //!
@@ -88,6 +91,22 @@ impl Files {
     /// Removes the note that another host has the rest of a log, because the log is complete.
     pub fn forget_owed(&self, id: ExecutionId, step: &str) {
         let _ = std::fs::remove_file(self.owed_path(id, step));
+    }
+
+    /// Returns the path of the events of an attempt's agent.
+    pub fn events(&self, id: ExecutionId, step: &str) -> PathBuf {
+        self.run(id.run).join(format!("{}.events", name(id, step)))
+    }
+
+    /// Returns the path of the session of an agent step, which all its attempts continue.
+    pub(crate) fn session(&self, id: ExecutionId, step: &str) -> PathBuf {
+        let of_item = if step.ends_with(']') { format!("-{}", id.step) } else { String::new() };
+        self.run(id.run).join(format!("{step}{of_item}.session"))
+    }
+
+    /// Returns the folder for files that an attempt's agent reads at its start.
+    pub(crate) fn scratch(&self, id: ExecutionId, step: &str) -> PathBuf {
+        self.run(id.run).join("agent").join(name(id, step))
     }
 
     /// Returns the path of an attempt's captured stdout. The file is removed once it is read.

@@ -10,6 +10,7 @@ use sprag_pipeline::{Kind, StepSpec};
 use sprag_process::{Secrets, withhold};
 use sprag_store::{Assignment, Ending};
 
+use crate::agent::credentials;
 use crate::command::{Commands, render};
 use crate::context::{CallFacts, Context, StepLog};
 use crate::control::{Control, Signal, left, pause};
@@ -203,10 +204,11 @@ impl Runner for Handlers {
                 }
                 None => render(assignment, &spec),
             };
-            let spec = match rendered {
+            let mut spec = match rendered {
                 Ok(rendered) => rendered,
                 Err(message) => return failed(json!({ "reason": "template", "message": message }), false),
             };
+            spec.masks.extend(credentials(&spec.agents));
             let secrets = masker(&spec);
             // Git runs hooks and filters, which are not steps of the pipeline, so they must not see the secrets.
             withhold(spec.masks.iter().map(String::as_str));
@@ -217,7 +219,7 @@ impl Runner for Handlers {
                     self.call(assignment, call, Limits { control, timeout }).await
                 }
                 (Kind::Land { .. }, Some(commands)) => commands.land(assignment, &spec, control).await,
-                (Kind::Run { .. } | Kind::Exec { .. }, Some(commands)) => {
+                (Kind::Run { .. } | Kind::Exec { .. } | Kind::Agent(_), Some(commands)) => {
                     commands.run(assignment, &spec, control).await
                 }
                 _ => {

@@ -10,6 +10,7 @@
 //! A worker knows nothing of executors. It claims from a queue and holds each execution by a fence. It stops an
 //! execution when the fence is taken away, by the store's answer or by its own clock.
 
+mod agent;
 mod command;
 mod context;
 mod control;
@@ -33,6 +34,7 @@ use std::time::Duration;
 use sprag_lifecycle::RunId;
 use sprag_store::{Id, NewWorker};
 
+pub use agent::{FAKE_AGENTS, MissingAgent, agents, check_agents};
 pub use command::{Commands, render};
 pub use context::Context;
 pub use control::{Control, Signal, pause};

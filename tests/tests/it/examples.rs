@@ -150,3 +150,23 @@ fn the_review_is_claimed_from_outside() {
     running.finish().expect(0);
     assert!(sandbox.sprag(["logs"]).expect(0).stdout.contains("the verdict is good"));
 }
+
+#[test]
+fn the_examples_with_agents_run_offline_with_the_fake_one() {
+    let project = sprag_tests::Project::new();
+    let run = |name: &str, args: &[&str], code: i32| {
+        let file = example(name);
+        let all = ["run", &file, "--agents", "fake"].into_iter().chain(args.iter().copied());
+        project.sprag(all).expect(code);
+        project.sandbox.newest().expect("a run")
+    };
+    let feature = run("feature.yaml", &["-i", "issue=demo"], 5);
+    project.sprag(["approve", &feature]).expect(0);
+    assert_eq!(project.sandbox.status_word(&feature), "completed");
+    run("fix-bug.yaml", &["-i", "bug=demo"], 0);
+    let before = project.git(["rev-list", "--count", "main"]);
+    run("five-agents.yaml", &[], 0);
+    let after = project.git(["rev-list", "--count", "main"]);
+    assert_eq!(after.parse::<u32>().expect("a number"), before.parse::<u32>().expect("a number") + 5);
+    project.assert_clean();
+}

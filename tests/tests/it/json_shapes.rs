@@ -63,6 +63,7 @@ fn tried() -> Vec<(&'static str, Vec<&'static str>, i32)> {
         ("reject", vec!["reject", "ASKED"], 100),
         ("signal", vec!["signal", "SIGNALLED", "go", "--detach"], 0),
         ("diff", vec!["diff", "WORKED"], 0),
+        ("do", words("do anything --agents fake --yes"), 0),
         ("env ls", words("env ls"), 0),
         ("env show", vec!["env", "show", "WORKED"], 0),
         ("env rm", vec!["env", "rm", "WORKED"], 0),

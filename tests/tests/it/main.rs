@@ -2,6 +2,7 @@
 
 mod accounts;
 mod again;
+mod agents;
 mod at_server;
 mod bad_input;
 mod boards;

@@ -91,6 +91,27 @@ pub struct FakeOptions {
     pub args: Vec<String>,
 }
 
+/// Reads the options from a command line: `SCRIPT|builtin [--speak WIRE] [--home DIR] [the driver's arguments]`.
+pub fn options(mut args: impl Iterator<Item = String>, home: PathBuf) -> Result<FakeOptions, String> {
+    let file = args.next().ok_or("name a script, or `builtin`")?;
+    let script = match file.as_str() {
+        "builtin" => Script::builtin(),
+        file => {
+            let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+            Script::parse(&text).map_err(|error| format!("{file}: {error}"))?
+        }
+    };
+    let mut options = FakeOptions { script, speak: Dialect::Claude, home, args: Vec::new() };
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--speak" => options.speak = args.next().ok_or("--speak needs claude, codex or acp")?.parse()?,
+            "--home" => options.home = args.next().ok_or("--home needs a folder")?.into(),
+            _ => options.args.push(arg),
+        }
+    }
+    Ok(options)
+}
+
 /// Plays the script on this process's stdin and stdout until stdin ends or the script exits. Returns the exit code.
 pub fn main(options: &FakeOptions) -> ExitCode {
     match actor::play(options) {

@@ -54,6 +54,7 @@ pub struct Builder {
     handlers: Handlers,
     effects: Vec<Arc<dyn Effect>>,
     supervisor: Option<PathBuf>,
+    fake_agent: Option<PathBuf>,
     name: String,
     queues: Vec<Arc<str>>,
     labels: Vec<Arc<str>>,
@@ -89,6 +90,12 @@ impl Builder {
     /// [`crate::run_if_supervisor`] first in its `main`, such as this one.
     pub fn commands(mut self, program: impl Into<PathBuf>) -> Self {
         self.supervisor = Some(program.into());
+        self
+    }
+
+    /// Plays the fake agent with this program, which has `sprag agent fake`.
+    pub fn fake_agent(mut self, program: impl Into<PathBuf>) -> Self {
+        self.fake_agent = Some(program.into());
         self
     }
 
@@ -196,7 +203,9 @@ impl Builder {
         let mut handlers = self.handlers.with_grace(self.grace).with_logs(files.clone());
         if !supervisor.as_os_str().is_empty() {
             let environments = sprag_worker::Environments::new(Arc::new(store.clone()), &self.data, id);
-            let commands = Commands::new(files.clone(), supervisor, self.grace).in_environments(environments);
+            let commands = Commands::new(files.clone(), supervisor, self.grace)
+                .with_fake_agent(self.fake_agent)
+                .in_environments(environments);
             handlers = handlers.with_commands(commands);
         }
         let handlers = Arc::new(handlers);
@@ -298,6 +307,7 @@ impl Engine {
             handlers: Handlers::default(),
             effects: Vec::new(),
             supervisor: None,
+            fake_agent: None,
             name: format!("worker-{}", std::process::id()),
             queues: Vec::new(),
             labels: Vec::new(),

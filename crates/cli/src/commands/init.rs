@@ -9,15 +9,27 @@ use serde_json::json;
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
 use crate::show::line;
-use crate::starter::{Found, find, pipeline};
+use crate::starter::{Found, agents_pipeline, find, pipeline};
 
 /// The folder of the pipelines, relative to the project's folder.
 const FOLDER: &str = ".sprag/pipelines";
 
-pub(crate) fn init(context: &Context, name: &str, force: bool, stdout: bool) -> Result<Exit, Failure> {
+/// The options of `sprag init`.
+pub(crate) struct Options {
+    /// Whether to replace an existing file.
+    pub(crate) force: bool,
+    /// Whether to print the pipeline instead.
+    pub(crate) stdout: bool,
+    /// Whether to write a pipeline of coding agents.
+    pub(crate) agents: bool,
+}
+
+pub(crate) fn init(context: &Context, name: Option<&str>, options: &Options) -> Result<Exit, Failure> {
+    let Options { force, stdout, agents } = *options;
+    let name = name.unwrap_or(if agents { "feature" } else { "ci" });
     check_name(name)?;
     let found = find(Path::new("."));
-    let text = pipeline(name, &found);
+    let text = if agents { agents_pipeline(name, &found) } else { pipeline(name, &found) };
     if stdout {
         if context.json {
             let files: Vec<&str> = found.iter().map(Found::told).collect();

@@ -90,6 +90,7 @@ pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<E
     checks.push(space(context));
     checks.push(supervisor(context).await);
     checks.push(containment());
+    checks.extend(agents().await);
     if let Some(bus) = bus {
         checks.extend(broker(bus).await);
     }
@@ -120,6 +121,28 @@ fn unencrypted_hooks(app: &App) -> Result<Vec<Check>, Failure> {
         Check { name: "webhook", ok: true, told }
     };
     Ok(hooks.map(|hook| warn(&hook.url)).collect())
+}
+
+/// Reports the coding agents of this machine. A missing one or a missing login is no fault of Sprag's.
+async fn agents() -> Vec<Check> {
+    let states = match sprag_app::agent_states().await {
+        Ok(states) => states,
+        Err(error) => return vec![Check { name: "agents", ok: false, told: error.to_string() }],
+    };
+    let (installed, others): (Vec<_>, Vec<_>) = states.into_iter().partition(|state| state.is_installed);
+    let mut checks: Vec<Check> = installed
+        .into_iter()
+        .map(|state| Check {
+            name: "agent",
+            ok: true,
+            told: format!("{} {}", state.name, plain(&state.text)),
+        })
+        .collect();
+    if !others.is_empty() {
+        let names: Vec<&str> = others.iter().map(|state| state.name.as_str()).collect();
+        checks.push(Check { name: "agents", ok: true, told: format!("not installed: {}", names.join(", ")) });
+    }
+    checks
 }
 
 /// Reports the mechanism that keeps a step's processes together when its supervisor is killed.

@@ -1,10 +1,12 @@
 //! One file per command.
 
 mod account;
+mod agent;
 mod ask;
 mod board;
 mod config;
 mod diff;
+mod do_it;
 mod dry;
 mod elsewhere;
 mod env;
@@ -37,6 +39,7 @@ mod wait;
 mod watch;
 mod worker;
 
+pub(crate) use agent::run_if_fake;
 use clap::CommandFactory;
 use sprag_app::bus::{Address, AddressError};
 use sprag_app::{RunLabels, parse_labels};
@@ -68,12 +71,24 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             slots,
             lease,
             bus,
+            agents,
             ..
         } => {
             let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
             let labels = parse_labels(labels.iter().map(String::as_str))?;
             let labels = RunLabels { name, labels };
-            let options = run::Options { dry, detach, idempotency_key, labels, priority, slots, lease, bus };
+            let fake_agents = agents.is_some();
+            let options = run::Options {
+                dry,
+                detach,
+                idempotency_key,
+                labels,
+                priority,
+                slots,
+                lease,
+                bus,
+                fake_agents,
+            };
             let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &pipelines::find(&file)?, given, options).await
         }
@@ -154,7 +169,24 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let files = files.iter().map(|file| pipelines::find(file)).collect::<Result<Vec<_>, _>>()?;
             validate::validate(&context, &files, strict)
         }
-        Command::Init { name, force, stdout } => init::init(&context, &name, force, stdout),
+        Command::Init { name, force, stdout, agents } => {
+            init::init(&context, name.as_deref(), &init::Options { force, stdout, agents })
+        }
+        Command::Do { task, agent, check, yes, agents } => {
+            let task = do_it::Task { text: task, agent, check, yes };
+            let options = run::Options {
+                dry: false,
+                detach: false,
+                idempotency_key: None,
+                labels: RunLabels::default(),
+                priority: 0,
+                slots: None,
+                lease: worker::lease("30s")?,
+                bus: None,
+                fake_agents: agents.is_some(),
+            };
+            do_it::do_it(&context, task, options).await
+        }
         Command::Graph { what, format, .. } => graph::graph(&context, what.as_deref(), format),
         Command::Schema => {
             line(&format!("{:#}", sprag_pipeline::schema()));
@@ -168,6 +200,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         }
         Command::Manual { folder } => manual::manual(&context, &folder),
         Command::Config => config::config(&context),
+        Command::Agent { command } => agent::agent(&context, command),
     }
 }
 

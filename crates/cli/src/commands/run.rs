@@ -10,6 +10,7 @@ use sprag_app::{
     App, Builder, Cancelled, Engine, Id, NewWorker, Row, RunLabels, Started, abandon_dead_owners, is_attended,
 };
 use sprag_lifecycle::{RunId, RunStatus, StepNo};
+use sprag_pipeline::LoadedPipeline;
 
 use super::ask::{TypedLines, answer_open};
 use super::drawn;
@@ -31,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) slots: Option<usize>,
     pub(crate) lease: Duration,
     pub(crate) bus: Option<Address>,
+    /// Whether all agents are replaced by the fake one.
+    pub(crate) fake_agents: bool,
 }
 
 pub(crate) async fn start(
@@ -39,14 +42,25 @@ pub(crate) async fn start(
     given: RawInputs<'_>,
     options: Options,
 ) -> Result<Exit, Failure> {
+    let loaded = sprag_pipeline::load_stream(file).map_err(|problems| drawn(&problems))?;
+    start_loaded(context, loaded, &file.display().to_string(), given, options).await
+}
+
+/// Starts a run of a pipeline that is loaded, and watches it. `place` names the pipeline in messages.
+pub(crate) async fn start_loaded(
+    context: &Context,
+    loaded: LoadedPipeline,
+    place: &str,
+    given: RawInputs<'_>,
+    options: Options,
+) -> Result<Exit, Failure> {
     if options.slots == Some(0) {
         return Err(Failure::usage("--slots must be at least 1"));
     }
-    let loaded = sprag_pipeline::load_stream(file).map_err(|problems| drawn(&problems))?;
     if !loaded.warnings.is_empty() && !context.json {
         // Prints one line only, because the user wants to see the run.
         let told = counted(loaded.warnings.len() + loaded.warnings.omitted(), "warning");
-        let hint = format!("{told} about {0}: see `sprag validate {0}`", file.display());
+        let hint = format!("{told} about {place}: see `sprag validate {place}`");
         eprintln!("{}", Style::stderr().dim(&hint));
     }
     let (plan, inputs) = prepare(&loaded.pipeline, &given, context.interactive)?;
@@ -54,6 +68,9 @@ pub(crate) async fn start(
     let labels = labels.map_err(|problems| drawn(&problems))?;
     if options.dry {
         return super::dry::dry(context, &loaded.pipeline, &plan, &inputs);
+    }
+    if !options.fake_agents && !options.detach {
+        refuse_missing_agents(&loaded.pipeline)?;
     }
     let app = context.app()?;
     let dir =
@@ -70,6 +87,9 @@ pub(crate) async fn start(
     let mut start = app.new_run(plan, &inputs).in_folder(dir);
     start = start.idempotency_key(options.idempotency_key.as_deref());
     start = start.labelled(labels).priority(options.priority);
+    if options.fake_agents {
+        start = start.with_fake_agents();
+    }
     if options.detach {
         let Started { run, is_new } = app.start_run(start).await?;
         return leave(context, &app, run.id, told.filter(|_| is_new).as_ref());
@@ -90,6 +110,14 @@ pub(crate) async fn start(
         let known = find_run(&app, Some(&run.to_string()))?;
         resume_run(context, &app, &known, false, None).await
     }
+}
+
+/// Fails if an agent of the pipeline cannot be started here, before there is a run or a worktree.
+fn refuse_missing_agents(pipeline: &sprag_pipeline::Pipeline) -> Result<(), Failure> {
+    let missing = sprag_app::missing_agents(pipeline)?;
+    let Some(first) = missing.first() else { return Ok(()) };
+    let failure = Failure::error(first.message.clone());
+    Err(failure.next("`sprag doctor` lists the agents; `--agents fake` tries the pipeline without them"))
 }
 
 /// Prints a warning about uncommitted changes in the checkout that a run is started in.
@@ -166,6 +194,7 @@ impl Attached {
         let mut builder = Engine::builder(&context.data)
             .app(app.clone())
             .commands(this_program()?)
+            .fake_agent(this_program()?)
             .name(format!("run-{run}"))
             .attached_to(run, id);
         if let Some(slots) = worker.slots {

@@ -25,6 +25,7 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
     let mut builder = Engine::builder(&context.data)
         .app(app.clone())
         .commands(this_program()?)
+        .fake_agent(this_program()?)
         .name(format!("serve-{}", std::process::id()))
         .lease(lease(&wanted.lease)?)
         .dispatch_deadline(dispatch_deadline(&wanted.dispatch_deadline)?)

@@ -39,6 +39,7 @@ pub(crate) async fn worker(context: &Context, options: Options) -> Result<Exit, 
     let mut builder = Engine::builder(&context.data)
         .app(app.clone())
         .commands(this_program()?)
+        .fake_agent(this_program()?)
         .lease(lease)
         .dispatch_deadline(deadline)
         .queues(queues.iter().map(String::as_str))

@@ -24,6 +24,31 @@ pub(crate) fn pipeline(name: &str, found: &[Found]) -> String {
     text
 }
 
+/// Returns the command that tests a folder with these finds, with the installation that it needs.
+pub(crate) fn test_command(found: &[Found]) -> Option<String> {
+    let commands: Vec<String> = found
+        .iter()
+        .flat_map(|one| {
+            let tasks = tasks::tasks(one);
+            let is_wanted = |id: &str| ["install", "test", "check"].contains(&id);
+            let has_test = tasks.iter().any(|task| ["test", "check"].contains(&task.id.as_str()));
+            let wanted = tasks.into_iter().filter(move |task| has_test && is_wanted(&task.id));
+            wanted.map(|task| task.run)
+        })
+        .collect();
+    (!commands.is_empty()).then(|| commands.join(" && "))
+}
+
+/// Returns a pipeline of agents of this name, whose check is the test of the folder.
+pub(crate) fn agents_pipeline(name: &str, found: &[Found]) -> String {
+    const FEATURE: &str = include_str!("../../../../examples/feature.yaml");
+    let test = test_command(found).unwrap_or_else(|| "true".to_owned());
+    FEATURE
+        .replace("name: feature\n", &format!("name: {name}\n"))
+        .replace("feature.yaml", &format!(".sprag/pipelines/{name}.yaml"))
+        .replace("default: \"true\"", &format!("default: {test:?}"))
+}
+
 /// Returns the tasks of all finds, and one that joins their ends.
 fn all_tasks(found: &[Found]) -> Vec<Task> {
     let mut all: Vec<Task> = Vec::new();
@@ -134,6 +159,20 @@ mod tests {
                 loads(&[one.clone(), other.clone()]);
             }
         }
+    }
+
+    #[test]
+    fn the_pipeline_of_agents_tests_the_folder() {
+        let all = everything();
+        for found in std::iter::once(&[][..]).chain(all.chunks(1)) {
+            let text = agents_pipeline("build-it", found);
+            let loaded =
+                sprag_pipeline::parse("x.yaml", &text).unwrap_or_else(|wrong| panic!("{text}\n{wrong}"));
+            assert!(loaded.warnings.is_empty() && loaded.pipeline.name == "build-it", "{text}");
+        }
+        assert_eq!(test_command(&[Found::Rust { workspace: false }]).as_deref(), Some("cargo test"));
+        assert_eq!(test_command(&[Found::Make { targets: vec!["all"] }]), None);
+        assert!(agents_pipeline("x", &[Found::Go]).contains("default: \"go test ./...\""));
     }
 
     #[test]

@@ -141,6 +141,7 @@ impl Pipeline {
             name: self.source.name.clone(),
             text: self.source.text.clone(),
             children: self.children().collect(),
+            prompts: self.prompts().collect(),
         }
     }
 

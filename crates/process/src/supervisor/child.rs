@@ -1,4 +1,5 @@
-//! Starts the command: in its own session, with an empty stdin, and killed when its supervisor dies.
+//! Starts the command: in its own session, with an empty stdin or the worker's pipes, and killed when its supervisor
+//! dies.
 
 use std::{
     fs, io,
@@ -14,7 +15,8 @@ use crate::{NotStarted, Order, Reason, Started, cgroup::Cgroup, sys, table::Stat
 /// The running command and its output pipes.
 pub(super) struct Child {
     pub(super) started: Started,
-    pub(super) out: OwnedFd,
+    /// The command's stdout; absent if it goes to the worker.
+    pub(super) out: Option<OwnedFd>,
     pub(super) err: OwnedFd,
 }
 
@@ -28,6 +30,13 @@ pub(super) fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Child, Rea
     }
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if let Some(wire) = order.wire {
+        let (input, output) = sys::inherited_pipes(wire.stdin, wire.stdout).map_err(|error| {
+            not_started(NotStarted::Other, format!("the pipes to the worker are missing: {error}"))
+        })?;
+        // The command owns them from here on: when it is dropped, this process holds neither end.
+        command.stdin(input).stdout(output);
+    }
     command.envs(&order.env);
     if let Some(dir) = &order.dir {
         command.current_dir(dir);
@@ -54,10 +63,11 @@ pub(super) fn start(order: &Order, cgroup: Option<&Cgroup>) -> Result<Child, Rea
     let pid = child.id() as i32;
     // It has not been reaped yet, so it is in the table, at least as a zombie.
     let start_time = Stat::of(pid).ok().flatten().map_or(0, |stat| stat.start_time);
-    let (Some(out), Some(err)) = (child.stdout, child.stderr) else {
+    let out = child.stdout.map(OwnedFd::from);
+    let (Some(err), true) = (child.stderr, out.is_some() || order.wire.is_some()) else {
         return Err(not_started(NotStarted::Other, "the output pipes are missing".to_owned()));
     };
-    Ok(Child { started: Started { pid, start_time }, out: out.into(), err: err.into() })
+    Ok(Child { started: Started { pid, start_time }, out, err: err.into() })
 }
 
 fn check_dir(dir: &Path) -> Result<(), Reason> {

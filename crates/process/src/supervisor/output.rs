@@ -38,8 +38,9 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(fd: OwnedFd, stream: Stream) -> Self {
-        Output { fd: Some(fd), stream, masker: Masker::default(), lines: Lines::default(), flush_at_ms: None }
+    /// Creates the reading end; without a descriptor, the stream has ended already.
+    pub(super) fn new(fd: Option<OwnedFd>, stream: Stream) -> Self {
+        Output { fd, stream, masker: Masker::default(), lines: Lines::default(), flush_at_ms: None }
     }
 
     pub(super) fn fd(&self) -> Option<&OwnedFd> {

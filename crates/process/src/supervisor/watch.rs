@@ -59,7 +59,7 @@ impl Watch {
         sinks: Sinks,
     ) -> Self {
         // This cannot fail on a pipe. A blocking pipe would only delay the loop.
-        let _ = sys::set_nonblocking(&child.out).and_then(|()| sys::set_nonblocking(&child.err));
+        let _ = child.out.iter().chain([&child.err]).try_for_each(sys::set_nonblocking);
         let started_ms = clock::now_ms();
         Watch {
             pid: child.started.pid,
@@ -72,7 +72,7 @@ impl Watch {
             grace_ms: order.grace_ms,
             inbox,
             signals,
-            outputs: [Output::new(child.out, Stream::Out), Output::new(child.err, Stream::Err)],
+            outputs: [Output::new(child.out, Stream::Out), Output::new(Some(child.err), Stream::Err)],
             sinks,
         }
     }

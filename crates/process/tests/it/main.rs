@@ -7,3 +7,4 @@ mod escapes;
 mod locks;
 mod logs;
 mod trees;
+mod wires;

@@ -85,6 +85,9 @@ pub struct Assignment {
     /// Whether it tries its account after a hold: the other executions of the account wait for its agent's first answer.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub tries_account: bool,
+    /// The round of the step: the number of times that it was sent back.
+    #[serde(default)]
+    pub round: u32,
 }
 
 impl Assignment {
@@ -342,6 +345,7 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
     Ok(Assignment {
         tries_account,
         is_retry: step.tries > 0 || step.losses > 0,
+        round: step.round,
         branch,
         node,
         name: crate::names::step_name(&plan, &step),

@@ -1,0 +1,82 @@
+//! The agents of this machine: which of them can be started, and their state for `doctor`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sprag_agent::catalog::{Login, probe};
+use sprag_agent::{AgentSettings, Agents};
+use sprag_pipeline::Pipeline;
+use sprag_worker::MissingAgent;
+
+use crate::error::Error;
+
+/// The longest time that an agent may take to tell its version or its login.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Returns the agents of a pipeline that cannot be started on this machine. A run that this machine executes would fail.
+pub fn missing_agents(pipeline: &Pipeline) -> Result<Vec<MissingAgent>, Error> {
+    sprag_worker::check_agents(pipeline.agents()).map_err(Error::failed)
+}
+
+/// The state of an agent on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentState {
+    /// The name in pipeline files.
+    pub name: String,
+    /// Whether its program was found.
+    pub is_installed: bool,
+    /// The version, the login and known problems, or how to install it.
+    pub text: String,
+}
+
+/// Examines all agents that this machine knows by name. Runs the version and login commands of the installed ones.
+pub async fn agent_states() -> Result<Vec<AgentState>, Error> {
+    let agents = sprag_worker::agents().map_err(Error::failed)?;
+    let env: BTreeMap<String, String> = sprag_process::inherited(&["*".to_owned()], &[])
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let mut examined = tokio::task::JoinSet::new();
+    for agent in real_agents(&agents) {
+        examined.spawn(examine(agent.clone(), env.clone()));
+    }
+    let mut states = examined.join_all().await;
+    states.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(states)
+}
+
+/// Returns the agents without the fake one, which is a part of Sprag.
+fn real_agents(agents: &Agents) -> impl Iterator<Item = &AgentSettings> {
+    agents.iter().filter(|agent| agent.name != "fake")
+}
+
+async fn examine(agent: AgentSettings, mut env: BTreeMap<String, String>) -> AgentState {
+    env.extend(agent.env.clone());
+    let program = agent.command.first().cloned().unwrap_or_default();
+    let Some(known) = agent.catalog_entry() else {
+        let path = env.get("PATH").cloned().unwrap_or_default();
+        let found = sprag_agent::catalog::find_program(&program, &path);
+        let text = match &found {
+            Some(path) => format!("{} ({})", path.display(), agent.driver),
+            None => format!("not installed: {program:?} was not found"),
+        };
+        return AgentState { name: agent.name, is_installed: found.is_some(), text };
+    };
+    let found = probe(known, &program, &env, PROBE_TIMEOUT).await;
+    if found.program.is_none() {
+        let text = format!("not installed: {}", known.install);
+        return AgentState { name: agent.name, is_installed: false, text };
+    }
+    let version = found.version.map_or_else(|| "unknown version".to_owned(), |version| version.to_string());
+    let tested = if found.is_older_than_tested {
+        format!(" (older than {}, which was tested)", known.tested)
+    } else {
+        String::new()
+    };
+    let login = match found.login {
+        Login::Yes { by } => format!("logged in ({by})"),
+        Login::No { reason } => format!("not logged in: {reason}"),
+        Login::Unknown { reason } => format!("login unknown: {reason}"),
+    };
+    AgentState { name: agent.name, is_installed: true, text: format!("{version}{tested}, {login}") }
+}

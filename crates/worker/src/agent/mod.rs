@@ -1,0 +1,426 @@
+//! Runs an agent step: one turn of a coding agent, judged by Sprag and not by the agent.
+//!
+//! ```text
+//!   resolve ─▶ session ─▶ process ─▶ judge ─┬─ success ─▶ outputs, checks ─▶ completed
+//!      │          ▲                         ├─ limit ───▶ wait for the reset, same attempt ─▶ session
+//!      │          └─ lost session: a new one┤
+//!      └ missing, unknown: fail at once     └─ else ────▶ failed; the next attempt continues the session
+//! ```
+//!
+//! An agent process lives only inside an execution, under the supervisor of a command: it is owned, fenced and leased like
+//! one, and its whole tree is gone before the attempt is reported.
+
+mod process;
+mod prompt;
+mod resolve;
+mod session;
+mod transcript;
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use sprag_agent::{Failure, FailureKind, FollowUp, Message, Session, TurnEnd, Usage, Verdict, judge};
+use sprag_pipeline::{AgentSpec, Kind, StepSpec};
+use sprag_process::{Ended as ProcessEnded, boot_ms};
+use sprag_store::{Assignment, Ending};
+
+use crate::command::{Commands, Work, failed};
+use crate::control::{Control, Signal, pause};
+use crate::environment::RunEnvironment;
+use crate::evidence::{self, MAX_VALUE_BYTES};
+use crate::secrets::masker;
+use crate::slots::Ended;
+use process::{Bounds, Finished, Start, Stop, shown};
+use prompt::{Situation, prompt};
+pub(crate) use resolve::credentials;
+pub use resolve::{FAKE_AGENTS, MissingAgent, agents, check_agents};
+use resolve::{Resolved, ScratchFolder};
+use session::StoredSession;
+use transcript::Transcript;
+
+/// The wait for a limit whose reset is unknown. It doubles each time.
+const UNKNOWN_RESET: Duration = Duration::from_secs(15 * 60);
+/// The longest such wait.
+const LONGEST_UNKNOWN_RESET: Duration = Duration::from_secs(5 * 3600);
+/// The longest time that one attempt waits for resets. Weekly limits are the longest that agents report.
+const LONGEST_LIMITED: Duration = Duration::from_secs(8 * 24 * 3600);
+/// The time after a reset at which the agent is started again: clocks differ.
+const AFTER_RESET: Duration = Duration::from_secs(1);
+
+impl Commands {
+    /// Runs the agent of a step and its checks in `place`, or in the folder where the run was started.
+    pub(crate) async fn agent_in(
+        &self,
+        assignment: &Assignment,
+        spec: &StepSpec,
+        place: Option<&RunEnvironment>,
+        control: &mut Control,
+    ) -> Ended {
+        let Kind::Agent(agent) = &spec.kind else { return Ended::Lost };
+        let resolved = match self.resolve(assignment, agent, spec) {
+            Ok(resolved) => resolved,
+            Err(ended) => return ended,
+        };
+        // The checks run without the credentials of the agent.
+        let plain = StepSpec { kind: Kind::Exec { argv: vec!["true".to_owned()] }, ..spec.clone() };
+        let (order, places) = match self.order(assignment, &plain, place, control) {
+            Ok(order) => order,
+            Err(message) => {
+                return failed(&json!({ "reason": "could_not_start", "message": message }), false);
+            }
+        };
+        let step = AgentStep {
+            work: Work { commands: self, assignment, order: &order, places: &places },
+            agent,
+            spec,
+            place,
+            resolved: &resolved,
+        };
+        step.run(control).await
+    }
+
+    /// Fails a step whose agent cannot be started here, before an environment is made for it.
+    pub(crate) fn preflight(&self, assignment: &Assignment, spec: &StepSpec) -> Result<(), Ended> {
+        match &spec.kind {
+            Kind::Agent(agent) => self.resolve(assignment, agent, spec).map(drop),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One attempt at an agent step.
+struct AgentStep<'s> {
+    work: Work<'s>,
+    agent: &'s AgentSpec,
+    spec: &'s StepSpec,
+    place: Option<&'s RunEnvironment>,
+    resolved: &'s Resolved,
+}
+
+/// The state of an attempt over its processes: there is a further one after each limit.
+struct Progress {
+    session: Session,
+    is_own: bool,
+    is_after_limit: bool,
+    /// Whether a lost session was replaced in this attempt already.
+    is_replaced: bool,
+    tool_calls: u64,
+    usage: Usage,
+    /// The time that the processes of this attempt have run.
+    ran_ms: u64,
+    limited: Duration,
+    limits: u32,
+}
+
+impl AgentStep<'_> {
+    async fn run(&self, control: &mut Control) -> Ended {
+        let began_ms = boot_ms();
+        let (assignment, commands) = (self.work.assignment, self.work.commands);
+        let id = assignment.lease.execution;
+        let chosen = session::choose(&commands.files, assignment, self.agent, &self.resolved.settings);
+        let events = commands.files.events(id, &assignment.name);
+        let mut transcript = Transcript::open(&self.work.order.log, &events, masker(self.spec));
+        if let Some(remark) = &chosen.remark {
+            transcript.note(&format!("sprag: {remark}"));
+        }
+        let mut progress = Progress {
+            session: chosen.session,
+            is_own: chosen.is_own,
+            is_after_limit: false,
+            is_replaced: false,
+            tool_calls: chosen.tool_calls,
+            usage: chosen.usage,
+            ran_ms: 0,
+            limited: Duration::ZERO,
+            limits: 0,
+        };
+        loop {
+            let finished = match self.one_process(&mut progress, &mut transcript, control).await {
+                Ok(finished) => finished,
+                Err(ended) => return ended,
+            };
+            let verdict = self.verdict(&finished).await;
+            let failure = match verdict {
+                Verdict::Success => {
+                    drop(transcript);
+                    return self.succeed(finished, &progress, began_ms, control).await;
+                }
+                Verdict::Interrupted => {
+                    Failure::new(FailureKind::Other, "the turn was interrupted before its end")
+                }
+                Verdict::Failed(failure) => failure,
+            };
+            let follow_up =
+                if finished.stopped.is_some() { FollowUp::Feedback } else { failure.kind.follow_up() };
+            match follow_up {
+                FollowUp::HoldAccount => {
+                    if let Err(ended) =
+                        self.wait_for_reset(&failure, &mut progress, &mut transcript, control).await
+                    {
+                        return ended;
+                    }
+                }
+                FollowUp::NewSession if progress.session.is_resumed() && !progress.is_replaced => {
+                    transcript.note(&format!(
+                        "sprag: the session cannot be continued ({failure}): starting a new one"
+                    ));
+                    progress.session = session::new(assignment);
+                    (progress.is_own, progress.is_replaced) = (false, true);
+                }
+                _ => return self.fail(&finished, &failure, follow_up, &progress),
+            }
+        }
+    }
+
+    /// Runs one process of the agent until its tree is gone.
+    async fn one_process(
+        &self,
+        progress: &mut Progress,
+        transcript: &mut Transcript,
+        control: &mut Control,
+    ) -> Result<Finished, Ended> {
+        let (assignment, commands) = (self.work.assignment, self.work.commands);
+        let id = assignment.lease.execution;
+        let not_started =
+            |message: String| failed(&json!({ "reason": "could_not_start", "message": message }), true);
+        match control.now() {
+            Signal::Renewed { .. } => {}
+            Signal::Cancel => return Err(Ended::Report(Ending::Cancelled)),
+            Signal::Lost => return Err(Ended::Lost),
+        }
+        let bounds = Bounds {
+            stall: Duration::from_millis(self.agent.stall_ms),
+            budget: self.agent.budget,
+            tool_calls: progress.tool_calls,
+            usage: progress.usage,
+        };
+        if let Some(why) = bounds.is_used_up() {
+            let message = format!("the budget of the step is used up: {why}");
+            return Err(failed(&json!({ "reason": "budget", "message": message }), false));
+        }
+        let scratch = ScratchFolder::make(&commands.files, id, &assignment.name)
+            .map_err(|error| not_started(format!("cannot make a private folder: {error}")))?;
+        let launch = self.resolved.launch(self.agent, self.dir(), scratch.path(), progress.session.clone());
+        let mut order = self
+            .resolved
+            .order(commands, assignment, self.spec, self.place, control, &launch)
+            .map_err(not_started)?;
+        order.timeout_ms = self.spec.timeout_ms.map(|limit| limit.saturating_sub(progress.ran_ms).max(1));
+        let situation = Situation {
+            is_own_session: progress.is_own,
+            is_after_limit: progress.is_after_limit,
+            feedback: assignment.feedback.as_deref(),
+        };
+        let text = prompt(self.agent, &situation);
+        let message =
+            Message::new(session::unique_id(assignment, &format!("message {}", progress.limits)), text);
+        let path = commands.files.session(id, &assignment.name);
+        let mut stored = StoredSession {
+            agent: self.resolved.settings.name.clone(),
+            driver: self.resolved.settings.driver,
+            id: String::new(),
+            round: assignment.round,
+            is_done: false,
+            tool_calls: progress.tool_calls,
+            usage: progress.usage,
+        };
+        let mut on_session = |id: &str| {
+            id.clone_into(&mut stored.id);
+            stored.save(&path)
+        };
+        let began_ms = boot_ms();
+        let finished = process::run(
+            &self.work,
+            Start { order, launch: &launch, message },
+            &bounds,
+            transcript,
+            &mut on_session,
+            control,
+        )
+        .await;
+        progress.ran_ms += boot_ms().saturating_sub(began_ms);
+        drop(scratch);
+        let finished = finished?;
+        progress.tool_calls += finished.tool_calls;
+        progress.usage = progress.usage.plus(&finished.usage);
+        if finished.has_started {
+            progress.session = Session::Resume { id: stored.id.clone() };
+            progress.is_own = true;
+            stored.tool_calls = progress.tool_calls;
+            stored.usage = progress.usage;
+            self.store(&stored);
+        }
+        Ok(finished)
+    }
+
+    /// Stores what the session has used. Without it, a later attempt counts less than was used.
+    fn store(&self, stored: &StoredSession) {
+        let (assignment, files) = (self.work.assignment, &self.work.commands.files);
+        let path = files.session(assignment.lease.execution, &assignment.name);
+        if let Err(error) = stored.save(&path) {
+            tracing::warn!(path = %path.display(), %error, "the session of an agent was not stored");
+        }
+    }
+
+    fn dir(&self) -> std::path::PathBuf {
+        let dir = self.work.order.dir.clone();
+        dir.or_else(|| std::env::current_dir().ok()).unwrap_or_default()
+    }
+
+    async fn verdict(&self, finished: &Finished) -> Verdict {
+        let end = match &finished.turn {
+            Ok(end) => end,
+            Err(failure) => return Verdict::Failed(failure.clone()),
+        };
+        let Some(schema) = self.agent.output_schema.clone() else { return judge(end, None) };
+        // A schema of the pipeline and a value of the agent can take long together.
+        let end = end.clone();
+        let judged = tokio::task::spawn_blocking(move || {
+            let fits = |value: &Value| {
+                if !value.is_object() {
+                    return Err("it is not an object".to_owned());
+                }
+                evidence::fits_schema(value, &schema)
+            };
+            judge(&end, Some(&fits))
+        });
+        judged.await.unwrap_or_else(|error| {
+            Verdict::Failed(Failure::new(
+                FailureKind::SchemaNotMet,
+                format!("the output was not checked: {error}"),
+            ))
+        })
+    }
+
+    /// Runs the checks of a step whose agent has succeeded, and returns its ending.
+    async fn succeed(
+        &self,
+        finished: Finished,
+        progress: &Progress,
+        began_ms: u64,
+        control: &mut Control,
+    ) -> Ended {
+        let Ok(end) = &finished.turn else { return Ended::Lost };
+        let outputs = match outputs(end, progress) {
+            Ok(outputs) => outputs,
+            Err(message) => return failed(&json!({ "reason": "output", "message": message }), true),
+        };
+        let process = ProcessEnded { reason: sprag_process::Reason::Exited, ..finished.process };
+        let ended = self.work.settle(process, self.spec, outputs, began_ms, control).await;
+        if let Ended::Report(Ending::Completed { .. }) = &ended {
+            self.store(&StoredSession {
+                agent: self.resolved.settings.name.clone(),
+                driver: self.resolved.settings.driver,
+                id: session_id(progress),
+                round: self.work.assignment.round,
+                is_done: true,
+                tool_calls: progress.tool_calls,
+                usage: progress.usage,
+            });
+        }
+        ended
+    }
+
+    fn fail(
+        &self,
+        finished: &Finished,
+        failure: &Failure,
+        follow_up: FollowUp,
+        progress: &Progress,
+    ) -> Ended {
+        let (reason, message, retriable) = match &finished.stopped {
+            Some(Stop::Stalled(silence)) => {
+                ("stalled", format!("the agent was silent for {} and was stopped", shown(*silence)), true)
+            }
+            Some(Stop::Budget(why)) => ("budget", format!("the budget of the step is used up: {why}"), false),
+            Some(Stop::NotStored(why)) => {
+                ("session", format!("the agent's session could not be stored: {why}"), true)
+            }
+            Some(Stop::Cancelled) => return Ended::Report(Ending::Cancelled),
+            None => ("agent", failure.message.clone(), follow_up != FollowUp::GiveUp),
+        };
+        let name = &self.resolved.settings.name;
+        let mut facts = json!({
+            "reason": reason,
+            "message": format!("{name}: {message}"),
+            "exit_code": finished.process.exit_code,
+            "signal": finished.process.signal,
+            "leftovers": finished.process.leftovers,
+            "usage": finished.process.usage,
+            "agent": { "name": name, "failure": failure.kind, "session": session_id(progress), "tokens": progress.usage.total_tokens() },
+        });
+        if failure.kind == FailureKind::Auth && finished.stopped.is_none() {
+            facts["message"] = format!("{name}: {message}. {}", self.resolved.login_remedy()).into();
+        }
+        failed(&facts, retriable)
+    }
+
+    /// Waits until the account's limit is reset. The attempt continues then, so that no try is lost.
+    async fn wait_for_reset(
+        &self,
+        failure: &Failure,
+        progress: &mut Progress,
+        transcript: &mut Transcript,
+        control: &mut Control,
+    ) -> Result<(), Ended> {
+        let doubled = UNKNOWN_RESET.saturating_mul(1 << progress.limits.min(8)).min(LONGEST_UNKNOWN_RESET);
+        let wait = failure.until_reset().map_or(doubled, |left| left + AFTER_RESET);
+        progress.limits += 1;
+        progress.limited += wait;
+        if progress.limited > LONGEST_LIMITED {
+            let message = format!("{}; its reset is too far away ({})", failure.message, shown(wait));
+            return Err(failed(&json!({ "reason": "limit", "message": message }), false));
+        }
+        let account = &self.resolved.settings.account;
+        transcript.note(&format!(
+            "sprag: the usage limit of account {account} is reached ({}): the step waits {} for its reset",
+            failure.message,
+            shown(wait)
+        ));
+        let until_ms = boot_ms().saturating_add(wait.as_millis() as u64);
+        loop {
+            match control.now() {
+                Signal::Renewed { .. } => {}
+                Signal::Cancel => return Err(Ended::Report(Ending::Cancelled)),
+                Signal::Lost => return Err(Ended::Lost),
+            }
+            let left = until_ms.saturating_sub(boot_ms());
+            if left == 0 {
+                break;
+            }
+            tokio::select! {
+                _ = control.next() => {}
+                () = pause(Duration::from_millis(left)) => {}
+            }
+        }
+        progress.is_after_limit = progress.is_own;
+        Ok(())
+    }
+}
+
+fn session_id(progress: &Progress) -> String {
+    match &progress.session {
+        Session::New { id } | Session::Resume { id } => id.clone(),
+    }
+}
+
+/// Returns the outputs of a successful turn.
+fn outputs(end: &TurnEnd, progress: &Progress) -> Result<Map<String, Value>, String> {
+    let mut outputs = match &end.output {
+        Some(Value::Object(output)) => output.clone(),
+        _ => Map::new(),
+    };
+    let bytes = Value::Object(outputs.clone()).to_string().len() as u64;
+    if bytes > MAX_VALUE_BYTES {
+        return Err(format!("the structured output has {bytes} bytes, more than {MAX_VALUE_BYTES}"));
+    }
+    let mut length = end.text.len().min(MAX_VALUE_BYTES as usize);
+    while !end.text.is_char_boundary(length) {
+        length -= 1;
+    }
+    outputs.insert("text".to_owned(), end.text[..length].into());
+    outputs.insert("session".to_owned(), session_id(progress).into());
+    outputs.insert("tokens".to_owned(), progress.usage.total_tokens().into());
+    outputs.insert("cost_usd".to_owned(), json!(progress.usage.cost_usd));
+    Ok(outputs)
+}

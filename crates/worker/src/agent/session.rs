@@ -1,0 +1,122 @@
+//! The session of an agent step, stored beside the step's logs.
+//!
+//! ```text
+//!   runs/RUN/STEP.session    the agent, the session's id, what it has used; replaced as a whole
+//! ```
+//!
+//! A retry, a crash and a resume continue this session. The file is written before the first prompt is sent, so that a
+//! worker which is killed loses no session that contains work. A session belongs to the agent's home on one host, and so
+//! does the file: an attempt on another host starts a new session.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use sprag_agent::{AgentSettings, Driver, Session, Usage};
+use sprag_pipeline::AgentSpec;
+use sprag_process::{boot_ms, read_regular, replace_private};
+use sprag_store::Assignment;
+
+use crate::files::Files;
+
+/// The largest file of a session: it holds a few names and numbers.
+const MAX_FILE_BYTES: u64 = 64 << 10;
+
+/// A session as it is stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StoredSession {
+    /// The agent's name.
+    pub(crate) agent: String,
+    /// The wire that it speaks.
+    pub(crate) driver: Driver,
+    /// The id with which the session can be resumed.
+    pub(crate) id: String,
+    /// The round of the step in which it was used last.
+    pub(crate) round: u32,
+    /// Whether the step succeeded in it.
+    pub(crate) is_done: bool,
+    /// The tool calls of all attempts of this step.
+    pub(crate) tool_calls: u64,
+    /// The tokens and cost of all attempts of this step.
+    pub(crate) usage: Usage,
+}
+
+impl StoredSession {
+    /// Reads a session; `None` if there is none that can be read.
+    fn load(path: &Path) -> Option<StoredSession> {
+        serde_json::from_slice(&read_regular(path, MAX_FILE_BYTES).ok()?).ok()
+    }
+
+    /// Replaces the file.
+    pub(crate) fn save(&self, path: &Path) -> std::io::Result<()> {
+        replace_private(path, &serde_json::to_vec(self)?)
+    }
+}
+
+/// The session that an attempt works in.
+#[derive(Debug, Clone)]
+pub(crate) struct Chosen {
+    /// The session for the agent's start.
+    pub(crate) session: Session,
+    /// Whether the step itself has worked in the session before, and not only the step that it continues.
+    pub(crate) is_own: bool,
+    /// The tool calls of earlier attempts.
+    pub(crate) tool_calls: u64,
+    /// The tokens and cost of earlier attempts.
+    pub(crate) usage: Usage,
+    /// A remark for the step's log, if the session is not the expected one.
+    pub(crate) remark: Option<String>,
+}
+
+/// Chooses the session of an attempt: the step's own, else the one that it continues, else a new one.
+pub(crate) fn choose(
+    files: &Files,
+    assignment: &Assignment,
+    agent: &AgentSpec,
+    settings: &AgentSettings,
+) -> Chosen {
+    let id = assignment.lease.execution;
+    let fits = |stored: &StoredSession| stored.agent == settings.name && stored.driver == settings.driver;
+    let own = StoredSession::load(&files.session(id, &assignment.name)).filter(fits);
+    // A step that succeeded and starts again in the same round was rewound: its work is undone, its session too.
+    let is_rewound =
+        |stored: &StoredSession| stored.is_done && stored.round == assignment.round && !assignment.is_retry;
+    let (tool_calls, usage) = own.as_ref().map_or((0, Usage::default()), |own| (own.tool_calls, own.usage));
+    let chosen = |session, is_own, remark| Chosen { session, is_own, tool_calls, usage, remark };
+    if let Some(own) = own.filter(|own| !is_rewound(own)) {
+        return chosen(Session::Resume { id: own.id }, true, None);
+    }
+    let Some(from) = &agent.continues else { return chosen(new(assignment), false, None) };
+    match StoredSession::load(&files.session(id, from)).filter(fits) {
+        Some(other) => chosen(Session::Resume { id: other.id }, false, None),
+        None => {
+            let remark = format!("step `{from}` left no session on this host: the agent starts a new one");
+            chosen(new(assignment), false, Some(remark))
+        }
+    }
+}
+
+/// Returns a new session.
+pub(crate) fn new(assignment: &Assignment) -> Session {
+    Session::New { id: unique_id(assignment, "session") }
+}
+
+/// Returns an id in the form of a UUID that no other attempt uses.
+pub(crate) fn unique_id(assignment: &Assignment, purpose: &str) -> String {
+    let lease = assignment.lease;
+    let mut hash = Sha256::new();
+    hash.update(format!(
+        "{} {} {purpose} {} {}",
+        lease.execution,
+        lease.guard(),
+        boot_ms(),
+        std::process::id()
+    ));
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.finalize()[..16]);
+    // The version and the variant of a random UUID.
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
