@@ -22,6 +22,7 @@ mod ls;
 mod machine;
 mod manual;
 mod mcp;
+mod open_page;
 mod pipelines;
 mod questions;
 mod queue;
