@@ -1,15 +1,19 @@
-//! Requirements of the tests in addition to Rust: Python for programs of other projects, PostgreSQL, and a broker.
+//! Requirements of the tests in addition to Rust: Python for programs of other projects, PostgreSQL, a broker, and a
+//! browser with Node, which drives it.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::nats;
 
 /// Checks that all requirements are installed. Installs missing ones on Debian and its derivatives.
-pub(crate) fn prepare() -> Result<(), String> {
+pub(crate) fn prepare(root: &Path) -> Result<(), String> {
     let wanted = [
         (has_python as fn() -> bool, &["python3", "python3-venv"][..], "Python 3 with venv"),
         (has_postgres, &["postgresql", "postgresql-client"][..], "PostgreSQL 13 or newer"),
         (nats::is_installed, nats::PACKAGES, "nats-server 2.9 or newer"),
+        (has_chromium, &["chromium"][..], "Chromium"),
+        (has_node, &["nodejs", "npm"][..], "Node 18 or newer with npm"),
     ];
     for (is_there, packages, name) in wanted {
         if is_there() {
@@ -20,7 +24,20 @@ pub(crate) fn prepare() -> Result<(), String> {
             return Err(format!("the tests need {name}: install {}", packages.join(" and ")));
         }
     }
-    Ok(())
+    crate::ui::install(&root.join("tests/browser"))
+}
+
+fn has_chromium() -> bool {
+    Path::new("/usr/bin/chromium").exists()
+}
+
+fn has_node() -> bool {
+    let runs = |program: &str| {
+        let mut command = Command::new(program);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    runs("node") && runs("npm")
 }
 
 fn install(packages: &[&str]) {

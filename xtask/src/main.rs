@@ -1,4 +1,4 @@
-//! `cargo xtask test|sim|chaos|bench|fuzz|mutants|proof|gen|tidy`: the project's own commands.
+//! `cargo xtask test|sim|chaos|bench|fuzz|mutants|proof|gen|ui|tidy`: the project's own commands.
 
 mod chaos;
 mod fuzz;
@@ -11,6 +11,7 @@ mod proof;
 mod schemathesis;
 mod test_run;
 mod tidy;
+mod ui;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ cargo xtask mutants [M07 …] [--search]
 cargo xtask proof [--nightly | --figures]
                                 runs all layers of the proof, and writes the figures of docs/proof.md
 cargo xtask gen                 writes the files that are generated from the code
+cargo xtask ui [--check]        builds the dashboard with Node; --check compares the result with what is committed
 cargo xtask tidy                checks that no compiler does";
 
 fn main() -> ExitCode {
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         Some("mutants") => mutants::check(&root(), &rest).map(drop),
         Some("proof") => proof::write(&root(), &rest),
         Some("gen") => generate(),
+        Some("ui") => ui::build(&root(), &rest),
         Some("tidy") => tidy::check(&root()),
         _ => Err(format!("expected a command\n\n{USAGE}")),
     };
@@ -88,7 +91,7 @@ fn test(args: &[&str]) -> Result<(), String> {
             ));
         }
     }
-    machine::prepare()?;
+    machine::prepare(&root())?;
     tidy::check(&root())?;
     cargo(["fmt", "--all", "--check"], &env)?;
     cargo(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"], &env)?;

@@ -1,5 +1,7 @@
 //! The graph of a pipeline's steps, of a file or of a run with their statuses.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_lifecycle::{OnFail, Policy, StepNo};
@@ -9,6 +11,7 @@ use sprag_store::Row;
 use crate::App;
 use crate::error::Error;
 use crate::known::RunWithPlan;
+use crate::layout::{BOX_HEIGHT, layout};
 use crate::view::is_not_run;
 
 /// The steps of a pipeline and what they need; for a run with their statuses.
@@ -25,6 +28,27 @@ pub struct GraphView {
     pub waiting_for: Option<String>,
     /// The steps in the order of the file, without the items of fan-outs.
     pub steps: Vec<GraphStep>,
+    /// The positions of the steps in a picture; absent unless asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<GraphLayout>,
+}
+
+/// The positions of steps and lines in a picture; layers go from left to right.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct GraphLayout {
+    /// The width of the picture.
+    pub width: i32,
+    /// The height of the picture.
+    pub height: i32,
+    /// The height of every box.
+    pub box_height: i32,
+    /// The box of each step, in the order of the steps: its left edge, its upper edge and its width.
+    pub boxes: Vec<[i32; 3]>,
+    /// The needs: the position in `steps` of the needed step, then of the one that needs it.
+    pub edges: Vec<[u32; 2]>,
+    /// The line of each edge: the x and y of each of its points, one after the other.
+    pub lines: Vec<Vec<i32>>,
 }
 
 /// A step in a graph.
@@ -53,6 +77,9 @@ pub struct GraphStep {
     pub not_run: Option<bool>,
     /// The number of its current attempt; absent for a file.
     pub attempt: Option<u32>,
+    /// The number of failed items, if it is a fan-out of which some have failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_items: Option<u32>,
 }
 
 impl GraphView {
@@ -62,7 +89,14 @@ impl GraphView {
         let steps = pipeline.steps.iter();
         let steps = steps.map(|step| graph_step(&step.id, &ids, &step.needs, &step.policy, Some(&step.spec)));
         let name = pipeline.name.clone();
-        GraphView { pipeline: name, run: None, status: None, waiting_for: None, steps: steps.collect() }
+        GraphView {
+            pipeline: name,
+            run: None,
+            status: None,
+            waiting_for: None,
+            steps: steps.collect(),
+            layout: None,
+        }
     }
 
     /// Returns the graph of a run.
@@ -81,6 +115,7 @@ impl GraphView {
             if let (Some(fan_out), Some(list)) = (step.fan_out.as_mut(), row.items) {
                 let word = fan_out.split(' ').next().unwrap_or_default();
                 *fan_out = format!("{word} {}/{}", list.items.settled, list.items.total);
+                step.failed_items = Some(list.items.failed).filter(|failed| *failed > 0);
             }
             step.status = Some(row.status().to_string());
             step.waiting_for = waits.steps.get(&row.no).map(|wait| wait.as_str().to_owned());
@@ -93,7 +128,44 @@ impl GraphView {
             status: Some(known.run.status().to_string()),
             waiting_for: waits.run.map(|wait| wait.as_str().to_owned()),
             steps,
+            layout: None,
         })
+    }
+
+    /// Adds the positions of the steps in a picture.
+    pub fn laid_out(mut self) -> GraphView {
+        /// The width of a character of a name, and of what a box has beside it.
+        const CHARACTER: f64 = 7.2;
+        const BESIDE: f64 = 44.0;
+        const WIDEST_NAME: usize = 28;
+        const NARROWEST_NAME: usize = 14;
+        let numbers: BTreeMap<&str, usize> =
+            self.steps.iter().enumerate().map(|(no, step)| (step.id.as_str(), no)).collect();
+        let number = |id: &String| numbers.get(id.as_str()).copied();
+        let needs: Vec<Vec<usize>> =
+            self.steps.iter().map(|step| step.needs.iter().filter_map(number).collect()).collect();
+        let width = |step: &GraphStep| {
+            let name = step.id.chars().count();
+            let marks = step.kind.len() + step.fan_out.as_ref().map_or(0, |label| label.chars().count() + 3);
+            name.max(marks).clamp(NARROWEST_NAME, WIDEST_NAME) as f64 * CHARACTER + BESIDE
+        };
+        let widths: Vec<f64> = self.steps.iter().map(width).collect();
+        let found = layout(&needs, &widths);
+        let whole = |number: f64| number.round() as i32;
+        let boxes = found.boxes.iter().zip(&widths);
+        self.layout = Some(GraphLayout {
+            width: whole(found.width),
+            height: whole(found.height),
+            box_height: whole(BOX_HEIGHT),
+            boxes: boxes.map(|((x, y), width)| [whole(*x), whole(*y), whole(*width)]).collect(),
+            edges: found.edges.iter().map(|(from, to)| [*from as u32, *to as u32]).collect(),
+            lines: found
+                .lines
+                .iter()
+                .map(|line| line.iter().flat_map(|(x, y)| [whole(*x), whole(*y)]).collect())
+                .collect(),
+        });
+        self
     }
 }
 
@@ -121,6 +193,7 @@ fn graph_step(
         waiting_for: None,
         not_run: None,
         attempt: None,
+        failed_items: None,
     }
 }
 

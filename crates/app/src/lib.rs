@@ -28,7 +28,10 @@ mod idempotency;
 mod idle;
 mod known;
 mod labels;
+pub mod layout;
+mod live;
 mod local_files;
+mod log_lines;
 mod logs;
 mod outputs;
 mod queries;
@@ -60,19 +63,21 @@ pub use evaluator::{MarkedEvaluator, PipelineEvaluator};
 pub use events::{Events, check_seq};
 pub use explain::{BlockedStep, Explained, RefusedView, Unsettled, Wait, explain, gate_text};
 pub use failures::{FailedStep, failures, why_attempt_failed, why_failed};
-pub use graph::{GraphStep, GraphView};
+pub use graph::{GraphLayout, GraphStep, GraphView};
 pub use idempotency::RunRequest;
 pub use idle::first_left;
 pub use known::{Names, RunWithPlan, find_run};
 pub use labels::{RunLabels, parse_labels};
+pub use live::{ExecutingView, LiveView, WaitingCause};
 pub use local_files::LocalFiles;
+pub use log_lines::{LogHits, LogLine, LogLines, LogPart, read_lines, search_lines};
 pub use logs::{LogPlace, MissingLog, find_attempt, log_place, missing_logs, why_no_log};
 pub use outputs::StepState;
 pub use resume::{
     abandon_dead_owners, abandon_the_dead, fork, host_elsewhere, is_attended, repository_of, resume_from,
     run_environment, take_over,
 };
-pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunFilter, RunPage, StartRun, Started};
+pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunCounts, RunFilter, RunPage, StartRun, Started};
 pub use secret::{fill_random, hex};
 pub use sprag_agent::fake;
 #[cfg(feature = "nats")]

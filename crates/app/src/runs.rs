@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use sprag_lifecycle::{Plan, RunId, RunStatus};
+use sprag_lifecycle::{Plan, RunId, RunStatus, Word};
 use sprag_pipeline::{Kind, StepSpec, Wait};
 use sprag_store::{Created, ENFORCEMENT_KEY, IfCurrent, NewRun, NewWorker, Row, RunRow, Signalled, Topic};
 
@@ -107,6 +107,14 @@ pub struct RunFilter {
     pub pipeline: Option<String>,
     /// Only runs that have all of these labels.
     pub labels: BTreeMap<String, String>,
+    /// Only runs with this text in their id, pipeline, name or a label, in any case.
+    pub text: Option<String>,
+    /// Only runs created at this time or later, in milliseconds of the wall clock.
+    pub since_ms: Option<i64>,
+    /// Only runs created before this time, in milliseconds of the wall clock.
+    pub until_ms: Option<i64>,
+    /// Only child runs of this run.
+    pub parent: Option<RunId>,
     /// Only runs that are older than this one.
     pub before: Option<RunId>,
 }
@@ -116,7 +124,31 @@ impl RunFilter {
     fn holds(&self, row: &RunRow) -> bool {
         self.pipeline.as_deref().is_none_or(|pipeline| pipeline == &*row.pipeline)
             && (self.labels.is_empty() || RunLabels::of(row).has(&self.labels))
+            && self.since_ms.is_none_or(|since| row.created_ms >= since)
+            && self.until_ms.is_none_or(|until| row.created_ms < until)
+            && self.parent.is_none_or(|parent| row.parent.is_some_and(|(run, _)| run == parent))
+            && self.text.as_deref().is_none_or(|text| has_text(row, text))
     }
+}
+
+/// Whether a run's id, pipeline, name or a label contains a text, in any case.
+fn has_text(row: &RunRow, text: &str) -> bool {
+    let wanted = text.to_lowercase();
+    let has = |shown: &str| shown.to_lowercase().contains(&wanted);
+    let RunLabels { name, labels } = RunLabels::of(row);
+    has(&row.id.to_string())
+        || has(&row.pipeline)
+        || name.as_deref().is_some_and(has)
+        || labels.iter().any(|(key, value)| has(&format!("{key}={value}")))
+}
+
+/// The number of runs in each status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunCounts {
+    /// The numbers, by status; a status without runs is absent.
+    pub by_status: BTreeMap<&'static str, usize>,
+    /// Whether older runs were not counted, because there are too many.
+    pub more: bool,
 }
 
 /// One page of a list of runs, newest first.
@@ -214,6 +246,28 @@ impl App {
             if found.len() == limit || last_page || looked >= LOOKED_THROUGH {
                 let more = found.len() == limit || !last_page;
                 return Ok(RunPage { runs: found, next: before.filter(|_| more) });
+            }
+        }
+    }
+
+    /// Counts runs by status, whatever statuses the filter names: the newest 20,000.
+    pub fn count_runs(&self, filter: &RunFilter) -> Result<RunCounts, Error> {
+        let mut counts = RunCounts::default();
+        let mut before = None;
+        let mut looked = 0;
+        loop {
+            let page = self.store.queries().runs(before, &[], MOST_RUNS)?;
+            looked += page.len();
+            for row in page.iter().filter(|row| filter.holds(row)) {
+                *counts.by_status.entry(row.status().as_str()).or_default() += 1;
+            }
+            before = page.last().map(|row| row.id);
+            if page.len() < MOST_RUNS {
+                return Ok(counts);
+            }
+            if looked >= LOOKED_THROUGH {
+                counts.more = true;
+                return Ok(counts);
             }
         }
     }

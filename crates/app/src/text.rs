@@ -5,6 +5,11 @@ pub fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| format!("{at:.3}"))
 }
 
+/// Reads a time as programs write it, in milliseconds of the wall clock; none if it is not one.
+pub fn parse_rfc3339(text: &str) -> Option<i64> {
+    text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_millisecond)
+}
+
 /// Formats a wall-clock time for people, with its zone, and with its year if that is not the present one.
 pub fn local(ms: i64) -> String {
     let zone = jiff::tz::TimeZone::system();

@@ -45,12 +45,31 @@ views! {
         pub status: &'static str,
         /// What it waits for; nothing if it does not wait, or has ended.
         pub waiting_for: Option<WaitingFor>,
+        /// The number of questions that it asks; absent if it asks none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub questions: Option<usize>,
+        /// The counts of its steps, without the items of fan-outs; absent for a board, and right after the start.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub progress: Option<ProgressView>,
+        /// The run that started it, if it is a child run.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub parent: Option<String>,
         /// When it was made.
         pub created_at: String,
         /// The time of its start.
         pub started_at: Option<String>,
         /// The time of its end.
         pub ended_at: Option<String>,
+    }
+
+    /// The counts of a run's steps.
+    pub struct ProgressView {
+        /// The number of steps of its plan.
+        pub total: u32,
+        /// The number of steps that have settled: done, failed, skipped or cancelled.
+        pub settled: u32,
+        /// The number of steps that have failed or cannot run because of a failure.
+        pub broken: u32,
     }
 
     /// Uncommitted changes of the checkout in which a run with a worktree was started.
@@ -312,17 +331,29 @@ impl RunView {
             labels,
             status: run.status().as_str(),
             waiting_for: None,
+            questions: None,
+            progress: None,
+            parent: run.parent.map(|(run, _)| run.to_string()),
             created_at: rfc3339(run.created_ms),
             started_at: run.started_ms.map(rfc3339),
             ended_at: run.ended_ms.map(rfc3339),
         }
     }
 
-    /// Returns the views of runs with what each of them waits for.
+    /// Returns the views of runs with what each of them waits for, and how far it is.
     pub fn list(app: &App, runs: &[RunRow]) -> Result<Vec<Self>, Error> {
         let waits = app.all_waiting_for(runs)?;
-        let views = runs.iter().zip(waits);
-        Ok(views.map(|(run, waiting_for)| RunView { waiting_for, ..RunView::of(run) }).collect())
+        let view = |(run, waits): (&RunRow, RunWaits)| -> Result<RunView, Error> {
+            let plan = if run.open { None } else { app.store.queries().plan_of(run.id)? };
+            let progress = plan.map(|plan| {
+                let total = plan.steps.len() as u32;
+                let settled = total.saturating_sub(run.tally.unsettled);
+                ProgressView { total, settled, broken: run.tally.broken }
+            });
+            let questions = Some(waits.questions).filter(|count| *count > 0);
+            Ok(RunView { waiting_for: waits.run, questions, progress, ..RunView::of(run) })
+        };
+        runs.iter().zip(waits).map(view).collect()
     }
 }
 

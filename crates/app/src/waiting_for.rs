@@ -54,6 +54,8 @@ pub struct RunWaits {
     pub run: Option<WaitingFor>,
     /// What each of its steps waits for, by number.
     pub steps: BTreeMap<StepNo, WaitingFor>,
+    /// The number of questions that it asks.
+    pub questions: usize,
 }
 
 impl App {
@@ -67,18 +69,19 @@ impl App {
     }
 
     /// Returns what each of these runs waits for.
-    pub fn all_waiting_for(&self, runs: &[RunRow]) -> Result<Vec<Option<WaitingFor>>, Error> {
-        runs.iter().map(|run| Ok(self.waiting_for(run)?.run)).collect()
+    pub fn all_waiting_for(&self, runs: &[RunRow]) -> Result<Vec<RunWaits>, Error> {
+        runs.iter().map(|run| self.waiting_for(run)).collect()
     }
 }
 
-fn waits_of(open: &OpenWork, now: Now) -> RunWaits {
+pub(crate) fn waits_of(open: &OpenWork, now: Now) -> RunWaits {
     let mut waits = RunWaits::default();
     if open.run.status() == RunStatus::Queued {
         waits.run = Some(WaitingFor::Group);
         return waits;
     }
     let Some(plan) = &open.plan else { return waits };
+    waits.questions = open.gates.iter().filter(|gate| gate.kind == GateKind::Question).count();
     let mut works = false;
     for step in &open.steps {
         match of_step(plan, &open.gates, step, now) {

@@ -26,6 +26,9 @@ pub(crate) struct Serve {
     /// The folder whose .sprag/pipelines can be named, and in which runs work
     #[arg(long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
+    /// Show the dashboard in a browser, signed in
+    #[arg(long)]
+    pub(crate) open: bool,
     /// Execute no steps here: leave them to workers
     #[arg(long)]
     pub(crate) no_worker: bool,

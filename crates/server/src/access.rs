@@ -13,6 +13,7 @@ use sprag_app::tokens::{LOCAL_TOKEN, Scope, token_hash};
 use sprag_app::{Id, TokenRow};
 
 use crate::problem::Problem;
+use crate::session::{Sessions, cookie_in};
 use crate::state::ServerState;
 
 /// The time for which a token is trusted without asking the store. A removed token may still be used for this long.
@@ -31,6 +32,8 @@ pub struct Caller {
     pub(crate) hash: Arc<str>,
     /// The scopes of the token: what the caller may do.
     pub scopes: Vec<Scope>,
+    /// Whether the caller showed a session's cookie, which browsers send by themselves, instead of the token.
+    pub(crate) by_cookie: bool,
 }
 
 impl Caller {
@@ -62,32 +65,63 @@ pub(crate) struct Access {
     /// The token of the server's data directory, if it has one.
     local: Option<Caller>,
     known: Mutex<KnownTokens>,
+    sessions: Sessions,
 }
 
 impl Access {
     pub(crate) fn new(required: bool, local: Option<&str>) -> Self {
-        let local = local.map(|secret| {
+        let shown = local.map(|secret| {
             let hash = token_hash(secret);
             Caller {
                 token: Some(sprag_worker::wire::worker_id(LOCAL_TOKEN, &hash)),
                 name: LOCAL_TOKEN.into(),
                 hash: hash.into(),
                 scopes: Scope::ALL.to_vec(),
+                by_cookie: false,
             }
         });
-        Access { required, local, known: Mutex::default() }
+        Access { required, local: shown, known: Mutex::default(), sessions: Sessions::new(local) }
+    }
+
+    /// Whether a request without a token is refused.
+    pub(crate) fn is_required(&self) -> bool {
+        self.required
+    }
+
+    /// Returns the signer of browsers' sessions.
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     /// Returns the sender of a request; a problem if it may not be let in at all.
     pub(crate) async fn caller(&self, app: &ServerState, headers: &HeaderMap) -> Result<Caller, Problem> {
-        let Some(shown) = bearer(headers)? else {
-            return if self.required {
-                Err(unauthorized("this server requires a token"))
-            } else {
-                Ok(Caller { token: None, name: "".into(), hash: "".into(), scopes: Scope::ALL.to_vec() })
-            };
+        if let Some(shown) = bearer(headers)? {
+            return self.by_token(app, &shown).await;
+        }
+        if !self.required {
+            let scopes = Scope::ALL.to_vec();
+            return Ok(Caller { token: None, name: "".into(), hash: "".into(), scopes, by_cookie: false });
+        }
+        let Some(cookie) = cookie_in(headers) else {
+            return Err(unauthorized("this server requires a token"));
         };
-        let hash = token_hash(&shown);
+        let hash = self.sessions.hash_in(&cookie, app.core().now().wall_ms);
+        let hash = hash.ok_or_else(|| unauthorized("the session has ended"))?;
+        Ok(Caller { by_cookie: true, ..self.by_hash(app, hash).await? })
+    }
+
+    /// Returns the caller with a token; a problem if the token is not valid.
+    pub(crate) async fn by_token(&self, app: &ServerState, token: &str) -> Result<Caller, Problem> {
+        self.by_hash(app, token_hash(token)).await
+    }
+
+    /// Returns the server's own user, who passed a code that this server has made for its browser.
+    pub(crate) fn by_code(&self, app: &ServerState, code: &str) -> Result<Caller, Problem> {
+        let local = self.local.clone().filter(|_| self.sessions.use_code(code, app.core().now().steady_ms));
+        local.ok_or_else(|| unauthorized("the code was used before, or is too old"))
+    }
+
+    async fn by_hash(&self, app: &ServerState, hash: String) -> Result<Caller, Problem> {
         if let Some(local) = self.local.as_ref().filter(|local| *local.hash == *hash) {
             return Ok(local.clone());
         }
@@ -97,7 +131,7 @@ impl Access {
         }
         let scopes = token.scopes.split(',').filter_map(Scope::parse).collect();
         let (name, hash) = (Arc::clone(&token.name), Arc::clone(&token.hash));
-        Ok(Caller { token: Some(token.id), name, hash, scopes })
+        Ok(Caller { token: Some(token.id), name, hash, scopes, by_cookie: false })
     }
 
     async fn token(&self, app: &ServerState, hash: String) -> Result<Option<Arc<TokenRow>>, Problem> {
@@ -199,6 +233,7 @@ mod tests {
             name: "".into(),
             hash: "".into(),
             scopes: scopes.to_vec(),
+            by_cookie: false,
         };
         let may = |scopes: &[Scope], wanted| caller(scopes).may(wanted);
         for wanted in Scope::ALL {

@@ -6,6 +6,7 @@
 //!      └──────────── reads again from where it was ─┘
 //! ```
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -61,6 +62,8 @@ pub struct Feed {
     sender: broadcast::Sender<Arc<Batch>>,
     /// Shared by all readers: a thousand readers do not each remember the plans of a thousand runs.
     names: Arc<Mutex<Names>>,
+    /// The number up to which the journal was read.
+    read_upto: Arc<AtomicU64>,
 }
 
 impl Feed {
@@ -71,8 +74,9 @@ impl Feed {
         mut stop: watch::Receiver<bool>,
     ) -> Result<Feed, Error> {
         let (sender, _) = broadcast::channel(BATCHES);
-        let feed = Feed { sender, names: Arc::new(Mutex::new(Names::new(app))) };
         let since = app.last_seq()?;
+        let names = Arc::new(Mutex::new(Names::new(app)));
+        let feed = Feed { sender, names, read_upto: Arc::new(AtomicU64::new(since)) };
         let mut events = Events::new(app, None, since);
         let metrics = metrics.clone();
         let follower = feed.clone();
@@ -90,6 +94,7 @@ impl Feed {
                 metrics.transitions(&entries);
                 let upto = entries.last().map_or(after, |entry| entry.seq);
                 let before = std::mem::replace(&mut after, upto);
+                follower.read_upto.store(upto, Ordering::Release);
                 // No reader is subscribed: nothing is serialised.
                 if follower.sender.receiver_count() == 0 {
                     continue;
@@ -107,6 +112,12 @@ impl Feed {
     pub fn write_out(&self, entries: &[JournalEntry]) -> Result<Vec<Told>, Error> {
         let mut names = self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         entries.iter().map(|entry| Told::of(&mut names, entry)).collect()
+    }
+
+    /// Returns the number up to which the journal was read: these entries are committed, so everything that is read from
+    /// now on contains them.
+    pub fn read_upto(&self) -> u64 {
+        self.read_upto.load(Ordering::Acquire)
     }
 
     /// Subscribes to the batches that come from now on.

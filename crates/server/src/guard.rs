@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use sprag_app::Id;
@@ -29,6 +29,9 @@ use crate::state::{Auth, ServerState};
 pub struct Peer(pub SocketAddr);
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The number of a journal entry: what the answer shows contains this entry and all before it. `/v1/events?after=` of it
+/// has every change that the answer may lack.
+const SEQ: HeaderName = HeaderName::from_static("sprag-seq");
 
 /// Lets a request through to its endpoint, or answers it.
 pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, next: Next) -> Response {
@@ -38,6 +41,8 @@ pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, 
     let path = request.uri().path().to_owned();
     let is_last = request.extensions().get::<HealthOnly>().is_some();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    // Read before the endpoint reads anything.
+    let seq = (method == Method::GET && path.starts_with("/v1/")).then(|| app.feed().read_upto());
     let response = match check(&app, &mut request).await {
         Ok(place) => match tokio::time::timeout(app.options().request_timeout, next.run(request)).await {
             Ok(response) => match place {
@@ -61,6 +66,9 @@ pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, 
     };
     if let Ok(value) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if let Some(seq) = seq.filter(|_| response.status().is_success()) {
+        response.headers_mut().insert(SEQ, HeaderValue::from(seq));
     }
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -91,7 +99,7 @@ async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Permit
     check_host(app, request.headers(), request.uri())?;
     check_origin(app, request.headers())?;
     check_direct(app, request.headers())?;
-    if is_open(request.uri().path()) {
+    if is_open(request.method(), request.uri().path()) {
         return Ok(None);
     }
     let peer = request.extensions().get::<Peer>().map(|peer| origin_of(peer.0.ip()));
@@ -106,6 +114,9 @@ async fn check(app: &ServerState, request: &mut Request) -> Result<Option<Permit
             return Err(problem);
         }
     };
+    if caller.by_cookie {
+        check_own_page(request.method(), request.headers())?;
+    }
     let whose = caller.token.map(Whose::Token).or(peer.map(Whose::Peer));
     if let (Some(rate), Some(whose)) = (app.rate(&caller), whose) {
         rate.take(whose, now_ms).map_err(Problem::too_many)?;
@@ -139,8 +150,36 @@ const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 /// The paths that need no token: they reveal nothing that a stranger may not know.
 pub(crate) const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 
-fn is_open(path: &str) -> bool {
-    OPEN.contains(&path)
+fn is_open(method: &Method, path: &str) -> bool {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    OPEN.contains(&path) || reads && crate::pages::is_page(path) || is_sign_in(method, path)
+}
+
+/// Whether a request signs in or out: the endpoint itself checks the token.
+fn is_sign_in(method: &Method, path: &str) -> bool {
+    path == "/v1/session" && matches!(*method, Method::POST | Method::DELETE)
+}
+
+/// Refuses a request with a cookie that no page of this server has sent. Browsers add the cookie to requests of other
+/// pages of the same host too, such as those of another port.
+fn check_own_page(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let wrong = |message: &str| {
+        Problem::new(StatusCode::FORBIDDEN, "wrong_origin", message)
+            .next("use the dashboard of this server, or send a token")
+    };
+    if text("sec-fetch-site").is_some_and(|site| !matches!(site, "same-origin" | "none")) {
+        return Err(wrong("a page of another server sent the request with the cookie of this one"));
+    }
+    if matches!(*method, Method::GET | Method::HEAD) {
+        return Ok(());
+    }
+    let origin = text("origin").and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    if origin.is_some() && origin == text("host") {
+        Ok(())
+    } else {
+        Err(wrong("a change with a cookie needs the origin of this server"))
+    }
 }
 
 fn too_slow() -> Problem {

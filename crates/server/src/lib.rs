@@ -20,12 +20,14 @@ mod guard;
 mod hooks;
 mod local_token;
 mod metrics;
+mod pages;
 mod permits;
 mod pipelines;
 mod problem;
 mod rate;
 mod routes;
 mod server;
+mod session;
 mod state;
 mod stream;
 

@@ -45,6 +45,7 @@ pub struct Server {
     hurry: watch::Sender<bool>,
     accepting: JoinHandle<()>,
     delivering: JoinHandle<()>,
+    app: ServerState,
 }
 
 impl Server {
@@ -70,9 +71,9 @@ impl Server {
         let surroundings = Surroundings { feed, metrics, alive: Box::new(alive), stopping: stops.clone() };
         let app = ServerState::new(core, options.clone(), Some(&local_token), surroundings);
         let delivering = tokio::spawn(crate::hooks::deliver(app.clone()));
-        let router = router(app);
+        let router = router(app.clone());
         let accepting = tokio::spawn(async move { accept(listener, router, &options, stops, hurries).await });
-        Ok(Server { addr, is_encrypted, stop, hurry, accepting, delivering })
+        Ok(Server { addr, is_encrypted, stop, hurry, accepting, delivering, app })
     }
 
     /// Returns the address that the server listens on.
@@ -89,6 +90,11 @@ impl Server {
     /// Returns whether tokens cross a network without encryption: other machines can reach it, over plain HTTP.
     pub fn is_open_to_listeners(&self) -> bool {
         !self.is_encrypted && !self.addr.ip().is_loopback()
+    }
+
+    /// Returns a code with which a browser of the server's own user signs in, once and within two minutes.
+    pub fn sign_in_code(&self) -> String {
+        self.app.access().sessions().new_code(self.app.core().now().steady_ms)
     }
 
     /// Returns a handle that ends the server at once, even while it shuts down.

@@ -13,6 +13,7 @@ mod children;
 mod clocks;
 mod cluster;
 mod commands;
+mod dashboard;
 mod dead_runs;
 mod declared;
 mod deployment;

@@ -520,7 +520,8 @@ fn nothing_under_v1_is_open_and_nothing_is_changed_by_a_reader() {
         let path = path.replace("{run}", "000000000000").replace("{step}", "x").replace("{queue}", "q");
         let path = path.replace("{id}", "1").replace("{path}", "x");
         for method in item.as_object().expect("operations").keys().map(|method| method.to_uppercase()) {
-            if matches!(path.as_str(), "/healthz" | "/readyz") {
+            // A browser that signs in has no cookie yet; the tests of the dashboard call it.
+            if matches!(path.as_str(), "/healthz" | "/readyz" | "/v1/session") {
                 continue;
             }
             tried += 1;

@@ -24,6 +24,7 @@ mod ls;
 mod machine;
 mod manual;
 mod mcp;
+mod open_page;
 mod pipelines;
 mod questions;
 mod queue;

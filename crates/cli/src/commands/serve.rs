@@ -5,6 +5,7 @@ use sprag_server::{Auth, Options, Server, StartError, local_token_file};
 use sprag_tls::Certificate;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::open_page::open_page;
 use super::wait::parse_time;
 use super::worker::{dispatch_deadline, drain, lease};
 use crate::args::{Serve, Shown};
@@ -53,6 +54,11 @@ pub(crate) async fn serve(context: &Context, wanted: Serve) -> Result<Exit, Fail
         }
     };
     tell(context, &server, auth);
+    if wanted.open
+        && let Err(why) = open_page(&context.data, &server, auth)
+    {
+        eprintln!("{why}");
+    }
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}

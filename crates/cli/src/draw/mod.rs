@@ -11,7 +11,6 @@
 
 mod lanes;
 mod layers;
-mod layout;
 mod mermaid;
 mod svg;
 mod text;

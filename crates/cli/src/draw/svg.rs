@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use super::layout::{BOX_HEIGHT, layout};
+use sprag_app::layout::{BOX_HEIGHT, layout};
+
+use super::layers::needs;
 use super::mermaid::{COLOURS, painted};
 use super::{Graph, Node};
 
@@ -23,7 +25,7 @@ pub(crate) fn svg(graph: &Graph) -> String {
             characters as f64 * CHARACTER + 28.0
         })
         .collect();
-    let layout = layout(graph, &widths);
+    let layout = layout(&needs(graph), &widths);
     // The line of a step that goes back runs above the boxes.
     let above = if graph.nodes.iter().any(|node| node.rework.is_some()) { 30.0 } else { 0.0 };
     let (left, top) = (MARGIN, MARGIN + HEAD + above);

@@ -9,7 +9,10 @@ use axum::http::{HeaderMap, HeaderValue};
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use serde::Deserialize;
-use sprag_app::{LogPlace, Row, RunWithPlan, Subscription, Topic, find_attempt, log_place};
+use sprag_app::{
+    LogHits, LogLines, LogPart, LogPlace, Row, RunId, RunWithPlan, Subscription, Topic, find_attempt,
+    log_place, read_lines, search_lines,
+};
 use sprag_lifecycle::ExecutionId;
 use sprag_process::LogReader;
 use utoipa::IntoParams;
@@ -18,14 +21,14 @@ use utoipa_axum::routes;
 
 use super::steps::find;
 use crate::access::MayRead;
-use crate::extract::{Query, RunPath, StepPath};
+use crate::extract::{Json, Query, RunPath, StepPath};
 use crate::files::{self, Part};
 use crate::problem::{Answer, Problem};
 use crate::state::ServerState;
 use crate::stream::{self, Source};
 
 pub(crate) fn routes() -> OpenApiRouter<ServerState> {
-    OpenApiRouter::new().routes(routes!(log))
+    OpenApiRouter::new().routes(routes!(log)).routes(routes!(lines)).routes(routes!(search))
 }
 
 /// The interval at which a growing log is read.
@@ -109,6 +112,107 @@ async fn log(
         Ok(response)
     })
     .await
+}
+
+/// Which lines of a log.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct WhichLines {
+    /// The attempt; the last one if it is left out.
+    attempt: Option<u32>,
+    /// The number of the first line, from 1; the last lines if it is left out.
+    #[param(minimum = 1)]
+    from: Option<u64>,
+    /// The most lines, at most 2000; 200 if it is left out.
+    #[param(minimum = 1, maximum = 2000)]
+    count: Option<usize>,
+}
+
+/// Read lines of a step's log by their numbers
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps/{step}/log/lines", tag = "logs",
+    params(WhichLines, ("run" = String, Path, description = "The run's id"),
+           ("step" = String, Path, description = "The step's id; an item of a fan-out is `step[2]`")),
+    responses(
+        (status = 200, body = LogLines),
+        (status = 404, description = "Problem: there is no such step, or it has printed nothing yet"),
+    )
+)]
+async fn lines(
+    _: MayRead,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+    StepPath(step): StepPath,
+    Query(which): Query<WhichLines>,
+) -> Answer<Json<LogLines>> {
+    let count = which.count.unwrap_or(200);
+    if !(1..=2_000).contains(&count) {
+        return Err(Problem::malformed(format!("count: {count} is not between 1 and 2000")));
+    }
+    app.blocking(move |app| {
+        let file = open_log(&path_of(app, run, &step, which.attempt)?)?;
+        let part = which.from.map_or(LogPart::Last, LogPart::From);
+        Ok(Json(read_lines(file, part, count)?))
+    })
+    .await
+}
+
+/// A search in a log.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Sought {
+    /// The attempt; the last one if it is left out.
+    attempt: Option<u32>,
+    /// The text, in any case.
+    #[param(min_length = 1, max_length = 1000)]
+    q: String,
+    /// Only lines after this one.
+    after: Option<u64>,
+}
+
+/// Search a step's log
+///
+/// Escape sequences, such as colours, do not count as text.
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/steps/{step}/log/search", tag = "logs",
+    params(Sought, ("run" = String, Path, description = "The run's id"),
+           ("step" = String, Path, description = "The step's id; an item of a fan-out is `step[2]`")),
+    responses(
+        (status = 200, body = LogHits),
+        (status = 404, description = "Problem: there is no such step, or it has printed nothing yet"),
+    )
+)]
+async fn search(
+    _: MayRead,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+    StepPath(step): StepPath,
+    Query(sought): Query<Sought>,
+) -> Answer<Json<LogHits>> {
+    if !(1..=1_000).contains(&sought.q.chars().count()) {
+        return Err(Problem::malformed("q: must be 1 to 1000 characters"));
+    }
+    app.blocking(move |app| {
+        let file = open_log(&path_of(app, run, &step, sought.attempt)?)?;
+        Ok(Json(search_lines(file, &sought.q, sought.after.unwrap_or(0))?))
+    })
+    .await
+}
+
+/// Returns the file of an attempt's log.
+fn path_of(app: &ServerState, run: RunId, step: &str, attempt: Option<u32>) -> Answer<PathBuf> {
+    let known = RunWithPlan::load(app.core(), run)?;
+    let no = find(app, &known, step)?;
+    let row = find_attempt(app.core(), &known, no, attempt)?;
+    let path = app.files().log(row.id, step);
+    match log_place(app.core(), app.files(), &row, step)? {
+        LogPlace::Here | LogPlace::Partly { .. } => Ok(path),
+        // A step that has printed nothing has no file; any other place is named.
+        place if !row.status().is_terminal() && matches!(place, LogPlace::Missing) => Ok(path),
+        place => Err(Problem::not_found(place.told().unwrap_or_default())),
+    }
 }
 
 /// Opens a log in the folder of its run, where a step could have put anything else under its name.

@@ -12,6 +12,7 @@ mod logs;
 mod pipelines;
 mod queues;
 mod runs;
+mod session;
 mod steps;
 mod tasks;
 mod tokens;
@@ -60,6 +61,7 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(boards::routes())
         .merge(tasks::routes())
         .merge(work::routes())
+        .merge(session::routes())
 }
 
 /// Returns the OpenAPI description of the API.
@@ -115,6 +117,9 @@ fn describe(mut api: OpenApi) -> Value {
             operation["security"] = serde_json::json!([]);
         }
     }
+    for method in ["post", "delete"] {
+        told["paths"]["/v1/session"][method]["security"] = serde_json::json!([]);
+    }
     told
 }
 
@@ -167,6 +172,7 @@ pub(crate) fn finish(router: Router<ServerState>, api: &OpenApi, app: ServerStat
     let described = describe(api.clone()).to_string();
     router
         .merge(crate::agents::router(&app))
+        .merge(crate::pages::router())
         .route(
             "/openapi.json",
             get(move || async move { ([(axum::http::header::CONTENT_TYPE, "application/json")], described) }),

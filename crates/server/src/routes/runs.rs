@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_app::view::{RunDetail, RunView, StartedView};
-use sprag_app::{Cancelled, Row, RunFilter, RunId, RunLabels, RunRow, RunWithPlan, Started};
+use sprag_app::{Cancelled, LiveView, Row, RunFilter, RunId, RunLabels, RunRow, RunWithPlan, Started};
 use sprag_lifecycle::{RunStatus, Word};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -24,6 +24,7 @@ use crate::state::ServerState;
 pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
+        .routes(routes!(live))
         .routes(routes!(show))
         .routes(routes!(cancel))
         .routes(routes!(retry))
@@ -70,6 +71,18 @@ struct Runs {
     runs: Vec<RunView>,
     /// The cursor of the next page; absent if there is none.
     next_cursor: Option<String>,
+    /// The number of runs in each status, of those that the other filters select; only with `counts=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counts: Option<Counted>,
+}
+
+/// The number of runs in each status.
+#[derive(Debug, Serialize, ToSchema)]
+struct Counted {
+    /// The numbers, by status; a status without runs is absent.
+    by_status: BTreeMap<&'static str, usize>,
+    /// Whether only the newest 20,000 runs were counted.
+    more: bool,
 }
 
 /// Which runs to list.
@@ -83,6 +96,17 @@ struct Which {
     pipeline: Option<String>,
     /// Only runs with this label, as KEY=VALUE; several are separated by commas.
     label: Option<String>,
+    /// Only runs with this text in their id, pipeline, name or a label, in any case.
+    text: Option<String>,
+    /// Only runs created at this time or later, such as `2026-11-17T10:00:00Z`.
+    since: Option<String>,
+    /// Only runs created before this time.
+    until: Option<String>,
+    /// Only child runs of this run.
+    parent: Option<String>,
+    /// Whether to count the runs in each status too.
+    #[serde(default)]
+    counts: bool,
     /// Only runs older than this one: `next_cursor` of the previous page.
     cursor: Option<String>,
     /// The page size, at most 500.
@@ -102,13 +126,39 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
     let cursor = cursor.map_err(|error| Problem::malformed(format!("cursor: {error}")))?;
     let labels = which.label.as_deref().into_iter().flat_map(|text| text.split(','));
     let labels = sprag_app::parse_labels(labels)?;
-    let filter = RunFilter { statuses, pipeline: which.pipeline, labels, before: cursor };
+    let parent = which.parent.as_deref().map(str::parse::<RunId>).transpose();
+    let parent = parent.map_err(|error| Problem::malformed(format!("parent: {error}")))?;
+    let time = |name: &str, text: Option<&str>| match text.map(sprag_app::text::parse_rfc3339) {
+        None => Ok(None),
+        Some(Some(ms)) => Ok(Some(ms)),
+        Some(None) => {
+            Err(Problem::malformed(format!("{name}: not a time")).next("write it as 2026-11-17T10:00:00Z"))
+        }
+    };
+    let filter = RunFilter {
+        statuses,
+        pipeline: which.pipeline,
+        labels,
+        before: cursor,
+        since_ms: time("since", which.since.as_deref())?,
+        until_ms: time("until", which.until.as_deref())?,
+        parent,
+        text: which.text.filter(|text| !text.is_empty()),
+    };
     app.blocking(move |app| {
         let page = app.core().runs(&filter, limit)?;
         let runs = RunView::list(app.core(), &page.runs)?;
-        Ok(Json(Runs { runs, next_cursor: page.next.map(|run| run.to_string()) }))
+        let counts = which.counts.then(|| app.core().count_runs(&filter)).transpose()?;
+        let counts = counts.map(|counts| Counted { by_status: counts.by_status, more: counts.more });
+        Ok(Json(Runs { runs, next_cursor: page.next.map(|run| run.to_string()), counts }))
     })
     .await
+}
+
+/// Show what all live runs do: the executions that workers have, and what runs wait for, by cause
+#[utoipa::path(get, path = "/v1/waiting", tag = "runs", responses((status = 200, body = LiveView)))]
+async fn live(_: MayRead, State(app): State<ServerState>) -> Answer<Json<LiveView>> {
+    app.blocking(|app| Ok(Json(app.core().live()?))).await
 }
 
 fn statuses(text: Option<&str>) -> Answer<Vec<RunStatus>> {

@@ -158,16 +158,32 @@ async fn explain(
     .await
 }
 
+/// What to tell of a graph.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Drawn {
+    /// Whether to lay it out too: positions of boxes and lines. They are the same for every run of the same plan.
+    #[serde(default)]
+    layout: bool,
+}
+
 /// Show the steps of a run as a graph: what each needs, and its status
 #[utoipa::path(
     get, path = "/v1/runs/{run}/graph", tag = "steps",
-    params(("run" = String, Path, description = "The run's id")),
+    params(Drawn, ("run" = String, Path, description = "The run's id")),
     responses((status = 200, body = GraphView), (status = 404, description = "Problem: there is no such run"))
 )]
-async fn graph(_: MayRead, State(app): State<ServerState>, RunPath(run): RunPath) -> Answer<Json<GraphView>> {
+async fn graph(
+    _: MayRead,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+    Query(drawn): Query<Drawn>,
+) -> Answer<Json<GraphView>> {
     app.blocking(move |app| {
         let known = RunWithPlan::load(app.core(), run)?;
-        Ok(Json(GraphView::of_run(app.core(), &known)?))
+        let graph = GraphView::of_run(app.core(), &known)?;
+        Ok(Json(if drawn.layout { graph.laid_out() } else { graph }))
     })
     .await
 }

@@ -3,8 +3,7 @@
 //! A long line passes through a place of its own in each layer between, so that it runs around boxes. The layout
 //! orders the places of a layer by the positions of their neighbours, and moves them towards those as far as possible.
 
-use super::Graph;
-use super::layers::layers;
+use std::collections::BTreeSet;
 
 /// The most places for lines. Beyond that, long lines go straight, because they could not be told apart anyway.
 const MOST_PLACES: usize = 20_000;
@@ -12,21 +11,63 @@ const MOST_PLACES: usize = 20_000;
 const SORTING_ROUNDS: usize = 6;
 const MOVING_ROUNDS: usize = 20;
 
-/// Distances, in the picture's units.
-pub(crate) const BOX_HEIGHT: f64 = 46.0;
+/// The height of every box, in the picture's units, as are the distances below.
+pub const BOX_HEIGHT: f64 = 46.0;
 const BETWEEN_BOXES: f64 = 20.0;
 const BETWEEN_LINES: f64 = 10.0;
 const BETWEEN_LAYERS: f64 = 56.0;
 
 /// The positions and sizes in the picture.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// The upper left corner of each box.
-    pub(crate) boxes: Vec<(f64, f64)>,
-    /// The lines from a step to one that needs it: the points at the borders of each layer that the line passes.
-    pub(crate) lines: Vec<Vec<(f64, f64)>>,
-    pub(crate) width: f64,
-    pub(crate) height: f64,
+    pub boxes: Vec<(f64, f64)>,
+    /// The steps that each line connects: the needed one, then the one that needs it.
+    pub edges: Vec<(usize, usize)>,
+    /// The line of each edge: the points at the borders of each layer that the line passes.
+    pub lines: Vec<Vec<(f64, f64)>>,
+    /// The width of the whole picture.
+    pub width: f64,
+    /// The height of the whole picture.
+    pub height: f64,
+}
+
+/// Returns the steps in an order that their needs allow, as close to the written order as possible; `needs` lists the
+/// steps before each step.
+pub fn order<N: AsRef<[usize]>>(needs: &[N]) -> Vec<usize> {
+    let mut open: Vec<usize> = needs.iter().map(|needs| needs.as_ref().len()).collect();
+    let followers = followers(needs);
+    let mut ready: BTreeSet<usize> = (0..open.len()).filter(|no| open[*no] == 0).collect();
+    let mut order = Vec::with_capacity(open.len());
+    while let Some(next) = ready.pop_first() {
+        order.push(next);
+        for follower in &followers[next] {
+            open[*follower] -= 1;
+            if open[*follower] == 0 {
+                ready.insert(*follower);
+            }
+        }
+    }
+    order
+}
+
+/// Returns the steps that need each step.
+pub fn followers<N: AsRef<[usize]>>(needs: &[N]) -> Vec<Vec<usize>> {
+    let mut followers = vec![Vec::new(); needs.len()];
+    for (no, needs) in needs.iter().enumerate() {
+        needs.as_ref().iter().for_each(|need| followers[*need].push(no));
+    }
+    followers
+}
+
+/// Returns the layer of each step, from 0: the number of steps before it on the longest path. The steps of one layer
+/// can run in parallel.
+pub fn layers<N: AsRef<[usize]>>(needs: &[N]) -> Vec<usize> {
+    let mut layers = vec![0; needs.len()];
+    for no in order(needs) {
+        layers[no] = needs[no].as_ref().iter().map(|need| layers[*need] + 1).max().unwrap_or(0);
+    }
+    layers
 }
 
 /// A place in a layer: a box, or a point that a line passes.
@@ -45,15 +86,15 @@ impl Cell {
     }
 }
 
-/// Returns the layout of a graph whose boxes have these widths.
-pub(crate) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
-    let layer_of = layers(graph);
+/// Returns the layout of steps without cycles: `needs` lists the steps before each step, `widths` has the width of each
+/// box.
+pub fn layout<N: AsRef<[usize]>>(needs: &[N], widths: &[f64]) -> Layout {
+    let layer_of = layers(needs);
     let count = layer_of.iter().max().map_or(0, |last| last + 1);
-    let edges: Vec<(usize, usize)> = graph
-        .nodes
+    let edges: Vec<(usize, usize)> = needs
         .iter()
         .enumerate()
-        .flat_map(|(no, node)| node.needs.iter().map(move |need| (*need, no)))
+        .flat_map(|(no, needs)| needs.as_ref().iter().map(move |need| (*need, no)))
         .collect();
     let extra: usize = edges.iter().map(|(from, to)| layer_of[*to] - layer_of[*from] - 1).sum();
     let mut places: Vec<Cell> =
@@ -90,7 +131,7 @@ pub(crate) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
         x += wide + BETWEEN_LAYERS;
     }
     let top = |no: usize| places[no].y - lowest;
-    let boxes: Vec<(f64, f64)> = (0..graph.nodes.len()).map(|no| (lefts[layer_of[no]], top(no))).collect();
+    let boxes: Vec<(f64, f64)> = (0..needs.len()).map(|no| (lefts[layer_of[no]], top(no))).collect();
     let point = |no: usize, x: f64| (lefts[places[no].layer] + x, top(no) + places[no].height() / 2.0);
     let lines = ways.iter().map(|way| {
         let last = way.len() - 1;
@@ -104,7 +145,7 @@ pub(crate) fn layout(graph: &Graph, widths: &[f64]) -> Layout {
     });
     let lines = lines.collect();
     let height = (0..places.len()).map(|no| top(no) + places[no].height()).fold(0.0, f64::max);
-    Layout { boxes, lines, width: (x - BETWEEN_LAYERS).max(0.0), height }
+    Layout { boxes, edges, lines, width: (x - BETWEEN_LAYERS).max(0.0), height }
 }
 
 /// Orders each layer by the mean of its neighbours' ranks, forth and back.
@@ -182,14 +223,35 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{DIAMOND, graph, shapes};
     use super::*;
+
+    const DIAMOND: &[&[usize]] = &[&[], &[0], &[0], &[1, 2]];
+
+    /// Graphs of several shapes, of up to a thousand steps.
+    fn shapes() -> Vec<Vec<Vec<usize>>> {
+        let made = |needs: &dyn Fn(usize) -> Vec<usize>| (0..1000).map(needs).collect::<Vec<_>>();
+        vec![
+            vec![vec![]],
+            DIAMOND.iter().map(|needs| needs.to_vec()).collect(),
+            made(&|no| no.checked_sub(1).into_iter().collect()),
+            made(&|_| Vec::new()),
+            made(&|no| match no {
+                0 => vec![],
+                999 => (1..999).collect(),
+                _ => vec![0],
+            }),
+            made(&|no| if no == 0 { vec![] } else { vec![(no - 1) / 2] }),
+            made(&|no| if no < 10 { vec![] } else { (no / 10 * 10 - 10..no / 10 * 10).collect() }),
+            made(&|no| if no == 999 { vec![] } else { vec![no + 1] }),
+        ]
+    }
 
     #[test]
     fn boxes_never_overlap_and_lines_go_forward() {
-        for graph in shapes() {
-            let widths = vec![100.0; graph.nodes.len()];
-            let layout = layout(&graph, &widths);
+        for needs in shapes() {
+            let widths = vec![100.0; needs.len()];
+            let layout = layout(&needs, &widths);
+            assert_eq!(layout.edges.len(), layout.lines.len());
             let mut boxes = layout.boxes.clone();
             boxes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
             for pair in boxes.windows(2) {
@@ -203,8 +265,16 @@ mod tests {
 
     #[test]
     fn a_diamond_is_even() {
-        let layout = layout(&graph(DIAMOND), &[100.0; 4]);
+        let layout = layout(DIAMOND, &[100.0; 4]);
         let y: Vec<f64> = layout.boxes.iter().map(|(_, y)| y.round()).collect();
         assert_eq!(y, [33.0, 0.0, 66.0, 33.0]);
+    }
+
+    #[test]
+    fn a_layer_comes_after_all_that_it_needs() {
+        assert_eq!(layers(DIAMOND), [0, 1, 1, 2]);
+        let backwards: &[&[usize]] = &[&[1], &[2], &[]];
+        assert_eq!(layers(backwards), [2, 1, 0]);
+        assert_eq!(order(backwards), [2, 1, 0]);
     }
 }

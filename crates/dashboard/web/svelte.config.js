@@ -1,0 +1,4 @@
+// The compiler's settings: components are written with runes.
+import { vitePreprocess } from '@sveltejs/vite-plugin-svelte';
+
+export default { preprocess: vitePreprocess(), compilerOptions: { runes: true } };
