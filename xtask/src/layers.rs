@@ -112,4 +112,9 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M56", layer("store", "store", "retention::a_key")),
     ("M57", layer("store", "store", "packs::a_reader_stops")),
     ("M58", layer("store", "store", "power_loss::i26_")),
+    ("M80", layer("sim", "graphs", "")),
+    ("M81", layer("sim", "graphs", "")),
+    ("M82", layer("sim", "graphs", "")),
+    ("M83", layer("sim", "graphs", "")),
+    ("M84", layer("sim", "graphs", "")),
 ];

@@ -87,6 +87,11 @@ mutants! {
     M56 KeyForgotten "a run is deleted while its starter may repeat its request"
     M57 PackDropsLast "a pack of the journal drops its last entry"
     M58 PackApart "a pack of the journal is committed apart from the rows that it describes"
+    M80 RunStatusStale "a condition sees a failed run as running"
+    M81 ThenIgnored "a failure after the last rework fails the run although it is tolerated"
+    M82 SkipStays "a skip that takes the later steps along does not reach them"
+    M83 EndGoesOn "steps start although the run has reached its end"
+    M84 QuorumWaitsForAll "a step that needs some of its needs waits for all"
 }
 
 /// Returns whether this fault is enabled.

@@ -3,6 +3,7 @@
 mod again;
 mod at_server;
 mod bad_input;
+mod became;
 mod boards;
 mod bus;
 mod cancelled_worktrees;

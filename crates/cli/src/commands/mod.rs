@@ -63,6 +63,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             name,
             labels,
             priority,
+            steps,
             slots,
             lease,
             bus,
@@ -71,7 +72,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
             let labels = parse_labels(labels.iter().map(String::as_str))?;
             let labels = RunLabels { name, labels };
-            let options = run::Options { dry, detach, idempotency_key, labels, priority, slots, lease, bus };
+            let selection = steps.selection();
+            let options =
+                run::Options { dry, detach, idempotency_key, labels, priority, selection, slots, lease, bus };
             let given = inputs::RawInputs { pairs: &pairs, all: inputs.as_deref() };
             run::start(&context, &pipelines::find(&file)?, given, options).await
         }

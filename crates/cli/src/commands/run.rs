@@ -28,6 +28,7 @@ pub(crate) struct Options {
     pub(crate) idempotency_key: Option<String>,
     pub(crate) labels: RunLabels,
     pub(crate) priority: i32,
+    pub(crate) selection: sprag_pipeline::Selection,
     pub(crate) slots: Option<usize>,
     pub(crate) lease: Duration,
     pub(crate) bus: Option<Address>,
@@ -49,11 +50,12 @@ pub(crate) async fn start(
         let hint = format!("{told} about {0}: see `sprag validate {0}`", file.display());
         eprintln!("{}", Style::stderr().dim(&hint));
     }
-    let (plan, inputs) = prepare(&loaded.pipeline, &given, context.interactive)?;
-    let labels = options.labels.clone().or_those_of(&loaded.pipeline, &inputs);
+    let pipeline = loaded.pipeline.select(&options.selection).map_err(|problems| drawn(&problems))?;
+    let (plan, inputs) = prepare(&pipeline, &given, context.interactive)?;
+    let labels = options.labels.clone().or_those_of(&pipeline, &inputs);
     let labels = labels.map_err(|problems| drawn(&problems))?;
     if options.dry {
-        return super::dry::dry(context, &loaded.pipeline, &plan, &inputs);
+        return super::dry::dry(context, &pipeline, &plan, &inputs);
     }
     let app = context.app()?;
     let dir =
