@@ -151,13 +151,12 @@ fn step(
 /// Lets some conditional steps take the steps that need them along when they are skipped. Needs reach back only.
 fn mark_skips(chance: &mut Chance, steps: &mut [PlanStep]) {
     let mut with: Vec<Vec<StepNo>> = Vec::with_capacity(steps.len());
-    for no in 0..steps.len() {
-        let mut all: Vec<StepNo> =
-            steps[no].needs.iter().flat_map(|need| with[*need as usize].clone()).collect();
+    for (no, step) in steps.iter_mut().enumerate() {
+        let mut all: Vec<StepNo> = step.needs.iter().flat_map(|need| with[*need as usize].clone()).collect();
         all.sort_unstable();
         all.dedup();
-        steps[no].skipped_with = all.clone();
-        if steps[no].condition == Condition::Step && chance.one_in(3) {
+        step.skipped_with = all.clone();
+        if step.condition == Condition::Step && chance.one_in(3) {
             all.push(no as StepNo);
         }
         with.push(all);
