@@ -130,4 +130,9 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M73", layer("store", "store", "rules::r26_")),
     ("M74", layer("store", "store", "rules::r20_")),
     ("M75", layer("store", "store", "rules::r15_")),
+    ("M80", layer("sim", "graphs", "")),
+    ("M81", layer("sim", "graphs", "")),
+    ("M82", layer("sim", "graphs", "")),
+    ("M83", layer("sim", "graphs", "")),
+    ("M84", layer("sim", "graphs", "")),
 ];

@@ -88,7 +88,7 @@ impl SpecEvaluator for PipelineEvaluator {
 fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
     let timeout_ms = rendered.timeout_ms;
     match rendered.kind {
-        Kind::Gate { ask, choices } => Ok(Prepared::Gate { ask, choices, timeout_ms }),
+        Kind::Gate { ask, choices, default } => Ok(Prepared::Gate { ask, choices, default, timeout_ms }),
         Kind::Wait(Wait::For { ms }) => Ok(Prepared::Pause { ms }),
         Kind::Wait(Wait::Until { time }) => match time_ms(&time) {
             Some(wall_ms) => Ok(Prepared::Until { wall_ms }),
@@ -97,6 +97,7 @@ fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
             ))),
         },
         Kind::Wait(Wait::Signal { name }) => Ok(Prepared::Signal { name, timeout_ms }),
+        Kind::End { completed, message } => Ok(Prepared::End { completed, message }),
         Kind::Pipeline { inputs, definition, .. } => {
             let child = definition.parse().map_err(SpecError::new)?.pipeline;
             let child = child.with_masks(&rendered.masks).with_agents(&rendered.agents);

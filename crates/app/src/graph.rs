@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sprag_lifecycle::{OnFail, Policy, StepNo};
-use sprag_pipeline::{FanOutItems, Kind, Pipeline, StepSpec};
+use sprag_pipeline::{FanOut, FanOutItems, Kind, Pipeline, StepSpec};
 use sprag_store::Row;
 
 use crate::App;
@@ -186,7 +186,7 @@ fn graph_step(
         kind: spec.map_or("?", |spec| kind(&spec.kind)).to_owned(),
         needs: needs.iter().map(|need| name(*need)).collect(),
         rework,
-        fan_out: spec.and_then(|spec| spec.fan_out.as_ref()).map(|fan_out| fan_out_label(&fan_out.over)),
+        fan_out: spec.and_then(|spec| spec.fan_out.as_ref()).map(fan_out_label),
         when: spec.is_some_and(|spec| spec.when.is_some()),
         always: policy.always,
         status: None,
@@ -206,18 +206,17 @@ fn kind(kind: &Kind) -> &'static str {
         Kind::Gate { .. } => "gate",
         Kind::Wait(_) => "wait",
         Kind::Pipeline { .. } => "pipeline",
+        Kind::End { .. } => "end",
         Kind::Land { .. } => "land",
     }
 }
 
 /// Returns the label of a step's fan-out, with the number of items if the file states it.
-fn fan_out_label(over: &FanOutItems) -> String {
-    match over {
-        FanOutItems::Matrix(axes) => {
-            let count = axes.values().fold(1usize, |count, values| count.saturating_mul(values.len()));
-            format!("matrix ×{count}")
-        }
-        FanOutItems::Each(Value::Array(items)) => format!("foreach ×{}", items.len()),
-        FanOutItems::Each(_) => "foreach".to_owned(),
+fn fan_out_label(fan_out: &FanOut) -> String {
+    match (&fan_out.over, fan_out.items(&Value::Null)) {
+        (FanOutItems::Matrix(_), Ok(items)) => format!("matrix ×{}", items.len()),
+        (FanOutItems::Matrix(_), Err(_)) => "matrix".to_owned(),
+        (FanOutItems::Each(Value::Array(items)), _) => format!("foreach ×{}", items.len()),
+        (FanOutItems::Each(_), _) => "foreach".to_owned(),
     }
 }

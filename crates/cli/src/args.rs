@@ -168,6 +168,8 @@ Examples:
         /// A number added to the priority of its steps
         #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
         priority: i32,
+        #[command(flatten)]
+        steps: StepArgs,
         /// How many steps to run at once
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
@@ -766,6 +768,31 @@ pub(crate) struct AtServer {
     /// The token for the server [default: that of this user's own server]
     #[arg(long, value_name = "TOKEN", env = "SPRAG_TOKEN", hide_env_values = true, help_heading = "Server")]
     pub(crate) token: Option<String>,
+}
+
+/// The steps to run.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct StepArgs {
+    /// Run only this step; repeat it for more
+    #[arg(long, value_name = "STEP", help_heading = "Steps")]
+    only: Vec<String>,
+    /// Run only this step and all steps that need it
+    #[arg(long, value_name = "STEP", help_heading = "Steps")]
+    from: Option<String>,
+    /// Skip this step; repeat it for more
+    #[arg(long, value_name = "STEP", help_heading = "Steps")]
+    skip: Vec<String>,
+}
+
+impl StepArgs {
+    /// Returns the selected steps.
+    pub(crate) fn selection(&self) -> sprag_pipeline::Selection {
+        sprag_pipeline::Selection {
+            only: self.only.clone(),
+            from: self.from.clone(),
+            skip: self.skip.clone(),
+        }
+    }
 }
 
 /// Which part of the logs to show, and how.

@@ -26,8 +26,8 @@ mod trigger;
 
 pub use account::{Account, AccountEvent, AccountFacts, AccountPredicate, AccountStatus};
 pub use advance::{
-    Items, Needs, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work, WorkEnd, admit_items,
-    advance, cancel_item, heal, reopen_item, restart, resume_set, standing,
+    Items, Needs, Quorum, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work, WorkEnd,
+    admit_items, advance, cancel_item, heal, quorum, reopen_item, restart, resume_set, standing,
 };
 pub use diagram::reference;
 pub use environment::{

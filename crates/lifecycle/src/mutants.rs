@@ -101,6 +101,11 @@ mutants! {
     M73 EventKeysForgotten "the key of an event is removed while the event may be repeated"
     M74 ConditionErrorIsFalse "a condition without an answer counts as false"
     M75 AnsweredBeforeStored "an event is acknowledged before it is stored"
+    M80 RunStatusStale "a condition sees a failed run as running"
+    M81 ThenIgnored "a failure after the last rework fails the run although it is tolerated"
+    M82 SkipStays "a skip that takes the later steps along does not reach them"
+    M83 EndGoesOn "steps start although the run has reached its end"
+    M84 QuorumWaitsForAll "a step that needs some of its needs waits for all"
 }
 
 /// Returns whether this fault is enabled.

@@ -25,6 +25,9 @@ pub struct Plan {
     /// The outputs that the pipeline declares; absent if it declares none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<PlanOutputs>,
+    /// The time after which a run is cancelled, in milliseconds from its start; absent for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
     #[serde(skip)]
     dependents: OnceLock<Vec<Vec<StepNo>>>,
 }
@@ -80,6 +83,12 @@ pub struct PlanStep {
     /// Whether it works in its own environment; each item of a fan-out has a separate one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_environment: bool,
+    /// The number of its needs that must be done for it to start; absent: all of them must be met.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<u32>,
+    /// The earlier steps that it is skipped with, if their `when` is false.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skipped_with: Vec<StepNo>,
     /// The account that its agent uses; absent for steps without an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<PlanAccount>,
@@ -115,6 +124,8 @@ impl PlanStep {
             reads: Vec::new(),
             own_environment: false,
             account: None,
+            quorum: None,
+            skipped_with: Vec::new(),
         }
     }
 
@@ -140,6 +151,8 @@ pub enum WorkKind {
     Wait,
     /// Another run.
     Child,
+    /// The end of the run: steps that have not started are skipped.
+    End,
 }
 
 /// The time at which a step's `when` is evaluated.
@@ -179,6 +192,9 @@ pub struct Policy {
     pub backoff: Backoff,
     /// The consequence of a failure when all attempts are used up.
     pub on_fail: OnFail,
+    /// Whether a failure counts as met once its reworks are used up.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub then_continue: bool,
     /// Whether the step runs even after a failure or a cancel, once its needs are settled.
     pub always: bool,
     /// Whether a lost worker fails the step: it is never retried automatically.
@@ -201,12 +217,20 @@ impl Default for Policy {
             attempts: 1,
             backoff: Backoff::default(),
             on_fail: OnFail::Fail,
+            then_continue: false,
             always: false,
             at_most_once: false,
             losses: DEFAULT_LOSSES,
             retry_exit_codes: Vec::new(),
             timeout_ms: None,
         }
+    }
+}
+
+impl Policy {
+    /// Returns whether the run continues after the step has failed for good.
+    pub fn tolerates_failure(&self) -> bool {
+        self.on_fail == OnFail::Continue || (self.then_continue && !crate::mutant!(ThenIgnored))
     }
 }
 
@@ -350,6 +374,7 @@ impl Plan {
             concurrency: None,
             environment: None,
             outputs: None,
+            timeout_ms: None,
             dependents: OnceLock::new(),
         };
         plan.check()?;
@@ -396,6 +421,7 @@ impl Plan {
             && self.steps == other.steps
             && self.concurrency == other.concurrency
             && self.environment == other.environment
+            && self.timeout_ms == other.timeout_ms
     }
 
     /// Returns the step with this number.

@@ -11,7 +11,7 @@ const TASK: &str = "task";
 /// Returns a board's plan. Tasks wait in `queue`; each has up to `attempts` attempts, the first retry after `delay_ms`.
 pub fn board_plan(name: &str, queue: &str, attempts: u32, delay_ms: u64) -> Plan {
     let mut spec = StepSpec::new(Kind::Task { prompt: "{{ item.text }}".into(), with: Value::Null });
-    spec.fan_out = Some(FanOut { over: FanOutItems::Each(json!([])), max_parallel: None, fail_fast: false });
+    spec.fan_out = Some(FanOut { over: FanOutItems::Each(json!([])), ..FanOut::default() });
     let growth = Growth::Exponential;
     let step = PlanStep {
         queue: queue.into(),

@@ -186,9 +186,9 @@ pub(crate) fn resolve(file: &Node, inputs: Option<&Node>, report: &mut Report) -
     if name.contains("{{") {
         let problem = Problem::at(
             file.span,
-            "the path of a child pipeline cannot contain templates: the file is loaded with its parent",
+            "the path of a child pipeline cannot contain templates without `files`: the file is loaded with its parent",
         );
-        report.error(problem.expected("a path without templates"));
+        report.error(problem.help("list the files that it may be: `files: [a.yaml, b.yaml]`"));
         return None;
     }
     let (definition, child) = match report.children.clone().find(name) {

@@ -28,6 +28,8 @@ const MAX_STEPS: usize = 10_000;
 /// Limit in bytes on all steps together, each including what it takes from the pipeline: variables, defaults, child
 /// pipelines, secrets.
 const MAX_PLAN_BYTES: usize = 16 << 20;
+/// The most steps that take later ones along when they are skipped. Each later step notes all of them.
+const MAX_SKIPS: usize = 100;
 const DEFAULT_QUEUE: &str = "default";
 /// The default queue of tasks for agents and people.
 const TASKS_QUEUE: &str = "tasks";
@@ -51,8 +53,16 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
     });
     let concurrency = root.get("concurrency").and_then(|node| concurrency(node, &mut uses));
     let workplace = root.get("environment").and_then(|node| workplace::decode(node, &mut uses, report));
-    let common =
-        Common { defaults: root.get("defaults"), env: root.get("env"), inherit: texts(root.get("inherit")) };
+    let dotenv = root.get("dotenv");
+    let common = Common {
+        defaults: root.get("defaults"),
+        env: root.get("env"),
+        inherit: texts(root.get("inherit")),
+        dotenv: match dotenv.and_then(Node::text) {
+            Some(file) => vec![file.to_owned()],
+            None => texts(dotenv),
+        },
+    };
     if let Some(env) = common.env {
         env.entries().iter().for_each(|(_, value)| uses.add(value, TemplateRole::Variable));
     }
@@ -61,6 +71,11 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         let message = format!("{} steps are more than a pipeline may have, {MAX_STEPS}", written.len());
         report.error(Problem::at(steps.span, message).help("split it into several pipelines"));
         return None;
+    }
+    let skips = written.iter().filter_map(|step| step.get("when")?.get("else"));
+    if let Some(node) = skips.filter(|node| node.text() == Some("skip_rest")).nth(MAX_SKIPS) {
+        let message = format!("more than {MAX_SKIPS} steps with `skip_rest`");
+        report.error(Problem::at(node.span, message).help("use `when` on the later steps"));
     }
     let vertices: Vec<Vertex> = written.iter().map(vertex).collect();
     let graph = graph::resolve(&vertices, report);
@@ -102,6 +117,7 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
         inputs,
         outputs,
         concurrency,
+        timeout_ms: root.get("timeout").and_then(duration_ms),
         workplace,
         steps,
         triggers,
@@ -142,6 +158,8 @@ fn step<'n>(
         when: parts::when(node, uses),
         outputs: parts::outputs(node, uses, report),
         checks: parts::checks(node, common, uses, report),
+        warns: parts::warns(node),
+        dotenv: if is_process(node) { common.dotenv.clone() } else { Vec::new() },
         fan_out: parts::fan_out(node, uses, report),
         retry_here: match node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text) {
             Some(from) => from == "here",
@@ -163,6 +181,9 @@ fn step<'n>(
         id: vertex.id.as_ref()?.name.clone(),
         description: node.get("description").and_then(Node::text).map(str::to_owned),
         needs: graph.needs[no].clone(),
+        quorum: parts::quorum(node, report),
+        skip_rest: node.get("when").and_then(|when| when.get("else")).and_then(Node::text)
+            == Some("skip_rest"),
         policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
         queue: queue.and_then(Node::text).unwrap_or(default_queue).to_owned(),
         // Agents and people that claim tasks or answer gates have no labels.
@@ -186,6 +207,7 @@ pub(crate) struct Common<'n> {
     defaults: Option<&'n Node>,
     env: Option<&'n Node>,
     inherit: Vec<String>,
+    dotenv: Vec<String>,
 }
 
 impl<'n> Common<'n> {
@@ -241,10 +263,12 @@ fn named(node: &Node) -> Option<Named> {
 }
 
 fn vertex(step: &Node) -> Vertex {
-    let needs = step.get("needs").map(|node| match node.text() {
-        Some(_) => named(node).into_iter().collect(),
-        None => node.items().iter().filter_map(named).collect(),
-    });
+    let needs =
+        step.get("needs").map(|node| match (node.text(), node.get("any").or_else(|| node.get("of"))) {
+            (Some(_), _) => named(node).into_iter().collect(),
+            (None, Some(some)) => some.items().iter().filter_map(named).collect(),
+            (None, None) => node.items().iter().filter_map(named).collect(),
+        });
     let rework = step.get("on_fail").and_then(|node| node.get("rework")).and_then(named);
     Vertex { id: step.get("id").and_then(named), needs, rework }
 }
@@ -268,7 +292,9 @@ fn policy(step: &Node, defaults: Option<&Node>, rework: Option<u32>, report: &mu
         }
         _ => OnFail::Fail,
     };
+    let then = step.get("on_fail").and_then(|node| node.get("then")).and_then(Node::text);
     Policy {
+        then_continue: then == Some("continue"),
         attempts: integer(retry("attempts")).unwrap_or(1) as u32,
         backoff: Backoff {
             growth: match retry("backoff").and_then(Node::text) {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::diagnostic::{Diagnostics, Problem, Report};
+use crate::expression::{check_pattern, fits_pattern};
 use crate::nearest::nearest;
 use crate::pipeline::Pipeline;
 use crate::source::Span;
@@ -24,9 +25,44 @@ pub struct Input {
     pub default: Option<Value>,
     /// The allowed values; empty if any value of the type is allowed.
     pub allowed: Vec<Value>,
+    /// A regular expression that the whole text must fit; only for text.
+    pub pattern: Option<String>,
+    /// The least and the greatest number, or size of a text, list or object.
+    pub bounds: InputBounds,
     /// The author's description, for people.
     pub description: Option<String>,
     pub(crate) span: Span,
+}
+
+/// The bounds of an input, both included: of a number, or of the number of characters, items or entries.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct InputBounds {
+    /// The lower bound; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<serde_json::Number>,
+    /// The upper bound; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<serde_json::Number>,
+}
+
+impl InputBounds {
+    /// Returns the reason why a value is out of bounds, if it is.
+    fn refuse(&self, value: &Value) -> Option<String> {
+        let (size, unit) = match value {
+            Value::Number(number) => (number.as_f64()?, ""),
+            Value::String(text) => (text.chars().count() as f64, " characters"),
+            Value::Array(items) => (items.len() as f64, " items"),
+            Value::Object(entries) => (entries.len() as f64, " entries"),
+            Value::Null | Value::Bool(_) => return None,
+        };
+        let bound =
+            |number: &Option<serde_json::Number>| number.as_ref().and_then(serde_json::Number::as_f64);
+        match (bound(&self.min), bound(&self.max)) {
+            (Some(min), _) if size < min => Some(format!("at least {}{unit}", self.min.as_ref()?)),
+            (_, Some(max)) if size > max => Some(format!("at most {}{unit}", self.max.as_ref()?)),
+            _ => None,
+        }
+    }
 }
 
 /// The type of an input.
@@ -68,6 +104,16 @@ impl InputType {
             InputType::Boolean => value.is_boolean(),
             InputType::List => value.is_array(),
             InputType::Object => value.is_object(),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            InputType::String => "text",
+            InputType::Integer | InputType::Number => "a number",
+            InputType::Boolean => "a boolean",
+            InputType::List => "a list",
+            InputType::Object => "an object",
         }
     }
 
@@ -117,6 +163,39 @@ impl Input {
             .map(|v| typed(v, "a value"))
             .collect();
         let default = node.get("default").map(|value| typed(value, "the default"));
+        let pattern = node.get("pattern").and_then(Node::text).map(str::to_owned);
+        if let (Some(place), Some(pattern)) = (node.get("pattern"), &pattern) {
+            if kind != InputType::String {
+                let problem = Problem::at(place.span, format!("`pattern` has no effect on {}", kind.name()));
+                report.error(problem.help("remove it"));
+            } else if let Err(why) = check_pattern(pattern) {
+                report.error(Problem::at(place.span, why).expected("a regular expression such as [a-z]+"));
+            }
+        }
+        let mut bound = |key: &str| {
+            let place = node.get(key)?;
+            let number = match place.json() {
+                Value::Number(number) if kind == InputType::Number || number.is_i64() => Some(number),
+                _ => None,
+            };
+            if kind == InputType::Boolean {
+                let problem = Problem::at(place.span, format!("`{key}` has no effect on a boolean"));
+                report.error(problem.help("remove it"));
+            } else if number.is_none() {
+                let problem = Problem::at(place.span, format!("`{key}` cannot be {}", place.describe()));
+                let whole = kind != InputType::Number;
+                report.error(problem.expected(if whole { "a whole number" } else { "a number" }));
+            }
+            number
+        };
+        let bounds = InputBounds { min: bound("min"), max: bound("max") };
+        let as_number = |number: &Option<serde_json::Number>| number.as_ref().and_then(|n| n.as_f64());
+        if let (Some(min), Some(max), Some(place)) =
+            (as_number(&bounds.min), as_number(&bounds.max), node.get("max"))
+            && min > max
+        {
+            report.error(Problem::at(place.span, format!("`max` of input `{name}` is below its `min`")));
+        }
         if let (Some(place), Some(value)) = (node.get("default"), &default) {
             if required {
                 let problem =
@@ -130,7 +209,35 @@ impl Input {
             }
         }
         let description = node.get("description").and_then(Node::text).map(str::to_owned);
-        Input { name: name.to_owned(), kind, required, default, allowed, description, span }
+        let input = Input {
+            name: name.to_owned(),
+            kind,
+            required,
+            default,
+            allowed,
+            pattern,
+            bounds,
+            description,
+            span,
+        };
+        if let (Some(place), Some(value)) = (node.get("default"), &input.default)
+            && let Some(expected) = input.refuse(value)
+        {
+            let problem = Problem::at(place.span, format!("the default of input `{name}` does not fit"));
+            report.error(problem.expected(expected));
+        }
+        input
+    }
+
+    /// Returns the expected form of a value that does not fit the pattern or the bounds.
+    fn refuse(&self, value: &Value) -> Option<String> {
+        let pattern = self.pattern.as_deref().zip(value.as_str());
+        if let Some((pattern, text)) = pattern
+            && fits_pattern(pattern, text) != Ok(true)
+        {
+            return Some(format!("a text that fits {pattern}"));
+        }
+        self.bounds.refuse(value)
     }
 
     fn check(&self, value: &Value, report: &mut Report) {
@@ -142,6 +249,9 @@ impl Input {
             let near = value.as_str().and_then(|given| nearest(given, words));
             let message = format!("input `{}` cannot be {}", self.name, quoted(&value.to_string()));
             report.error(Problem::at(self.span, message).expected(list(&self.allowed)).nearest(near));
+        } else if let Some(expected) = self.refuse(value) {
+            let message = format!("input `{}` cannot be {}", self.name, quoted(&value.to_string()));
+            report.error(Problem::at(self.span, message).expected(expected));
         }
     }
 }

@@ -21,6 +21,7 @@ const UNUSED_KEYS: &[(&str, &[&str])] = &[
     ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout"]),
     ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout"]),
     ("land",     &["outputs", "check", "dir"]),
+    ("end",      &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always"]),
     ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "at_most_once"]),
 ];
 
@@ -78,10 +79,31 @@ pub(crate) fn kind<'n>(
                 None => vec!["yes".into(), "no".into()],
                 choices => texts(choices),
             };
-            Some(Kind::Gate { ask: ask.text()?.to_owned(), choices })
+            let default = node.get("default");
+            if let (Some(place), Some(choice)) = (default, default.and_then(Node::text)) {
+                if !choices.iter().any(|known| known == choice) {
+                    let problem =
+                        Problem::at(place.span, format!("{} is not one of the choices", quoted(choice)));
+                    report.error(problem.expected(format!("one of {}", choices.join(", "))));
+                } else if node.get("timeout").is_none() {
+                    let problem = Problem::at(place.span, "`default` has no effect without `timeout`");
+                    report.error(problem.help("add a `timeout`, or remove it"));
+                }
+            }
+            let default = default.and_then(Node::text).map(str::to_owned);
+            Some(Kind::Gate { ask: ask.text()?.to_owned(), choices, default })
         }
         "agent" => agent::decode(step, node, uses, report),
         "wait" => wait(node, uses, report),
+        "end" => {
+            let message = node.get("message");
+            if let Some(message) = message {
+                uses.add(message, TemplateRole::Text);
+            }
+            let status = node.text().or_else(|| node.get("status").and_then(Node::text))?;
+            let message = message.and_then(Node::text).map(str::to_owned);
+            Some(Kind::End { completed: status == "completed", message })
+        }
         "land" => land(node, common.get(step, "shell"), uses, report),
         "pipeline" => {
             let file = if node.text().is_some() { node } else { node.get("file")? };
@@ -89,8 +111,24 @@ pub(crate) fn kind<'n>(
             let inputs = given.map(Node::entries).unwrap_or_default();
             let inputs = inputs.iter().map(|(key, value)| (key.text.clone(), json(Some(value), uses)));
             let inputs = inputs.collect();
-            let definition = Box::new(child::resolve(file, given, report)?);
-            Some(Kind::Pipeline { inputs, file: file.text()?.to_owned(), definition })
+            let mut files = std::collections::BTreeMap::new();
+            let definition = match node.get("files") {
+                None => child::resolve(file, given, report)?,
+                Some(listed) => {
+                    uses.add(file, TemplateRole::Text);
+                    if !file.text()?.contains("{{") {
+                        let problem =
+                            Problem::at(listed.span, "`files` has no effect without a template in `file`");
+                        report.error(problem.help("remove it, or choose the file with a template"));
+                    }
+                    for node in listed.items() {
+                        files.insert(node.text()?.to_owned(), child::resolve(node, given, report)?);
+                    }
+                    files.values().next()?.clone()
+                }
+            };
+            let definition = Box::new(definition);
+            Some(Kind::Pipeline { inputs, file: file.text()?.to_owned(), definition, files })
         }
         _ => None,
     }
@@ -104,7 +142,8 @@ fn refuse_unused_keys(step: &Node, kind: &MapKey, node: &Node, report: &mut Repo
     };
     for (found, _) in step.entries().iter().filter(|(found, _)| in_vain.contains(&found.text.as_str())) {
         let kind = if kind.text == "run" { "`run` without a shell" } else { &format!("`{}`", kind.text) };
-        let message = format!("`{}` has no effect on a {kind}", found.text);
+        let article = if kind == "`end`" { "an" } else { "a" };
+        let message = format!("`{}` has no effect on {article} {kind}", found.text);
         report.error(Problem::at(found.span, message).help("remove it"));
     }
     let Some((retry, how)) = step.entries().iter().find(|(key, _)| key.text == "retry") else { return };
@@ -141,10 +180,22 @@ pub(crate) fn command<'n>(
     }
     let Some(command) = node.text() else {
         uses.add(node, TemplateRole::Argv);
-        if node.items().first().and_then(Node::text).is_some_and(|program| program.trim().is_empty()) {
-            report.error(Problem::at(node.items()[0].span, "the program's name is empty"));
+        let all: Vec<(&str, bool)> = node.items().iter().filter_map(argument).collect();
+        match all.first() {
+            Some((program, false)) if program.trim().is_empty() => {
+                report.error(Problem::at(node.items()[0].span, "the program's name is empty"));
+            }
+            Some((_, true)) => {
+                report.error(Problem::at(node.items()[0].span, "the program cannot be a list"));
+            }
+            _ => {}
         }
-        return Some(Kind::Exec { argv: texts(Some(node)) });
+        for (list, _) in node.items().iter().zip(&all).filter(|(_, (text, each))| *each && !is_lone(text)) {
+            let problem = Problem::at(list.span, "`each` needs a single template");
+            report.error(problem.expected("a template such as {{ inputs.files }}"));
+        }
+        let each = all.iter().enumerate().filter(|(_, (_, each))| *each).map(|(n, _)| n).collect();
+        return Some(Kind::Exec { argv: all.iter().map(|(text, _)| (*text).to_owned()).collect(), each });
     };
     let shell = match shell.map(|node| (node.text(), node)) {
         None => Shell::default(),
@@ -153,6 +204,19 @@ pub(crate) fn command<'n>(
     };
     uses.add(node, TemplateRole::Command(shell.clone()));
     Some(Kind::Run { command: command.to_owned(), shell })
+}
+
+/// Returns the text of an argument, and whether it is a list of which each item is an argument.
+pub(crate) fn argument(node: &Node) -> Option<(&str, bool)> {
+    match node.text() {
+        Some(text) => Some((text, false)),
+        None => Some((node.get("each")?.text()?, true)),
+    }
+}
+
+/// Returns whether a text is a single template, whose value keeps its type.
+fn is_lone(text: &str) -> bool {
+    matches!(crate::template::split(text).as_deref(), Ok([crate::template::Piece::Value(_)]))
 }
 
 fn land<'n>(

@@ -30,6 +30,10 @@ const fn planned_word(name: &'static str) -> Word {
 pub(crate) static ALL: &[&Record] = &[
     &PIPELINE,
     &STEP,
+    &EACH,
+    &END,
+    &NEEDS,
+    &WHEN,
     &DEFAULTS,
     &RETRY,
     &REWORK,
@@ -62,8 +66,11 @@ pub(crate) static PIPELINE: Record = Record {
         key("labels",      Table(Rule::Name, &Scalar),                   "The labels of each run, templates over `inputs`; the labels that a caller gives count more."),
         key("inputs",      Table(Rule::Identifier, &INPUT_FORM),         "The inputs of a run, each with a type and an optional default."),
         key("env",         ENV,                                          "Environment variables for every step."),
+        key("dotenv",      Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                                                         "Files with lines NAME=value that are variables of every command, relative to the run's environment."),
         key("inherit",     List(&Text(Rule::Inherited), 1),              "Variables that steps inherit from the server's or worker's environment, in addition to the few that all steps inherit; `AWS_*` means all names with this prefix."),
         key("defaults",    Form::Record(&DEFAULTS),                      "Defaults for every step; a step's own keys override them."),
+        key("timeout",     TIMEOUT,                                      "The time after which a run is cancelled; `always` steps still run."),
         key("concurrency", Form::Record(&CONCURRENCY),                   "A limit on the live runs of a group."),
         key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),
@@ -78,7 +85,7 @@ pub(crate) static STEP: Record = Record {
     keys: &[
         required("id",      Text(Rule::Id),                              "The step's id, unique in the pipeline."),
         key("description",  Text(Rule::Filled),                          "The purpose of the step, for people."),
-        key("run",          Either(&[Text(Rule::Filled), List(&Text(Rule::Any), 1)]),
+        key("run",          Either(&[Text(Rule::Filled), List(&ARGUMENT, 1)]),
                                                                          "A command: text for a shell, or a list of a program and its arguments."),
         key("call",         Either(&[Text(Rule::Name), Form::Record(&CALL)]),
                                                                          "A handler that the embedding program registered."),
@@ -90,10 +97,14 @@ pub(crate) static STEP: Record = Record {
                                                                          "A child run: the path of its pipeline file, and its inputs."),
         key("land",         Either(&[Text(Rule::Filled), Form::Record(&LAND)]),
                                                                          "Lands the work of the run's worktree on a branch."),
-        key("needs",        Either(&[Text(Rule::Id), List(&Text(Rule::Id), 0)]),
-                                                                         "The steps that must finish first; by default the previous step; `[]` for none."),
-        key("when",    Text(Rule::Filled),                        "An expression; the step is skipped if it is false."),
-        key("matrix",  Table(Rule::Identifier, &List(&Any, 1)),   "One step for each combination of these values."),
+        key("end",          Either(&[Form::Word(ENDS), Form::Record(&END)]),
+                                                                         "Ends the run here: steps that have not started are skipped."),
+        key("needs",        Either(&[Text(Rule::Id), List(&Text(Rule::Id), 0), Form::Record(&NEEDS)]),
+                                                                         "The steps that must finish first; by default the previous step; `[]` for none; or some of several steps."),
+        key("when",         Either(&[Text(Rule::Filled), Form::Record(&WHEN)]),
+                                                                         "An expression; the step is skipped if it is false."),
+        key("matrix",  Table(Rule::Identifier, &Either(&[Text(Rule::Filled), List(&Any, 1)])),
+                                                                         "One step for each combination of these values, each axis a list or a template; `include` adds to them, `exclude` leaves some out."),
         key("foreach", Either(&[Text(Rule::Filled), List(&Any, 0)]),
                                                                          "One step for each item of a list, or of a template's value."),
         key("max_parallel", Integer(1, 100_000),                  "The most items of a fan-out that run at once."),
@@ -118,8 +129,53 @@ pub(crate) static STEP: Record = Record {
     ],
 };
 
+const ENDS: &[Word] = &[word("completed"), word("failed")];
+
+/// The end of a run.
+#[rustfmt::skip]
+pub(crate) static END: Record = Record {
+    what: "`end`",
+    keys: &[
+        required("status", Form::Word(ENDS),   "Whether the run has succeeded."),
+        key("message",     Text(Rule::Filled), "The reason, for people: an output of the step, or its failure."),
+    ],
+};
+
+/// Needs of which some are enough: `any`, or `at_least` with `of`.
+#[rustfmt::skip]
+pub(crate) static NEEDS: Record = Record {
+    what: "`needs`",
+    keys: &[
+        key("any",      List(&Text(Rule::Id), 1), "One of these steps must be done."),
+        key("at_least", Integer(1, 10_000),       "The number of steps that must be done."),
+        key("of",       List(&Text(Rule::Id), 1), "The steps that `at_least` counts."),
+    ],
+};
+
+/// A condition, and the consequence if it is false.
+#[rustfmt::skip]
+pub(crate) static WHEN: Record = Record {
+    what: "`when`",
+    keys: &[
+        required("if", Text(Rule::Filled), "The expression."),
+        key("else",    Form::Word(&[word("skip"), word("skip_rest")]),
+                                           "`skip` skips only this step, `skip_rest` also all steps that need it, directly or through others."),
+    ],
+};
+
 /// The keys that select a step's kind; each step has exactly one.
-pub(crate) const KINDS: &[&str] = &["run", "call", "agent", "task", "gate", "wait", "pipeline", "land"];
+pub(crate) const KINDS: &[&str] =
+    &["run", "call", "agent", "task", "gate", "wait", "pipeline", "land", "end"];
+
+/// An argument of a program, or a list of arguments.
+static ARGUMENT: Form = Either(&[Text(Rule::Any), Form::Record(&EACH)]);
+
+/// A list of which each item is an argument.
+#[rustfmt::skip]
+pub(crate) static EACH: Record = Record {
+    what: "an argument",
+    keys: &[required("each", Text(Rule::Filled), "A template; each item of its list is an argument.")],
+};
 
 const ENV: Form = Table(Rule::Variable, &Scalar);
 const TIMEOUT: Form = Duration(1);
@@ -167,6 +223,8 @@ pub(crate) static REWORK: Record = Record {
     keys: &[
         required("rework", Text(Rule::Id),   "The earlier step to run again, together with all steps that depend on it."),
         key("max",         Integer(1, 1000), "The most times; 1 by default."),
+        key("then",        Form::Word(&[word("fail"), word("continue")]),
+                                             "The consequence when that is used up: the run fails, or the step counts as done."),
     ],
 };
 
@@ -251,6 +309,7 @@ pub(crate) static GATE: Record = Record {
         required("ask", Text(Rule::Filled),           "The question."),
         key("choices",  List(&Text(Rule::Filled), 1), "The possible answers: an approval means the first and a rejection the last, unless it names one; `[yes, no]` by default."),
         key("timeout",  TIMEOUT,                      "The longest wait for an answer."),
+        key("default",  Text(Rule::Filled),           "The choice that counts if there is no answer in time; without it the step fails then."),
     ],
 };
 
@@ -343,6 +402,7 @@ pub(crate) static CHILD: Record = Record {
     what: "`pipeline`",
     keys: &[
         required("file", Text(Rule::Filled),            "The path of the pipeline file, relative to this one."),
+        key("files",     List(&Text(Rule::Filled), 1),  "The files that `file` may be, if it is a template."),
         key("inputs",    Table(Rule::Identifier, &Any), "The inputs of the child run."),
     ],
 };
@@ -357,6 +417,7 @@ pub(crate) static CHECK: Record = Record {
         key("not_empty", Boolean,                "Whether the file must not be empty."),
         key("output",    Text(Rule::Identifier), "An output that must match a JSON schema."),
         key("schema",    Any,                    "The JSON schema of the output."),
+        key("warn",      Boolean,                "Whether a failure is only a warning of the step."),
     ],
 };
 
@@ -402,6 +463,9 @@ pub(crate) static INPUT: Record = Record {
         key("required",    Boolean,           "Whether every run must set it."),
         key("default",     Any,               "The value if a run does not set it."),
         key("enum",        List(&Any, 1),     "The allowed values."),
+        key("pattern",     Text(Rule::Filled), "A regular expression that the whole text must fit."),
+        key("min",         Any,               "The smallest number, or the least characters, items or entries."),
+        key("max",         Any,               "The largest number, or the most characters, items or entries."),
         key("description", Text(Rule::Any),   "The purpose of the input."),
     ],
 };
@@ -469,8 +533,15 @@ mod tests {
         let plan = pipeline.plan(&BTreeMap::from([("issue".to_owned(), json!(7))])).ok()?;
         let inputs = pipeline.inputs.iter().map(|input| {
             format!(
-                "{} {:?} {} {:?} {:?} {:?}",
-                input.name, input.kind, input.required, input.default, input.allowed, input.description
+                "{} {:?} {} {:?} {:?} {:?} {:?} {:?}",
+                input.name,
+                input.kind,
+                input.required,
+                input.default,
+                input.allowed,
+                input.description,
+                input.pattern,
+                input.bounds
             )
         });
         let complete = BTreeMap::from([("issue".to_owned(), json!(7)), ("mode".to_owned(), json!("quick"))]);

@@ -33,6 +33,7 @@ mod pipeline;
 mod preview;
 mod render;
 mod schema;
+mod selection;
 mod shell;
 mod source;
 mod spec;
@@ -50,7 +51,7 @@ pub use branch::branch_problem;
 pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use expression::Budget;
-pub use inputs::{Input, InputType};
+pub use inputs::{Input, InputBounds, InputType};
 pub use json_schema::{JsonSchema, SchemaError, Violation};
 pub use pipeline::{ConcurrencyRule, OwnLabels, Pipeline, Step};
 pub use preview::{fan_out_text, preview};
@@ -58,6 +59,7 @@ pub use render::{
     RenderError, render_outputs, render_step, render_step_within, when_holds, when_holds_within,
 };
 pub use schema::schema;
+pub use selection::Selection;
 pub use spec::{Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, Shell, StepSpec, Wait};
 pub use triggers::{Missed, MissedRuns, OverlapPolicy, Schedule, Tick, Trigger, TriggerSource};
 pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};
@@ -162,6 +164,8 @@ pub(crate) fn parse_beside_child(name: &str, source: &str) -> Result<LoadedPipel
         });
         [
             ("child.yaml", include_str!("../tests/data/child.yaml")),
+            ("parts/build-rust.yaml", include_str!("../../../examples/parts/build-rust.yaml")),
+            ("parts/build-web.yaml", include_str!("../../../examples/parts/build-web.yaml")),
             ("parts/component.yaml", include_str!("../../../examples/parts/component.yaml")),
             ("parts/one-issue.yaml", include_str!("../../../examples/parts/one-issue.yaml")),
             ("parts/tidy-file.yaml", include_str!("../../../examples/parts/tidy-file.yaml")),

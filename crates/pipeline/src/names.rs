@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
+use serde_json::Value;
 use sprag_lifecycle::StepNo;
 use sprag_lifecycle::graph::come_before;
 
 use crate::diagnostic::{Problem, Report};
+use crate::expression::{Budget, NOW};
 use crate::graph::{Graph, Vertex};
 use crate::inputs::Input;
 use crate::nearest::nearest;
@@ -15,14 +17,14 @@ use crate::source::Span;
 use crate::spec::Shell;
 use crate::template::{self, Piece};
 use crate::yaml::{Node, Scalar, Yaml, quoted};
-use crate::{agent, render, shell};
+use crate::{agent, kinds, render, shell};
 
 /// The names at the top of the template context.
-const ROOTS: [&str; 6] = ["inputs", "run", "env", "steps", "item", "matrix"];
+const ROOTS: [&str; 7] = ["inputs", "run", "env", "steps", "item", "item_index", "matrix"];
 /// The fields of `run`.
-const RUN: [&str; 3] = ["id", "name", "branch"];
+const RUN: [&str; 4] = ["id", "name", "branch", "status"];
 /// The fields of a step that has finished.
-const STEP: [&str; 4] = ["outputs", "status", "attempt", "feedback"];
+const STEP: [&str; 7] = ["outputs", "status", "attempt", "feedback", "error", "exit_code", "timed_out"];
 /// The outputs of a gate.
 const GATE: [&str; 3] = ["choice", "comment", "approved"];
 /// The outputs of a landing.
@@ -104,15 +106,43 @@ impl<'s> StepNames<'s> {
                 () if node.get("gate").is_some() => Some(GATE.to_vec()),
                 () if node.get("land").is_some() => Some(LAND.to_vec()),
                 () if node.get("agent").is_some() => Some(agent::output_names(node)),
+                () if node.get("end").is_some() => Some(vec!["message"]),
                 () if ["call", "task", "pipeline", "wait"].iter().any(|kind| node.get(kind).is_some()) => {
                     None
                 }
+                // A command that writes to the file of outputs names them there.
+                () if node.get("run").is_some_and(writes_outputs) => None,
                 () => Some(node.get("outputs").map(keys).unwrap_or_default()),
             },
-            axes: node.get("matrix").map(keys),
+            axes: node.get("matrix").map(axes),
             has_items: node.get("foreach").is_some(),
         }
     }
+}
+
+/// Returns the names of a matrix: its axes, and the names that `include` adds.
+fn axes(matrix: &Node) -> Vec<&str> {
+    let mut names = Vec::new();
+    for (key, value) in matrix.entries() {
+        match key.text.as_str() {
+            "exclude" => {}
+            "include" => {
+                let added = value.items().iter().flat_map(Node::entries).map(|(key, _)| key.text.as_str());
+                names.extend(added);
+            }
+            axis => names.push(axis),
+        }
+    }
+    names
+}
+
+/// Returns whether a command names the variable with the file of its outputs.
+fn writes_outputs(command: &Node) -> bool {
+    command
+        .items()
+        .iter()
+        .chain([command])
+        .any(|part| part.text().is_some_and(|text| text.contains("SPRAG_OUTPUT")))
 }
 
 /// Reports templates that are malformed, use undefined names, or stand where no value is allowed. Warns of unused
@@ -147,7 +177,12 @@ impl Checker<'_> {
     fn check(&mut self, used: &Use<'_>) {
         self.texts(&used.node, used);
         if used.role == TemplateRole::Argv {
-            let argv: Vec<&str> = used.node.items().iter().filter_map(Node::text).collect();
+            let argv: Vec<&str> = used
+                .node
+                .items()
+                .iter()
+                .map(|argument| kinds::argument(argument).map_or("", |(text, _)| text))
+                .collect();
             for (at, verdict) in shell::arguments(&argv) {
                 self.report_verdict(used.node.items()[at].span, &verdict);
             }
@@ -168,7 +203,16 @@ impl Checker<'_> {
 
     fn condition(&mut self, text: &str, span: Span, used: &Use<'_>) {
         match template::condition(text) {
-            Ok(expression) => template::names(expression).iter().for_each(|name| self.name(name, span, used)),
+            Ok(expression) => {
+                let names = template::names(expression);
+                names.iter().for_each(|name| self.name(name, span, used));
+                if names.is_empty()
+                    && let Err(why) = template::holds(text, &Value::Null, &Budget::default())
+                {
+                    let problem = Problem::at(span, format!("not a condition: {why}"));
+                    self.report.error(problem.expected("an expression such as inputs.mode == 'quick'"));
+                }
+            }
             Err(why) => {
                 let problem = Problem::at(span, format!("not an expression: {why}"));
                 self.report.error(problem.expected("an expression such as inputs.mode == 'quick'"));
@@ -251,6 +295,14 @@ impl Checker<'_> {
     fn name(&mut self, name: &str, span: Span, used: &Use<'_>) {
         let parts: Vec<&str> = name.split('.').collect();
         let root = parts[0];
+        if name == NOW {
+            let before_the_run = matches!(used.role, TemplateRole::Group | TemplateRole::Workplace);
+            if before_the_run || used.role == TemplateRole::Output {
+                let problem = Problem::at(span, "`now()` is not available here");
+                self.report.error(problem.help("use it in a step, and pass the value on as an output"));
+            }
+            return;
+        }
         let known = self.known_roots(used);
         if !known.contains(&root) {
             let message = if ROOTS.contains(&root) {
@@ -273,14 +325,12 @@ impl Checker<'_> {
                 }
             }
             ("inputs", None) => self.used.extend(self.scope.inputs.iter().map(|input| input.name.clone())),
+            ("run", Some("status")) if used.role == TemplateRole::Workplace => {
+                self.report.error(Problem::at(span, "the status of the run is not available here"));
+            }
             ("run", Some(field)) => {
-                self.one_of(
-                    field,
-                    &RUN,
-                    "a run has no",
-                    "it has `id`, `name` and, with a worktree, `branch`",
-                    span,
-                );
+                let help = "it has `id`, `name`, `status` and, with a worktree, `branch`";
+                self.one_of(field, &RUN, "a run has no", help, span);
             }
             ("matrix", Some(field)) => {
                 let axes = used.step.and_then(|step| self.scope.steps[step].axes.clone()).unwrap_or_default();
@@ -302,7 +352,10 @@ impl Checker<'_> {
                 TemplateRole::Variable | TemplateRole::Items | TemplateRole::Condition | TemplateRole::Output
             ),
             ("item", role) => *role != TemplateRole::Items && step.is_some_and(|step| step.has_items),
-            ("matrix", _) => step.is_some_and(|step| step.axes.is_some()),
+            ("item_index", role) => {
+                *role != TemplateRole::Items && step.is_some_and(|step| step.has_items || step.axes.is_some())
+            }
+            ("matrix", role) => *role != TemplateRole::Items && step.is_some_and(|step| step.axes.is_some()),
             // Variables of the pipeline apply to every step, including the first.
             ("steps", role) => step.is_some() || *role == TemplateRole::Output,
             _ => true,

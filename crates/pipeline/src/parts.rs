@@ -2,21 +2,52 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::decode::Common;
 use crate::diagnostic::{Problem, Report};
+use crate::form::Rule;
 use crate::json_schema::{JsonSchema, count_patterns};
 use crate::kinds::{command, one_of};
 use crate::names::{TemplateRole, Uses};
 use crate::spec::{Check, FanOut, FanOutItems, Format, Output};
-use crate::yaml::Node;
+use crate::yaml::{Node, quoted};
 
 /// The most regular expressions in all schemas of a pipeline. Each takes a few milliseconds to compile.
 const MAX_PATTERNS: usize = 500;
 
-pub(crate) fn when<'n>(step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
+/// Returns the node of the step's condition.
+pub(crate) fn condition(step: &Node) -> Option<&Node> {
     let when = step.get("when")?;
+    if when.text().is_some() { Some(when) } else { when.get("if") }
+}
+
+/// Returns the number of needs that must be done, if not all of them must be.
+pub(crate) fn quorum(step: &Node, report: &mut Report) -> Option<u32> {
+    let needs = step.get("needs").filter(|needs| !needs.entries().is_empty())?;
+    let (any, of, at_least) = (needs.get("any"), needs.get("of"), needs.get("at_least"));
+    match (any, of, at_least) {
+        (Some(_), None, None) => Some(1),
+        (None, Some(of), Some(at_least)) => {
+            let wanted = at_least.integer()?;
+            let named: std::collections::BTreeSet<&str> = of.items().iter().filter_map(Node::text).collect();
+            if wanted > named.len() as i64 {
+                let problem = Problem::at(at_least.span, format!("`of` names only {} steps", named.len()));
+                report
+                    .error(problem.help("the step would never start: name more steps, or lower the number"));
+            }
+            u32::try_from(wanted).ok()
+        }
+        _ => {
+            let problem = Problem::at(needs.span, "`needs` takes `any`, or `at_least` with `of`");
+            report.error(problem.expected("{ any: [a, b] } or { at_least: 2, of: [a, b, c] }"));
+            None
+        }
+    }
+}
+
+pub(crate) fn when<'n>(step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
+    let when = condition(step)?;
     uses.add(when, TemplateRole::Condition);
     when.text().map(str::to_owned)
 }
@@ -57,6 +88,14 @@ pub(crate) fn checks<'n>(
     let Some(written) = step.get("check") else { return Vec::new() };
     let each = if written.entries().is_empty() { written.items() } else { std::slice::from_ref(written) };
     each.iter().filter_map(|node| check(node, step, common, uses, report)).collect()
+}
+
+/// Returns the places of the checks that only warn.
+pub(crate) fn warns(step: &Node) -> Vec<usize> {
+    let Some(written) = step.get("check") else { return Vec::new() };
+    let each = if written.entries().is_empty() { written.items() } else { std::slice::from_ref(written) };
+    let warns = |node: &Node| node.get("warn").and_then(Node::boolean) == Some(true);
+    each.iter().enumerate().filter(|(_, node)| warns(node)).map(|(at, _)| at).collect()
 }
 
 fn check<'n>(
@@ -113,6 +152,7 @@ pub(crate) fn checked_schema(schema: &Node, report: &mut Report) -> Value {
 
 pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<FanOut> {
     let key = |name: &str| step.entries().iter().find(|(key, _)| key.text == name);
+    let (mut include, mut exclude) = (Vec::new(), Vec::new());
     let over = match (key("matrix"), key("foreach")) {
         (Some(_), Some((second, _))) => {
             let problem = Problem::at(second.span, "a step has `matrix` or `foreach`, not both");
@@ -120,13 +160,11 @@ pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Repo
             return None;
         }
         (Some((_, axes)), None) => {
-            let axes = axes.entries().iter();
-            FanOutItems::Matrix(
-                axes.map(|(name, values)| {
-                    (name.text.clone(), values.items().iter().map(Node::json).collect())
-                })
-                .collect(),
-            )
+            axes.entries().iter().for_each(|(_, values)| uses.add(values, TemplateRole::Items));
+            include = matrix_entries(axes, "include", report);
+            exclude = matrix_entries(axes, "exclude", report);
+            let axes = axes.entries().iter().filter(|(name, _)| !MATRIX_KEYS.contains(&name.text.as_str()));
+            FanOutItems::Matrix(axes.map(|(name, values)| (name.text.clone(), values.json())).collect())
         }
         (None, Some((_, list))) => {
             uses.add(list, TemplateRole::Items);
@@ -145,7 +183,40 @@ pub(crate) fn fan_out<'n>(step: &'n Node, uses: &mut Uses<'n>, report: &mut Repo
     };
     let max_parallel = step.get("max_parallel").and_then(Node::integer).map(|n| n as u32);
     let fail_fast = step.get("fail_fast").and_then(Node::boolean).unwrap_or(false);
-    Some(FanOut { over, max_parallel, fail_fast })
+    Some(FanOut { over, max_parallel, fail_fast, include, exclude })
+}
+
+/// The keys of a matrix that are no axes.
+pub(crate) const MATRIX_KEYS: [&str; 2] = ["include", "exclude"];
+
+/// Decodes `include` or `exclude` of a matrix: maps of names and values.
+fn matrix_entries(matrix: &Node, key: &str, report: &mut Report) -> Vec<Map<String, Value>> {
+    let Some(list) = matrix.get(key) else { return Vec::new() };
+    let mut entries = Vec::new();
+    if list.text().is_some() {
+        let problem = Problem::at(list.span, format!("`{key}` must be a list"));
+        report.error(problem.expected("a list of maps, such as [{ os: linux, version: 3 }]"));
+    }
+    for node in list.items() {
+        let Value::Object(entry) = node.json() else {
+            let problem = Problem::at(node.span, format!("an entry of `{key}` must be a map"));
+            report.error(problem.expected("names and values, such as { os: linux, version: 3 }"));
+            continue;
+        };
+        for (name, _) in node.entries() {
+            if !Rule::Identifier.keeps(&name.text) {
+                let problem = Problem::at(name.span, format!("{} is not a name", quoted(&name.text)));
+                report.error(problem.expected(Rule::Identifier.expected()));
+            }
+            if key == "exclude" && matrix.get(&name.text).is_none() {
+                let problem =
+                    Problem::at(name.span, format!("the matrix has no axis {}", quoted(&name.text)));
+                report.error(problem.help("an entry of `exclude` names axes and the values to leave out"));
+            }
+        }
+        entries.push(entry);
+    }
+    entries
 }
 
 #[cfg(test)]
@@ -249,6 +320,17 @@ mod tests {
             ("run: x\n  outputs: {a: {stdout: json, as: json}}", "4:35 `as` has no effect with `stdout`"),
             ("run: x\n  check: {output: o, schema: {}}", "4:19 the step has no output `o`"),
             ("run: x\n  check: {run: x, not_empty: true}", "4:30 `not_empty` has no effect without `file`"),
+            (
+                "run: 'echo {{ matrix.a }}'\n  matrix: {a: [1], exclude: [{b: 1}]}",
+                "4:31 the matrix has no axis `b`",
+            ),
+            ("run: x\n  matrix: {a: [1], include: [1]}", "4:30 an entry of `include` must be a map"),
+            (
+                "run: x\n  when: now() == failed() and always()",
+                "4:9 not an expression: there is no function `always`",
+            ),
+            ("run: [{each: '{{ run.id }}'}]", "3:10 the program cannot be a list"),
+            ("run: [ls, {each: 'x{{ run.id }}'}]", "3:13 `each` needs a single template"),
             ("run: x\n  max_parallel: 2", "4:3 `max_parallel` has no effect without a fan-out"),
             ("run: x\n  matrix: {a: [1]}\n  foreach: [1]", "5:3 a step has `matrix` or `foreach`, not both"),
             ("run: echo {{ item }}", "3:16 `item` is not available here"),
@@ -258,14 +340,24 @@ mod tests {
             ("run: echo {{ steps.z.status }}", "3:16 step `z` may not have finished when this one starts"),
             ("needs: z\n  run: echo {{ steps.z.outputs.x }}", "4:16 step `z` has no output `x`"),
             ("needs: z\n  run: echo {{ steps.z.otputs }}", "4:16 step `z` has no field `otputs`"),
+            ("run: x\n  when: \"'false'\"", "4:9 not a condition: it is text"),
             ("run: x\n  when: inputs.x ==", "4:9 not an expression"),
             ("run: x\n  when: inputs.x == 1", "4:9 the pipeline has no input `x`"),
+            ("needs: {at_least: 2, of: [z]}\n  run: x", "3:21 `of` names only 1 steps"),
+            ("needs: {any: [z], of: [z]}\n  run: x", "3:10 `needs` takes `any`, or `at_least` with `of`"),
+            ("end: completed\n  always: true", "4:3 `always` has no effect on an `end`"),
+            ("end: {message: x}", "3:8 `end` needs the key `status`"),
+            ("gate: {ask: x, default: maybe, timeout: 1s}", "3:26 `maybe` is not one of the choices"),
+            ("gate: {ask: x, default: 'no'}", "3:27 `default` has no effect without `timeout`"),
             ("gate: {ask: x}\n  env: {A: b}", "4:3 `env` has no effect on a `gate`"),
             ("wait: {for: 1s, until: x}", "3:9 only one of these keys is allowed"),
             ("wait: 0s", "3:9 `wait` cannot be zero"),
             ("wait: {until: soon}", "3:17 `soon` is not a time"),
             ("pipeline: none.yaml", "3:13 the child pipeline `none.yaml` cannot be used"),
-            ("pipeline: '{{ run.id }}'", "3:13 the path of a child pipeline cannot contain templates"),
+            (
+                "pipeline: '{{ run.id }}'",
+                "3:13 the path of a child pipeline cannot contain templates without `files`",
+            ),
             (
                 "pipeline: {file: child.yaml, inputs: {texd: 1}}",
                 "3:41 the child pipeline has no input `texd`",

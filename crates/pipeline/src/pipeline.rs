@@ -37,6 +37,8 @@ pub struct Pipeline {
     pub outputs: Option<BTreeMap<String, Value>>,
     /// The concurrency limit that its runs share, if any.
     pub concurrency: Option<ConcurrencyRule>,
+    /// The time after which a run is cancelled, in milliseconds; absent for no limit.
+    pub timeout_ms: Option<u64>,
     /// The environment of its runs; absent if they work in the folder where they are started.
     pub workplace: Option<Workplace>,
     /// The steps in the order of the file.
@@ -75,6 +77,10 @@ pub struct Step {
     pub description: Option<String>,
     /// The steps that must finish before it starts.
     pub needs: Vec<StepNo>,
+    /// The number of its needs that must be done; absent if all must be met.
+    pub quorum: Option<u32>,
+    /// Whether all steps that need it are skipped with it.
+    pub skip_rest: bool,
     /// The rules for retries, rework and failure.
     pub policy: Policy,
     /// The queue in which its executions wait for a worker.
@@ -201,10 +207,12 @@ impl Pipeline {
             }
             steps.push(step);
         }
+        self.mark_skips(&mut steps);
         let plan = Plan::new(self.name.clone(), steps);
         match plan {
             Ok(mut plan) if !report.has_errors() => {
                 plan.concurrency = concurrency;
+                plan.timeout_ms = self.timeout_ms;
                 plan.environment = environment;
                 plan.outputs = self.plan_outputs(&numbers);
                 Ok(plan)
@@ -262,9 +270,12 @@ impl Pipeline {
 
     /// Returns the child pipelines that its steps refer to, by the path as written in the file.
     pub(crate) fn children(&self) -> impl Iterator<Item = (String, Definition)> {
-        self.steps.iter().filter_map(|step| match &step.spec.kind {
-            Kind::Pipeline { file, definition, .. } => Some((file.clone(), (**definition).clone())),
-            _ => None,
+        self.steps.iter().flat_map(|step| match &step.spec.kind {
+            Kind::Pipeline { files, .. } if !files.is_empty() => {
+                files.clone().into_iter().collect::<Vec<_>>()
+            }
+            Kind::Pipeline { file, definition, .. } => vec![(file.clone(), (**definition).clone())],
+            _ => Vec::new(),
         })
     }
 
@@ -282,8 +293,9 @@ impl Pipeline {
             serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
         let names =
             if spec.contains("steps") || step.spec.when.is_some() { step.spec.names() } else { Vec::new() };
-        let of_item =
-            |name: &String| ["item", "matrix"].contains(&name.split('.').next().unwrap_or_default());
+        let of_item = |name: &String| {
+            ["item", "item_index", "matrix"].contains(&name.split('.').next().unwrap_or_default())
+        };
         let when = step.spec.when.as_deref().map(|when| {
             template::condition(when).map(template::names).unwrap_or_default().iter().any(of_item)
         });
@@ -300,6 +312,7 @@ impl Pipeline {
             Kind::Gate { .. } => WorkKind::Gate,
             Kind::Wait(_) => WorkKind::Wait,
             Kind::Pipeline { .. } => WorkKind::Child,
+            Kind::End { .. } => WorkKind::End,
         };
         planned.condition = match (when, &step.spec.fan_out) {
             (None, _) => Condition::None,
@@ -312,9 +325,26 @@ impl Pipeline {
             open: false,
         });
         planned.own_environment = step.own_environment;
+        planned.quorum = step.quorum;
         planned.reads = self.reads(no, &names, numbers);
         planned.spec = spec;
         planned
+    }
+
+    /// Notes at each step the earlier ones that it is skipped with. Needs may refer to later steps of the file.
+    fn mark_skips(&self, steps: &mut [PlanStep]) {
+        let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); self.steps.len()];
+        for (no, step) in self.steps.iter().enumerate() {
+            step.needs.iter().for_each(|need| dependents[*need as usize].push(no));
+        }
+        for (no, _) in self.steps.iter().enumerate().filter(|(_, step)| step.skip_rest) {
+            let mut found = BTreeSet::new();
+            let mut todo = vec![no];
+            while let Some(next) = todo.pop() {
+                todo.extend(dependents[next].iter().filter(|dependent| found.insert(**dependent)));
+            }
+            found.into_iter().for_each(|dependent| steps[dependent].skipped_with.push(no as StepNo));
+        }
     }
 
     /// Returns the steps that these names refer to, or all steps before this one if a name refers to `steps` as a

@@ -10,20 +10,25 @@ use crate::template::{self, Piece};
 pub fn preview(spec: &StepSpec, context: &Value) -> String {
     match &spec.kind {
         Kind::Run { command, .. } => fill(command, context, quoted),
-        Kind::Exec { argv } => {
+        Kind::Exec { argv, .. } => {
             let words: Vec<String> = argv.iter().map(|arg| quoted(fill(arg, context, |text| text))).collect();
             words.join(" ")
         }
         Kind::Call { handler, .. } => format!("call {handler}"),
         Kind::Agent(agent) => format!("{}: {}", agent.agent, fill(&agent.prompt, context, |text| text)),
         Kind::Task { prompt, .. } => format!("task: {}", fill(prompt, context, |text| text)),
-        Kind::Gate { ask, choices } => {
+        Kind::Gate { ask, choices, .. } => {
             format!("ask: {} [{}]", fill(ask, context, |text| text), choices.join(", "))
         }
         Kind::Wait(Wait::For { ms }) => format!("wait {}", crate::duration::text(*ms)),
         Kind::Wait(Wait::Until { time }) => format!("wait until {}", fill(time, context, |text| text)),
         Kind::Wait(Wait::Signal { name }) => format!("wait for the signal {name}"),
         Kind::Pipeline { file, .. } => format!("run {file}"),
+        Kind::End { completed, message } => {
+            let how = if *completed { "completed" } else { "failed" };
+            let message = message.as_ref().map(|text| format!(": {}", fill(text, context, |text| text)));
+            format!("end the run as {how}{}", message.unwrap_or_default())
+        }
         Kind::Land { into, .. } => format!("land on {}", fill(into, context, |text| text)),
     }
 }

@@ -98,12 +98,16 @@ impl Renderer<'_> {
             Kind::Run { command, shell } => {
                 Kind::Run { command: self.command(command, shell)?, shell: shell.clone() }
             }
-            Kind::Exec { argv } => {
-                let argv = argv
-                    .iter()
-                    .enumerate()
-                    .map(|(n, arg)| self.text(arg, || format!("argument {n} of `run`")));
-                Kind::Exec { argv: argv.collect::<Result<_, _>>()? }
+            Kind::Exec { argv, each } => {
+                let mut rendered = Vec::with_capacity(argv.len());
+                for (n, arg) in argv.iter().enumerate() {
+                    if each.contains(&n) {
+                        rendered.extend(self.several(arg, n)?);
+                    } else {
+                        rendered.push(self.text(arg, || format!("argument {n} of `run`"))?);
+                    }
+                }
+                Kind::Exec { argv: rendered, each: Vec::new() }
             }
             Kind::Call { handler, with } => {
                 Kind::Call { handler: handler.clone(), with: self.json(with, "`with`")? }
@@ -120,9 +124,11 @@ impl Renderer<'_> {
             Kind::Task { prompt, with } => {
                 Kind::Task { prompt: self.free_text(prompt, "the prompt")?, with: self.json(with, "`with`")? }
             }
-            Kind::Gate { ask, choices } => {
-                Kind::Gate { ask: self.free_text(ask, "the question")?, choices: choices.clone() }
-            }
+            Kind::Gate { ask, choices, default } => Kind::Gate {
+                ask: self.free_text(ask, "the question")?,
+                choices: choices.clone(),
+                default: default.clone(),
+            },
             Kind::Land { into, strategy, verify, message, push, push_required } => Kind::Land {
                 into: self.text(into, || "`into`".into())?,
                 strategy: *strategy,
@@ -131,15 +137,32 @@ impl Renderer<'_> {
                 push: push.clone(),
                 push_required: *push_required,
             },
+            Kind::End { completed, message } => {
+                let message = message.as_ref().map(|text| self.free_text(text, "`message`")).transpose()?;
+                Kind::End { completed: *completed, message }
+            }
             Kind::Wait(Wait::Until { time }) => {
                 Kind::Wait(Wait::Until { time: self.free_text(time, "`until`")? })
             }
             Kind::Wait(wait) => Kind::Wait(wait.clone()),
-            Kind::Pipeline { file, inputs, definition } => {
+            Kind::Pipeline { file, inputs, definition, files } => {
                 let given =
                     inputs.iter().map(|(name, value)| Ok((name.clone(), self.json(value, "`inputs`")?)));
                 let inputs = given.collect::<Result<_, _>>()?;
-                Kind::Pipeline { file: file.clone(), inputs, definition: definition.clone() }
+                let (file, definition) = if files.is_empty() {
+                    (file.clone(), definition.clone())
+                } else {
+                    let file = self.free_text(file, "`file`")?;
+                    let chosen = files.get(&file).cloned().ok_or_else(|| RenderError {
+                        place: "`file`".into(),
+                        why: format!(
+                            "{file:?} is not one of its `files`: {}",
+                            files.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+                        ),
+                    })?;
+                    (file, Box::new(chosen))
+                };
+                Kind::Pipeline { file, inputs, definition, files: BTreeMap::new() }
             }
         })
     }
@@ -167,6 +190,24 @@ impl Renderer<'_> {
     fn text(&self, template: &str, place: impl Fn() -> String) -> Result<String, RenderError> {
         let filled = template::text(template, &self.context, self.budget).and_then(passable);
         filled.map_err(|why| RenderError { place: place(), why })
+    }
+
+    /// Renders a template whose list becomes several arguments.
+    fn several(&self, template: &str, n: usize) -> Result<Vec<String>, RenderError> {
+        /// The most bytes of such a list. Linux limits all arguments and variables together to about 2 MiB.
+        const MAX_BYTES: usize = 1 << 20;
+        let error = |why: String| RenderError { place: format!("argument {n} of `run`"), why };
+        let list = template::value(template, &self.context, self.budget).map_err(error)?;
+        let Value::Array(list) = list else { return Err(error("`each` needs a list".into())) };
+        let texts: Vec<String> = list
+            .into_iter()
+            .map(|item| template::as_text(item).and_then(passable))
+            .collect::<Result<_, _>>()
+            .map_err(error)?;
+        if texts.iter().map(|text| text.len() + 16).sum::<usize>() > MAX_BYTES {
+            return Err(error(format!("the list has more than {MAX_BYTES} bytes: pass it in a file")));
+        }
+        Ok(texts)
     }
 
     /// Renders a template as text of any length, for people and agents.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::agent::AgentSpec;
 use crate::child::Definition;
@@ -48,6 +48,12 @@ pub struct StepSpec {
     /// Conditions that must hold after the work for the step to succeed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checks: Vec<Check>,
+    /// The places in `checks` of those that only warn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warns: Vec<usize>,
+    /// Files with further variables, relative to the run's environment.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dotenv: Vec<String>,
     /// The fan-out; absent for a step that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOut>,
@@ -71,6 +77,9 @@ pub enum Kind {
     Exec {
         /// The program, then each argument.
         argv: Vec<String>,
+        /// The places in `argv` of templates whose lists become several arguments; empty once they are rendered.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        each: Vec<usize>,
     },
     /// A handler of the embedding program.
     Call {
@@ -94,6 +103,9 @@ pub enum Kind {
         ask: String,
         /// The possible answers; the first one lets the run continue.
         choices: Vec<String>,
+        /// The choice that counts if there is no answer in time.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        default: Option<String>,
     },
     /// A wait for a time or a signal.
     Wait(Wait),
@@ -103,8 +115,19 @@ pub enum Kind {
         file: String,
         /// The inputs of the child run.
         inputs: BTreeMap<String, Value>,
-        /// The file's content when the parent was loaded.
+        /// The file's content when the parent was loaded; until `file` is rendered, that of the first of `files`.
         definition: Box<Definition>,
+        /// The files that `file` may name, if it is a template; empty once it is rendered.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        files: BTreeMap<String, Definition>,
+    },
+    /// The end of the run.
+    End {
+        /// Whether the run has succeeded; otherwise the step fails.
+        completed: bool,
+        /// The reason, for people.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<String>,
     },
     /// Lands the work of the run's worktree on a branch.
     Land {
@@ -212,7 +235,7 @@ pub enum Check {
 }
 
 /// A step that runs once for each of several items.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FanOut {
     /// The source of the items.
     pub over: FanOutItems,
@@ -222,16 +245,28 @@ pub struct FanOut {
     /// Whether a failing item stops its siblings.
     #[serde(default)]
     pub fail_fast: bool,
+    /// Entries that extend the combinations of a matrix, or add further ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub include: Vec<Map<String, Value>>,
+    /// Entries whose combinations a matrix leaves out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exclude: Vec<Map<String, Value>>,
 }
 
 /// The source of a fan-out's items.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FanOutItems {
-    /// Each combination of these values; templates use them as `matrix.NAME`.
-    Matrix(BTreeMap<String, Vec<Value>>),
+    /// Each combination of the values of these axes, each a list or a template; templates use them as `matrix.NAME`.
+    Matrix(BTreeMap<String, Value>),
     /// Each item of a list, or of the list that a template produces; templates use it as `item`.
     Each(Value),
+}
+
+impl Default for FanOutItems {
+    fn default() -> Self {
+        FanOutItems::Each(Value::Array(Vec::new()))
+    }
 }
 
 /// A program and its arguments; the command text is appended as the last argument.
@@ -281,6 +316,8 @@ impl StepSpec {
             when: None,
             outputs: BTreeMap::new(),
             checks: Vec::new(),
+            warns: Vec::new(),
+            dotenv: Vec::new(),
             fan_out: None,
             retry_here: false,
         }
@@ -316,8 +353,10 @@ impl StepSpec {
         // Every template is a text in the JSON, and a text without templates yields no expressions.
         let mut json = serde_json::to_value(self).unwrap_or_default();
         // A child run renders its own templates.
-        if let Some(child) = json.pointer_mut("/kind/pipeline/definition") {
-            child.take();
+        for key in ["/kind/pipeline/definition", "/kind/pipeline/files"] {
+            if let Some(child) = json.pointer_mut(key) {
+                child.take();
+            }
         }
         let mut found = Vec::new();
         let mut todo = vec![&json];
@@ -344,7 +383,7 @@ impl Kind {
     pub fn argv(&self) -> Option<Vec<String>> {
         match self {
             Kind::Run { command, shell } => Some(shell.0.iter().chain([command]).cloned().collect()),
-            Kind::Exec { argv } => Some(argv.clone()),
+            Kind::Exec { argv, .. } => Some(argv.clone()),
             _ => None,
         }
     }

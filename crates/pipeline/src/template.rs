@@ -253,7 +253,8 @@ mod tests {
             ("{{ inputs.nope }}", Err(())),
             ("{{ nope.nope }}", Err(())),
             ("x{{ inputs.none }}", Err(())),
-            ("{{ range(10) }}", Err(())),
+            ("{{ range(3) }}", Ok(json!([0, 1, 2]))),
+            ("{{ length(3) }}", Err(())),
         ] {
             assert_eq!(value(template, &context, &Budget::default()).map_err(|_| ()), expected, "{template}");
         }

@@ -11,6 +11,7 @@ use crate::decode::duration_ms;
 use crate::diagnostic::{Problem, Report};
 use crate::expression::Budget;
 use crate::graph::{Graph, Vertex};
+use crate::parts;
 use crate::template;
 use crate::yaml::{MapKey, Node, Yaml, quoted};
 
@@ -61,13 +62,24 @@ fn loose_ends(vertices: &[Vertex], graph: &Graph, steps: &[Node], report: &mut R
 }
 
 fn constant_condition(step: &Node, report: &mut Report) {
-    let Some(when) = step.get("when") else { return };
+    let Some(when) = parts::condition(step) else { return };
     let Some(text) = when.text() else { return };
     let named = template::condition(text).map(template::names);
     if let (Ok([]), Ok(holds)) = (named.as_deref(), template::holds(text, &json!({}), &Budget::default())) {
         let message = format!("this condition is always {holds}");
         let help = if holds { "remove `when`" } else { "the step never runs: remove it, or its `when`" };
         report.warn(Problem::at(when.span, message).help(help));
+    }
+    // A step without `always` only starts while nothing has failed.
+    let always = step.get("always").and_then(Node::boolean) == Some(true);
+    let running = json!({ "run": { "status": "running" } });
+    if !always
+        && named.is_ok_and(|names| names == ["run.status"])
+        && template::holds(text, &running, &Budget::default()) == Ok(false)
+    {
+        let message =
+            "without `always` this step only runs while nothing has failed: its condition never holds";
+        report.warn(Problem::at(when.span, message).help("add `always: true`"));
     }
 }
 
@@ -76,7 +88,7 @@ fn unused_items(step: &Node, report: &mut Report) {
     for (key, name) in [("foreach", "item"), ("matrix", "matrix")] {
         let Some((written, _)) = entry(step, key) else { continue };
         let others = step.entries().iter().filter(|(other, _)| other.text != key);
-        if !others.map(|(_, node)| node).any(|node| mentions(node, name)) {
+        if !others.map(|(_, node)| node).any(|node| mentions(node, name) || mentions(node, "item_index")) {
             let use_it = if key == "foreach" { "{{ item }}" } else { "{{ matrix.NAME }}" };
             let problem = Problem::at(written.span, format!("every item of this `{key}` does the same work"));
             report.warn(problem.help(format!("use {use_it} in the step, or remove `{key}`")));
@@ -200,6 +212,10 @@ mod tests {
         for (step, expected) in [
             ("run: x\n  when: 1 == 1", "4:9 this condition is always true"),
             ("run: x\n  when: '{{ false }}'", "4:9 this condition is always false"),
+            (
+                "run: x\n  when: failed() or cancelled()",
+                "4:9 without `always` this step only runs while nothing has failed: its condition never holds",
+            ),
             ("run: x\n  foreach: [1, 2]", "4:3 every item of this `foreach` does the same work"),
             ("run: x\n  matrix: {os: [a, b]}", "4:3 every item of this `matrix` does the same work"),
             ("run: 'echo {{ matrix.os }}'\n  matrix: {os: [a, b, a]}", "4:23 `a` is named twice"),
@@ -269,6 +285,9 @@ mod tests {
             "run: x\n  outputs: {a: plan.md}",
             "run: 'echo {{ item.name }}'\n  foreach: [{name: a}]\n  max_parallel: 1",
             "run: x\n  env: {OS: '{{ matrix.os }}'}\n  matrix: {os: [a, b], n: [1, 2]}",
+            "run: x\n  when: failed()\n  always: true",
+            "run: x\n  when: not cancelled()",
+            "run: 'echo {{ item_index }}'\n  foreach: [a, b]",
             "run: [awk, '$NF > 1 {print $1}', f]",
             "run: [grep, '$', f]",
             "run: [sh, -c, 'cat a | wc']",

@@ -45,7 +45,7 @@ fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
         rework_pending: step.rework_pending,
         work: sprag_lifecycle::Work::None,
     };
-    standing(&now, plan.step(step.node()).policy.on_fail)
+    standing(&now, &plan.step(step.node()).policy)
 }
 
 /// The rows, indexed for direct lookup.
@@ -115,6 +115,14 @@ fn order(plan: &Plan, steps: &BTreeMap<u32, &StepRow>, standings: &[Standing]) -
             continue;
         }
         let planned = plan.step(step.no);
+        if let Some(wanted) = planned.quorum {
+            // A need may run again after the step has started.
+            let done = planned.needs.iter().filter(|need| steps[need].status() == StepStatus::Done).count();
+            let waits = matches!(step.status(), StepStatus::Pending);
+            let fine = !waits || done as u32 >= wanted || planned.policy.always;
+            ensure(fine, "I1 order", || format!("step {} starts with {done} of {wanted} needs", step.no))?;
+            continue;
+        }
         for need in &planned.needs {
             let stands = standings[*need as usize];
             let fine = stands == Standing::Met || (planned.policy.always && stands == Standing::Broken);
@@ -143,6 +151,15 @@ fn counts(
         ensure((step.needs.open, step.needs.broken) == (open, broken), "a step's count of needs", || {
             format!("step {} keeps {:?}, counted {open} open and {broken} broken", step.no, step.needs)
         })?;
+        let settled = run.status() != RunStatus::Running || run.reworking.is_some();
+        if let (Some(wanted), StepStatus::Waiting, false) =
+            (plan.step(step.no).quorum, step.status(), settled)
+        {
+            let done = needs.iter().filter(|need| steps[need].status() == StepStatus::Done).count();
+            ensure((done as u32) < wanted, "a step starts as soon as it can", || {
+                format!("step {} waits with {done} of {wanted} needs", step.no)
+            })?;
+        }
     }
     Ok(())
 }

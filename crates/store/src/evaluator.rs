@@ -78,6 +78,8 @@ pub enum Prepared {
         ask: String,
         /// The possible answers.
         choices: Vec<String>,
+        /// The choice that counts if there is no answer in time.
+        default: Option<String>,
         /// The time for the answer, in milliseconds; absent means no limit.
         timeout_ms: Option<u64>,
     },
@@ -104,6 +106,13 @@ pub enum Prepared {
         plan: Arc<Plan>,
         /// The inputs of the child run, as JSON.
         inputs: Arc<str>,
+    },
+    /// The end of the run.
+    End {
+        /// Whether the run has succeeded; otherwise the step fails.
+        completed: bool,
+        /// The reason, in the author's words.
+        message: Option<String>,
     },
 }
 

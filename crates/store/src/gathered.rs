@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
-use sprag_lifecycle::StepStatus;
+use sprag_lifecycle::{ExecutionStatus, StepStatus};
 
 use crate::answers::READ_AT_ONCE_BYTES;
 use crate::evaluator::SpecEvaluator;
-use crate::names::outputs_of;
+use crate::names::{execution_failure, outputs_of};
 
 /// The most bytes that one step's texts can name in all.
 const MAX_BYTES: usize = 16 << 20;
@@ -26,8 +26,8 @@ pub(crate) enum Handed {
     Result(Arc<str>),
     /// The answer to its gate, or the payload of its signal, as JSON.
     Answer(Arc<str>),
-    /// The outputs of each item, in the order of the list.
-    Items(Vec<Handed>),
+    /// Each item, in the order of the list.
+    Items(Vec<StepEnd>),
     /// The outputs of the steps of its child run, by their ids.
     Run(Vec<(String, Handed)>),
     /// The outputs that the pipeline of its child run declares.
@@ -75,10 +75,72 @@ impl Handed {
     }
 }
 
+/// The end of a step or an item: its outputs, and the reason if it failed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StepEnd {
+    pub(crate) handed: Handed,
+    pub(crate) failure: Failure,
+}
+
+/// The reason why a step or an item failed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Failure {
+    /// It did not fail.
+    None,
+    /// Its execution ended with this status and this result.
+    Execution(ExecutionStatus, Option<Arc<str>>),
+    /// An answer, a missing answer, or a child run.
+    Outside {
+        /// The reason in words.
+        message: String,
+        /// Whether its time was over.
+        timed_out: bool,
+    },
+}
+
+impl StepEnd {
+    /// Returns the outputs, and the fields that tell of a failure: lists over the items of a fan-out.
+    fn fields(&self) -> Value {
+        let Handed::Items(items) = &self.handed else {
+            let (error, exit_code, timed_out) = self.failure();
+            return json!({
+                "outputs": self.handed.value(), "error": error, "exit_code": exit_code, "timed_out": timed_out,
+            });
+        };
+        let ends: Vec<(Value, Value, bool)> = items.iter().map(StepEnd::failure).collect();
+        json!({
+            "outputs": self.handed.value(),
+            "error": ends.iter().map(|(error, ..)| error.clone()).collect::<Value>(),
+            "exit_code": ends.iter().map(|(_, code, _)| code.clone()).collect::<Value>(),
+            "timed_out": ends.iter().map(|(.., timed_out)| *timed_out).collect::<Vec<bool>>(),
+        })
+    }
+
+    /// Returns the reason of the failure, the exit code of a command, and whether the time was over.
+    fn failure(&self) -> (Value, Value, bool) {
+        let code = |result: &Option<Arc<str>>| {
+            let result: Value =
+                result.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            result["exit_code"].clone()
+        };
+        match (&self.failure, &self.handed) {
+            (Failure::None, Handed::Result(text)) => (Value::Null, code(&Some(Arc::clone(text))), false),
+            (Failure::None, _) => (Value::Null, Value::Null, false),
+            (Failure::Execution(status, result), _) => {
+                let timed_out = *status == ExecutionStatus::TimedOut;
+                (execution_failure(*status, result.as_deref()).into(), code(result), timed_out)
+            }
+            (Failure::Outside { message, timed_out }, _) => {
+                (message.as_str().into(), Value::Null, *timed_out)
+            }
+        }
+    }
+}
+
 /// Returns each output's values over the items, in the order of the list; `null` where an item has none.
-fn lists(items: &[Handed]) -> Value {
+fn lists(items: &[StepEnd]) -> Value {
     let mut lists: Map<String, Value> = Map::new();
-    for (at, item) in items.iter().enumerate() {
+    for (at, item) in items.iter().map(|item| &item.handed).enumerate() {
         let Value::Object(of_item) = item.value() else { continue };
         for (name, value) in of_item {
             let list = lists.entry(name).or_insert_with(|| Value::Array(vec![Value::Null; items.len()]));
@@ -98,8 +160,8 @@ pub(crate) struct StepRead {
     pub(crate) id: String,
     pub(crate) attempt: u32,
     pub(crate) feedback: Option<Arc<str>>,
-    /// The step's status and outputs; absent where a step names itself.
-    pub(crate) ended: Option<(StepStatus, Handed)>,
+    /// The step's status and end; absent where a step names itself.
+    pub(crate) ended: Option<(StepStatus, StepEnd)>,
 }
 
 impl StepRead {
@@ -107,9 +169,13 @@ impl StepRead {
         let feedback = self.feedback.as_deref().unwrap_or("");
         match &self.ended {
             None => json!({ "attempt": self.attempt, "feedback": feedback }),
-            Some((status, handed)) => json!({
-                "status": status, "attempt": self.attempt, "feedback": feedback, "outputs": handed.value(),
-            }),
+            Some((status, end)) => {
+                let mut fields = end.fields();
+                fields["status"] = json!(status);
+                fields["attempt"] = self.attempt.into();
+                fields["feedback"] = feedback.into();
+                fields
+            }
         }
     }
 }
@@ -130,7 +196,7 @@ impl StepsRead {
         StepsRead(Steps::Texts(steps))
     }
 
-    /// Returns status, attempt, feedback and outputs of each step, by its id.
+    /// Returns status, attempt, feedback, outputs and failure of each step, by its id.
     pub fn value(&self) -> Value {
         match &self.0 {
             Steps::Texts(steps) => steps.iter().map(|step| (step.id.clone(), step.value())).collect(),
@@ -194,15 +260,28 @@ impl Room {
 }
 
 /// All values that a step's texts can name.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) struct Gathered {
     pub(crate) inputs: Arc<str>,
     /// The names of the run itself, with its branch if it has one.
     pub(crate) run: Value,
     pub(crate) steps: StepsRead,
     pub(crate) item: Option<Arc<str>>,
+    /// The number of the item in its list, from 0; absent if the step is no item.
+    pub(crate) item_index: Option<u32>,
+    /// The time, for the function `now` (wall clock, in milliseconds).
+    pub(crate) now_ms: i64,
     /// The bytes of all texts together.
     pub(crate) bytes: usize,
+}
+
+/// Two are equal if they give the same answers. The time is not compared: an answer that was found out a moment ago
+/// is as good as one that is found out now.
+impl PartialEq for Gathered {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.inputs, &self.run, &self.steps, &self.item, self.item_index)
+            == (&other.inputs, &other.run, &other.steps, &other.item, other.item_index)
+    }
 }
 
 impl Gathered {
@@ -212,7 +291,9 @@ impl Gathered {
             json!({ "inputs": parse(&self.inputs), "run": self.run, "steps": self.steps.value() });
         if let Some(item) = &self.item {
             names[crate::names::ITEM] = parse(item);
+            names[crate::names::ITEM_INDEX] = self.item_index.into();
         }
+        names[crate::names::NOW] = self.now_ms.into();
         names
     }
 }

@@ -4,18 +4,25 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{
-    ExecutionId, ExecutionStatus, GateStatus, Plan, PlanOutputs, PlanStep, RunId, StepNo, StepStatus,
-    WorkKind,
+    ExecutionId, ExecutionStatus, GateStatus, Plan, PlanOutputs, PlanStep, RunId, RunStatus, StepNo,
+    StepStatus, WorkKind, mutant,
 };
 
 use crate::backend::Backend;
 use crate::error::Result;
-use crate::gathered::{DeclaredOutputs, Gathered, Handed, NoRoom, Room, StepRead, StepsRead};
+use crate::gathered::{
+    DeclaredOutputs, Failure, Gathered, Handed, NoRoom, Room, StepEnd, StepRead, StepsRead,
+};
+use crate::outside::TIMED_OUT;
 use crate::rows::{ExecutionRow, GateRow, Row, RunRow, StepRow};
 use crate::session::Session;
 
 /// The key of an item's value among the names, before the evaluator has placed it.
 pub const ITEM: &str = "item";
+/// The key of an item's number among the names.
+pub(crate) const ITEM_INDEX: &str = "item_index";
+/// The key of the time among the names, for functions.
+pub(crate) const NOW: &str = "now";
 
 /// The most bytes of feedback for the next attempt.
 const FEEDBACK_BYTES: usize = 64 << 10;
@@ -54,9 +61,12 @@ pub(crate) fn names(
 ) -> Result<Result<Gathered, NoRoom>> {
     let mut room = Room::default();
     let mut own = run_names(run.id, plan);
+    let status = if mutant!(RunStatusStale) { RunStatus::Running } else { run.status() };
+    own["status"] = status.to_string().into();
     if let Some(branch) = session.evaluator().branch(plan, &run.id.to_string()) {
         own["branch"] = branch.into();
     }
+    let now_ms = session.now().wall_ms;
     let item = item_value(session, step)?;
     let taken = room.take(&run.inputs).and_then(|()| room.take(item.as_deref().unwrap_or_default()));
     let steps = match taken {
@@ -68,6 +78,8 @@ pub(crate) fn names(
         run: own,
         steps,
         item,
+        item_index: step.item,
+        now_ms,
         bytes: room.taken(),
     }))
 }
@@ -115,12 +127,12 @@ fn step_read(
     if room.take(row.feedback.as_deref().unwrap_or_default()).is_err() {
         return Ok(Err(NoRoom));
     }
-    let handed = match handed(session, plan, &row, room)? {
-        Ok(handed) => handed,
+    let end = match step_end(session, plan, &row, room)? {
+        Ok(end) => end,
         Err(no_room) => return Ok(Err(no_room)),
     };
     let id = plan.step(row.no).id.clone();
-    let ended = Some((row.status(), handed));
+    let ended = Some((row.status(), end));
     Ok(Ok(StepRead { id, attempt: row.attempt, feedback: row.feedback, ended }))
 }
 
@@ -160,6 +172,57 @@ pub(crate) fn terms(session: &mut Session<'_>, planned: &PlanStep, step: &StepRo
     Ok(terms)
 }
 
+/// Gathers the outputs of a step or an item, and the reason if it failed.
+fn step_end(
+    session: &mut Session<'_>,
+    plan: &Plan,
+    row: &StepRow,
+    room: &mut Room,
+) -> Result<Result<StepEnd, NoRoom>> {
+    let handed = match handed(session, plan, row, room)? {
+        Ok(handed) => handed,
+        Err(no_room) => return Ok(Err(no_room)),
+    };
+    let failure = if row.status() == StepStatus::Failed && row.items.is_none() {
+        failure_of(session, plan, row)?
+    } else {
+        Failure::None
+    };
+    // The result of an execution counts once more: its reason is in it.
+    let more = match &failure {
+        Failure::Execution(_, Some(result)) => room.take(result),
+        Failure::Outside { message, .. } => room.take(message),
+        Failure::None | Failure::Execution(_, None) => Ok(()),
+    };
+    Ok(more.map(|()| StepEnd { handed, failure }))
+}
+
+/// Returns the reason why a step without items failed.
+fn failure_of(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> Result<Failure> {
+    // A step whose texts could not be filled in has an execution too, whatever its work.
+    let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
+    if let Some(execution) = session.get::<ExecutionRow>(id)? {
+        return Ok(Failure::Execution(execution.status(), execution.result));
+    }
+    let Some(work) = row.work else { return Ok(Failure::None) };
+    Ok(match plan.step(row.node()).work {
+        WorkKind::Gate | WorkKind::Wait | WorkKind::End => {
+            let timed_out =
+                session.get::<GateRow>(work)?.is_some_and(|gate| gate.status() == GateStatus::Expired);
+            let message = gate_failure(session, row)?.unwrap_or_default();
+            Failure::Outside { message, timed_out }
+        }
+        WorkKind::Child => {
+            let child = RunId::from_i64(work);
+            let run = session.get::<RunRow>(child)?;
+            let timed_out = run.is_some_and(|run| run.reason.as_deref() == Some(TIMED_OUT));
+            let how = if timed_out { "exceeded its timeout" } else { "did not succeed" };
+            Failure::Outside { message: format!("its run {child} {how}"), timed_out }
+        }
+        WorkKind::Execution | WorkKind::Task => Failure::None,
+    })
+}
+
 /// Gathers the outputs of a step: of its work, its items, or the steps of its child run. Loads rows only while there
 /// is room.
 fn handed(
@@ -171,7 +234,7 @@ fn handed(
     if row.items.is_some() {
         let mut all = Vec::new();
         for item in session.item_rows(row.run, row.no)? {
-            match handed(session, plan, &item, room)? {
+            match step_end(session, plan, &item, room)? {
                 Ok(of_item) => all.push(of_item),
                 Err(no_room) => return Ok(Err(no_room)),
             }
@@ -191,7 +254,7 @@ fn handed(
             let result = session.get::<ExecutionRow>(id)?.and_then(|execution| execution.result);
             Ok(taken(result, room, Handed::Result))
         }
-        WorkKind::Gate | WorkKind::Wait => {
+        WorkKind::Gate | WorkKind::Wait | WorkKind::End => {
             let gate = row.work.map(|gate| session.get::<GateRow>(gate)).transpose()?.flatten();
             Ok(taken(gate.and_then(|gate| gate.answer), room, Handed::Answer))
         }
@@ -231,6 +294,7 @@ fn declared_outputs(
 ) -> Result<Result<DeclaredOutputs, NoRoom>> {
     let evaluator = session.evaluator();
     let mut own = run_names(run.id, plan);
+    own["status"] = run.status().to_string().into();
     if let Some(branch) = evaluator.branch(plan, &run.id.to_string()) {
         own["branch"] = branch.into();
     }
@@ -292,13 +356,15 @@ pub(crate) fn failure(session: &mut Session<'_>, plan: &Plan, row: &StepRow) -> 
         return Ok((!told.is_empty()).then(|| told.into()));
     }
     let told = match plan.step(row.node()).work {
-        WorkKind::Gate | WorkKind::Wait => gate_failure(session, row)?,
+        WorkKind::Gate | WorkKind::Wait | WorkKind::End => gate_failure(session, row)?,
         WorkKind::Child => {
             row.work.map(|child| format!("its run {} did not succeed", RunId::from_i64(child)))
         }
         WorkKind::Execution | WorkKind::Task => {
             let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
-            session.get::<ExecutionRow>(id)?.map(|execution| execution_failure(&execution))
+            session
+                .get::<ExecutionRow>(id)?
+                .map(|execution| execution_failure(execution.status(), execution.result.as_deref()))
         }
     };
     Ok(told.map(|told| {
@@ -323,14 +389,14 @@ fn gate_failure(session: &mut Session<'_>, row: &StepRow) -> Result<Option<Strin
     }))
 }
 
-fn execution_failure(row: &ExecutionRow) -> String {
-    let result: Value =
-        row.result.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let mut told = match (row.status(), result["message"].as_str(), result["exit_code"].as_i64()) {
+/// Describes the failure of an execution with this status and result: the reason, and the end of its output.
+pub(crate) fn execution_failure(status: ExecutionStatus, result: Option<&str>) -> String {
+    let result: Value = result.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let mut told = match (status, result["message"].as_str(), result["exit_code"].as_i64()) {
         (ExecutionStatus::TimedOut, _, _) => "it exceeded its timeout and was stopped".to_owned(),
         (_, Some(message), _) => message.to_owned(),
         (_, None, Some(code)) => format!("exit code {code}"),
-        _ => row.status().to_string(),
+        _ => status.to_string(),
     };
     if let Some(tail) = result["tail"].as_str().filter(|tail| !tail.is_empty()) {
         told.push('\n');

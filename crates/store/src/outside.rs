@@ -23,7 +23,7 @@ impl HeldRun<'_, '_> {
     pub(crate) fn outside_work(&mut self, step: &StepRow) -> Result<Work> {
         let Some(work) = step.work else { return Ok(Work::None) };
         match self.kind(step) {
-            WorkKind::Gate | WorkKind::Wait => {
+            WorkKind::Gate | WorkKind::Wait | WorkKind::End => {
                 Ok(self.session.get::<GateRow>(work)?.as_ref().map_or(Work::None, work_of_gate))
             }
             WorkKind::Child => {
@@ -62,8 +62,12 @@ impl HeldRun<'_, '_> {
         };
         match prepared {
             Err(why) => self.fail_to_start(step, &why.to_string()),
-            Ok(Prepared::Gate { ask, choices, timeout_ms }) => {
-                let question = json!({ "ask": ask, "choices": choices }).to_string();
+            Ok(Prepared::Gate { ask, choices, default, timeout_ms }) => {
+                let mut question = json!({ "ask": ask, "choices": choices });
+                if let Some(default) = default {
+                    question["default"] = default.into();
+                }
+                let question = question.to_string();
                 self.open_gate(step, GateKind::Question, &question, timeout_ms.map(|ms| ms as i64), 0)
             }
             Ok(Prepared::Pause { ms }) => self.open_gate(step, GateKind::Time, "", Some(ms as i64), 0),
@@ -75,6 +79,18 @@ impl HeldRun<'_, '_> {
                 self.open_gate(step, GateKind::Signal, &name, timeout_ms.map(|ms| ms as i64), 0)
             }
             Ok(Prepared::Child { plan, inputs }) => self.start_child(step, plan, inputs),
+            Ok(Prepared::End { completed: false, message }) => {
+                self.fail_to_start(step, message.as_deref().unwrap_or("the run ends here as failed"))
+            }
+            Ok(Prepared::End { completed: true, message }) => {
+                // A signal that has arrived already: the message is its payload.
+                let payload = json!({ "message": message }).to_string();
+                self.open_gate(step, GateKind::Signal, "", None, 0)?;
+                match self.step_row(step.no)?.work {
+                    Some(gate) => ops::note_answer(self.session, gate, &payload.into()).map(drop),
+                    None => Ok(()),
+                }
+            }
         }
     }
 
@@ -223,7 +239,9 @@ fn work_of_gate(row: &GateRow) -> Work {
         (GateStatus::Expired, GateKind::Time) | (GateStatus::Answered, GateKind::Signal | GateKind::Time) => {
             Work::Ended(WorkEnd::Succeeded)
         }
-        (GateStatus::Answered, GateKind::Question) if row.is_approved() => Work::Ended(WorkEnd::Succeeded),
+        (GateStatus::Answered | GateStatus::Expired, GateKind::Question) if row.is_approved() => {
+            Work::Ended(WorkEnd::Succeeded)
+        }
         (GateStatus::Answered | GateStatus::Expired, _) => Work::Ended(WorkEnd::Failed { retriable: false }),
     }
 }

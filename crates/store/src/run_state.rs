@@ -5,8 +5,9 @@ mod walked;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, PlanAccount,
+    Actor, Condition, ExecutionEvent, ExecutionId, ExecutionStatus, Items, OnFail, Plan, PlanAccount, Quorum,
     RunEvent, RunId, RunStatus, StepFacts, StepMove, StepNo, StepStatus, Work, WorkEnd, WorkKind, mutant,
+    quorum,
 };
 
 use crate::accounts::{AccountBusy, busy};
@@ -209,9 +210,18 @@ impl<'s, 'a> HeldRun<'s, 'a> {
             },
             _ => true,
         };
+        let joined = self.joined(step)?;
+        let needs_met = match joined {
+            Some(Quorum::Reached) => true,
+            Some(_) => policy.always && step.needs.open == 0,
+            None => {
+                step.needs.open <= u32::from(mutant!(NeedsOffByOne))
+                    && (policy.always || step.needs.broken == 0)
+            }
+        };
+        let broken = joined.map_or(step.needs.broken > 0, |joined| joined == Quorum::Missed);
         Ok(StepFacts {
-            needs_met: step.needs.open <= u32::from(mutant!(NeedsOffByOne))
-                && (policy.always || step.needs.broken == 0),
+            needs_met,
             run_live: run.status().starts(policy.always),
             run_running: run.status() == RunStatus::Running,
             attempt_matches: true,
@@ -222,7 +232,7 @@ impl<'s, 'a> HeldRun<'s, 'a> {
                 }
                 _ => true,
             },
-            not_wanted: step.needs.broken > 0 || matches!(to, StepMove::Skipped { by_when: true }),
+            not_wanted: broken || matches!(to, StepMove::Skipped { by_when: true }),
             work_ended,
             rounds_left,
             epoch_raised: self.epoch_raised,
@@ -231,6 +241,19 @@ impl<'s, 'a> HeldRun<'s, 'a> {
 }
 
 impl HeldRun<'_, '_> {
+    /// Returns whether enough needs of a step are done, if it needs only some of them.
+    fn joined(&mut self, step: &StepRow) -> Result<Option<Quorum>> {
+        let plan = Arc::clone(&self.plan);
+        let planned = plan.step(step.node());
+        let Some(wanted) = planned.quorum.filter(|_| step.item_of.is_none()) else { return Ok(None) };
+        let mut needs = Vec::with_capacity(planned.needs.len());
+        for need in &planned.needs {
+            let need = self.step_row(*need)?;
+            needs.push((need.status(), need.rework_pending));
+        }
+        Ok(Some(quorum(wanted, needs)))
+    }
+
     /// Returns the state of a started step's work.
     fn work(&mut self, step: &StepRow) -> Result<Work> {
         if let Some(list) = step.items {
@@ -440,6 +463,9 @@ pub(crate) fn report_run(
         }
         _ => {}
     })?;
+    if outcome.is_applied() {
+        set_run_timer(session, run.id, event)?;
+    }
     if let Outcome::Applied { to, .. } = outcome
         && to.is_terminal()
     {
@@ -462,6 +488,23 @@ pub(crate) fn report_run(
         }
     }
     Ok(outcome)
+}
+
+/// The step number in the timer of a whole run. No step has it.
+pub(crate) const WHOLE_RUN: StepNo = StepNo::MAX;
+
+/// Sets the timer that cancels a run which takes too long, or clears it when the run has ended.
+fn set_run_timer(session: &mut Session<'_>, run: RunId, event: RunEvent) -> Result<()> {
+    let Some(row) = session.get::<RunRow>(run)? else { return Ok(()) };
+    let Some(timeout_ms) = session.plan(run, row.plan)?.timeout_ms else { return Ok(()) };
+    let execution = ExecutionId { run, step: WHOLE_RUN, attempt: row.epoch };
+    if row.status().is_terminal() {
+        session.clear_timer(execution);
+    } else if matches!(event, RunEvent::Started | RunEvent::Resumed | RunEvent::Rewound) {
+        let due_ms = session.now().steady_ms.saturating_add(timeout_ms as i64);
+        session.set_timer(TimerRow { due_ms, execution });
+    }
+    Ok(())
 }
 
 /// Returns an error unless the decision was applied. The walk derives its decisions from the same rows that the

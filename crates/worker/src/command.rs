@@ -16,13 +16,15 @@ use sprag_store::{Assignment, Ending};
 use crate::control::{Control, Signal, left};
 use crate::entered::{Begin, Entered};
 use crate::environment::{EnterError, Environments, RunEnvironment, Setup, Stop};
-use crate::evidence::{self, MAX_VALUE_BYTES, Outputs, Patience, Places, wants_stdout};
+use crate::evidence::{self, MAX_VALUE_BYTES, Missing, Outputs, Patience, Places, wants_stdout};
 use crate::files::Files;
 use crate::secrets::{equip, masker};
 use crate::slots::Ended;
 
 /// The time that processes of an earlier attempt get to exit before the next attempt may start.
 const ORPHAN_DEADLINE: Duration = Duration::from_secs(30);
+/// The time for reading the outputs of a step that has failed.
+const LEFT_OUTPUTS_MS: u64 = 10_000;
 
 /// The part of a run's context that its steps need.
 #[derive(Debug, Default, Deserialize)]
@@ -251,16 +253,19 @@ impl Commands {
         if wants_stdout(spec) {
             order.capture_stdout = Some(Capture { path: places.stdout.clone(), max_bytes: MAX_VALUE_BYTES });
         }
+        order.env.insert("SPRAG_OUTPUT".into(), places.written.display().to_string());
+        // An earlier owner of this attempt may have written there.
+        let _ = std::fs::remove_file(&places.written);
         let order = order;
         let command = Work { commands: self, assignment, order: &order, places: &places };
-        let ended = match command.see_to_end(order.clone(), control).await {
-            Ok(ended) => ended,
-            Err(ended) => return ended,
+        let ending = match command.see_to_end(order.clone(), control).await {
+            Ok(ended) => command.judge(ended, spec, began_ms, control).await,
+            Err(ended) => command.with_outputs_so_far(ended, spec, control).await,
         };
-        let ending = command.judge(ended, spec, began_ms, control).await;
         if wants_stdout(spec) {
             let _ = std::fs::remove_file(&places.stdout);
         }
+        let _ = std::fs::remove_file(&places.written);
         ending
     }
 
@@ -292,6 +297,10 @@ impl Commands {
             Signal::Renewed { until_ms } => Some(guard_ms(until_ms)),
             Signal::Cancel | Signal::Lost => Some(0),
         };
+        for file in &spec.dotenv {
+            let path = started_in.as_ref().map_or_else(|| PathBuf::from(file), |base| base.join(file));
+            order.env.extend(crate::written::dotenv(&path)?);
+        }
         equip(&mut order, spec)?;
         if let Some(place) = place {
             order.env.extend(place.env.clone());
@@ -307,6 +316,7 @@ impl Commands {
         let places = Places {
             dir,
             stdout: self.files.stdout(id, step),
+            written: self.files.written(id, step),
             kept: self.files.kept(id, step),
             withheld: self.files.withheld(id, step),
         };
@@ -499,7 +509,9 @@ impl Work<'_> {
         if !ended.success() {
             let wanted = &self.assignment.step().policy.retry_exit_codes;
             let retriable = wanted.is_empty() || ended.exit_code.is_some_and(|code| wanted.contains(&code));
-            return failed(&self.facts(&ended, None), retriable);
+            let dropped = ended.capture_dropped_bytes;
+            let outputs = self.outputs_so_far(spec, dropped, control).await;
+            return failed(&with_outputs(self.facts(&ended, None), outputs), retriable);
         }
         self.settle(ended, spec, Map::new(), began_ms, control).await
     }
@@ -515,11 +527,12 @@ impl Work<'_> {
         control: &mut Control,
     ) -> Ended {
         let time = TimeLeft::new(spec, began_ms, control);
-        let Outputs { values: mut outputs, warnings } = match self.outputs(&ended, spec, &time).await {
+        let Outputs { values: mut outputs, mut warnings } = match self.outputs(&ended, spec, &time).await {
             Ok(Ok(outputs)) => outputs,
             Err(ended) => return ended,
             Ok(Err(why)) => {
-                let mut facts = self.facts(&ended, None);
+                let outputs = self.outputs_so_far(spec, ended.capture_dropped_bytes, control).await;
+                let mut facts = with_outputs(self.facts(&ended, None), outputs);
                 facts["reason"] = "output".into();
                 facts["message"] = why.into();
                 return failed(&facts, true);
@@ -555,7 +568,9 @@ impl Work<'_> {
                     }
                 }
             };
-            if let Err(why) = held {
+            if let (Err(why), true) = (&held, spec.warns.contains(&at)) {
+                warnings.push(format!("check {} of {} does not hold: {why}", at + 1, spec.checks.len()));
+            } else if let Err(why) = held {
                 let mut facts = self.facts(&ended, Some(&outputs));
                 facts["reason"] = "check".into();
                 facts["message"] =
@@ -580,7 +595,7 @@ impl Work<'_> {
         spec: &StepSpec,
         time: &TimeLeft,
     ) -> Result<Result<Outputs, String>, Ended> {
-        if spec.outputs.is_empty() {
+        if spec.outputs.is_empty() && !self.places.has_written() {
             return Ok(Ok(Outputs { values: json!({}), warnings: Vec::new() }));
         }
         let patience = Patience { cancel: time.stop.cancel.clone(), until_ms: time.until_ms };
@@ -588,10 +603,36 @@ impl Work<'_> {
             (spec.outputs.clone(), self.places.clone(), ended.capture_dropped_bytes);
         let secrets = masker(spec);
         let reading = tokio::task::spawn_blocking(move || {
-            evidence::outputs(&wanted, &places, dropped, &secrets, &patience)
+            evidence::outputs(&wanted, &places, dropped, &secrets, &patience, Missing::Fails)
         });
         let read = time.wait(self, ended, "its outputs were not read", reading).await?;
         Ok(read.unwrap_or_else(|error| Err(format!("the outputs were not read: {error}"))))
+    }
+
+    /// Reads the outputs of a step that has failed, as far as they exist.
+    async fn outputs_so_far(&self, spec: &StepSpec, dropped: u64, control: &Control) -> Value {
+        if spec.outputs.is_empty() && !self.places.has_written() {
+            return json!({});
+        }
+        let until_ms = sprag_process::boot_ms().saturating_add(LEFT_OUTPUTS_MS);
+        let stop = Stop::listen(control);
+        let patience = Patience { cancel: stop.cancel.clone(), until_ms: Some(until_ms) };
+        let (wanted, places, secrets) = (spec.outputs.clone(), self.places.clone(), masker(spec));
+        let reading = tokio::task::spawn_blocking(move || {
+            evidence::outputs(&wanted, &places, dropped, &secrets, &patience, Missing::LeftOut)
+        });
+        match tokio::time::timeout(left(until_ms), stop.or(reading)).await {
+            Ok(Ok(Ok(Ok(outputs)))) => outputs.values,
+            _ => json!({}),
+        }
+    }
+
+    /// Adds the outputs, as far as they exist, to the report of a step that has exceeded its timeout.
+    async fn with_outputs_so_far(&self, ended: Ended, spec: &StepSpec, control: &Control) -> Ended {
+        let Ended::Report(Ending::TimedOut { result: Some(result) }) = &ended else { return ended };
+        let outputs = self.outputs_so_far(spec, 0, control).await;
+        let facts = with_outputs(serde_json::from_str(result).unwrap_or_default(), outputs);
+        Ended::Report(Ending::TimedOut { result: Some(facts.to_string().into()) })
     }
 
     /// Runs a command that must succeed, in the time that the step has left.
@@ -607,6 +648,8 @@ impl Work<'_> {
         let shown = argv.last().cloned().unwrap_or_default();
         order.argv = argv;
         order.capture_stdout = None;
+        // The outputs have been read already.
+        order.env.remove("SPRAG_OUTPUT");
         let took_ms = sprag_process::boot_ms().saturating_sub(began_ms);
         order.timeout_ms = spec.timeout_ms.map(|limit_ms| limit_ms.saturating_sub(took_ms).max(1));
         order.lease_ms = match control.now() {
@@ -644,6 +687,14 @@ impl Work<'_> {
         }
         facts
     }
+}
+
+/// Adds outputs to the facts about a command, if there are any.
+fn with_outputs(mut facts: Value, outputs: Value) -> Value {
+    if outputs.as_object().is_some_and(|outputs| !outputs.is_empty()) {
+        facts["outputs"] = outputs;
+    }
+    facts
 }
 
 /// Returns the first line of a command, shortened for messages.

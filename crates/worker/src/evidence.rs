@@ -55,6 +55,8 @@ pub(crate) struct Places {
     pub(crate) dir: Option<PathBuf>,
     /// The captured stdout; written only if an output needs it.
     pub(crate) stdout: PathBuf,
+    /// The file to which the command writes outputs by name; it exists only if the command has created it.
+    pub(crate) written: PathBuf,
     /// The folder for output files, used by this attempt alone.
     pub(crate) kept: PathBuf,
     /// The folder for output files that contain a secret.
@@ -85,6 +87,13 @@ impl Places {
     }
 }
 
+impl Places {
+    /// Returns whether the command has written outputs by name.
+    pub(crate) fn has_written(&self) -> bool {
+        self.written.symlink_metadata().is_ok_and(|found| !found.is_file() || found.len() > 0)
+    }
+}
+
 /// Whether any output of the step is its stdout.
 pub(crate) fn wants_stdout(spec: &StepSpec) -> bool {
     spec.outputs.values().any(|output| matches!(output, Output::Stdout { .. }))
@@ -99,6 +108,15 @@ pub(crate) struct Outputs {
     pub(crate) warnings: Vec<String>,
 }
 
+/// The treatment of an output that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It fails the step.
+    Fails,
+    /// It is left out: the step has failed already.
+    LeftOut,
+}
+
 /// Reads the step's outputs by name, or returns which of them cannot be read and why. Reading takes as long as the
 /// files take, so call it on a blocking thread; it stops when `patience` ends.
 pub(crate) fn outputs(
@@ -107,6 +125,7 @@ pub(crate) fn outputs(
     stdout_dropped: u64,
     secrets: &Secrets,
     patience: &Patience,
+    missing: Missing,
 ) -> Result<Outputs, String> {
     let mut outputs = Map::new();
     let mut warnings = Vec::new();
@@ -134,7 +153,11 @@ pub(crate) fn outputs(
                 read_bounded(&places.stdout, file).and_then(|text| read_as(text, *format))
             }
         };
-        let value = value.map_err(|why| format!("output `{name}`: {why}"))?;
+        let value = match value {
+            Ok(value) => value,
+            Err(_) if missing == Missing::LeftOut => continue,
+            Err(why) => return Err(format!("output `{name}`: {why}")),
+        };
         left = left.checked_sub(value.to_string().len() as u64).ok_or_else(|| {
             format!(
                 "the outputs up to `{name}` have more than {MAX_OUTPUTS_BYTES} bytes: pass on files instead"
@@ -142,7 +165,33 @@ pub(crate) fn outputs(
         })?;
         outputs.insert(name.clone(), value);
     }
+    if places.has_written() {
+        match written_outputs(places, &outputs, left) {
+            Ok(more) => outputs.extend(more),
+            Err(_) if missing == Missing::LeftOut => {}
+            Err(why) => return Err(why),
+        }
+    }
     Ok(Outputs { values: Value::Object(outputs), warnings })
+}
+
+/// Reads the outputs that the command has written by name.
+fn written_outputs(
+    places: &Places,
+    declared: &Map<String, Value>,
+    left: u64,
+) -> Result<Map<String, Value>, String> {
+    let text = read_bounded(Path::new("$SPRAG_OUTPUT"), open_regular(&places.written))?;
+    let written = crate::written::outputs(&text)?;
+    if let Some(name) = written.keys().find(|name| declared.contains_key(*name)) {
+        return Err(format!(
+            "output `{name}` is declared in the file and written to $SPRAG_OUTPUT: rename one"
+        ));
+    }
+    if text.len() as u64 > left {
+        return Err(format!("the outputs have more than {MAX_OUTPUTS_BYTES} bytes: pass on files instead"));
+    }
+    Ok(written)
 }
 
 /// Copies an output file to its destination. Returns the copy's path, and whether the file contains a secret. Steps

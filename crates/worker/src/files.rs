@@ -114,6 +114,11 @@ impl Files {
         self.run(id.run).join(format!("{}.stdout", name(id, step)))
     }
 
+    /// Returns the path of the file to which an attempt's command writes its outputs. It is removed once it is read.
+    pub fn written(&self, id: ExecutionId, step: &str) -> PathBuf {
+        self.run(id.run).join(format!("{}.outputs", name(id, step)))
+    }
+
     /// Returns the folder for an attempt's output files.
     pub fn kept(&self, id: ExecutionId, step: &str) -> PathBuf {
         self.run(id.run).join("files").join(name(id, step))

@@ -27,6 +27,7 @@ mod secrets;
 mod slots;
 pub mod wire;
 mod work_source;
+mod written;
 
 use std::sync::Arc;
 use std::time::Duration;

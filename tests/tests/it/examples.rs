@@ -54,6 +54,54 @@ fn the_simple_examples_run_unchanged() {
 }
 
 #[test]
+fn the_examples_of_conditions_and_joins_do_what_they_say() {
+    let sandbox = Sandbox::new();
+    let said = |run: &str, step: &str| sandbox.sprag(["logs", run, step]).expect(0).stdout;
+    let run = sandbox.run(&[&example("ci-matrix.yaml")], 0);
+    assert_eq!(said(&run, "test[1]"), "testing linux 2 --slow\n");
+    assert_eq!(said(&run, "test[3]"), "testing mac 2 \n");
+    let run = sandbox.run(&[&example("ci-matrix.yaml"), "-i", "broken=[\"bsd\"]"], 100);
+    let why = sandbox.sprag(["explain", &run]).expect(0).stdout;
+    assert!(why.contains("a test failed on bsd"), "{why}");
+    assert_eq!(sandbox.step(&run, "publish")["status"], "cancelled");
+
+    std::fs::create_dir(sandbox.path("full")).expect("a folder");
+    sandbox.write("full/file", "content");
+    let run = sandbox.run(&[&example("nothing-to-do.yaml"), "-i", "folder=nowhere"], 0);
+    assert_eq!(sandbox.steps(&run), "look done, nothing done, work skipped, report done");
+    let run = sandbox.run(&[&example("nothing-to-do.yaml"), "-i", "folder=full"], 0);
+    assert_eq!(said(&run, "work"), "1 files to work on\n");
+
+    let run = sandbox.run(&[&example("mirrors.yaml"), "-i", "good=south"], 0);
+    assert_eq!(sandbox.steps(&run), "north failed, south done, unpack done, alarm skipped");
+    let run = sandbox.run(&[&example("mirrors.yaml"), "-i", "good=none"], 100);
+    assert_eq!(said(&run, "alarm"), "no mirror answered, the run is failing\n");
+
+    let run = sandbox.run(&[&example("polish.yaml")], 0);
+    assert_eq!(
+        (said(&run, "tell").as_str(), sandbox.step(&run, "write")["attempt"].as_u64()),
+        ("the text is only 3 words\n", Some(3))
+    );
+    let run = sandbox.run(&[&example("polish.yaml"), "-i", "words=2"], 0);
+    assert_eq!(said(&run, "tell"), "the text is good\n");
+
+    let run = sandbox.run(&[&example("by-language.yaml")], 0);
+    assert_eq!(said(&run, "list"), "compiled core\nbundled page\n");
+
+    let all = "days=[\"Mon\", \"Tue\", \"Wed\", \"Thu\", \"Fri\", \"Sat\", \"Sun\"]";
+    let run = sandbox.run(&[&example("only-on-monday.yaml"), "-i", all], 0);
+    assert_eq!(sandbox.steps(&run), "collect done, write done, send done");
+    let run = sandbox.run(&[&example("only-on-monday.yaml"), "-i", "days=[]"], 0);
+    assert_eq!(sandbox.steps(&run), "collect skipped, write skipped, send skipped");
+    let file = example("diamond.yaml");
+    let run = sandbox.run(&[&file, "--only", "start"], 0);
+    assert_eq!(sandbox.steps(&run).matches("done").count(), 1, "{}", sandbox.steps(&run));
+    let run = sandbox.run(&[&file, "--skip", "start"], 0);
+    assert_eq!(sandbox.steps(&run).matches("skipped").count(), 1, "{}", sandbox.steps(&run));
+    sandbox.sprag(["run", &file, "--from", "nowhere"]).expect(2);
+}
+
+#[test]
 fn the_test_matrix_runs_all_and_names_the_failed_ones() {
     let sandbox = Sandbox::new();
     let run = sandbox.run(&[&example("test-matrix.yaml")], 0);

@@ -5,6 +5,7 @@ mod again;
 mod agents;
 mod at_server;
 mod bad_input;
+mod became;
 mod boards;
 mod bus;
 mod cancelled_worktrees;

@@ -65,6 +65,15 @@ fn step(style: Style, pipeline: &Pipeline, no: usize, names: &Value) {
             facts.push(format!("a failure goes back to {}, {max}×", pipeline.steps[step as usize].id));
         }
     }
+    if step.policy.then_continue {
+        facts.push("then may fail".into());
+    }
+    if let Some(wanted) = step.quorum {
+        facts.push(format!("needs {wanted} of {}", step.needs.len()));
+    }
+    if step.skip_rest {
+        facts.push("skips the steps that need it".into());
+    }
     if step.policy.always {
         facts.push("always".into());
     }

@@ -69,6 +69,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             name,
             labels,
             priority,
+            steps,
             slots,
             lease,
             bus,
@@ -78,6 +79,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let (lease, bus) = (worker::lease(&lease)?, broker(bus)?);
             let labels = parse_labels(labels.iter().map(String::as_str))?;
             let labels = RunLabels { name, labels };
+            let selection = steps.selection();
             let fake_agents = agents.is_some();
             let options = run::Options {
                 dry,
@@ -85,6 +87,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
                 idempotency_key,
                 labels,
                 priority,
+                selection,
                 slots,
                 lease,
                 bus,
@@ -181,6 +184,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
                 idempotency_key: None,
                 labels: RunLabels::default(),
                 priority: 0,
+                selection: sprag_pipeline::Selection::default(),
                 slots: None,
                 lease: worker::lease("30s")?,
                 bus: None,

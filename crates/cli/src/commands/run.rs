@@ -29,6 +29,7 @@ pub(crate) struct Options {
     pub(crate) idempotency_key: Option<String>,
     pub(crate) labels: RunLabels,
     pub(crate) priority: i32,
+    pub(crate) selection: sprag_pipeline::Selection,
     pub(crate) slots: Option<usize>,
     pub(crate) lease: Duration,
     pub(crate) bus: Option<Address>,
@@ -63,14 +64,15 @@ pub(crate) async fn start_loaded(
         let hint = format!("{told} about {place}: see `sprag validate {place}`");
         eprintln!("{}", Style::stderr().dim(&hint));
     }
-    let (plan, inputs) = prepare(&loaded.pipeline, &given, context.interactive)?;
-    let labels = options.labels.clone().or_those_of(&loaded.pipeline, &inputs);
+    let pipeline = loaded.pipeline.select(&options.selection).map_err(|problems| drawn(&problems))?;
+    let (plan, inputs) = prepare(&pipeline, &given, context.interactive)?;
+    let labels = options.labels.clone().or_those_of(&pipeline, &inputs);
     let labels = labels.map_err(|problems| drawn(&problems))?;
     if options.dry {
-        return super::dry::dry(context, &loaded.pipeline, &plan, &inputs);
+        return super::dry::dry(context, &pipeline, &plan, &inputs);
     }
     if !options.fake_agents && !options.detach {
-        refuse_missing_agents(&loaded.pipeline)?;
+        refuse_missing_agents(&pipeline)?;
     }
     let app = context.app()?;
     let dir =

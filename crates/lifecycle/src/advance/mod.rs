@@ -19,7 +19,7 @@ mod walk;
 
 use std::sync::Arc;
 
-use crate::{OnFail, Plan, RunEvent, RunStatus, StepEvent, StepNo, StepStatus};
+use crate::{Plan, Policy, RunEvent, RunStatus, StepEvent, StepNo, StepStatus};
 
 pub use rework::{restart, resume_set};
 pub use tasks::{TaskNeed, admit_items, cancel_item, reopen_item};
@@ -278,20 +278,47 @@ impl StepMove {
 pub enum Standing {
     /// Not settled, or with a pending rework.
     Open,
-    /// Done, skipped by its own `when`, or failed with `on_fail: continue`.
+    /// Done, skipped by its own `when`, or failed where that is tolerated.
     Met,
     /// Otherwise failed, cancelled, or skipped because of a broken need.
     Broken,
 }
 
 /// Returns the meaning of a step for its dependents.
-pub fn standing(step: &StepNow, on_fail: OnFail) -> Standing {
+pub fn standing(step: &StepNow, policy: &Policy) -> Standing {
     match step.status {
         StepStatus::Waiting | StepStatus::Pending | StepStatus::Running => Standing::Open,
         StepStatus::Done => Standing::Met,
         StepStatus::Skipped if step.skipped_by_when => Standing::Met,
         StepStatus::Failed if step.rework_pending => Standing::Open,
-        StepStatus::Failed if on_fail == OnFail::Continue => Standing::Met,
+        StepStatus::Failed if policy.tolerates_failure() => Standing::Met,
         StepStatus::Failed | StepStatus::Skipped | StepStatus::Cancelled => Standing::Broken,
+    }
+}
+
+/// The state of a step that needs only some of its needs to be done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quorum {
+    /// More of its needs may become done.
+    Open,
+    /// Enough of its needs are done.
+    Reached,
+    /// Too few of its needs can still become done.
+    Missed,
+}
+
+/// Returns whether enough of these needs are done.
+pub fn quorum(wanted: u32, needs: impl IntoIterator<Item = (StepStatus, bool)>) -> Quorum {
+    let (mut done, mut open) = (0, 0);
+    for (status, rework_pending) in needs {
+        done += u32::from(status == StepStatus::Done);
+        open += u32::from(!status.is_settled() || rework_pending);
+    }
+    if done >= wanted {
+        Quorum::Reached
+    } else if done + open >= wanted {
+        Quorum::Open
+    } else {
+        Quorum::Missed
     }
 }

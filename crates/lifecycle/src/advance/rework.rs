@@ -72,7 +72,7 @@ fn reset<S: RunState>(walk: &mut Walk<'_, S>, set: &BTreeSet<StepNo>, by: StepNo
             walk.state.move_step(*no, StepMove::Reworked { by })?;
             continue;
         }
-        let stands = standing(&step, walk.plan.step(*no).policy.on_fail);
+        let stands = standing(&step, &walk.plan.step(*no).policy);
         if step.status.is_settled() {
             walk.state.move_step(*no, StepMove::Reworked { by })?;
         }
@@ -92,7 +92,7 @@ pub fn resume_set<S: RunState>(state: &mut S) -> Result<BTreeSet<StepNo>, S::Err
     let mut set = BTreeSet::new();
     for no in 0..plan.steps.len() as StepNo {
         let policy = &plan.step(no).policy;
-        let broken = standing(&state.step(no)?, policy.on_fail) == Standing::Broken;
+        let broken = standing(&state.step(no)?, policy) == Standing::Broken;
         if (broken || policy.always) && !set.contains(&no) {
             set.extend(plan.with_descendants(no));
         }
@@ -110,7 +110,7 @@ pub fn restart<S: RunState>(
     let plan = state.plan();
     for no in set {
         let step = state.step(*no)?;
-        let stands = standing(&step, plan.step(*no).policy.on_fail);
+        let stands = standing(&step, &plan.step(*no).policy);
         if step.status.is_settled() {
             let keep = stands == Standing::Broken
                 && afresh != Some(*no)
@@ -164,7 +164,7 @@ fn recount_needs<S: RunState>(state: &mut S, set: &BTreeSet<StepNo>) -> Result<(
     for no in set {
         let mut standings = Vec::new();
         for need in &plan.step(*no).needs {
-            standings.push(standing(&state.step(*need)?, plan.step(*need).policy.on_fail));
+            standings.push(standing(&state.step(*need)?, &plan.step(*need).policy));
         }
         let needs: Needs = count(standings.into_iter());
         if state.step(*no)?.needs != needs {

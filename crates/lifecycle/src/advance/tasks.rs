@@ -108,7 +108,7 @@ pub(super) fn notify_tasks<S: RunState>(
     no: StepNo,
     step: &StepNow,
 ) -> Result<(), S::Error> {
-    let broken = standing(step, walk.planned(step).policy.on_fail) == Standing::Broken;
+    let broken = standing(step, &walk.planned(step).policy) == Standing::Broken;
     for TaskNeed { item, tolerant } in walk.state.tasks_needing(no)? {
         let Needs { open, broken: before } = walk.state.step(item)?.needs;
         let broken = before + u32::from(broken && !tolerant);
@@ -141,5 +141,5 @@ fn recount<S: RunState>(state: &mut S, no: StepNo) -> Result<(), S::Error> {
 }
 
 fn standing_in(plan: &Plan, step: &StepNow) -> Standing {
-    standing(step, plan.step(step.node).policy.on_fail)
+    standing(step, &plan.step(step.node).policy)
 }

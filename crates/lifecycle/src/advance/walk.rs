@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use super::rework::{continue_rework, is_reset_by};
 use super::tasks::{is_open, notify_tasks, recount_tasks};
-use super::{Items, Needs, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, standing};
-use crate::{OnFail, Plan, PlanStep, RunEvent, RunStatus, StepNo, StepStatus};
+use super::{
+    Items, Needs, Quorum, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, quorum, standing,
+};
+use crate::{OnFail, Plan, PlanStep, RunEvent, RunStatus, StepNo, StepStatus, WorkKind};
 
 /// The most items of one fan-out that are live at once, so that a long list does not fill the queues.
 const MAX_LIVE_ITEMS: u32 = 1_000;
@@ -36,7 +38,7 @@ pub fn heal<S: RunState>(state: &mut S) -> Result<(), S::Error> {
     let mut standings = Vec::with_capacity(plan.steps.len());
     for no in all.clone() {
         let step = state.step(no)?;
-        standings.push(standing(&step, plan.step(no).policy.on_fail));
+        standings.push(standing(&step, &plan.step(no).policy));
         if let Some(items) = step.items {
             recount_items(state, no, items)?;
             if is_open(plan.step(no)) {
@@ -194,19 +196,65 @@ impl<S: RunState> Walk<'_, S> {
         if !self.may_start(step)? {
             return Ok(());
         }
-        if step.needs.broken > 0 && !self.planned(step).policy.always {
+        let joined = self.quorum(step)?;
+        let broken = joined.map_or(step.needs.broken > 0, |joined| joined == Quorum::Missed);
+        if broken && !self.planned(step).policy.always {
             self.leave_queue(no)?;
             return self.settle(no, StepMove::Skipped { by_when: false });
         }
-        if step.needs.open > u32::from(mutant!(NeedsOffByOne)) {
+        let early = joined == Some(Quorum::Reached) && !mutant!(QuorumWaitsForAll);
+        if !early && step.needs.open > u32::from(mutant!(NeedsOffByOne)) {
             return Ok(());
         }
         self.leave_queue(no)?;
+        if self.is_skipped_with(step)? {
+            return self.settle(no, StepMove::Skipped { by_when: true });
+        }
         if !self.state.when_holds(no)? {
             return self.settle(no, StepMove::Skipped { by_when: true });
         }
         self.state.move_step(no, StepMove::Ready)?;
         self.start_work(no)
+    }
+
+    /// Returns whether enough needs of a step are done, if it needs only some of them.
+    fn quorum(&mut self, step: &StepNow) -> Result<Option<Quorum>, S::Error> {
+        let plan = Arc::clone(&self.plan);
+        let planned = plan.step(step.node);
+        let Some(wanted) = planned.quorum.filter(|_| step.item_of.is_none()) else { return Ok(None) };
+        let mut needs = Vec::with_capacity(planned.needs.len());
+        for need in &planned.needs {
+            let need = self.state.step(*need)?;
+            needs.push((need.status, need.rework_pending));
+        }
+        Ok(Some(quorum(wanted, needs)))
+    }
+
+    /// Returns whether an earlier step was skipped that takes this one along.
+    fn is_skipped_with(&mut self, step: &StepNow) -> Result<bool, S::Error> {
+        let plan = Arc::clone(&self.plan);
+        let planned = plan.step(step.node);
+        if planned.policy.always || step.item_of.is_some() || mutant!(SkipStays) {
+            return Ok(false);
+        }
+        for earlier in &planned.skipped_with {
+            if self.state.step(*earlier)?.skipped_by_when {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Skips all steps that have not started, because the run ends here. Steps that run continue to their end.
+    fn skip_waiting(&mut self) -> Result<(), S::Error> {
+        for no in self.state.unsettled()? {
+            let step = self.state.step(no)?;
+            let waits = step.status == StepStatus::Waiting && step.item_of.is_none();
+            if waits && !self.planned(&step).policy.always && !mutant!(EndGoesOn) {
+                self.settle(no, StepMove::Skipped { by_when: true })?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether a requeued item may start: its fan-out has started and has a free slot. New items are
@@ -278,6 +326,10 @@ impl<S: RunState> Walk<'_, S> {
                     self.state.move_step(no, StepMove::Started)?;
                 }
                 match end {
+                    WorkEnd::Succeeded if self.planned(step).work == WorkKind::End => {
+                        self.settle(no, StepMove::Succeeded)?;
+                        self.skip_waiting()
+                    }
                     WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
                     _ if allowed == Allowed::Start && self.has_tries(step, end) => {
                         self.state.move_step(no, StepMove::Retried { lost: end == WorkEnd::Lost })?;
@@ -394,7 +446,7 @@ impl<S: RunState> Walk<'_, S> {
             }
             return self.notify_parent(parent, step.status);
         }
-        let stands = standing(&step, self.planned(&step).policy.on_fail);
+        let stands = standing(&step, &self.planned(&step).policy);
         let broken = u32::from(stands == Standing::Broken && !mutant!(BrokenNeedsForgotten));
         let plan = Arc::clone(&self.plan);
         for dependent in plan.dependents(no) {

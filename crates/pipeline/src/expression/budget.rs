@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use super::patterns::LastPattern;
+
 /// The budget in bytes for rendering one step: about a few hundredths of a second, and at most this much memory.
 const WORK_BYTES: u64 = 32 << 20;
 
@@ -16,6 +18,7 @@ pub(super) const VALUE_BYTES: u64 = 64;
 pub struct Budget {
     left: Cell<u64>,
     spent: Cell<bool>,
+    pub(super) patterns: LastPattern,
 }
 
 impl Default for Budget {
@@ -26,7 +29,7 @@ impl Default for Budget {
 
 impl Budget {
     fn of(bytes: u64) -> Budget {
-        Budget { left: Cell::new(bytes), spent: Cell::new(false) }
+        Budget { left: Cell::new(bytes), spent: Cell::new(false), patterns: LastPattern::default() }
     }
 
     /// Returns a budget that is small enough for a thread that others wait for.
@@ -51,7 +54,7 @@ impl Budget {
     }
 
     /// Takes the cost of this many values.
-    pub(super) fn pay_values(&self, count: usize) -> Result<(), String> {
+    pub(crate) fn pay_values(&self, count: usize) -> Result<(), String> {
         self.pay((count as u64).saturating_mul(VALUE_BYTES))
     }
 

@@ -18,10 +18,16 @@ pub(super) fn evaluate(nodes: &[Node], root: Id, context: &Value, budget: &Budge
     own(evaluator.defined(root)?, budget)
 }
 
-/// Evaluates a node as a condition.
+/// Evaluates a node as a condition, which must be true or false: the text "false" is neither.
 pub(super) fn holds(nodes: &[Node], root: Id, context: &Value, budget: &Budget) -> Outcome<bool> {
     let evaluator = Evaluator { nodes, context, budget };
-    Ok(is_true(&*evaluator.defined(root)?))
+    match &*evaluator.defined(root)? {
+        Value::Bool(holds) => Ok(*holds),
+        other => Err(format!(
+            "it is {}, and a condition is true or false: compare it, or use `| bool`",
+            kind(other)
+        )),
+    }
 }
 
 struct Evaluator<'c> {
@@ -48,6 +54,11 @@ impl<'c> Evaluator<'c> {
         Ok(Some(match &self.nodes[id] {
             Node::Constant(value) => Cow::Borrowed(value),
             Node::Name(name) => return Ok(self.context.get(name).map(Cow::Borrowed)),
+            Node::Call(function, arguments) => {
+                let given = arguments.iter().map(|id| own(self.defined(*id)?, self.budget));
+                let given = given.collect::<Outcome<Vec<_>>>()?;
+                Cow::Owned(function.call(&given, self.context, self.budget)?)
+            }
             Node::List(items) => {
                 let items = items.iter().map(|item| own(self.defined(*item)?, self.budget));
                 Cow::Owned(Value::Array(items.collect::<Outcome<_>>()?))

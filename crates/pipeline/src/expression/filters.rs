@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::budget::Budget;
 use super::parse::Arguments;
 use super::value::{Found, Numeric, Outcome, is_true, kind};
-use super::{lists, texts};
+use super::{lists, patterns, texts};
 use crate::nearest::nearest;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,9 @@ pub(super) enum Filter {
     Default,
     DictSort,
     First,
+    Flatten,
     Float,
+    FromJson,
     Indent,
     Int,
     Items,
@@ -34,6 +36,9 @@ pub(super) enum Filter {
     Map,
     Max,
     Min,
+    RegexFindAll,
+    RegexReplace,
+    RegexSearch,
     Reject,
     RejectAttr,
     Replace,
@@ -51,6 +56,7 @@ pub(super) enum Filter {
     Trim,
     Unique,
     Upper,
+    UrlEncode,
     Zip,
 }
 
@@ -87,7 +93,7 @@ const fn of_many(
 
 /// All filters, ordered by name.
 #[rustfmt::skip]
-pub(super) static FILTERS: [Signature; 42] = [
+pub(super) static FILTERS: [Signature; 48] = [
     filter("abs",        Filter::Abs,        &[], 0),
     filter("attr",       Filter::Attr,       &["name"], 1),
     filter("batch",      Filter::Batch,      &["count", "fill_with"], 1),
@@ -99,7 +105,9 @@ pub(super) static FILTERS: [Signature; 42] = [
     filter("default",    Filter::Default,    &["value", "boolean"], 0),
     filter("dictsort",   Filter::DictSort,   &["by", "reverse", "case_sensitive"], 0),
     filter("first",      Filter::First,      &[], 0),
+    filter("flatten",    Filter::Flatten,    &["levels"], 0),
     filter("float",      Filter::Float,      &["default"], 0),
+    filter("fromjson",   Filter::FromJson,   &[], 0),
     filter("indent",     Filter::Indent,     &["width", "first", "blank"], 0),
     filter("int",        Filter::Int,        &["default", "base"], 0),
     filter("items",      Filter::Items,      &[], 0),
@@ -112,6 +120,9 @@ pub(super) static FILTERS: [Signature; 42] = [
     of_many("map",       Filter::Map,        &["attribute", "default"], 0),
     filter("max",        Filter::Max,        &["attribute", "case_sensitive"], 0),
     filter("min",        Filter::Min,        &["attribute", "case_sensitive"], 0),
+    filter("regex_findall", Filter::RegexFindAll, &["pattern"], 1),
+    filter("regex_replace", Filter::RegexReplace, &["pattern", "with"], 2),
+    filter("regex_search", Filter::RegexSearch, &["pattern"], 1),
     of_many("reject",    Filter::Reject,     &[], 0),
     of_many("rejectattr", Filter::RejectAttr, &[], 1),
     filter("replace",    Filter::Replace,    &["old", "new"], 2),
@@ -129,6 +140,7 @@ pub(super) static FILTERS: [Signature; 42] = [
     filter("trim",       Filter::Trim,       &["characters"], 0),
     filter("unique",     Filter::Unique,     &["attribute", "case_sensitive"], 0),
     filter("upper",      Filter::Upper,      &[], 0),
+    filter("urlencode",  Filter::UrlEncode,  &[], 0),
     of_many("zip",       Filter::Zip,        &[], 0),
 ];
 
@@ -278,14 +290,19 @@ pub(super) fn apply<'c>(
         | Filter::Split
         | Filter::Title
         | Filter::Trim
-        | Filter::Upper => texts::apply(filter, &value, &options, budget).map(Cow::Owned).map(Some),
+        | Filter::Upper
+        | Filter::UrlEncode => texts::apply(filter, &value, &options, budget).map(Cow::Owned).map(Some),
         Filter::Abs
         | Filter::Bool
         | Filter::Float
+        | Filter::FromJson
         | Filter::Int
         | Filter::Round
         | Filter::String
         | Filter::ToJson => texts::convert(filter, &value, &options, budget).map(Cow::Owned).map(Some),
+        Filter::RegexFindAll | Filter::RegexReplace | Filter::RegexSearch => {
+            patterns::apply(filter, &value, &options, budget).map(Cow::Owned).map(Some)
+        }
         _ => lists::apply(filter, value, &options, budget),
     }
 }

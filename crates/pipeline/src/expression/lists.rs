@@ -49,6 +49,7 @@ pub(super) fn apply<'c>(
             made(all.into())
         }
         Filter::List => made(items(value, budget)?.into()),
+        Filter::Flatten => made(flat(value, options, budget)?.into()),
         Filter::Sort => {
             let mut all = items(value, budget)?;
             sort(&mut all, options, options.text("attribute")?, budget)?;
@@ -106,6 +107,27 @@ fn items(value: Cow<'_, Value>, budget: &Budget) -> Outcome<Vec<Value>> {
             other => Err(format!("{} is not a list", kind(other))),
         },
     }
+}
+
+/// Returns the items of a list, and in place of each list in it the items of that, all or some levels deep.
+fn flat(value: Cow<'_, Value>, options: &Options<'_, '_>, budget: &Budget) -> Outcome<Vec<Value>> {
+    let levels = options.whole("levels")?.unwrap_or(i128::MAX);
+    let items = match own(value, budget)? {
+        Value::Array(items) => items,
+        other => return Err(format!("{} is not a list", kind(&other))),
+    };
+    let mut todo: Vec<(Value, i128)> = items.into_iter().rev().map(|item| (item, levels)).collect();
+    let mut flat = Vec::new();
+    while let Some((next, levels)) = todo.pop() {
+        budget.pay_values(1)?;
+        match next {
+            Value::Array(items) if levels > 0 => {
+                todo.extend(items.into_iter().rev().map(|item| (item, levels - 1)));
+            }
+            other => flat.push(other),
+        }
+    }
+    Ok(flat)
 }
 
 /// Returns an item, or the given attribute of it.

@@ -15,8 +15,10 @@ mod arithmetic;
 mod budget;
 mod evaluate;
 mod filters;
+mod functions;
 mod lists;
 mod parse;
+mod patterns;
 mod predicates;
 mod texts;
 mod token;
@@ -25,6 +27,8 @@ mod value;
 use serde_json::Value;
 
 pub use budget::Budget;
+pub(crate) use functions::NOW;
+pub(crate) use patterns::{check_pattern, fits_pattern};
 
 /// A parsed expression.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +61,7 @@ impl Expression {
         evaluate::evaluate(&self.nodes, self.root, context, budget)
     }
 
-    /// Evaluates the expression as a condition.
+    /// Evaluates the expression as a condition, which is true or false.
     pub(crate) fn holds(&self, context: &Value, budget: &Budget) -> Result<bool, String> {
         evaluate::holds(&self.nodes, self.root, context, budget)
     }
@@ -71,6 +75,7 @@ mod tests {
 
     fn evaluate(text: &str) -> Result<Value, String> {
         let context = json!({
+            "now": 1_794_945_600_000_i64,
             "inputs": { "n": 3, "s": "a b", "list": [3, 1, 2], "people": [
                 { "name": "Bo", "age": 30, "tags": ["x"] }, { "name": "al", "age": 20 },
             ], "none": null, "map": { "b": 2, "a": 1 }, "slow-one": 7 },
@@ -153,7 +158,18 @@ mod tests {
             ("[1] | tojson(indent=2)", json!("[\n  1\n]")),
             ("'é\\u00e9\\x41\\ud83d\\ude00' | length", json!(4)),
             ("{'a': {'b': 5}} | attr('a.b') | string", json!("5")),
-            ("1 | bool and '' | bool == false", json!(true)),
+            ("1 | bool and '' | bool == false and 'False' | bool == false and 'yes' | bool", json!(true)),
+            ("range(3) + range(1, 3) + range(3, 0, -2)", json!([0, 1, 2, 1, 2, 3, 1])),
+            ("now() ~ ' ' ~ now('%Y/%m/%d')", json!("2026-11-17T20:00:00Z 2026/11/17")),
+            ("[1, [2, [3]], []] | flatten", json!([1, 2, 3])),
+            ("[1, [2, [3]]] | flatten(1)", json!([1, 2, [3]])),
+            ("('{\"a\": [1]}' | fromjson).a[0]", json!(1)),
+            ("'a b/c&d=é' | urlencode", json!("a%20b/c%26d%3D%C3%A9")),
+            ("'v1.2' is match('v[0-9]') and 'x v1' is not match('v') and 'x v1' is search('v')", json!(true)),
+            ("['a.rs', 'b.md'] | select('glob', '*.rs') | list", json!(["a.rs"])),
+            ("'v1.20' | regex_replace('v(\\d+)', '$1')", json!("1.20")),
+            ("'a=1, b=2' | regex_findall('(\\w)=(\\d)')", json!([["a", "1"], ["b", "2"]])),
+            ("('v1.20' | regex_search('v(?P<major>\\d+)')).major", json!("1")),
         ] {
             if expected.is_null() {
                 assert!(evaluate(text).is_err(), "{text}: {:?}", evaluate(text));
@@ -169,8 +185,18 @@ mod tests {
             ("", "it ends where a value is expected"),
             ("1 +", "it ends where a value is expected"),
             ("1 2", "unexpected a number after the expression"),
-            ("range(3)", "there are no functions; use a filter: `x | length`"),
-            ("inputs.s.upper()", "there are no functions; use a filter: `x | length`"),
+            ("length(3)", "there is no function `length`; use a filter: `x | length`"),
+            ("success()", "there is no function `success`; write `failed()` or `succeeded()`"),
+            ("always()", "there is no function `always`; give the step `always: true`"),
+            ("range()", "the function `range` takes 1 to 3 values, not 0"),
+            ("range(1, 9, 0)", "the step of a range cannot be 0"),
+            ("range(1e9 | int)", "a range of 1000000000 numbers is longer than 100000"),
+            ("failed()", "the run has no status here"),
+            ("now('%999999Y')", "`%999999Y` is not a format of time such as %Y-%m-%d"),
+            ("'x' | fromjson", "not JSON (expected value at line 1 column 1)"),
+            ("'maybe' | bool", "`maybe` is neither true nor false"),
+            ("'x' is search('(')", "not a regular expression: unclosed group"),
+            ("inputs.s.upper()", "a value cannot be called; use a filter: `x | length`"),
             ("a b", "unexpected `b` after the expression"),
             ("'x", "a text has no closing quote"),
             ("1 | lenght", "there is no filter `lenght`; did you mean `length`?"),
@@ -279,6 +305,11 @@ mod tests {
             "s | list",
             "s | split('')",
             "words | join('\\n') | indent(1000)",
+            "s | regex_replace('x', '$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0')",
+            "words | map('regex_replace', '.', s) | list",
+            "[s, s, s] | map('regex_findall', 'x') | list",
+            "list | flatten ~ (list | flatten)",
+            "(s * 10) | urlencode",
         ] {
             let context = &large;
             let found = Expression::read(text).and_then(|e| e.evaluate(context, &Budget::default()));

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Expression;
 use super::filters::{Filter, Signature};
+use super::functions::Function;
 use super::predicates::Predicate;
 use super::token::{Token, tokens};
 use super::value::from_integer;
@@ -21,6 +22,8 @@ pub(super) enum Node {
     Constant(Value),
     /// A name from the context.
     Name(String),
+    /// A function and its arguments.
+    Call(Function, Vec<Id>),
     List(Vec<Id>),
     Map(Vec<(Id, Id)>),
     /// A value and the attributes, items, filters and tests applied to it in order.
@@ -104,6 +107,7 @@ impl Node {
     pub(super) fn path(&self, nodes: &[Node]) -> Option<String> {
         match self {
             Node::Name(name) => Some(name.clone()),
+            Node::Call(function, _) => function.name().map(str::to_owned),
             Node::Chain(of, links) => {
                 let Node::Name(name) = &nodes[*of] else { return None };
                 let mut path = name.clone();
@@ -132,7 +136,7 @@ pub(super) fn parse(text: &str) -> Result<Expression, String> {
     let root = parser.expression()?;
     match parser.next() {
         None => Ok(Expression { nodes: parser.nodes, root }),
-        Some(Token::Sign("(")) => Err("there are no functions; use a filter: `x | length`".into()),
+        Some(Token::Sign("(")) => Err("a value cannot be called; use a filter: `x | length`".into()),
         Some(token) => Err(format!("unexpected {} after the expression", token.describe())),
     }
 }
@@ -442,6 +446,17 @@ impl Parser {
         Ok(arguments)
     }
 
+    /// Parses the arguments of a function, from the opening bracket.
+    fn call(&mut self, name: &str) -> Result<Id, String> {
+        self.expect("(")?;
+        let arguments = self.arguments()?;
+        if !arguments.named.is_empty() {
+            return Err(format!("the function `{name}` takes no named arguments"));
+        }
+        let function = Function::named(name, arguments.plain.len())?;
+        Ok(self.add(Node::Call(function, arguments.plain)))
+    }
+
     fn primary(&mut self) -> Result<Id, String> {
         let node = match self.next() {
             Some(Token::Name(name)) => match name.as_str() {
@@ -452,6 +467,7 @@ impl Parser {
                     self.at -= 1;
                     return Err(self.unexpected("a value"));
                 }
+                _ if self.is_sign("(") => return self.call(&name),
                 _ => Node::Name(name),
             },
             Some(Token::Text(mut text)) => {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::budget::Budget;
 use super::evaluate::contains;
+use super::patterns;
 use super::value::{Numeric, Outcome, compare, is_equal, kind};
 use crate::nearest::nearest;
 
@@ -20,6 +21,7 @@ pub(super) enum Predicate {
     Even,
     False,
     Float,
+    Glob,
     Greater,
     GreaterOrEqual,
     In,
@@ -29,10 +31,12 @@ pub(super) enum Predicate {
     LessOrEqual,
     Lower,
     Mapping,
+    Match,
     None,
     NotEqual,
     Number,
     Odd,
+    Search,
     Sequence,
     StartingWith,
     String,
@@ -43,7 +47,7 @@ pub(super) enum Predicate {
 
 /// All tests, ordered by name.
 #[rustfmt::skip]
-pub(super) static PREDICATES: [(&str, Predicate); 32] = [
+pub(super) static PREDICATES: [(&str, Predicate); 35] = [
     ("boolean",      Predicate::Boolean),
     ("defined",      Predicate::Defined),
     ("divisibleby",  Predicate::DivisibleBy),
@@ -54,6 +58,7 @@ pub(super) static PREDICATES: [(&str, Predicate); 32] = [
     ("false",        Predicate::False),
     ("float",        Predicate::Float),
     ("ge",           Predicate::GreaterOrEqual),
+    ("glob",         Predicate::Glob),
     ("greaterthan",  Predicate::Greater),
     ("gt",           Predicate::Greater),
     ("in",           Predicate::In),
@@ -65,11 +70,13 @@ pub(super) static PREDICATES: [(&str, Predicate); 32] = [
     ("lower",        Predicate::Lower),
     ("lt",           Predicate::Less),
     ("mapping",      Predicate::Mapping),
+    ("match",        Predicate::Match),
     ("ne",           Predicate::NotEqual),
     ("none",         Predicate::None),
     ("number",       Predicate::Number),
     ("odd",          Predicate::Odd),
     ("sameas",       Predicate::Equal),
+    ("search",       Predicate::Search),
     ("sequence",     Predicate::Sequence),
     ("startingwith", Predicate::StartingWith),
     ("string",       Predicate::String),
@@ -104,12 +111,15 @@ impl Predicate {
             P::DivisibleBy
             | P::EndingWith
             | P::Equal
+            | P::Glob
             | P::Greater
             | P::GreaterOrEqual
             | P::In
             | P::Less
             | P::LessOrEqual
+            | P::Match
             | P::NotEqual
+            | P::Search
             | P::StartingWith => 1,
             _ => 0,
         }
@@ -166,6 +176,9 @@ pub(super) fn holds(
         P::Greater => ordered(&[Ordering::Greater])?,
         P::GreaterOrEqual => ordered(&[Ordering::Greater, Ordering::Equal])?,
         P::In => contains(other(), value, budget)?,
+        P::Glob => patterns::is_glob(value, other(), budget)?,
+        P::Match => patterns::is_match(value, other(), true, budget)?,
+        P::Search => patterns::is_match(value, other(), false, budget)?,
         P::Even => whole(value)? % 2 == 0,
         P::Odd => whole(value)? % 2 != 0,
         P::True => *value == Value::Bool(true),

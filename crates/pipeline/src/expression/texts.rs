@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::budget::Budget;
+use super::budget::{Budget, VALUE_BYTES};
 use super::filters::{Filter, Options};
 use super::value::{Numeric, Outcome, is_true, json_text, kind, text};
 
@@ -40,8 +40,22 @@ pub(super) fn apply(
         }
         Filter::Split => split(value, options, budget)?,
         Filter::Replace => replaced(value, options, budget)?.into(),
+        Filter::UrlEncode => url_encoded(value).into(),
         _ => indented(value, options, budget)?.into(),
     })
+}
+
+/// Returns a text for a URL. As in Jinja, `/` stays.
+fn url_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            encoded.push(byte.into());
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
 }
 
 fn capitalized(text: &str) -> String {
@@ -117,7 +131,23 @@ pub(super) fn convert(
     budget: &Budget,
 ) -> Outcome<Value> {
     match filter {
-        Filter::Bool => Ok(is_true(value).into()),
+        Filter::Bool => match value {
+            Value::String(text) => match text.trim().to_ascii_lowercase().as_str() {
+                "true" | "yes" | "on" | "1" => Ok(true.into()),
+                "false" | "no" | "off" | "0" | "" => Ok(false.into()),
+                _ => {
+                    let shown: String = text.chars().take(40).collect();
+                    Err(format!("`{shown}` is neither true nor false"))
+                }
+            },
+            other => Ok(is_true(other).into()),
+        },
+        Filter::FromJson => {
+            let text = text(value, budget)?;
+            // A value in memory is larger than its text.
+            budget.pay((text.len() as u64).saturating_mul(VALUE_BYTES))?;
+            serde_json::from_str(&text).map_err(|error| format!("not JSON ({error})"))
+        }
         Filter::String => text(value, budget).map(|text| {
             let text = text.into_owned();
             text.into()

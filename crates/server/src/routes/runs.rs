@@ -11,6 +11,7 @@ use serde_json::Value;
 use sprag_app::view::{RunDetail, RunView, StartedView};
 use sprag_app::{Cancelled, LiveView, Row, RunFilter, RunId, RunLabels, RunRow, RunWithPlan, Started};
 use sprag_lifecycle::{RunStatus, Word};
+use sprag_pipeline::Selection;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -55,6 +56,14 @@ struct NewRun {
     #[serde(default)]
     #[schema(minimum = -1000000, maximum = 1000000)]
     priority: i32,
+    /// Runs only these steps; the others are skipped.
+    #[serde(default)]
+    only: Vec<String>,
+    /// Runs only this step and all steps that need it.
+    from: Option<String>,
+    /// Skips these steps.
+    #[serde(default)]
+    skip: Vec<String>,
     /// The folder in which its commands run; the project's folder if it is left out.
     dir: Option<String>,
     /// A name for the run, of 1 to 128 characters, to find it again; by default the pipeline's `run_name`.
@@ -211,8 +220,10 @@ async fn create(
                 (None, Some(name)) => pipelines::named(app.options().project.as_deref(), name)?,
                 _ => return Err(Problem::invalid("give either `yaml` or `pipeline`")),
             };
-            let (plan, inputs) = pipelines::plan(&loaded.pipeline, &wanted.inputs)?;
-            let labels = labels.or_those_of(&loaded.pipeline, &inputs)?;
+            let selection = Selection { only: wanted.only, from: wanted.from, skip: wanted.skip };
+            let pipeline = loaded.pipeline.select(&selection)?;
+            let (plan, inputs) = pipelines::plan(&pipeline, &wanted.inputs)?;
+            let labels = labels.or_those_of(&pipeline, &inputs)?;
             Ok((plan, inputs, labels))
         })
         .await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sprag_lifecycle::{Backoff, Condition, OnFail, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
 
-use super::script::{Chance, Fault, Script, Scripts, WaitsFor};
+use super::script::{Chance, Fault, RunTest, Script, Scripts, WaitsFor};
 
 /// The maximum size of a graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,7 @@ fn plan(chance: &mut Chance, size: Size, trouble: usize, scripts: &mut Scripts) 
         let step = step(chance, size, trouble, needs, &steps, scripts);
         steps.push(step);
     }
+    mark_skips(chance, &mut steps);
     let name = format!("random-{}", scripts.0.len());
     Arc::new(Plan::new(name, steps).expect("needs and reworks reach back only"))
 }
@@ -98,6 +99,10 @@ fn step(
             Ok(per_item || chance.one_in(2))
         };
     }
+    if step.condition == Condition::Step && script.condition.is_ok() && chance.one_in(2) {
+        script.condition = Ok(true);
+        script.by_status = Some(*chance.pick(&[RunTest::Failed, RunTest::Succeeded]));
+    }
     (step.work, script.waits_for) = match chance.below(12) {
         0 => (WorkKind::Gate, WaitsFor::Gate),
         1 => (WorkKind::Wait, WaitsFor::Pause),
@@ -107,13 +112,24 @@ fn step(
             (WorkKind::Child, WaitsFor::Child(plan(chance, small, trouble.max(3), scripts)))
         }
         4 => (WorkKind::Task, WaitsFor::Worker),
+        5 if chance.one_in(3) => (WorkKind::End, WaitsFor::End(!chance.one_in(4))),
         _ => (WorkKind::Execution, WaitsFor::Worker),
     };
+    if step.work == WorkKind::End {
+        step.spread = None;
+        step.policy.always = false;
+        if step.condition == Condition::Item {
+            step.condition = Condition::Step;
+        }
+    }
+    if step.needs.len() > 1 && chance.one_in(6) {
+        step.quorum = Some(1 + chance.below(step.needs.len()) as u32);
+    }
     if step.work == WorkKind::Child {
         script.items = script.items.map(|count| count.min(3));
         step.policy.timeout_ms = chance.one_in(2).then_some(1_000_000);
     }
-    if fails && step.work != WorkKind::Child {
+    if fails && !matches!(step.work, WorkKind::Child | WorkKind::End) {
         script.fault = match (step.work, chance.below(8)) {
             (WorkKind::Execution | WorkKind::Task, 0) => Fault::LosesWorker,
             (WorkKind::Execution | WorkKind::Task, 1..=4) => Fault::Tries(1 + chance.below(3) as u32),
@@ -121,6 +137,7 @@ fn step(
             _ => Fault::Permanent,
         };
         script.rejects = chance.one_in(2);
+        script.gate_default = step.work == WorkKind::Gate && chance.one_in(2);
         script.epochs = 1 + chance.below(3) as u32;
         if let OnFail::Rework { max, .. } = step.policy.on_fail {
             script.rounds = chance.below(max as usize + 3) as u32;
@@ -129,6 +146,21 @@ fn step(
     step.spec = scripts.0.len().to_string();
     scripts.0.push(script);
     step
+}
+
+/// Lets some conditional steps take the steps that need them along when they are skipped. Needs reach back only.
+fn mark_skips(chance: &mut Chance, steps: &mut [PlanStep]) {
+    let mut with: Vec<Vec<StepNo>> = Vec::with_capacity(steps.len());
+    for (no, step) in steps.iter_mut().enumerate() {
+        let mut all: Vec<StepNo> = step.needs.iter().flat_map(|need| with[*need as usize].clone()).collect();
+        all.sort_unstable();
+        all.dedup();
+        step.skipped_with = all.clone();
+        if step.condition == Condition::Step && chance.one_in(3) {
+            all.push(no as StepNo);
+        }
+        with.push(all);
+    }
 }
 
 fn mask(chance: &mut Chance) -> u32 {
@@ -150,7 +182,9 @@ fn policy(chance: &mut Chance, step: &PlanStep, before: &[PlanStep]) -> Policy {
         }
         _ => OnFail::Fail,
     };
+    let then_continue = matches!(on_fail, OnFail::Rework { .. }) && chance.one_in(3);
     Policy {
+        then_continue,
         attempts: 1 + chance.below(3) as u32,
         backoff: Backoff { delay_ms: *chance.pick(&[0, 0, 7, 30]), ..Backoff::default() },
         on_fail,

@@ -134,12 +134,24 @@ impl GraphPlayer<'_> {
                 continue;
             }
             let planned = plan.step(no);
+            if let Some(wanted) = planned.quorum {
+                let now = |need: &StepNo| {
+                    self.journal_statuses.get(&(run, *need)).copied().unwrap_or(StepStatus::Waiting)
+                };
+                let done = planned.needs.iter().filter(|need| now(need) == StepStatus::Done).count();
+                let settled = planned.needs.iter().all(|need| now(need).is_settled());
+                if (done as u32) < wanted && !(planned.policy.always && settled) {
+                    return Err(format!("I1 order: {entry:?} with {done} of {wanted} needs"));
+                }
+                continue;
+            }
             for need in &planned.needs {
                 let stands = self.journal_statuses.get(&(run, *need)).copied().unwrap_or(StepStatus::Waiting);
                 let fine = match stands {
                     StepStatus::Done | StepStatus::Skipped => true,
                     StepStatus::Failed => {
-                        planned.policy.always || plan.step(*need).policy.on_fail == OnFail::Continue
+                        let policy = &plan.step(*need).policy;
+                        planned.policy.always || policy.on_fail == OnFail::Continue || policy.then_continue
                     }
                     StepStatus::Cancelled => planned.policy.always,
                     StepStatus::Waiting | StepStatus::Pending | StepStatus::Running => false,
@@ -520,9 +532,11 @@ fn message_of(violation: Violation) -> String {
 /// Describes the graph in a few lines, for the message of a failure.
 pub fn describe(graph: &Graph) -> String {
     let steps = graph.plan.steps.iter().enumerate().map(|(no, step)| {
-        let PlanStep { needs, policy, work, condition, spread, .. } = step;
+        let PlanStep { needs, policy, work, condition, spread, quorum, skipped_with, .. } = step;
         let script = graph.scripts.of(step);
-        format!("{no}: needs {needs:?}, {work:?}, when {condition:?}, {spread:?}, {policy:?}\n   {script:?}")
+        format!(
+            "{no}: needs {needs:?} ({quorum:?}), skipped with {skipped_with:?}, {work:?}, when {condition:?}, {spread:?}, {policy:?}\n   {script:?}"
+        )
     });
     steps.collect::<Vec<_>>().join("\n")
 }

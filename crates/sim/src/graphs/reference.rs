@@ -10,7 +10,7 @@ use sprag_lifecycle::{Condition, OnFail, Plan, PlanStep, RunId, RunStatus, StepN
 use sprag_store::testing::Tables;
 use sprag_store::{Row, RunRow, StepRow};
 
-use super::script::{Fault, Script, Scripts, WaitsFor, has};
+use super::script::{Fault, RunTest, Script, Scripts, WaitsFor, has};
 
 /// The statuses in which a step may end.
 pub type Allowed = BTreeSet<StepStatus>;
@@ -100,9 +100,30 @@ fn is_met(row: &StepRow, planned: &PlanStep) -> bool {
     match row.status() {
         StepStatus::Done => true,
         StepStatus::Skipped => row.skipped_by_when,
-        StepStatus::Failed => planned.policy.on_fail == OnFail::Continue,
+        StepStatus::Failed => is_tolerated(planned),
         _ => false,
     }
+}
+
+/// Returns whether the run continues after a failure of this step.
+fn is_tolerated(planned: &PlanStep) -> bool {
+    planned.policy.on_fail == OnFail::Continue || planned.policy.then_continue
+}
+
+/// Returns all steps that a step needs, directly or through others.
+fn ancestors(plan: &Plan, no: StepNo) -> BTreeSet<StepNo> {
+    let mut found = BTreeSet::new();
+    let mut todo = vec![no];
+    while let Some(next) = todo.pop() {
+        todo.extend(plan.step(next).needs.iter().filter(|need| found.insert(**need)));
+    }
+    found
+}
+
+/// Returns the steps that end the run well.
+fn good_ends<'a>(plan: &'a Plan, scripts: &'a Scripts) -> impl Iterator<Item = StepNo> + 'a {
+    let is_end = |no: &StepNo| matches!(scripts.of(plan.step(*no)).waits_for, WaitsFor::End(true));
+    (0..plan.steps.len() as StepNo).filter(move |no| is_end(no))
 }
 
 /// Returns a step and all steps that need it. Needs refer to earlier steps only.
@@ -164,16 +185,50 @@ pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>)
         Expected { fresh, outcomes: BTreeSet::new(), completed: Vec::new(), broken: Vec::new() };
     // Whether each step can be met, and can be broken.
     let mut stands: Vec<Possible> = Vec::new();
+    // Whether each step can be done, and is done in every case.
+    let mut dones: Vec<(bool, bool)> = Vec::new();
+    let ends: Vec<(StepNo, BTreeSet<StepNo>)> =
+        good_ends(plan, scripts).map(|end| (end, ancestors(plan, end))).collect();
+    let joins = plan.steps.iter().any(|step| step.quorum.is_some());
     for no in 0..count {
         let planned = plan.step(no);
         let needs = planned.needs.iter().map(|need| stands[*need as usize]);
-        let met = Possible {
-            success: needs.clone().all(|need| need.success),
-            failure: needs.clone().any(|need| need.failure),
+        let met = match planned.quorum {
+            None => Possible {
+                success: needs.clone().all(|need| need.success),
+                failure: needs.clone().any(|need| need.failure),
+            },
+            Some(wanted) => {
+                let count = |which: fn(&(bool, bool)) -> bool| {
+                    planned.needs.iter().filter(|need| which(&dones[**need as usize])).count() as u32
+                };
+                Possible { success: count(|done| done.0) >= wanted, failure: count(|done| done.1) < wanted }
+            }
         };
         let helped = reworkers.iter().any(|(by, set)| *by != no && set.contains(&no));
         let reworked = reworkers.iter().any(|(_, set)| set.contains(&no));
         let (mut statuses, mut standing, mut may_fail) = reader.fresh(no, met, helped, reworked);
+        if planned.quorum.is_some() && met.failure && !planned.policy.always {
+            statuses.insert(StepStatus::Skipped);
+        }
+        // An earlier step that is skipped takes this one along.
+        let skips = |no: &StepNo| expected.broken[*no as usize].contains(&StepStatus::Skipped);
+        if !planned.policy.always && planned.skipped_with.iter().any(skips) {
+            let surely = |no: &StepNo| expected.completed[*no as usize].iter().eq([&StepStatus::Skipped]);
+            if planned.skipped_with.iter().any(surely) && !joins && ends.is_empty() && !reworked {
+                statuses.retain(|status| *status == StepStatus::Cancelled);
+                may_fail = false;
+                standing.failure = met.failure;
+            }
+            statuses.insert(StepStatus::Skipped);
+            standing.success = true;
+        }
+        // The run may end before this step starts.
+        let ended = |(end, before): &(StepNo, BTreeSet<StepNo>)| *end != no && !before.contains(&no);
+        if !planned.policy.always && ends.iter().any(ended) {
+            statuses.insert(StepStatus::Skipped);
+            standing.success = true;
+        }
         if let Some(prior) = prior
             && !prior.reset.contains(&no)
         {
@@ -189,6 +244,16 @@ pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>)
             }
         }
         let mut broken = statuses.clone();
+        let by_status = reader.script(no).by_status.filter(|_| planned.condition == Condition::Step);
+        if let (Some(test), true) = (by_status, planned.policy.always) {
+            // The run may fail before or after the condition is evaluated.
+            broken.insert(StepStatus::Skipped);
+            if test == RunTest::Failed {
+                statuses.retain(|status| *status == StepStatus::Skipped);
+                statuses.insert(StepStatus::Skipped);
+                standing = Possible::SUCCESS;
+            }
+        }
         let touched = prior.is_none_or(|prior| prior.reset.contains(&no)) || standing.failure || may_fail;
         if !planned.policy.always && (touched || reworked) {
             broken.insert(StepStatus::Cancelled);
@@ -201,9 +266,11 @@ pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>)
             broken.insert(StepStatus::Failed);
         }
         statuses.retain(|status| *status != StepStatus::Cancelled);
-        if planned.policy.on_fail != OnFail::Continue {
+        if !is_tolerated(planned) {
             statuses.remove(&StepStatus::Failed);
         }
+        let done = statuses.contains(&StepStatus::Done) || broken.contains(&StepStatus::Done);
+        dones.push((done, statuses.iter().eq([&StepStatus::Done]) && !standing.failure));
         expected.completed.push(statuses);
         expected.broken.push(broken);
         stands.push(standing);
@@ -232,7 +299,8 @@ impl Reader<'_> {
         if !needs.success && !planned.policy.always {
             return (statuses, standing, may_fail);
         }
-        if planned.condition == Condition::Step && self.script(no).condition == Ok(false) {
+        let never = self.script(no).by_status == Some(RunTest::Failed) && !planned.policy.always;
+        if planned.condition == Condition::Step && (never || self.script(no).condition == Ok(false)) {
             statuses.insert(StepStatus::Skipped);
             standing.success = true;
             return (statuses, standing, may_fail);
@@ -256,9 +324,10 @@ impl Reader<'_> {
         }
         if work.end.failure {
             statuses.insert(StepStatus::Failed);
-            match planned.policy.on_fail {
-                OnFail::Continue => standing.success = true,
-                OnFail::Fail | OnFail::Rework { .. } => standing.failure = true,
+            if is_tolerated(planned) {
+                standing.success = true;
+            } else {
+                standing.failure = true;
             }
         }
         (statuses, standing, may_fail)
@@ -347,9 +416,12 @@ impl Reader<'_> {
         if planned.condition == Condition::Item && script.condition.is_err() {
             return Work { end: Possible::FAILURE, may_fail: true };
         }
-        let wrong = script.fails(self.epoch, self.first_round(no), item);
+        // A question without an answer has its default, if it has one.
+        let answers_itself = script.gate_default && !script.rejects;
+        let wrong = script.fails(self.epoch, self.first_round(no), item) && !answers_itself;
         let end = match &script.waits_for {
-            WaitsFor::Pause => Possible::SUCCESS,
+            WaitsFor::Pause | WaitsFor::End(true) => Possible::SUCCESS,
+            WaitsFor::End(false) => return Work { end: Possible::FAILURE, may_fail: true },
             WaitsFor::Gate | WaitsFor::Signal if wrong => Possible::FAILURE,
             WaitsFor::Gate | WaitsFor::Signal => Possible::SUCCESS,
             WaitsFor::Worker => match script.fault {
@@ -430,9 +502,57 @@ pub fn compare(
             ));
         }
     }
+    if !cancelled {
+        compare_conditions(&rows, plan, scripts)?;
+    }
+    if run.epoch == 1 {
+        compare_ends(&rows, plan, scripts)?;
+    }
     if run.status() == RunStatus::Completed {
         for row in rows.values().filter(|row| row.items.is_some() && expected.fresh.contains(&row.no)) {
             compare_items(&rows, row, plan.step(row.no), scripts.of(plan.step(row.no)), run.epoch)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no step starts after one that it needs has ended the run. A rework, like a resume, runs again what it
+/// goes back to.
+fn compare_ends(rows: &BTreeMap<StepNo, &StepRow>, plan: &Plan, scripts: &Scripts) -> Result<(), String> {
+    let reworks = plan.steps.iter().any(|step| matches!(step.policy.on_fail, OnFail::Rework { .. }));
+    for end in good_ends(plan, scripts).filter(|end| !reworks && rows[end].status() == StepStatus::Done) {
+        for no in descendants(plan, end).into_iter().filter(|no| *no != end) {
+            let (planned, row) = (plan.step(no), rows[&no]);
+            let early = planned.quorum.is_some()
+                || planned.needs.iter().any(|need| plan.step(*need).quorum.is_some());
+            if !planned.policy.always
+                && !early
+                && row.status() != StepStatus::Skipped
+                && row.status() != StepStatus::Cancelled
+            {
+                return Err(format!("step {no} is {} although step {end} has ended the run", row.status()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks conditions on the run's status: once a need is broken, the run has failed.
+fn compare_conditions(
+    rows: &BTreeMap<StepNo, &StepRow>,
+    plan: &Plan,
+    scripts: &Scripts,
+) -> Result<(), String> {
+    for (no, planned) in plan.steps.iter().enumerate() {
+        let Some(test) = scripts.of(planned).by_status else { continue };
+        let broken = planned.needs.iter().any(|need| !is_met(rows[need], plan.step(*need)));
+        let simple = planned.condition == Condition::Step && planned.quorum.is_none();
+        if !broken || !planned.policy.always || !simple {
+            continue;
+        }
+        let row = rows[&(no as StepNo)];
+        if (row.status() == StepStatus::Skipped) != (test == RunTest::Succeeded) {
+            return Err(format!("step {no} with the condition {test:?} is {} after a failure", row.status()));
         }
     }
     Ok(())
@@ -458,7 +578,7 @@ fn compare_items(
     let mut failed = None;
     for (at, row) in made.iter().enumerate() {
         let item = at as u32;
-        let wrong = script.fails(epoch, parent.round, Some(item));
+        let wrong = script.fails(epoch, parent.round, Some(item)) && (script.rejects || !script.gate_default);
         let fails = match script.fault {
             Fault::Tries(tries) => wrong && tries >= planned.policy.attempts,
             _ => wrong,

@@ -43,11 +43,32 @@ pub enum Fault {
     LosesWorker,
 }
 
+/// A condition on the run's status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunTest {
+    /// `failed()`
+    Failed,
+    /// `succeeded()`
+    Succeeded,
+}
+
+impl RunTest {
+    /// Returns whether the condition holds for a run with this status.
+    pub fn holds(self, status: &str) -> bool {
+        match self {
+            RunTest::Failed => status == "failing",
+            RunTest::Succeeded => status == "running",
+        }
+    }
+}
+
 /// The behaviour of one step.
 #[derive(Debug, Clone)]
 pub struct Script {
     /// The result of its condition, if it has one; an error fails the step.
     pub condition: Result<bool, String>,
+    /// The statuses of the run for which its condition holds; absent if the condition does not depend on them.
+    pub by_status: Option<RunTest>,
     /// A mask of the items for which the condition holds, if it is evaluated for each item.
     pub condition_items: u32,
     /// The length of its list, if it is a fan-out.
@@ -62,6 +83,8 @@ pub struct Script {
     pub bad_items: u32,
     /// Whether a failing gate is answered with no; otherwise it is never answered.
     pub rejects: bool,
+    /// Whether a gate that is never answered has a default.
+    pub gate_default: bool,
     /// The event that it waits for, if no worker executes it.
     pub waits_for: WaitsFor,
 }
@@ -79,12 +102,15 @@ pub enum WaitsFor {
     Signal,
     /// The end of a child run.
     Child(Arc<Plan>),
+    /// Nothing: it ends the run, and succeeds or fails itself.
+    End(bool),
 }
 
 impl Default for Script {
     fn default() -> Self {
         Script {
             condition: Ok(true),
+            by_status: None,
             condition_items: u32::MAX,
             items: Ok(0),
             fault: Fault::None,
@@ -92,6 +118,7 @@ impl Default for Script {
             rounds: u32::MAX,
             bad_items: u32::MAX,
             rejects: false,
+            gate_default: false,
             waits_for: WaitsFor::Worker,
         }
     }
@@ -136,6 +163,9 @@ impl SpecEvaluator for Scripts {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
         let script = self.of(step);
         let condition = script.condition.as_ref().map_err(SpecError::new)?;
+        if let Some(test) = script.by_status {
+            return Ok(test.holds(names["run"]["status"].as_str().unwrap_or_default()));
+        }
         Ok(match names.get(ITEM).and_then(Value::as_u64) {
             Some(item) => has(script.condition_items, item as u32),
             None => *condition,
@@ -154,12 +184,14 @@ impl SpecEvaluator for Scripts {
             WaitsFor::Gate => Prepared::Gate {
                 ask: "go on?".into(),
                 choices: vec!["yes".into(), "no".into()],
+                default: self.of(step).gate_default.then(|| "no".into()),
                 timeout_ms: Some(MAX_WAIT_MS),
             },
             WaitsFor::Pause => Prepared::Pause { ms: 5 },
             WaitsFor::Signal => {
                 Prepared::Signal { name: signal_name(&step.spec, item), timeout_ms: Some(MAX_WAIT_MS) }
             }
+            WaitsFor::End(completed) => Prepared::End { completed: *completed, message: None },
             WaitsFor::Child(plan) => Prepared::Child { plan: Arc::clone(plan), inputs: "{}".into() },
         })
     }

@@ -212,7 +212,7 @@ impl SpecEvaluator for ScriptEvaluator {
                 prepared = Prepared::Until { wall_ms };
             }
             Prepared::Pause { ms } => *ms = 1 + chance.below(60_000) as u64,
-            Prepared::Until { .. } | Prepared::Child { .. } => {}
+            Prepared::Until { .. } | Prepared::Child { .. } | Prepared::End { .. } => {}
         }
         Ok(prepared)
     }

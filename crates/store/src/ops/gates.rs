@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::outside::TIMED_OUT;
 use crate::rows::{ExecutionRow, GateKind, GateReport, GateRow, Id, Row, RunRow, StepRow, TimerRow};
-use crate::run_state::HeldRun;
+use crate::run_state::{HeldRun, WHOLE_RUN};
 use crate::session::Session;
 
 /// Answers a gate for a person, and continues its run.
@@ -84,6 +84,12 @@ pub fn signal(session: &mut Session<'_>, run: RunId, name: &str, payload: &Arc<s
 /// Handles an attempt's timer: the attempt is published, its wait is over, or it has taken too long.
 pub fn timer_fired(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     session.clear_timer(id);
+    if id.step == WHOLE_RUN {
+        return match session.get::<RunRow>(id.run)? {
+            Some(row) if row.epoch == id.attempt => end_late_run(session, &row),
+            _ => Ok(false),
+        };
+    }
     if session.get::<ExecutionRow>(id)?.is_some() {
         return super::schedule(session, id);
     }
@@ -92,14 +98,19 @@ pub fn timer_fired(session: &mut Session<'_>, id: ExecutionId) -> Result<bool> {
     if session.get::<GateRow>(work)?.is_some() {
         return expire_gate(session, work).map(|outcome| outcome.is_applied());
     }
-    let child = RunId::from_i64(work);
-    match session.get::<RunRow>(child)? {
-        Some(row) if !row.status().is_terminal() && row.status() != RunStatus::Cancelling => {
-            session.note::<RunRow>(child, |row| row.reason = Some(TIMED_OUT.into()))?;
-            Ok(cancel_run(session, child)?.is_applied())
-        }
-        _ => Ok(false),
+    match session.get::<RunRow>(RunId::from_i64(work))? {
+        Some(row) => end_late_run(session, &row),
+        None => Ok(false),
     }
+}
+
+/// Cancels a run that has taken too long.
+fn end_late_run(session: &mut Session<'_>, run: &RunRow) -> Result<bool> {
+    if run.status().is_terminal() || run.status() == RunStatus::Cancelling {
+        return Ok(false);
+    }
+    session.note::<RunRow>(run.id, |row| row.reason = Some(TIMED_OUT.into()))?;
+    Ok(cancel_run(session, run.id)?.is_applied())
 }
 
 /// Expires a gate. A gate that waits for a time compares it with the wall clock, which may have been set.
@@ -123,11 +134,21 @@ fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
         });
     }
     let given = GateReport { now_ms: now.steady_ms };
-    let outcome = session.apply::<GateRow>(id, GateEvent::Expired, Actor::Executor, &given, |_, _| {})?;
+    let default = default_answer(&gate);
+    let outcome = session.apply::<GateRow>(id, GateEvent::Expired, Actor::Executor, &given, |row, _| {
+        row.answer = default.or(row.answer.take());
+    })?;
     if outcome.is_applied() {
         look_at_step_of(session, id)?;
     }
     Ok(outcome)
+}
+
+/// Returns the answer that a question has if there is none in time.
+fn default_answer(gate: &GateRow) -> Option<Arc<str>> {
+    let question: Value =
+        serde_json::from_str(&gate.question).ok().filter(|_| gate.kind == GateKind::Question)?;
+    Some(answer_text(question["default"].as_str()?, Some("there was no answer in time"), true))
 }
 
 /// Returns a person's answer, in the form in which it is stored.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionStatus, Needs, OnConflict, OnFail, Plan, Run, RunEvent, RunId, RunState, RunStatus,
-    StepMove, StepNo, StepStatus, Tally, advance, mutant, restart, resume_set,
+    Actor, ExecutionStatus, Needs, OnConflict, Plan, Run, RunEvent, RunId, RunState, RunStatus, StepMove,
+    StepNo, StepStatus, Tally, advance, mutant, restart, resume_set,
 };
 
 use super::{NewWorker, illegal};
@@ -134,7 +134,7 @@ fn kept_by_fork(
         let Some(row) = session.get::<StepRow>((source, no))?.filter(|row| row.item_of.is_none()) else {
             return Err(Error::invalid("step", format!("run {source} has no step number {no}")));
         };
-        let tolerated = plan.step(no).policy.on_fail == OnFail::Continue;
+        let tolerated = plan.step(no).policy.tolerates_failure();
         let met = match row.status() {
             StepStatus::Done => true,
             StepStatus::Skipped => row.skipped_by_when && no != from,

@@ -78,6 +78,15 @@ pub struct Assignment {
     pub unreadable: Option<String>,
     /// The value of its item, as JSON; absent if it is no item.
     pub item: Option<Arc<str>>,
+    /// The number of its item in the list, from 0; absent if it is no item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item_index: Option<u32>,
+    /// The run's status when the execution was received; absent in messages of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_status: Option<String>,
+    /// The time at which the execution was received (wall clock, in milliseconds), for templates.
+    #[serde(default)]
+    pub now_ms: i64,
     /// The branch on which the run works, if it has one of its own.
     pub branch: Option<String>,
     /// Whether it was tried in this round before.
@@ -106,6 +115,11 @@ impl Assignment {
         });
         if let Some(item) = &self.item {
             names[crate::names::ITEM] = parse(item);
+            names[crate::names::ITEM_INDEX] = self.item_index.into();
+        }
+        names[crate::names::NOW] = self.now_ms.into();
+        if let Some(status) = &self.run_status {
+            names["run"]["status"] = status.as_str().into();
         }
         if let Some(branch) = &self.branch {
             names["run"]["branch"] = branch.as_str().into();
@@ -346,6 +360,9 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
         tries_account,
         is_retry: step.tries > 0 || step.losses > 0,
         round: step.round,
+        item_index: step.item,
+        run_status: Some(run.status().to_string()),
+        now_ms: session.now().wall_ms,
         branch,
         node,
         name: crate::names::step_name(&plan, &step),

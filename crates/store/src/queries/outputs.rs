@@ -70,7 +70,7 @@ fn output_of(
             let execution = Table::<ExecutionRow>::load(db, id)?;
             StepOutput::Reported(execution.and_then(|execution| execution.result))
         }
-        WorkKind::Gate | WorkKind::Wait => {
+        WorkKind::Gate | WorkKind::Wait | WorkKind::End => {
             let gate = row.work.map(|gate| Table::<GateRow>::load(db, gate)).transpose()?.flatten();
             StepOutput::Answer(gate.and_then(|gate| gate.answer))
         }

@@ -188,7 +188,7 @@ impl RunState for HeldRun<'_, '_> {
                 let id = self.create_execution(&step)?;
                 self.schedule(id).map(drop)
             }
-            WorkKind::Gate | WorkKind::Wait | WorkKind::Child => self.start_outside(&step),
+            WorkKind::Gate | WorkKind::Wait | WorkKind::Child | WorkKind::End => self.start_outside(&step),
         }
     }
 

@@ -62,7 +62,8 @@ impl Commands {
             Err(ended) => return ended,
         };
         // The checks run without the credentials of the agent.
-        let plain = StepSpec { kind: Kind::Exec { argv: vec!["true".to_owned()] }, ..spec.clone() };
+        let plain =
+            StepSpec { kind: Kind::Exec { argv: vec!["true".to_owned()], each: Vec::new() }, ..spec.clone() };
         let (order, places) = match self.order(assignment, &plain, place, control) {
             Ok(order) => order,
             Err(message) => {

@@ -157,7 +157,8 @@ impl Resolved {
         let own = self.settings.secrets.iter().filter(|name| variable(name).is_some());
         let own: Vec<String> = own.filter(|name| !spec.secrets.contains(name)).cloned().collect();
         let secrets: Vec<String> = spec.secrets.iter().chain(&own).cloned().collect();
-        let spec = StepSpec { kind: Kind::Exec { argv: line.argv }, secrets, ..spec.clone() };
+        let spec =
+            StepSpec { kind: Kind::Exec { argv: line.argv, each: Vec::new() }, secrets, ..spec.clone() };
         let (mut order, _) = commands.order(assignment, &spec, place, control)?;
         let others: Vec<String> = spec
             .masks

@@ -14,8 +14,9 @@ use crate::exit::{Exit, Failure};
 impl AtRemote<'_> {
     /// Starts a run on the server, and shows it until its end unless it is detached.
     pub(super) async fn start(&self, command: &Command, file: &Path) -> Result<Exit, Failure> {
-        let Command::Run { pairs, inputs: all, detach, idempotency_key, name, labels, priority, .. } =
-            command
+        let Command::Run {
+            pairs, inputs: all, detach, idempotency_key, name, labels, priority, steps, ..
+        } = command
         else {
             return Err(Failure::usage("name a pipeline file to start on the server"));
         };
@@ -25,8 +26,14 @@ impl AtRemote<'_> {
         let (_, inputs) = inputs::prepare(&loaded.pipeline, &given, self.context.interactive)?;
         let labels = sprag_app::parse_labels(labels.iter().map(String::as_str))?;
         let yaml = with_name(loaded.pipeline.source(), &loaded.pipeline.name);
-        let request =
+        let mut request =
             json!({ "yaml": yaml, "inputs": inputs, "priority": priority, "name": name, "labels": labels });
+        let selection = steps.selection();
+        if !selection.is_all() {
+            request["only"] = json!(selection.only);
+            request["from"] = json!(selection.from);
+            request["skip"] = json!(selection.skip);
+        }
         let answer = self.ask("POST", "/v1/runs", idempotency_key.as_deref(), Some(request)).await?;
         let told: Value = serde_json::from_slice(&answer).unwrap_or_default();
         self.shown(&told, "started", 0, *detach).await

@@ -45,7 +45,12 @@ impl SpecEvaluator for Plain {
     fn prepare(&self, step: &PlanStep, _: &Value) -> Result<Prepared, SpecError> {
         let spec = Plain::spec(step);
         Ok(if let Some(ms) = spec["gate_ms"].as_u64() {
-            Prepared::Gate { ask: "?".into(), choices: vec!["yes".into()], timeout_ms: Some(ms) }
+            Prepared::Gate {
+                ask: "?".into(),
+                choices: vec!["yes".into()],
+                default: None,
+                timeout_ms: Some(ms),
+            }
         } else if let Some(ms) = spec["pause_ms"].as_u64() {
             Prepared::Pause { ms }
         } else if let Some(name) = spec["signal"].as_str() {
