@@ -59,9 +59,8 @@ impl Debug for AnyRow {
 }
 
 /// The columns with JSON texts, which are checked whenever they are read.
-pub const JSON: [&str; 10] = [
-    "details", "context", "payload", "filter", "definition", "body", "chain", "inputs", "result", "answer",
-];
+pub const JSON: [&str; 10] =
+    ["details", "context", "payload", "filter", "definition", "body", "chain", "inputs", "result", "answer"];
 
 /// A kind of row.
 pub struct Kind {
