@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-use sprag_app::{App, GateRow, Row, gates, questions_alone};
+use sprag_app::{App, Row, gates, questions_alone};
 use sprag_lifecycle::{RunId, Word};
 use sprag_pipeline::{Input, Pipeline};
 use tokio::signal::unix::{SignalKind, signal};

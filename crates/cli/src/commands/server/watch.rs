@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::follow::time_of;
 use super::stream::Following;
-use super::{AtRemote, LIMIT, word};
+use super::{AtRemote, LIMIT};
 use crate::commands::watch::{Drawn, LiveRun, redraw};
 use crate::exit::{Exit, Failure};
 use crate::show::line;
