@@ -19,7 +19,18 @@ pub struct Terminal {
 impl Sandbox {
     /// Starts `sprag` on a terminal; `no` tells apart several of one test.
     pub fn on_terminal<A: AsRef<OsStr>>(&self, no: u32, args: impl IntoIterator<Item = A>) -> Terminal {
-        let plain = self.command(args);
+        self.on_terminal_with(no, &[], args)
+    }
+
+    /// The same, with these variables.
+    pub fn on_terminal_with<A: AsRef<OsStr>>(
+        &self,
+        no: u32,
+        variables: &[(&str, &str)],
+        args: impl IntoIterator<Item = A>,
+    ) -> Terminal {
+        let mut plain = self.command(args);
+        plain.envs(variables.iter().copied());
         let quoted = |word: &OsStr| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
         let words: Vec<String> =
             std::iter::once(plain.get_program()).chain(plain.get_args()).map(quoted).collect();

@@ -19,8 +19,25 @@ pub struct RunDiff {
     pub from: String,
     /// The commit of the second state.
     pub to: String,
+    /// The changed files.
+    pub files: Vec<FileChange>,
     /// The changes, as git prints them; empty if there are none.
     pub patch: String,
+}
+
+/// The change of one file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FileChange {
+    /// Its path in the repository; the new one if it was renamed.
+    pub path: String,
+    /// The number of added lines.
+    pub added: usize,
+    /// The number of removed lines.
+    pub removed: usize,
+    /// Whether it is not text. Its lines are not counted.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub binary: bool,
 }
 
 /// The most bytes of a patch that a server answers with. It holds the whole of it in memory.
@@ -73,7 +90,39 @@ pub fn run_diff(app: &App, known: &RunWithPlan, steps: Option<&str>, most: usize
         }
         _ => failed(error),
     })?;
-    Ok(RunDiff { run: id.to_string(), from, to, patch })
+    Ok(RunDiff { run: id.to_string(), from, to, files: files_of(&patch), patch })
+}
+
+/// Returns the files of a patch, with the number of their changed lines.
+fn files_of(patch: &str) -> Vec<FileChange> {
+    let mut files: Vec<FileChange> = Vec::new();
+    let mut in_lines = false;
+    let name = |text: &str, side: &str| text.trim_matches('"').strip_prefix(side).map(str::to_owned);
+    for line in patch.lines() {
+        if let Some(names) = line.strip_prefix("diff --git ") {
+            // Both names are the same here, unless a line below has the new one.
+            let path = names.rsplit_once(" b/").map_or(names, |(_, path)| path).trim_matches('"');
+            files.push(FileChange { path: path.to_owned(), added: 0, removed: 0, binary: false });
+            in_lines = false;
+            continue;
+        }
+        let Some(file) = files.last_mut() else { continue };
+        match line.as_bytes().first() {
+            Some(b'@') => in_lines = true,
+            Some(b'+') if in_lines => file.added += 1,
+            Some(b'-') if in_lines => file.removed += 1,
+            _ if in_lines => {}
+            _ if line.starts_with("GIT binary patch") => file.binary = true,
+            _ => {
+                let renamed = line.strip_prefix("rename to ").map(|path| path.trim_matches('"').to_owned());
+                let created = line.strip_prefix("+++ ").and_then(|text| name(text, "b/"));
+                if let Some(path) = renamed.or(created) {
+                    file.path = path;
+                }
+            }
+        }
+    }
+    files
 }
 
 fn no_state(known: &RunWithPlan, repository: &Repository, step: &str) -> Error {
@@ -86,4 +135,32 @@ fn no_state(known: &RunWithPlan, repository: &Repository, step: &str) -> Error {
     let step = step.trim_start_matches('_');
     Error::invalid(format!("nothing is recorded of step {step:?} of run {}", known.id()))
         .next(format!("there is: {}", if names.is_empty() { "nothing yet".into() } else { names.join(", ") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_lines_are_counted_by_file() {
+        let patch = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1,2 +1,2 @@\n same\n--- a/old\n+++ b/new\n\
+                     diff --git a/old name b/new name\nsimilarity index 100%\nrename from old name\nrename to new name\n\
+                     diff --git a/gone b/gone\ndeleted file mode 100644\n--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-one\n\
+                     diff --git a/pic b/pic\nGIT binary patch\nliteral 3\n+abc\n";
+        let counted: Vec<(String, usize, usize, bool)> = files_of(patch)
+            .into_iter()
+            .map(|file| (file.path, file.added, file.removed, file.binary))
+            .collect();
+        let of = |path: &str, added, removed, binary| (path.to_owned(), added, removed, binary);
+        assert_eq!(
+            counted,
+            [
+                of("x", 1, 1, false),
+                of("new name", 0, 0, false),
+                of("gone", 0, 1, false),
+                of("pic", 0, 0, true)
+            ]
+        );
+        assert!(files_of("").is_empty());
+    }
 }

@@ -84,7 +84,7 @@ pub fn find_run(app: &App, wanted: Option<&str>) -> Result<RunWithPlan, Error> {
         None => {
             let newest = app.store.queries().runs(None, &[], 1)?;
             let none = || Error::new(ErrorKind::Refused, "there are no runs yet").hint(Hint::StartARun);
-            newest.into_iter().next().ok_or_else(none)?
+            newest.into_iter().next().ok_or_else(none)?.row?
         }
         Some(text) => match text.parse::<RunId>() {
             Ok(id) => app.store.queries().run(id)?.map_or_else(|| by_part(app, text), Ok)?,
@@ -100,7 +100,8 @@ fn by_part(app: &App, text: &str) -> Result<RunRow, Error> {
     {
         return Ok(row);
     }
-    let runs = app.store.queries().runs(None, &[], LOOK_BACK)?;
+    let listed = app.store.queries().runs(None, &[], LOOK_BACK)?;
+    let runs: Vec<RunRow> = listed.into_iter().filter_map(|listed| listed.row.ok()).collect();
     // The newest run of that name: runs of the same kind often share one.
     if let Some(run) = runs.iter().find(|run| RunLabels::of(run).name.as_deref() == Some(text)) {
         return Ok(run.clone());

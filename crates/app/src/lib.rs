@@ -53,7 +53,7 @@ mod workers;
 pub use accounts::AccountView;
 pub use agents::{AgentState, agent_states, missing_agents};
 pub use app::App;
-pub use changes::{MOST_OVER_HTTP, RunDiff, run_diff};
+pub use changes::{FileChange, MOST_OVER_HTTP, RunDiff, run_diff};
 pub use chores::{Chore, Limits};
 pub use data_folder::{Closed, make_private, openings};
 pub use engine::{Abandoner, Builder, Engine, Pulse};
@@ -77,7 +77,7 @@ pub use resume::{
     abandon_dead_owners, abandon_the_dead, fork, host_elsewhere, is_attended, repository_of, resume_from,
     run_environment, take_over,
 };
-pub use runs::{Cancelled, ForkRun, MOST_RUNS, RunCounts, RunFilter, RunPage, StartRun, Started};
+pub use runs::{Cancelled, DamagedRun, ForkRun, MOST_RUNS, RunCounts, RunFilter, RunPage, StartRun, Started};
 pub use secret::{fill_random, hex};
 pub use sprag_agent::fake;
 #[cfg(feature = "nats")]
@@ -93,7 +93,7 @@ pub use sprag_store::{
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};
-pub use uncommitted::{CheckoutLooks, refuse_uncommitted, uncommitted};
+pub use uncommitted::{CheckoutLooks, check_worktree, refuse_uncommitted, uncommitted};
 pub use waiting::{Course, Waiting, course, keep_time, questions_alone};
 pub use waiting_for::{RunWaits, WaitingFor};
 pub use workers::RemoteWorker;

@@ -2,17 +2,26 @@
 
 use sprag_lifecycle::{ExecutionId, RunId, StepNo};
 use sprag_store::{
-    EnvironmentRow, ExecutionRow, GateRow, Id, JournalPage, OpenTask, RunInFull, StepRow, WorkerRow,
+    EnvironmentRow, ExecutionRow, GateRow, Id, JournalPage, OpenTask, Row, RunInFull, RunRow, StepRow,
+    WorkerRow,
 };
 
 use crate::App;
 use crate::error::Error;
-use crate::view::{self, QueueView};
+use crate::view::{self, ProgressView, QueueView};
 
 impl App {
     /// Returns the steps of a run, with the items of its fan-outs.
     pub fn steps(&self, run: RunId) -> Result<Vec<StepRow>, Error> {
         Ok(self.store.queries().steps(run)?)
+    }
+
+    /// Counts the steps of a run, and those that have ended. Items of fan-outs do not count.
+    pub(crate) fn progress(&self, run: &RunRow) -> Result<ProgressView, Error> {
+        let steps = self.steps(run.id)?;
+        let planned = steps.iter().filter(|step| step.item_of.is_none());
+        let settled = planned.clone().filter(|step| step.status().is_settled()).count() as u32;
+        Ok(ProgressView { settled, total: planned.count() as u32, broken: run.tally.broken })
     }
 
     /// Returns one step of a run.

@@ -156,8 +156,19 @@ pub struct RunCounts {
 pub struct RunPage {
     /// The runs.
     pub runs: Vec<RunRow>,
+    /// The runs of this page whose rows cannot be read.
+    pub damaged: Vec<DamagedRun>,
     /// The run after which the next page starts; none if this is the last one.
     pub next: Option<RunId>,
+}
+
+/// A run whose row cannot be read.
+#[derive(Debug, Clone)]
+pub struct DamagedRun {
+    /// Its id.
+    pub id: RunId,
+    /// The row, the column, and what is wrong with the value.
+    pub why: String,
 }
 
 impl App {
@@ -229,23 +240,26 @@ impl App {
         let limit = limit.min(MOST_RUNS);
         let mut before = filter.before;
         let mut found: Vec<RunRow> = Vec::new();
+        let mut damaged: Vec<DamagedRun> = Vec::new();
         let mut looked = 0;
         loop {
             let page = self.store.queries().runs(before, &filter.statuses, MOST_RUNS)?;
             looked += page.len();
             let last_page = page.len() < MOST_RUNS;
-            for row in page {
+            for listed in page {
                 if found.len() == limit {
                     break;
                 }
-                before = Some(row.id);
-                if filter.holds(&row) {
-                    found.push(row);
+                before = Some(listed.id);
+                match listed.row {
+                    Ok(row) if filter.holds(&row) => found.push(row),
+                    Ok(_) => {}
+                    Err(error) => damaged.push(DamagedRun { id: listed.id, why: error.to_string() }),
                 }
             }
             if found.len() == limit || last_page || looked >= LOOKED_THROUGH {
                 let more = found.len() == limit || !last_page;
-                return Ok(RunPage { runs: found, next: before.filter(|_| more) });
+                return Ok(RunPage { runs: found, damaged, next: before.filter(|_| more) });
             }
         }
     }
@@ -258,7 +272,9 @@ impl App {
         loop {
             let page = self.store.queries().runs(before, &[], MOST_RUNS)?;
             looked += page.len();
-            for row in page.iter().filter(|row| filter.holds(row)) {
+            for row in
+                page.iter().filter_map(|listed| listed.row.as_ref().ok()).filter(|row| filter.holds(row))
+            {
                 *counts.by_status.entry(row.status().as_str()).or_default() += 1;
             }
             before = page.last().map(|row| row.id);
@@ -274,17 +290,27 @@ impl App {
 
     /// Lists runs, newest first, page by page until `limit` is reached.
     pub fn all_runs(&self, filter: &RunFilter, limit: usize) -> Result<Vec<RunRow>, Error> {
+        Ok(self.all_runs_and_damaged(filter, limit)?.0)
+    }
+
+    /// Lists runs as [`App::all_runs`] does, and the runs among them whose rows cannot be read.
+    pub fn all_runs_and_damaged(
+        &self,
+        filter: &RunFilter,
+        limit: usize,
+    ) -> Result<(Vec<RunRow>, Vec<DamagedRun>), Error> {
         let mut filter = filter.clone();
-        let mut found = Vec::new();
+        let (mut found, mut damaged) = (Vec::new(), Vec::new());
         while found.len() < limit {
             let page = self.runs(&filter, limit - found.len())?;
             found.extend(page.runs);
+            damaged.extend(page.damaged);
             match page.next {
                 Some(next) => filter.before = Some(next),
                 None => break,
             }
         }
-        Ok(found)
+        Ok((found, damaged))
     }
 
     /// Refuses to retry what failed in a run that has not ended: the table of runs says so.

@@ -1,4 +1,4 @@
-//! Uncommitted changes of the checkout that a run is started in, as people see them.
+//! The checkout that a run is started in: whether a worktree can start from it, and its uncommitted changes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use sprag_lifecycle::Plan;
 use sprag_pipeline::{DirtyPolicy, StepSpec, Workplace};
 use sprag_process::withhold;
-use sprag_worktree::{Cancel, Uncommitted};
+use sprag_worktree::{Cancel, Kind as GitKind, Repository, Uncommitted};
 use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind};
@@ -15,6 +15,28 @@ use crate::view::UncommittedView;
 
 /// The longest that the search for changes may delay the start of a run.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
+
+/// Checks that a run with a worktree can start in a folder of this machine: the folder is in a git repository, which has
+/// the commit that the worktree starts from.
+pub fn check_worktree(plan: &Plan, folder: &Path) -> Result<(), Error> {
+    let Some(workplace) = workplace_of(plan) else { return Ok(()) };
+    let base = |workplace: Workplace| workplace.worktree.map(|worktree| worktree.base);
+    let Some(wanted) = base(workplace.clone()) else { return Ok(()) };
+    withhold_secrets(plan);
+    let found = Repository::discover(folder).and_then(|repository| {
+        // A base that contains the id of the run is known when there is a run.
+        let is_known = base(workplace.for_run("", "")).as_ref() == Some(&wanted);
+        if is_known { repository.check_base(&wanted).map(drop) } else { Ok(()) }
+    });
+    found.map_err(|error| {
+        let (message, next) = (error.kind.to_string(), error.kind.remedy());
+        let error = match error.kind {
+            GitKind::UnknownBase { .. } => Error::invalid(message),
+            _ => Error::new(ErrorKind::Refused, message),
+        };
+        next.into_iter().fold(error, Error::next)
+    })
+}
 
 /// Looks for uncommitted changes in the checkout around a folder, before a run with a worktree is started there.
 /// Returns what to tell the person; an error if the pipeline refuses to begin beside them.
@@ -90,8 +112,11 @@ fn look(plan: &Plan, folder: &Path) -> Option<(UncommittedView, DirtyPolicy)> {
 }
 
 fn dirty_of(plan: &Plan) -> Option<DirtyPolicy> {
-    let workplace: Workplace = serde_json::from_str(&plan.environment.as_ref()?.spec).ok()?;
-    Some(workplace.worktree?.dirty)
+    Some(workplace_of(plan)?.worktree?.dirty)
+}
+
+fn workplace_of(plan: &Plan) -> Option<Workplace> {
+    serde_json::from_str(&plan.environment.as_ref()?.spec).ok()
 }
 
 /// Keeps the secrets of a pipeline from git processes that this process starts, so that filters and hooks get none.

@@ -6,15 +6,13 @@ use serde::Serialize;
 use serde_json::Value;
 use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, Word, WorkKind};
 pub use sprag_store::is_current;
-use sprag_store::{
-    ExecutionRow, GateRow, JournalEntry, Now, QueueCount, QueueRow, Row, RunRow, StepRow, WorkerRow,
-    step_name,
-};
+use sprag_store::{ExecutionRow, GateRow, JournalEntry, Now, Row, RunRow, StepRow, step_name};
 
 use crate::App;
 use crate::error::Error;
 use crate::labels::RunLabels;
 use crate::logs::MissingLog;
+use crate::runs::DamagedRun;
 use crate::text::rfc3339;
 use crate::waiting_for::{RunWaits, WaitingFor};
 
@@ -27,6 +25,14 @@ macro_rules! views {
         pub struct $name { $($body)* }
     )+};
 }
+
+mod environments;
+mod lifecycles;
+mod workers;
+
+pub use environments::{EnvironmentView, bytes_of, size_of};
+pub use lifecycles::{LifecycleView, RuleView, lifecycles};
+pub use workers::{QueueView, WorkerView, queues};
 
 views! {
     /// A run in a list.
@@ -48,7 +54,7 @@ views! {
         /// The number of questions that it asks; absent if it asks none.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub questions: Option<usize>,
-        /// The counts of its steps, without the items of fan-outs; absent for a board, and right after the start.
+        /// The counts of its steps, without the items of fan-outs; absent right after the start.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub progress: Option<ProgressView>,
         /// The run that started it, if it is a child run.
@@ -60,6 +66,16 @@ views! {
         pub started_at: Option<String>,
         /// The time of its end.
         pub ended_at: Option<String>,
+    }
+
+    /// A run that cannot be read.
+    pub struct DamagedView {
+        /// Its id.
+        pub id: String,
+        /// `damaged`.
+        pub status: &'static str,
+        /// The row, the column, and what is wrong with the value.
+        pub reason: String,
     }
 
     /// The counts of a run's steps.
@@ -269,48 +285,6 @@ views! {
         /// The time when it expires.
         pub until: Option<String>,
     }
-
-    /// A worker or an agent that claims from queues.
-    pub struct WorkerView {
-        /// Its number.
-        pub id: String,
-        /// The worker's name.
-        pub name: String,
-        /// Its status.
-        pub status: &'static str,
-        /// The queues it serves.
-        pub queues: Vec<String>,
-        /// Its labels, which steps can require.
-        pub labels: Vec<String>,
-        /// The host it is on.
-        pub host: String,
-        /// The number of executions that it runs at once.
-        pub slots: u32,
-        /// The end of its lease without a heartbeat.
-        pub heartbeat_until: String,
-        /// The time when it first registered.
-        pub created_at: String,
-    }
-
-    /// A queue.
-    pub struct QueueView {
-        /// Its name.
-        pub name: String,
-        /// Whether the queue is held. A held queue hands over no executions.
-        pub held: bool,
-        /// The number of executions that may be handed over at once; absent for no limit.
-        pub limit: Option<u32>,
-        /// The number of executions that wait for room in the queue.
-        pub requested: u64,
-        /// The number of executions that wait for a worker.
-        pub scheduled: u64,
-        /// The number of executions that workers have.
-        pub running: u64,
-        /// The waiting time of the oldest execution that waits for a worker, in milliseconds.
-        pub oldest_ms: Option<i64>,
-        /// The number of workers that serve it.
-        pub workers: usize,
-    }
 }
 
 impl UncommittedView {
@@ -344,16 +318,26 @@ impl RunView {
     pub fn list(app: &App, runs: &[RunRow]) -> Result<Vec<Self>, Error> {
         let waits = app.all_waiting_for(runs)?;
         let view = |(run, waits): (&RunRow, RunWaits)| -> Result<RunView, Error> {
-            let plan = if run.open { None } else { app.store.queries().plan_of(run.id)? };
-            let progress = plan.map(|plan| {
-                let total = plan.steps.len() as u32;
-                let settled = total.saturating_sub(run.tally.unsettled);
-                ProgressView { total, settled, broken: run.tally.broken }
-            });
+            let progress = if run.open {
+                // The tasks of a board are not in its plan.
+                Some(app.progress(run)?)
+            } else {
+                app.store.queries().plan_of(run.id)?.map(|plan| {
+                    let total = plan.steps.len() as u32;
+                    let settled = total.saturating_sub(run.tally.unsettled);
+                    ProgressView { total, settled, broken: run.tally.broken }
+                })
+            };
             let questions = Some(waits.questions).filter(|count| *count > 0);
             Ok(RunView { waiting_for: waits.run, questions, progress, ..RunView::of(run) })
         };
         runs.iter().zip(waits).map(view).collect()
+    }
+}
+
+impl From<DamagedRun> for DamagedView {
+    fn from(run: DamagedRun) -> Self {
+        DamagedView { id: run.id.to_string(), status: "damaged", reason: run.why }
     }
 }
 
@@ -542,199 +526,4 @@ impl GateView {
             until: until_ms.map(rfc3339),
         }
     }
-}
-
-impl WorkerView {
-    /// Returns the view of a worker.
-    pub fn of(worker: &WorkerRow, now: Now) -> Self {
-        let list = |text: &str| text.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
-        WorkerView {
-            id: worker.id.to_string(),
-            name: worker.name.to_string(),
-            status: worker.status().as_str(),
-            queues: list(&worker.queues),
-            labels: list(&worker.labels),
-            host: worker.host().to_owned(),
-            slots: worker.slots,
-            heartbeat_until: rfc3339(wall_ms(now, worker.heartbeat_until_ms)),
-            created_at: rfc3339(worker.created_ms),
-        }
-    }
-}
-
-/// Returns every queue that has settings, holds something, or is served, in order.
-pub fn queues(
-    settings: &[QueueRow],
-    counts: &[QueueCount],
-    workers: &[WorkerRow],
-    now: Now,
-) -> Vec<QueueView> {
-    let mut names: std::collections::BTreeSet<&str> = settings.iter().map(|queue| &*queue.name).collect();
-    names.extend(counts.iter().map(|count| &*count.name));
-    names.extend(workers.iter().flat_map(|worker| worker.queues.split(',')).filter(|name| !name.is_empty()));
-    let view = |name: &str| {
-        let set = settings.iter().find(|queue| &*queue.name == name);
-        let count = counts.iter().find(|count| &*count.name == name);
-        QueueView {
-            name: name.to_owned(),
-            held: set.is_some_and(|queue| queue.held),
-            limit: set.and_then(|queue| queue.limit),
-            requested: count.map_or(0, |count| count.requested),
-            scheduled: count.map_or(0, |count| count.scheduled),
-            running: count.map_or(0, |count| count.running),
-            oldest_ms: count.and_then(|count| count.oldest_ms).map(|at| (now.steady_ms - at).max(0)),
-            workers: workers.iter().filter(|worker| worker.serves(name)).count(),
-        }
-    };
-    names.into_iter().map(view).collect()
-}
-
-views! {
-    /// The lifecycle of an entity: its statuses and transitions.
-    pub struct LifecycleView {
-        /// The entity's name in the journal.
-        pub entity: &'static str,
-        /// The statuses.
-        pub statuses: Vec<&'static str>,
-        /// The final statuses.
-        pub terminal: Vec<&'static str>,
-        /// The transitions.
-        pub rules: Vec<RuleView>,
-    }
-
-    /// One row of a lifecycle table.
-    pub struct RuleView {
-        /// The event.
-        pub event: &'static str,
-        /// The actors that may report it.
-        pub who: Vec<&'static str>,
-        /// The statuses in which the event is allowed.
-        pub from: Vec<&'static str>,
-        /// The status that follows; two if it depends on whether the directory exists.
-        pub to: Vec<&'static str>,
-        /// The conditions that must still hold; otherwise the event came too late.
-        pub unless_superseded: Vec<&'static str>,
-    }
-}
-
-/// Returns the tables of all lifecycles.
-pub fn lifecycles() -> Vec<LifecycleView> {
-    use sprag_lifecycle::{
-        Account, Enforcement, Environment, Execution, Gate, Run, Step, Thread, TriggerRule, WorkerPresence,
-    };
-    vec![
-        lifecycle::<Run>(),
-        lifecycle::<Step>(),
-        lifecycle::<Execution>(),
-        lifecycle::<Environment>(),
-        lifecycle::<Thread>(),
-        lifecycle::<Account>(),
-        lifecycle::<Gate>(),
-        lifecycle::<WorkerPresence>(),
-        lifecycle::<TriggerRule>(),
-        lifecycle::<Enforcement>(),
-    ]
-}
-
-fn lifecycle<L: sprag_lifecycle::Lifecycle>() -> LifecycleView {
-    fn words<W: Word>(all: &[W]) -> Vec<&'static str> {
-        all.iter().map(|word| word.as_str()).collect()
-    }
-    let rule = |rule: &sprag_lifecycle::Rule<L>| RuleView {
-        event: rule.event.as_str(),
-        who: words(rule.who),
-        from: words(rule.from),
-        to: words(&rule.to.targets()),
-        unless_superseded: words(rule.unless_superseded),
-    };
-    LifecycleView {
-        entity: L::NAME,
-        statuses: words(L::Status::ALL),
-        terminal: words(L::TERMINAL),
-        rules: L::RULES.iter().map(rule).collect(),
-    }
-}
-
-views! {
-    /// The environment of a run: a worktree or a folder.
-    pub struct EnvironmentView {
-        /// Its number.
-        pub id: String,
-        /// The run that it belongs to.
-        pub run: Option<String>,
-        /// Its status.
-        pub status: &'static str,
-        /// The host it is on.
-        pub host: String,
-        /// The directory.
-        pub path: String,
-        /// Its branch.
-        pub branch: Option<String>,
-        /// The repository's git directory.
-        pub repository: Option<String>,
-        /// Its keep policy: `never`, `on_failure`, `always`.
-        pub keep: &'static str,
-        /// Its size in bytes; 0 if it is not known here, as on another host.
-        pub bytes: u64,
-        /// The time when it was first requested.
-        pub created_at: String,
-        /// The number of the current attempt to create it.
-        pub attempt: u32,
-        /// The number of removals that were started.
-        pub removals: u32,
-        /// The reason why it still exists.
-        pub why: String,
-    }
-}
-
-impl EnvironmentView {
-    /// Returns the view of an environment, with the reason why it is still there.
-    pub fn of(row: &sprag_store::EnvironmentRow, why: String) -> Self {
-        // Details that cannot be read are told as the reason why it is there.
-        let details = sprag_store::EnvironmentDetails::of_readable(row);
-        EnvironmentView {
-            id: row.id.to_string(),
-            run: row.run.map(|run| run.to_string()),
-            status: row.status().as_str(),
-            host: row.host.to_string(),
-            path: row.path.to_string(),
-            branch: details.branch,
-            repository: details.repository,
-            keep: details.keep.as_str(),
-            bytes: bytes_of(row),
-            created_at: rfc3339(row.created_ms),
-            attempt: row.provision_attempt,
-            removals: row.destroy_attempt,
-            why,
-        }
-    }
-}
-
-/// Returns the number of bytes in an environment's folder, if it is on this host.
-pub fn bytes_of(row: &sprag_store::EnvironmentRow) -> u64 {
-    crate::local_files::LocalFiles::of(row).map_or(0, |files| size_of(&files.path))
-}
-
-/// Returns the number of bytes in a folder, without following links; files that cannot be read count as 0.
-pub fn size_of(path: &std::path::Path) -> u64 {
-    /// The most files that are counted one by one.
-    const MOST: usize = 200_000;
-    let mut total = 0;
-    let mut todo = vec![path.to_owned()];
-    let mut seen = 0;
-    while let Some(next) = todo.pop() {
-        let Ok(entries) = std::fs::read_dir(&next) else { continue };
-        for entry in entries.flatten() {
-            seen += 1;
-            if seen > MOST {
-                return total;
-            }
-            match entry.metadata() {
-                Ok(found) if found.is_dir() => todo.push(entry.path()),
-                Ok(found) => total += found.len(),
-                Err(_) => {}
-            }
-        }
-    }
-    total
 }

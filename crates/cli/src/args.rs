@@ -6,12 +6,12 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use crate::agent_args::AgentCommand;
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
-use crate::exit;
 pub(crate) use crate::rule_args::{DeliveryCommand, RuleCommand};
 pub(crate) use crate::sub_args::{
-    AccountCommand, Answer, EnvCommand, HookCommand, QueueCommand, Serve, Shown, TokenCommand, WorkerCommand,
-    inherited,
+    AccountCommand, Answer, EnvCommand, HookCommand, HookFormatArg, NewHookArgs, QueueCommand, Serve, Shown,
+    TokenCommand, WorkerCommand, inherited,
 };
+use crate::{exit, help_texts};
 
 /// The heading of the options that every command has.
 const GLOBAL: &str = "Global options";
@@ -79,15 +79,7 @@ const THE_RUN_HELP: &str = "The run: its id, the start or end of it, its name, o
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Write a first pipeline for this folder
-    #[command(after_help = "\
-It looks for Cargo.toml, package.json and its scripts, pyproject.toml,
-requirements.txt, go.mod and a Makefile, and writes .sprag/pipelines/NAME.yaml.
-
-Examples:
-  sprag init           writes .sprag/pipelines/ci.yaml
-  sprag run ci         runs it
-  sprag init --stdout  prints it
-  sprag init --agents  writes .sprag/pipelines/feature.yaml, for coding agents")]
+    #[command(after_help = help_texts::INIT)]
     Init {
         /// The pipeline's name [default: ci, or feature with --agents]
         name: Option<String>,
@@ -128,18 +120,7 @@ Examples:
         agents: Option<String>,
     },
     /// Run a pipeline and watch it
-    #[command(after_help = "\
-Without a name it lists the pipelines in .sprag/pipelines. On a terminal it asks
-for missing inputs, and for answers to the run's questions.
-
-Examples:
-  sprag run ci                        .sprag/pipelines/ci.yaml
-  sprag run examples/hello.yaml
-  sprag run release.yaml --input version=1.2.0
-  sprag run - < ci.yaml               a pipeline from stdin
-  sprag run nightly.yaml --detach     leaves it to a `sprag worker`
-  sprag run feature --agents fake     tries a pipeline of agents without them
-  sprag run ci.yaml --json            one JSON object per event, the result last")]
+    #[command(after_help = help_texts::RUN)]
     Run {
         /// The pipeline: a file, the name of one in .sprag/pipelines, or `-` for stdin
         #[arg(value_name = "NAME|FILE")]
@@ -186,12 +167,7 @@ Examples:
         at: AtServer,
     },
     /// List runs, newest first
-    #[command(after_help = "\
-Examples:
-  sprag ls
-  sprag ls --status failed -n 5
-  sprag ls --waiting           runs that wait for something
-  sprag ls --waiting=person    runs that wait for an answer")]
+    #[command(after_help = help_texts::LS)]
     Ls {
         /// Only runs in this status; repeat it for more
         #[arg(long, value_name = "STATUS")]
@@ -209,10 +185,7 @@ Examples:
         at: AtServer,
     },
     /// Show a run and its steps
-    #[command(after_help = "\
-Examples:
-  sprag status        the newest run
-  sprag status 0aj8   by the first characters of its id")]
+    #[command(after_help = help_texts::STATUS)]
     Status {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -220,13 +193,7 @@ Examples:
         at: AtServer,
     },
     /// Show what steps printed
-    #[command(after_help = "\
-Examples:
-  sprag logs                     everything the newest run printed
-  sprag logs RUN test            one step
-  sprag logs RUN --failed        only the steps that failed
-  sprag logs RUN test --tail 20  its last 20 lines
-  sprag logs -f                  as it is printed")]
+    #[command(after_help = help_texts::LOGS)]
     Logs {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -238,14 +205,7 @@ Examples:
         at: AtServer,
     },
     /// Watch a run, or all live runs
-    #[command(after_help = "\
-With a run it shows what `sprag run` shows, while other processes execute it.
-Without one it shows one line for each live run. Ctrl-C stops watching; the
-runs continue.
-
-Examples:
-  sprag watch RUN
-  sprag watch")]
+    #[command(after_help = help_texts::WATCH)]
     Watch {
         #[arg(
             help = "The run: its id, the start or end of it, its name, or a board [default: all live runs]"
@@ -255,19 +215,13 @@ Examples:
         at: AtServer,
     },
     /// List open questions of all runs
-    #[command(after_help = "\
-Examples:
-  sprag questions
-  sprag approve RUN STEP")]
+    #[command(after_help = help_texts::QUESTIONS)]
     Questions {
         #[command(flatten)]
         at: AtServer,
     },
     /// Wait until a run has ended; its outcome is the exit code
-    #[command(after_help = "\
-Examples:
-  sprag wait RUN && echo completed
-  sprag wait RUN --timeout 10m")]
+    #[command(after_help = help_texts::WAIT)]
     Wait {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -278,11 +232,7 @@ Examples:
         at: AtServer,
     },
     /// Cancel a run: stop its running steps and skip the rest
-    #[command(after_help = "\
-Cancelling a run that is already cancelled is fine (exit code 0).
-
-Examples:
-  sprag cancel RUN")]
+    #[command(after_help = help_texts::CANCEL)]
     Cancel {
         #[arg(help = THE_RUN_HELP)]
         run: String,
@@ -290,10 +240,7 @@ Examples:
         at: AtServer,
     },
     /// Retry the failed steps, or one step and all that follow it
-    #[command(after_help = "\
-Examples:
-  sprag retry RUN               the failed steps; finished ones stay finished
-  sprag retry RUN --step test   `test` and everything after it")]
+    #[command(after_help = help_texts::RETRY)]
     Retry {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -307,12 +254,7 @@ Examples:
         at: AtServer,
     },
     /// Continue a run that failed, was cancelled, or whose process died
-    #[command(after_help = "\
-Exit code 4 if the run is completed: there is nothing to do.
-
-Examples:
-  sprag resume RUN
-  sprag resume RUN --detach")]
+    #[command(after_help = help_texts::RESUME)]
     Resume {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -323,11 +265,7 @@ Examples:
         at: AtServer,
     },
     /// Go back to a step: it and everything after it run again
-    #[command(after_help = "\
-The run must have ended. Files of its worktree are restored to where the step began.
-
-Examples:
-  sprag rewind RUN --to test")]
+    #[command(after_help = help_texts::REWIND)]
     Rewind {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -341,12 +279,7 @@ Examples:
         at: AtServer,
     },
     /// Start a new run from a finished step of another run
-    #[command(after_help = "\
-The new run takes over the step and everything before it, with their outputs, and
-runs the rest. The other run stays as it is.
-
-Examples:
-  sprag fork RUN --from build")]
+    #[command(after_help = help_texts::FORK)]
     Fork {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -360,26 +293,13 @@ Examples:
         at: AtServer,
     },
     /// Manage boards: tasks for several agents and people
-    #[command(after_help = "\
-Examples:
-  sprag board new release --goal 'Ship 2.0'
-  sprag task add release 'Write the notes' --key notes
-  sprag task add release 'Publish' --needs notes
-  sprag board show release
-  sprag board close release")]
+    #[command(after_help = help_texts::BOARD)]
     Board {
         #[command(subcommand)]
         command: BoardCommand,
     },
     /// Serve an agent over stdio, by the Model Context Protocol
-    #[command(after_help = "\
-The agent gets tools for boards, tasks, runs and questions. Several of these can
-share one data directory without a server. docs/mcp.md says how to add it to an
-agent.
-
-Examples:
-  sprag mcp
-  sprag mcp --server http://127.0.0.1:7717")]
+    #[command(after_help = help_texts::MCP)]
     Mcp {
         /// Forward everything to this server, like http://127.0.0.1:7717
         #[arg(long, env = "SPRAG_SERVER", value_name = "URL")]
@@ -389,35 +309,19 @@ Examples:
         token: Option<String>,
     },
     /// Claim and report tasks: work that agents, scripts and people do
-    #[command(after_help = "\
-Examples:
-  TOKEN=$(sprag task claim --board release --as ada --wait 30s)
-  sprag task heartbeat $TOKEN
-  sprag task done $TOKEN --summary 'written' --created NOTES.md")]
+    #[command(after_help = help_texts::TASK)]
     Task {
         #[command(subcommand)]
         command: TaskCommand,
     },
     /// Manage worktrees of runs
-    #[command(after_help = "\
-Examples:
-  sprag env ls
-  sprag env show RUN
-  sprag env rm RUN
-  sprag env gc --dry-run")]
+    #[command(after_help = help_texts::ENV)]
     Env {
         #[command(subcommand)]
         command: EnvCommand,
     },
     /// Delete runs that ended long ago, with their logs and files
-    #[command(after_help = "\
-Examples:
-  sprag gc --keep 30d --dry-run   what would be deleted
-  sprag gc --keep 30d             delete runs that ended more than 30 days ago
-
-Kept: live runs, runs with a kept worktree, runs with undelivered webhooks. A run
-with an idempotency key is kept for a day after its end, so that a repeated
-request finds it. The key of a deleted run can be used again.")]
+    #[command(after_help = help_texts::GC)]
     Gc {
         /// How long ended runs are kept
         #[arg(long, value_name = "AGE")]
@@ -427,27 +331,23 @@ request finds it. The key of a deleted run can be used again.")]
         dry_run: bool,
     },
     /// Show what a run's steps changed in its worktree, as a patch
-    #[command(after_help = "\
-Examples:
-  sprag diff RUN               everything so far
-  sprag diff RUN work          what the step `work` changed
-  sprag diff RUN plan..test    between the ends of two steps")]
+    #[command(after_help = help_texts::DIFF)]
     Diff {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
         /// A step, or two with `..` between them
         steps: Option<String>,
+        /// List the changed files with the number of changed lines
+        #[arg(long)]
+        stat: bool,
+        /// Never use a pager
+        #[arg(long)]
+        no_pager: bool,
         #[command(flatten)]
         at: AtServer,
     },
     /// Answer a run's question with yes: the run continues
-    #[command(after_help = "\
-If no other process executes the run, this one continues it. A question of a child
-run can be answered through its parent.
-
-Examples:
-  sprag approve RUN
-  sprag approve RUN release --choice canary --comment 'only to the north'")]
+    #[command(after_help = help_texts::APPROVE)]
     Approve {
         #[arg(help = THE_RUN_HELP)]
         run: String,
@@ -459,10 +359,7 @@ Examples:
         at: AtServer,
     },
     /// Answer a run's question with no: the step that asks fails
-    #[command(after_help = "\
-Examples:
-  sprag reject RUN
-  sprag reject RUN release --comment 'the notes are missing'")]
+    #[command(after_help = help_texts::REJECT)]
     Reject {
         #[arg(help = THE_RUN_HELP)]
         run: String,
@@ -474,12 +371,7 @@ Examples:
         at: AtServer,
     },
     /// Send a signal to a run that waits for it, or will
-    #[command(after_help = "\
-A name that no step of the run waits for is an error.
-
-Examples:
-  sprag signal RUN deployed
-  sprag signal RUN deployed --payload '{\"version\": 3}'")]
+    #[command(after_help = help_texts::SIGNAL)]
     Signal {
         #[arg(help = THE_RUN_HELP)]
         run: String,
@@ -495,21 +387,7 @@ Examples:
         at: AtServer,
     },
     /// Run a worker for detached runs
-    #[command(after_help = "\
-Ctrl-C or SIGTERM stops it after its running steps have finished. A second signal
-stops those too; other workers then retry them.
-
-With --store it works for all users of that database, on any number of machines.
-With --server it claims over HTTP and opens no database. It then needs a token
-with the scope `work` (sprag token new NAME --scope work), unless the server is
-this user's own on this machine.
-
-Examples:
-  sprag worker --slots 4
-  sprag worker --label gpu --label linux
-  sprag worker ls
-  SPRAG_STORE=postgres://sprag@db.example/sprag sprag worker
-  SPRAG_TOKEN=... sprag worker --server http://build.example:7717 --queue gpu")]
+    #[command(after_help = help_texts::WORKER)]
     #[command(args_conflicts_with_subcommands = true)]
     Worker {
         #[command(subcommand)]
@@ -553,90 +431,46 @@ Examples:
         unsent_logs: String,
     },
     /// Serve the HTTP API and execute runs
-    #[command(after_help = "\
-Every request needs a token. The server writes one to the file `token` of its data
-directory. This user's `sprag mcp --server` and `sprag worker --server` read it;
-`sprag token new` makes others.
-
-Ctrl-C or SIGTERM stops it after its requests and steps have finished. A second
-signal stops those too.
-
-Examples:
-  sprag serve
-  sprag serve --listen 0.0.0.0:7717 --no-worker
-  SPRAG_STORE=postgres://sprag@db.example/sprag sprag serve --no-worker")]
+    #[command(after_help = help_texts::SERVE)]
     Serve(Serve),
     /// Manage access tokens of a server
-    #[command(after_help = "\
-Examples:
-  sprag token new ci --scope run --expires 90d
-  sprag token ls
-  sprag token rm ci")]
+    #[command(after_help = help_texts::TOKEN)]
     Token {
         #[command(subcommand)]
         command: TokenCommand,
     },
     /// Manage webhooks
-    #[command(after_help = "\
-Examples:
-  sprag hook add http://127.0.0.1:9000/sprag --event run.succeeded
-  sprag hook ls
-  sprag hook rm HOOK")]
+    #[command(after_help = help_texts::HOOK)]
     Hook {
         #[command(subcommand)]
         command: HookCommand,
     },
     /// Manage rules: what starts runs by itself
-    #[command(after_help = "\
-A rule is an entry of `on:` in a pipeline file. `sprag serve` fires rules, or `sprag rule tick`
-at intervals.
-
-Examples:
-  sprag rule apply nightly.yaml
-  sprag rule ls
-  sprag rule show nightly --next 10
-  sprag rule fire nightly")]
+    #[command(after_help = help_texts::RULE)]
     Rule {
         #[command(subcommand)]
         command: RuleCommand,
     },
     /// Look at the events that reached rules, and replay them
-    #[command(after_help = "\
-Examples:
-  sprag delivery ls nightly
-  sprag delivery replay EVENT")]
+    #[command(after_help = help_texts::DELIVERY)]
     Delivery {
         #[command(subcommand)]
         command: DeliveryCommand,
     },
     /// Manage queues: list, hold, release, limit
-    #[command(after_help = "\
-Examples:
-  sprag queue ls
-  sprag queue hold default
-  sprag queue limit gpu 2")]
+    #[command(after_help = help_texts::QUEUE)]
     Queue {
         #[command(subcommand)]
         command: QueueCommand,
     },
     /// Manage accounts of coding agents: list, hold, release
-    #[command(after_help = "\
-Steps with an agent share its account. When an agent reports a usage limit, the
-account is held for all runs until the limit ends, and no try is lost.
-
-Examples:
-  sprag account ls
-  sprag account hold work --for 2h --reason lunch
-  sprag account release work")]
+    #[command(after_help = help_texts::ACCOUNT)]
     Account {
         #[command(subcommand)]
         command: AccountCommand,
     },
     /// Show the journal: everything that happened, in order
-    #[command(after_help = "\
-Examples:
-  sprag events --run RUN
-  sprag events -f --tail 20")]
+    #[command(after_help = help_texts::EVENTS)]
     Events {
         /// Only entries of this run
         #[arg(long, value_name = "RUN")]
@@ -654,13 +488,7 @@ Examples:
         at: AtServer,
     },
     /// Explain why a run waits or failed, or why a rule does not fire
-    #[command(after_help = "\
-It says what each step waits for, since when, until when, and which worker has it.
-For a failed step it says why it failed, and shows the last lines it printed.
-
-Examples:
-  sprag explain RUN
-  sprag explain PIPELINE/RULE")]
+    #[command(after_help = help_texts::EXPLAIN)]
     Explain {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
@@ -668,12 +496,7 @@ Examples:
         at: AtServer,
     },
     /// Draw the steps of a pipeline file, or of a run with their statuses
-    #[command(after_help = "\
-Examples:
-  sprag graph ci.yaml                          in the terminal
-  sprag graph                                  the newest run, with statuses
-  sprag graph ci.yaml --format svg > ci.svg    a picture
-  sprag graph ci.yaml --format mermaid         for a README")]
+    #[command(after_help = help_texts::GRAPH)]
     Graph {
         /// The pipeline (a file, or a name in .sprag/pipelines) or a run [default: the newest run]
         #[arg(value_name = "FILE|RUN")]
@@ -685,10 +508,7 @@ Examples:
         at: AtServer,
     },
     /// Check pipeline files without running them
-    #[command(after_help = "\
-Examples:
-  sprag validate ci
-  sprag validate .sprag/pipelines/*.yaml --strict")]
+    #[command(after_help = help_texts::VALIDATE)]
     Validate {
         /// The pipelines: files, or names in .sprag/pipelines
         #[arg(required = true, value_name = "NAME|FILE")]
@@ -698,44 +518,30 @@ Examples:
         strict: bool,
     },
     /// Print the JSON Schema of pipeline files, for editors
-    #[command(after_help = "\
-Examples:
-  sprag schema > sprag.schema.json")]
+    #[command(after_help = help_texts::SCHEMA)]
     Schema,
     /// Print the lifecycle tables: each status and what leads to it
-    #[command(after_help = "\
-Examples:
-  sprag lifecycle run")]
+    #[command(after_help = help_texts::LIFECYCLE)]
     Lifecycle {
         /// Only this one: run, step, execution, environment, thread, gate, worker, rule, enforcement
         entity: Option<String>,
     },
     /// Check the data directory, the database and this machine
-    #[command(after_help = "\
-Exit code 1 if a check fails.
-
-Examples:
-  sprag doctor")]
+    #[command(after_help = help_texts::DOCTOR)]
     Doctor {
         /// A NATS broker that notifies workers of work and publishes events, like nats://127.0.0.1:4222
         #[arg(long, value_name = "URL", env = "SPRAG_BUS", hide_env_values = true)]
         bus: Option<String>,
     },
     /// Print a completion script for a shell
-    #[command(after_help = "\
-Examples:
-  sprag completion bash > ~/.local/share/bash-completion/completions/sprag
-  sprag completion zsh > ~/.zfunc/_sprag")]
+    #[command(after_help = help_texts::COMPLETION)]
     Completion {
         /// The shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
     /// Write man pages and completion scripts as files
-    #[command(after_help = "\
-Examples:
-  sprag manual ~/.local/share        man/man1 and completions for this user
-  sprag manual \"$DESTDIR/usr/share\"  for a package")]
+    #[command(after_help = help_texts::MANUAL)]
     Manual {
         /// The folder: man/man1, bash-completion/completions, zsh/site-functions and fish/vendor_completions.d are
         /// made below it
@@ -743,14 +549,7 @@ Examples:
         folder: PathBuf,
     },
     /// Show the configuration and where it comes from
-    #[command(after_help = "\
-Settings are read from $XDG_CONFIG_HOME/sprag/config.toml, then from
-.sprag/config.toml in this folder or the nearest one above it. The environment and
-the command line come last. docs/cli.md lists the keys.
-
-Examples:
-  sprag config
-  sprag config --json")]
+    #[command(after_help = help_texts::CONFIG)]
     Config,
     /// Play a fake coding agent, for tests and demonstrations
     Agent {

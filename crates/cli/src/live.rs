@@ -110,7 +110,8 @@ struct Screen<'k> {
     running: BTreeMap<StepNo, (ExecutionId, i64)>,
     settled: usize,
     footer: bool,
-    drawn: bool,
+    /// The number of characters of the progress line that is drawn.
+    drawn: usize,
     tick: usize,
     /// The last message about what the run waits for.
     waits: Patience,
@@ -147,7 +148,7 @@ impl<'k> Screen<'k> {
             settled: if since.is_some() { settled } else { 0 },
             waits: Patience::default(),
             footer: !json && std::io::stderr().is_terminal(),
-            drawn: false,
+            drawn: 0,
             tick: 0,
         })
     }
@@ -359,12 +360,11 @@ impl<'k> Screen<'k> {
             self.draw_line(&text);
             return Ok(());
         }
-        let names: Vec<String> = self
-            .running
-            .iter()
-            .take(3)
-            .map(|(no, (_, at))| format!("{} {}", self.known.name_of(self.app, *no), span(now - at)))
-            .collect();
+        let mut names = Vec::new();
+        for (no, (_, at)) in self.running.iter().take(3) {
+            let (name, items) = (self.known.name_of(self.app, *no), self.items_of(*no)?);
+            names.push(format!("{name}{items} {}", span(now - at)));
+        }
         let more = if self.running.len() > 3 {
             format!(" and {} more", self.running.len() - 3)
         } else {
@@ -381,22 +381,59 @@ impl<'k> Screen<'k> {
         Ok(())
     }
 
+    /// Returns how many items of a fan-out have ended; empty for other steps.
+    fn items_of(&self, no: StepNo) -> Result<String, Failure> {
+        if !self.is_planned(no) || self.known.plan.step(no).spread.is_none() {
+            return Ok(String::new());
+        }
+        let items = self.app.step(self.known.id(), no)?.and_then(|row| row.items).map(|list| list.items);
+        Ok(items.map(|items| format!(" {}/{}", items.settled, items.total)).unwrap_or_default())
+    }
+
     fn draw_line(&mut self, text: &str) {
-        let width = usize::from(
-            rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col.max(20)),
-        );
-        let cut: String = text.chars().take(width - 1).collect();
-        eprint!("\r\x1b[2K{}", self.style.dim(&cut));
+        let cut: String = text.chars().take(columns() - 1).collect();
+        eprint!("{}{}", erased(self.drawn, columns()), self.style.dim(&cut));
         let _ = std::io::stderr().flush();
-        self.drawn = true;
+        self.drawn = cut.chars().count();
     }
 
     /// Removes the progress line, so that other text can be written in its place.
     fn clear(&mut self) {
-        if self.drawn {
-            eprint!("\r\x1b[2K");
+        if self.drawn > 0 {
+            eprint!("{}", erased(self.drawn, columns()));
             let _ = std::io::stderr().flush();
-            self.drawn = false;
+            self.drawn = 0;
+        }
+    }
+}
+
+/// Returns the number of columns of the terminal.
+fn columns() -> usize {
+    usize::from(rustix::termios::tcgetwinsize(std::io::stderr()).map_or(80, |size| size.ws_col.max(20)))
+}
+
+/// Returns the text that removes a line of this many characters, in which the cursor is. In a terminal that has become
+/// narrower since, the line takes several rows.
+fn erased(characters: usize, columns: usize) -> String {
+    match characters.saturating_sub(1) / columns {
+        0 => "\r\x1b[2K".to_owned(),
+        rows => format!("\r\x1b[{rows}A\x1b[J"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::erased;
+
+    #[test]
+    fn a_line_is_erased_whole_after_the_terminal_became_narrower() {
+        for (characters, columns, wanted) in [
+            (0, 80, "\r\x1b[2K"),
+            (79, 80, "\r\x1b[2K"),
+            (79, 40, "\r\x1b[1A\x1b[J"),
+            (79, 20, "\r\x1b[3A\x1b[J"),
+        ] {
+            assert_eq!(erased(characters, columns), wanted, "{characters} in {columns}");
         }
     }
 }

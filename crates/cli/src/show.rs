@@ -157,6 +157,16 @@ pub(crate) fn width() -> usize {
     rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| usize::from(size.ws_col.max(40)))
 }
 
+/// Returns a name of at most `most` characters: its start and its end, if it is longer.
+pub(crate) fn shortened(name: &str, most: usize) -> String {
+    let (count, most) = (name.chars().count(), most.max(3));
+    if count <= most {
+        return name.to_owned();
+    }
+    let (start, end) = ((most - 1) / 2, most / 2);
+    name.chars().take(start).chain(['…']).chain(name.chars().skip(count - end)).collect()
+}
+
 /// Returns the status of a run or a step as people see it: what it waits for, if it does.
 pub(crate) fn shown_status(status: &str, waiting_for: Option<WaitingFor>) -> String {
     shown_status_word(status, waiting_for.map(WaitingFor::as_str))

@@ -124,30 +124,18 @@ pub(crate) enum TokenCommand {
 /// The subcommands for webhooks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HookCommand {
-    /// Notify a URL of events: its secret is shown once
+    /// Notify a URL, or a command, of events: its secret is shown once
     #[command(after_help = "\
-Each message is a POST of {\"hook\": ID, \"events\": [...]} with the headers sprag-event-id,
-sprag-timestamp and sprag-signature: v1=HEX, the HMAC-SHA256 with the secret of the timestamp,
-a dot and the body. A running `sprag serve` sends them, in order and at least once.")]
-    Add {
-        /// Where to POST: http://HOST:PORT/PATH
-        url: String,
-        /// The secret that signs messages, at least 16 bytes [default: random]
-        #[arg(long, env = "SPRAG_HOOK_SECRET", hide_env_values = true)]
-        secret: Option<String>,
-        /// Only events of this run
-        #[arg(long, value_name = "RUN")]
-        run: Option<String>,
-        /// Only events of this kind of entity, such as run; repeat it for more
-        #[arg(long = "entity", value_name = "ENTITY")]
-        entities: Vec<String>,
-        /// Only this event, such as run.succeeded; repeat it for more
-        #[arg(long = "event", value_name = "EVENT")]
-        events: Vec<String>,
-        /// Start after this entry of the journal [default: from now on]
-        #[arg(long, value_name = "SEQ")]
-        since: Option<u64>,
-    },
+A running `sprag serve` sends the messages, in order and at least once. docs/api.md
+describes the formats and their signatures.
+
+Examples:
+  sprag hook add http://127.0.0.1:9000/sprag --event run.succeeded
+  sprag hook add http://127.0.0.1:9000/chat --format slack --status failed
+  sprag hook add --run 'jq -r .events[].id | mail -s failed ada' --status failed
+  sprag hook add http://127.0.0.1:9000/ --pipeline ci --label team=web \\
+    --template '{{ run.pipeline }} is {{ event.to }}'")]
+    Add(Box<NewHookArgs>),
     /// List webhooks, the last entry sent to each, and which are parked
     Ls,
     /// Remove a webhook
@@ -157,9 +145,68 @@ a dot and the body. A running `sprag serve` sends them, in order and at least on
     },
     /// Try a parked webhook again, from where it was
     Retry {
+        /// Its number [default: all that are parked]
+        id: Option<String>,
+    },
+    /// Send a test message at once; nothing else about the webhook changes
+    Test {
         /// Its number
         id: String,
     },
+}
+
+/// The options of a new webhook.
+#[derive(Debug, clap::Args)]
+pub(crate) struct NewHookArgs {
+    /// Where to POST: http://HOST:PORT/PATH
+    #[arg(required_unless_present = "run")]
+    pub(crate) url: Option<String>,
+    /// Run this command instead, with the message on its stdin; exit code 0 accepts it
+    #[arg(long, value_name = "COMMAND", conflicts_with = "url")]
+    pub(crate) run: Option<String>,
+    /// The form of messages [default: json]
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<HookFormatArg>,
+    /// The text of each message, with values like {{ run.pipeline }}, {{ event.to }} and {{ failures }}
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) template: Option<String>,
+    /// The secret that signs messages, at least 16 bytes [default: random]
+    #[arg(long, env = "SPRAG_HOOK_SECRET", hide_env_values = true)]
+    pub(crate) secret: Option<String>,
+    /// Only events of this run
+    #[arg(long = "of", value_name = "RUN")]
+    pub(crate) of_run: Option<String>,
+    /// Only events of runs of this pipeline; repeat it for more
+    #[arg(long = "pipeline", value_name = "NAME")]
+    pub(crate) pipelines: Vec<String>,
+    /// Only when a run gets this status, such as failed; repeat it for more
+    #[arg(long = "status", value_name = "STATUS")]
+    pub(crate) statuses: Vec<String>,
+    /// Only events of runs with this label; repeat it for more
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub(crate) labels: Vec<String>,
+    /// Only events of this kind of entity, such as run; repeat it for more
+    #[arg(long = "entity", value_name = "ENTITY")]
+    pub(crate) entities: Vec<String>,
+    /// Only this event, such as run.succeeded; repeat it for more
+    #[arg(long = "event", value_name = "EVENT")]
+    pub(crate) events: Vec<String>,
+    /// Start after this entry of the journal [default: from now on]
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) since: Option<u64>,
+}
+
+/// The form of a webhook's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HookFormatArg {
+    /// All events and their runs
+    Json,
+    /// A text for Slack, Mattermost and others
+    Slack,
+    /// As standard-webhooks describes it
+    Standard,
+    /// The text of --template
+    Template,
 }
 
 /// The subcommands for workers.

@@ -1,7 +1,7 @@
 //! The output of attempts, printed as it arrives.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 
 use serde_json::json;
 use sprag_app::text::command_line;
@@ -11,12 +11,15 @@ use sprag_process::{LineJoiner, LogEntry, LogReader, Stream};
 
 use crate::context::RunWithPlan;
 use crate::exit::Failure;
-use crate::show::{Style, line};
+use crate::show::{Style, line, shortened};
 
 /// The number of log entries in one read.
 const ENTRIES_AT_ONCE: usize = 4096;
 /// The most reads of one log before the next log gets its turn.
 const READS_AT_ONCE: usize = 64;
+
+/// The widest column of step names.
+const WIDEST_NAME: usize = 20;
 
 /// The look of printed lines, and which of them are printed.
 #[derive(Debug, Clone, Default)]
@@ -37,7 +40,9 @@ pub(crate) struct LineOptions {
 /// The printer of log lines.
 pub(crate) struct LinePrinter {
     /// The width of the column of step names.
-    pub(crate) width: usize,
+    width: usize,
+    /// Whether longer names are cut: on a terminal, where the lines themselves need the room.
+    cuts: bool,
     pub(crate) options: LineOptions,
 }
 
@@ -61,9 +66,9 @@ struct Tail {
 
 impl Tails {
     pub(crate) fn new(app: &App, files: Files, known: &RunWithPlan, options: LineOptions) -> Self {
-        let width = known.plan.steps.iter().map(|step| step.id.chars().count()).max().unwrap_or(0);
+        let printer = LinePrinter::new(known.plan.steps.iter().map(|step| step.id.as_str()), options);
         let (app, known) = (app.clone(), known.clone());
-        Tails { files, tails: BTreeMap::new(), app, known, printer: LinePrinter { width, options } }
+        Tails { files, tails: BTreeMap::new(), app, known, printer }
     }
 
     /// Prints the new part of an attempt's log, to its end.
@@ -125,6 +130,12 @@ impl Tails {
 }
 
 impl LinePrinter {
+    /// Returns a printer for the lines of these steps.
+    pub(crate) fn new<'n>(names: impl Iterator<Item = &'n str>, options: LineOptions) -> Self {
+        let longest = names.map(|name| name.chars().count()).max().unwrap_or(0);
+        LinePrinter { width: longest.min(WIDEST_NAME), cuts: std::io::stdout().is_terminal(), options }
+    }
+
     /// Prints a line of an attempt's log, unless it is older than the user wants.
     pub(crate) fn print(&self, run: &str, step: &str, attempt: u32, entry: &LogEntry) {
         let options = &self.options;
@@ -153,7 +164,8 @@ impl LinePrinter {
             before += &format!("{} ", entry.at);
         }
         if options.named {
-            before += &format!("{step:>width$} │ ", width = self.width.max(step.chars().count()));
+            let step = if self.cuts { shortened(step, WIDEST_NAME) } else { step.to_owned() };
+            before += &format!("{step:>width$} │ ", width = self.width);
         }
         line(&format!("{}{}", style.dim(&before), command_line(&entry.text, style.coloured())));
     }

@@ -78,6 +78,11 @@ pub struct LoadedPipeline {
     pub warnings: Diagnostics,
 }
 
+/// Renders a template with these values, such as the text of a notification. Unknown names are errors.
+pub fn render_text(template: &str, context: &serde_json::Value) -> Result<String, String> {
+    template::text(template, context, &Budget::default())
+}
+
 /// Loads the pipeline in the regular file at `path`.
 pub fn load(path: &Path) -> Result<LoadedPipeline, Diagnostics> {
     read(Report::new(Source::read(path)?).with_children(ChildSource::of(path)))

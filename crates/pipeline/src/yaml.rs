@@ -166,10 +166,14 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
             Ok((event, span)) => (event, Span::from(span.byte_range().unwrap_or_default())),
             Err(error) => {
                 let at = error.marker().byte_offset().unwrap_or(source.text.len());
+                let has_tab = error.info().contains("tab");
+                // The parser names the value before the tab.
+                let rest = source.text.get(at..).unwrap_or_default();
+                let tab = rest.find('\t').filter(|tab| has_tab && rest[..*tab].lines().count() <= 2);
+                let at = at + tab.unwrap_or(0);
                 let problem = Problem::at(Span { start: at, end: at }, format!("not YAML: {}", error.info()));
                 let line = source.line(source.position(at).line);
                 let bare = [": {{", "- {{", "[{{", ", {{"].iter().any(|bare| line.contains(bare));
-                let has_tab = error.info().contains("tab");
                 builder.report.error(match (bare, has_tab) {
                     (true, _) => problem.help(QUOTE_TEMPLATES),
                     (false, true) => problem.help("indent with spaces: YAML allows no tabs there"),

@@ -18,6 +18,7 @@ use sprag_worker::wire;
 
 use crate::backoff::fill;
 use crate::error::Error;
+use crate::stream::EventStream;
 
 /// The time after which an unused connection is closed.
 const IDLE: Duration = Duration::from_secs(20);
@@ -52,6 +53,14 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// The answer to a request for a stream.
+pub enum Opened {
+    /// The stream.
+    Stream(EventStream),
+    /// The status and the body of another answer.
+    Problem(u16, Vec<u8>),
 }
 
 /// A client of one server. Cloning it is cheap.
@@ -172,6 +181,31 @@ impl Client {
         };
         match tokio::time::timeout(limit, exchange).await {
             Ok(answer) => answer,
+            Err(_) => Err(self.away(format!("no answer within {} s", limit.as_secs_f32()), None)),
+        }
+    }
+
+    /// Opens a stream of events; `limit` is the time until it begins.
+    pub async fn open(&self, path: &str, limit: Duration) -> Result<Opened, Error> {
+        let mut request = Request::get(format!("{}{path}", self.0.address));
+        if let Some(token) = &self.0.token {
+            request = request.header(AUTHORIZATION, token.clone());
+        }
+        let request =
+            request.body(Full::new(Bytes::new())).map_err(|error| Error::Local(error.to_string()))?;
+        let opened = async {
+            let answer = self.0.pool.request(request).await;
+            let answer = answer.map_err(|error| self.away(causes(&error), None))?;
+            let status = answer.status().as_u16();
+            if status == 200 {
+                return Ok(Opened::Stream(EventStream::new(self.0.address.to_string(), answer.into_body())));
+            }
+            let body = Limited::new(answer.into_body(), MOST_ANSWER_BYTES).collect().await;
+            let body = body.map_err(|error| self.away(format!("the answer broke off: {error}"), None))?;
+            Ok(Opened::Problem(status, body.to_bytes().to_vec()))
+        };
+        match tokio::time::timeout(limit, opened).await {
+            Ok(opened) => opened,
             Err(_) => Err(self.away(format!("no answer within {} s", limit.as_secs_f32()), None)),
         }
     }

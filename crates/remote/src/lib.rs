@@ -17,11 +17,13 @@ mod elsewhere;
 mod error;
 mod logs;
 mod records;
+mod stream;
 mod tidy;
 mod unsent;
 mod work_source;
 
-pub use client::{Address, Client};
+pub use client::{Address, Client, Opened};
 pub use elsewhere::{Abandoner, Elsewhere, Options};
 pub use error::Error;
+pub use stream::{EventStream, StreamEvent};
 pub use work_source::Remote;

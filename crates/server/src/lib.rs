@@ -32,6 +32,7 @@ mod state;
 mod stream;
 
 pub use access::{Caller, MayAdmin, MayRead, MayRun, MayWork};
+pub use hooks::{HookMeans, test_hook};
 pub use local_token::{local_token_file, read_local_token};
 pub use problem::{Answer, Problem, Refused};
 pub use routes::openapi;

@@ -55,6 +55,9 @@ pub struct Options {
     pub hook_tries: u32,
     /// Whether hooks may be sent to addresses of private networks.
     pub private_hooks: bool,
+    /// The program that supervises the commands of hooks: one that calls `sprag_process::run_if_supervisor`. Without
+    /// it, hooks with a command fail.
+    pub program: Option<PathBuf>,
     /// The interval at which a silent stream shows that it is alive.
     pub heartbeat: Duration,
     /// Whether this process has a worker too. Then runs may begin in folders of this machine, and the caller that
@@ -79,6 +82,7 @@ impl Options {
             idle_timeout: Duration::from_secs(30),
             hook_tries: 12,
             private_hooks: false,
+            program: None,
             heartbeat: Duration::from_secs(15),
             has_worker: false,
         }

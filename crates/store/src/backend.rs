@@ -141,6 +141,8 @@ pub trait Backend:
     /// Returns runs from the newest on, at most `limit`, older than `before`, in one of `statuses` (empty: any).
     /// Leaves out child runs.
     fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>>;
+    /// Returns the ids of the runs that [`Backend::runs`] returns, also of those whose rows cannot be read.
+    fn run_ids(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunId>>;
     /// Returns runs that have not ended, from the oldest on, younger than `after`.
     fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>>;
     /// Returns the live runs reserved to this worker, oldest first.

@@ -171,6 +171,11 @@ pub fn bugs() -> u64 {
 }
 
 impl Error {
+    /// Returns whether a row holds a value that its column cannot have.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Error::BadValue { .. } | Error::UnknownWord { .. })
+    }
+
     /// Returns the error for a request that the state of a row does not allow.
     pub(crate) fn refused(outcome: NotApplied, why: impl Into<String>) -> Error {
         Error::Refused { outcome, why: why.into() }

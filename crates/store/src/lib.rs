@@ -77,8 +77,8 @@ pub use ops::{
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{
-    AccountState, BoardState, EntryWithExecutions, JournalPage, OpenStep, OpenTask, OpenWork, Overdue,
-    PlannedRun, Queries, QueueOverview, ReservedRun, RunEnvironments, RunInFull, RunWithSteps,
+    AccountState, BoardState, EntryWithExecutions, JournalPage, ListedRun, OpenStep, OpenTask, OpenWork,
+    Overdue, PlannedRun, Queries, QueueOverview, ReservedRun, RunEnvironments, RunInFull, RunWithSteps,
     RunningExecution, StepOutput, TaskState, UnsettledRun, WaitFacts, WorkLeft, WorkLeftKind,
 };
 pub use remote_worker::RemoteHolder;

@@ -204,6 +204,12 @@ impl Repository {
         Ok(SharedLock::at(folder.join(ref_component(branch)), what))
     }
 
+    /// Checks that worktrees can start from a base: the repository has commits, and the base names one of them. Returns
+    /// that commit.
+    pub fn check_base(&self, base: &str) -> Result<String, Error> {
+        self.commit(base).attempt(|| format!("use the repository {}", self.common.display()))
+    }
+
     /// Returns the commit that a revision names.
     pub(crate) fn commit(&self, revision: &str) -> Result<String, Kind> {
         let unknown = || Kind::UnknownBase { base: revision.to_owned() };

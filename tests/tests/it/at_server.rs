@@ -119,6 +119,17 @@ fn a_run_of_a_server_is_found_by_its_name_and_shows_its_failure() {
     assert!(scene.sprag(&["status", "nightly"]).expect(0).stdout.contains("✗ test"));
     let told = scene.sprag(&["status", "nosuch"]).expect(2).stderr;
     assert!(told.contains("sprag ls --server"), "{told}");
+    // The server finds runs by the rules for runs of this machine.
+    let run = scene.sandbox.newest().expect("a run");
+    for name in [&run[..8], &run[4..], "nightly"] {
+        assert_eq!(scene.sprag(&["status", name, "--json"]).expect(0).json()["id"], *run, "{name}");
+        assert_eq!(scene.server.get(&format!("/v1/runs/find?name={name}"))["id"], *run, "{name}");
+    }
+    scene.sandbox.sprag(["board", "new", "plans"]).expect(0);
+    assert_eq!(scene.sprag(&["status", "plans", "--json"]).expect(0).json()["pipeline"], "plans");
+    assert_eq!(scene.sprag(&["status", "--json"]).expect(0).json()["pipeline"], "plans", "the newest");
+    let several = scene.server.request("GET", "/v1/runs/find?name=0").send();
+    assert!([404, 422].contains(&several.status), "{several:?}");
     let told = scene.sprag(&["run", "fails.yaml", "--slots", "2"]).expect(2).stderr;
     assert!(told.contains("worker"), "{told}");
 }
@@ -131,6 +142,11 @@ fn live_runs_of_a_server_are_watched() {
     assert!(told.stderr.contains("Really?") && told.stderr.contains("sprag approve"), "{told:?}");
     let watch = scene.sandbox.start(["watch", "--json", "--server", &scene.url()]);
     until("it is shown", || watch.stdout().contains("\"waiting_for\":\"person\""));
+    let shown: serde_json::Value =
+        serde_json::from_str(watch.stdout().lines().next().expect("a line")).expect("JSON");
+    assert_eq!(shown["steps"], serde_json::json!({ "settled": 0, "total": 1 }));
+    let listed = scene.server.get("/v1/runs?progress=true");
+    assert_eq!(listed["runs"][0]["progress"], shown["steps"]);
     scene.sprag(&["approve", "asks"]).expect(2);
     let run = scene.sprag(&["ls", "--json"]).expect(0).json()[0]["id"].as_str().expect("an id").to_owned();
     scene.sprag(&["approve", &run]).expect(0);
@@ -158,4 +174,19 @@ fn commands_without_a_server_say_why() {
         let told = sandbox.sprag([command, &["--server", "http://127.0.0.1:9"]].concat()).expect(2).stderr;
         assert!(told.contains("has no --server:") && told.contains("next:"), "{command:?}: {told}");
     }
+}
+
+#[test]
+fn a_command_that_follows_a_server_reads_its_streams() {
+    let scene = Scene::new();
+    scene
+        .sandbox
+        .yaml("slow", "steps:\n  - { id: wait, run: 'echo begun; until test -e go; do sleep 0.05; done' }\n");
+    let watch = scene.sandbox.start(["run", "slow.yaml", "--server", &scene.url()]);
+    until("it has begun", || watch.stdout().contains("begun"));
+    // One for the journal, and one for the log of the running step.
+    let open = || scene.server.request("GET", "/metrics").send().expect(200).text();
+    until("two streams are open", || open().lines().any(|line| line == "sprag_streams_open 2"));
+    scene.sandbox.write("go", "");
+    watch.finish().expect(0);
 }

@@ -208,3 +208,38 @@ fn options_that_make_no_sense() {
     }
     assert!(!sandbox.data().exists(), "nothing was made");
 }
+
+#[test]
+fn a_damaged_run_is_listed_as_such_beside_the_others() {
+    let sandbox = Sandbox::new();
+    sandbox.yaml("ok", "steps:\n  - { id: a, run: echo a }\n");
+    let [good, bad] = [(); 2].map(|()| sandbox.run(&["ok.yaml"], 0));
+    let id = bad.parse::<sprag_lifecycle::RunId>().expect("an id").to_i64();
+    for column in ["context", "inputs"] {
+        let db = rusqlite::Connection::open(sandbox.data().join("sprag.db")).expect("the database");
+        let before: String = db
+            .query_row(&format!("SELECT {column} FROM runs WHERE id = ?1"), [id], |row| row.get(0))
+            .expect("a value");
+        let set = |text: &str| {
+            db.execute(&format!("UPDATE runs SET {column} = ?1 WHERE id = ?2"), rusqlite::params![text, id])
+                .expect("written");
+        };
+        set("{\"a\": ");
+        let told = sandbox.sprag(["ls"]).expect(0);
+        assert!(told.stdout.contains(&good) && !told.stdout.contains(&bad), "{told:?}");
+        assert!(told.stderr.contains(&format!("{bad} is damaged: ")), "{told:?}");
+        assert!(told.stderr.contains(&format!("column {column}: it is no JSON")), "{told:?}");
+        let listed = sandbox.json(["ls", "--json"]);
+        assert_eq!((&listed[0]["id"], &listed[1]["status"]), (&good.as_str().into(), &"damaged".into()));
+        let told = sandbox.sprag(["status", &bad]);
+        assert!(told.code != 0 && told.stderr.contains(&format!("column {column}")), "{told:?}");
+        sandbox.sprag(["status", &good]).expect(0);
+        set(&before);
+    }
+    sandbox.sprag(["status", &bad]).expect(0);
+    // The same for what a step returned.
+    let db = rusqlite::Connection::open(sandbox.data().join("sprag.db")).expect("the database");
+    db.execute("UPDATE executions SET result = '{' WHERE run = ?1", [id]).expect("written");
+    let told = sandbox.sprag(["status", &bad]);
+    assert!(told.code != 0 && told.stderr.contains("column result: it is no JSON"), "{told:?}");
+}

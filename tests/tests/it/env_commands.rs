@@ -183,8 +183,12 @@ fn environment_behind_a_link_to_the_data_directory() {
 fn environment_that_cannot_be_made() {
     let project = Project::new();
     let file = one(&project, "{worktree: {base: nowhere}}", "true");
-    let told = start(&project, &file).finish().expect(100);
-    assert!(told.stderr.contains("`nowhere` names no commit"), "{}", told.stderr);
+    // It is told before a run starts, once, with what to do.
+    let told = start(&project, &file).finish().expect(2).stderr;
+    assert_eq!(
+        told,
+        "error: the base `nowhere` names no commit\nnext: name a branch, tag or commit that exists, or fetch it first\n"
+    );
     for branch in ["a..b", "x.lock", "@", "HEAD", "a b"] {
         // Told before anything is made, with its place; and at the first step, if it comes from an input.
         let file = one(&project, &format!("{{worktree: {{branch: '{branch}'}}}}"), "true");
@@ -205,9 +209,10 @@ fn environment_that_cannot_be_made() {
     fs::create_dir(&empty).expect("a folder");
     git(&empty, ["init", "--quiet"]);
     for (folder, told) in [(&plain, "is not in a git repository"), (&empty, "has no commits yet")] {
-        let answer = project.start_in(folder, [OsStr::new("run"), file.as_os_str()]).finish().expect(100);
-        assert!(answer.stderr.contains(told), "{}", answer.stderr);
+        let answer = project.start_in(folder, [OsStr::new("run"), file.as_os_str()]).finish().expect(1);
+        assert_eq!(answer.stderr.matches(told).count(), 1, "{}", answer.stderr);
     }
+    assert!(!project.sprag(["ls"]).expect(0).stdout.contains(" one "), "no run was started");
     assert!(git(&empty, ["for-each-ref"]).is_empty() && project.environments().is_empty());
     // A bare one is as good as any.
     project.git(["clone", "--quiet", "--bare", ".", "../bare.git"]);

@@ -12,6 +12,9 @@ fn mistakes_in_files_are_answered_with_the_correction() {
     sandbox.yaml("tab", "steps:\n  - id: a\n    run: echo\n    env:\n\tX: 1\n");
     let told = sandbox.sprag(["validate", "tab.yaml"]).expect(2).stderr;
     assert!(told.contains("tab.yaml:5:") && told.contains("indent with spaces"), "{told}");
+    sandbox.yaml("tab", "steps:\n  - id: a\n\trun: echo\n");
+    let told = sandbox.sprag(["validate", "tab.yaml"]).expect(2).stderr;
+    assert!(told.contains("tab.yaml:3:1"), "{told}");
     sandbox.yaml("retry", "steps:\n  - { id: a, run: echo, retry: 3 }\n");
     let told = sandbox.sprag(["validate", "retry.yaml"]).expect(2).stderr;
     assert!(told.contains("retry: { attempts: 3 }") && !told.contains("warning"), "{told}");

@@ -77,6 +77,10 @@ impl Listener {
         self.got.lock().expect("messages").iter().flat_map(Message::events).collect()
     }
 
+    fn bodies(&self) -> Vec<String> {
+        self.got.lock().expect("messages").iter().map(|message| message.body.clone()).collect()
+    }
+
     pub(crate) fn has_ended(&self, runs: usize) -> bool {
         self.events().iter().filter(|event| event["event"] == "run.succeeded").count() == runs
     }
@@ -201,4 +205,78 @@ fn an_invalid_hook_is_refused() {
     }
     sandbox.sprag(["hook", "add", "https://127.0.0.1/"]).expect(2);
     sandbox.sprag(["hook", "rm", "7"]).expect(2);
+}
+
+#[test]
+fn notifications_have_formats_filters_commands_and_a_test() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &["--hook-tries", "2"]);
+    let [chat, standard, template] = std::array::from_fn(|_| Listener::start(200));
+    let add = |args: &[&str]| {
+        let made = sandbox.json([&["hook", "add", "--json"], args].concat());
+        made["id"].as_str().expect("an id").to_owned()
+    };
+    let chat_id = add(&[&chat.url(), "--format", "slack", "--status", "failed"]);
+    add(&[&standard.url(), "--format", "standard", "--pipeline", "fails", "--event", "run.failed"]);
+    let text = "{{ run.pipeline }} is {{ event.to }}: {{ failures | join(\", \") }}";
+    add(&[&template.url(), "--template", text, "--label", "team=web", "--status", "failed"]);
+    let told = sandbox.path("told");
+    let command = add(&["--run", &format!("cat >> {}", told.display()), "--status", "completed"]);
+    let broken = add(&["--run", "echo no such luck; exit 3", "--entity", "run"]);
+    // What each hook is asked at once.
+    let said = sandbox.sprag(["hook", "test", &chat_id]).expect(0).stdout;
+    assert!(said.contains("accepted a test message (200"), "{said}");
+    assert!(chat.bodies()[0].contains("✓ *test* (a test message)"), "{:?}", chat.bodies());
+    sandbox.sprag(["hook", "test", &command]).expect(0);
+    assert!(sandbox.read("told").contains("hook.test"));
+    let said = sandbox.sprag(["hook", "test", &broken]).expect(1).stderr;
+    assert!(said.contains("ended with exit code 3: no such luck"), "{said}");
+    let answer = server.post(&format!("/v1/hooks/{chat_id}/test"), &json!({})).expect(200);
+    assert!(answer.json()["answer"].as_str().is_some_and(|told| told.starts_with("200")));
+    server.post(&format!("/v1/hooks/{broken}/test"), &json!({})).problem(409, "refused");
+    // And by the journal.
+    let fails = "name: fails\nsteps:\n  - { id: test, run: exit 3 }\n";
+    server.run(HELLO);
+    server.post("/v1/runs", &json!({ "yaml": fails })).expect(201);
+    server.post("/v1/runs", &json!({ "yaml": fails, "labels": { "team": "web" } })).expect(201);
+    until("the chat is told", || chat.bodies().len() == 4);
+    assert!(chat.bodies()[3].contains("*fails*") && chat.bodies()[3].contains("> test failed: exit code 3"));
+    until("the other two are told", || standard.bodies().len() == 2 && !template.bodies().is_empty());
+    assert_eq!(template.bodies(), ["fails is failed: test failed: exit code 3"]);
+    let message: Value = serde_json::from_str(&standard.bodies()[0]).expect("JSON");
+    assert_eq!(
+        (&message["type"], &message["data"]["run"]["pipeline"]),
+        (&"run.failed".into(), &"fails".into())
+    );
+    let got = standard.got.lock().expect("messages").clone();
+    assert!(got.iter().all(|one| one.header("webhook-signature").starts_with("v1,")), "{got:?}");
+    assert_ne!(got[0].header("webhook-id"), got[1].header("webhook-id"));
+    until("the command is told", || sandbox.read("told").contains("run.succeeded"));
+    assert!(sandbox.read("told").contains("\"pipeline\":\"hello\""), "{}", sandbox.read("told"));
+    // A command that fails is parked, shown, and retried.
+    until("it is parked", || server.get(&format!("/v1/hooks/{broken}"))["parked"] != Value::Null);
+    let doctor = sandbox.sprag(["doctor"]).expect(1).stdout;
+    assert!(
+        doctor.contains("✗ webhook") && doctor.contains(&format!("sprag hook retry {broken}")),
+        "{doctor}"
+    );
+    let listed = sandbox.sprag(["hook", "ls"]).expect(0);
+    assert!(listed.stdout.contains("run:echo no such luck") && listed.stderr.contains("sprag hook retry"));
+    sandbox.sprag(["hook", "retry"]).expect(0);
+    sandbox.sprag(["hook", "rm", &broken]).expect(0);
+    sandbox.sprag(["hook", "retry"]).expect(4);
+    for wrong in [
+        &["http://127.0.0.1:9/", "--template", "{{ nosuch }}"][..],
+        &["http://127.0.0.1:9/", "--format", "template"],
+        &["http://127.0.0.1:9/", "--status", "faild"],
+        &["http://127.0.0.1:9/", "--run", "true"],
+        &["--run", " "],
+        &[],
+    ] {
+        sandbox.sprag([&["hook", "add"], wrong].concat()).expect(2);
+    }
+    // No caller of the API makes the server run a command.
+    server
+        .post("/v1/hooks", &json!({ "url": "http://127.0.0.1/", "command": "true" }))
+        .problem(422, "invalid");
 }

@@ -1,6 +1,6 @@
 //! `sprag` on a real terminal: it asks, it draws one live line, and steps keep their colours.
 
-use sprag_tests::{Sandbox, until};
+use sprag_tests::{Project, Sandbox, Server, until};
 
 const GATE: &str = "steps:\n  - { id: build, run: echo built }\n  - { id: ask, gate: { ask: \"Ship it?\\nLook twice.\", choices: [ship, hold] } }\n  - { id: ship, run: 'echo shipped >> ran' }\n";
 
@@ -125,4 +125,78 @@ fn sprag_alone_shows_its_commands_in_groups() {
     assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
     let cancel = sandbox.sprag(["cancel"]).expect(2).stderr;
     assert!(cancel.contains("Usage: sprag cancel <RUN>"), "{cancel}");
+}
+
+#[test]
+fn a_question_of_a_server_is_answered_on_the_terminal() {
+    let sandbox = Sandbox::new();
+    let server = Server::start(&sandbox, &[]);
+    let url = format!("http://{}", server.addr);
+    sandbox.yaml("gate", GATE);
+    // The question is that of a child run: its parent's journal does not have it.
+    let outer = sandbox.yaml("outer", "steps:\n  - { id: inner, pipeline: { file: gate.yaml } }\n");
+    let parent = sandbox.detach(&outer);
+    for (no, args) in [(1, ["run", "gate.yaml"]), (2, ["watch", &parent])] {
+        let mut terminal = sandbox.on_terminal(no, args.iter().copied().chain(["--server", &url]));
+        terminal.shows("ask waits for an answer: Ship it?\n  Look twice.");
+        terminal.shows("ask [ship/hold] (Ctrl-C leaves it open): ");
+        terminal.types("s\n");
+        terminal.shows("comment (optional): ");
+        terminal.types("all is well\n");
+        let (code, shown) = terminal.finish();
+        assert_eq!(code, 0, "{shown}");
+        assert!(shown.contains("answered \"ship\"") && shown.contains("completed"), "{shown}");
+        assert_eq!(sandbox.lines("ran").len(), no as usize);
+    }
+    // Answered elsewhere, and left open.
+    let terminal = sandbox.on_terminal(3, ["run", "gate.yaml", "--server", &url]);
+    terminal.shows("(Ctrl-C leaves it open): ");
+    let run = sandbox.newest().expect("a run");
+    sandbox.sprag(["approve", &run, "--server", &url]).expect(0);
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.contains("answered elsewhere"), "{shown}");
+    let mut terminal = sandbox.on_terminal(4, ["run", "gate.yaml", "--server", &url]);
+    terminal.shows("(Ctrl-C leaves it open): ");
+    terminal.types("\u{3}");
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, 5, "{shown}");
+    assert!(shown.contains("sprag approve"), "{shown}");
+}
+
+#[test]
+fn a_long_name_leaves_room_for_its_lines_and_a_long_patch_has_a_pager() {
+    let project = Project::new();
+    let sandbox = &project.sandbox;
+    let long = "a-step-with-a-name-of-forty-three-characters";
+    let file = project.pipeline(
+        "names",
+        "environment: { worktree: { keep: always } }",
+        &format!(
+            "  - {{ id: {long}, run: 'echo said; seq 1 60 > numbers.txt' }}\n  - {{ id: b, run: echo b }}"
+        ),
+    );
+    let run = project.run(&file, 0);
+    let (_, shown) = sandbox.on_terminal(1, ["logs", &run, "--color", "never"]).finish();
+    assert!(shown.contains("a-step-wi…characters │ said\n"), "{shown}");
+    assert!(shown.contains("                   b │ b\n"), "{shown}");
+    // Where programs read it, names are whole.
+    assert!(sandbox.sprag(["logs", &run]).expect(0).stdout.contains(&format!("{long} │ said\n")));
+    let paged = |no, pager: &str, more: &[&str]| {
+        let args = [&["diff", &run, "--color", "never"], more].concat();
+        sandbox.on_terminal_with(no, &[("SPRAG_PAGER", pager)], args).finish().1
+    };
+    assert!(paged(2, "sed 's/^/paged: /'", &[]).contains("paged: +60\n"));
+    for (no, pager, more) in
+        [(3, "cat", &[][..]), (4, "sed 's/^/paged: /'", &["--no-pager"]), (5, "no-such-program", &[])]
+    {
+        let shown = paged(no, pager, more);
+        assert!(shown.contains("\n+60\n"), "{pager}: {shown}");
+    }
+    let shown = paged(6, "sed 's/^/paged: /'", &["--stat"]);
+    assert!(shown.contains(" numbers.txt |  60 ++++") && !shown.contains("paged"), "{shown}");
+    let told = sandbox.sprag(["diff", &run, "--stat"]).expect(0).stdout;
+    assert!(told.ends_with(" 1 file changed, 60 lines added, 0 lines removed\n"), "{told}");
+    let told = sandbox.json(["diff", &run, "--json"]);
+    assert_eq!((&told["files"][0]["path"], &told["files"][0]["added"]), (&"numbers.txt".into(), &60.into()));
 }

@@ -1,57 +1,36 @@
 //! Webhooks: their rows and settings. A server sends them.
+//!
+//! ```text
+//!   HookRow.filter ─▶ HookSettings ─┬─ filter    which entries it receives
+//!                                   └─ delivery  how they are told: a format, or a command
+//! ```
 
 mod address;
+mod filter;
+mod message;
 
 use std::net::IpAddr;
 
 use http::Uri;
 use serde::{Deserialize, Serialize};
-use sprag_lifecycle::{
-    Account, Enforcement, Environment, Execution, Gate, Lifecycle, Run, RunId, Step, Thread, TriggerRule,
-    Word, WorkerPresence,
-};
+use serde_json::Value;
 use sprag_store::{Delivery, HookRow, Id};
 
 use crate::App;
 use crate::error::{Error, ErrorKind};
 use crate::secret::random_hex;
-use crate::text::{nearest, rfc3339};
+use crate::text::rfc3339;
 
 pub use address::{check_hook_address, resolve_hook_host};
+pub use filter::HookFilter;
+pub use message::{
+    HookDelivery, HookEvent, HookFormat, HookMessage, Signing, messages, sample_run, test_event,
+};
 
 /// The most hooks that there may be: a server has a task for each.
 const MOST: usize = 200;
 /// The allowed lengths of a secret, in bytes.
 const SECRET_LENGTHS: std::ops::RangeInclusive<usize> = 16..=256;
-
-/// The entries that a hook receives. A missing part selects everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct HookFilter {
-    /// Only entries of this run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-    /// Only entries of these kinds of entities, such as `run`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub entities: Vec<String>,
-    /// Only these events, such as `run.succeeded`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub events: Vec<String>,
-}
-
-impl HookFilter {
-    /// Returns whether the filter allows an event on this kind of thing.
-    pub fn allows(&self, entity: &str, event: &str) -> bool {
-        let among = |all: &[String], one: &str| all.is_empty() || all.iter().any(|word| word == one);
-        among(&self.entities, entity) && among(&self.events, event)
-    }
-
-    /// Returns the run whose entries alone are sent, if there is one.
-    pub fn run(&self) -> Option<RunId> {
-        self.run.as_deref().and_then(|run| run.parse().ok())
-    }
-}
 
 /// A request to add a hook.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -61,6 +40,15 @@ pub struct NewHook {
     /// The URL for the POST requests, starting with `http://`.
     #[cfg_attr(feature = "openapi", schema(example = "http://127.0.0.1:9000/sprag"))]
     pub url: String,
+    /// The format of the messages: `json` if it is left out.
+    #[serde(default)]
+    pub format: HookFormat,
+    /// The text of each message, for the format `template`.
+    pub template: Option<String>,
+    /// The command that receives the messages on its stdin, instead of a URL. Only people on the server's machine can
+    /// set it.
+    #[serde(skip)]
+    pub command: Option<String>,
     /// The key that signs the messages; generated if it is left out.
     pub secret: Option<String>,
     /// The entries that it receives.
@@ -77,8 +65,10 @@ pub struct NewHook {
 pub struct HookView {
     /// Its number.
     pub id: String,
-    /// The URL to which messages are sent.
+    /// The URL to which messages are sent; `run:COMMAND` for a command.
     pub url: String,
+    /// The form of its messages.
+    pub delivery: HookDelivery,
     /// The entries that it receives.
     pub filter: HookFilter,
     /// The number of the last entry that it received, or that its filter left out.
@@ -96,16 +86,49 @@ pub struct HookView {
 impl HookView {
     /// Returns the view of a row.
     pub fn of(hook: &HookRow) -> Self {
+        // Settings that cannot be read stop the delivery, whose error says so.
+        let HookSettings { filter, delivery } = HookSettings::of(hook).unwrap_or_default();
         HookView {
             id: hook.id.to_string(),
             url: hook.url.to_string(),
-            filter: serde_json::from_str(&hook.filter).unwrap_or_default(),
+            delivery,
+            filter,
             cursor: hook.cursor,
             failures: hook.failures,
             parked: hook.parked.as_deref().map(str::to_owned),
             error: hook.error.as_deref().map(str::to_owned),
             created_at: rfc3339(hook.created_ms),
         }
+    }
+}
+
+/// The settings of a hook, as its row stores them: the parts of the filter, and `delivery` beside them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HookSettings {
+    /// The entries that it receives.
+    pub filter: HookFilter,
+    /// The form of its messages.
+    pub delivery: HookDelivery,
+}
+
+impl HookSettings {
+    /// Reads the settings of a hook.
+    pub fn of(hook: &HookRow) -> Result<HookSettings, Error> {
+        let wrong = |error: serde_json::Error| {
+            Error::failed(format!("the settings of hook {} cannot be read: {error}", hook.id))
+        };
+        let mut stored: serde_json::Map<String, Value> = serde_json::from_str(&hook.filter).map_err(wrong)?;
+        let delivery = stored.remove("delivery").map(serde_json::from_value).transpose().map_err(wrong)?;
+        let filter = serde_json::from_value(Value::Object(stored)).map_err(wrong)?;
+        Ok(HookSettings { filter, delivery: delivery.unwrap_or_default() })
+    }
+
+    fn text(&self) -> String {
+        let mut stored = serde_json::json!(self.filter);
+        if self.delivery != HookDelivery::default() {
+            stored["delivery"] = serde_json::json!(self.delivery);
+        }
+        stored.to_string()
     }
 }
 
@@ -180,31 +203,44 @@ impl App {
     /// whenever the hook is sent.
     pub async fn add_hook(&self, new: NewHook, allow_private: bool) -> Result<(HookRow, String), Error> {
         let wrong = |message: String| Error::invalid(message);
-        let target = HookTarget::parse(&new.url)
-            .map_err(|error| wrong(format!("url: {error}")).next("write it like https://HOST/PATH"))?;
-        if let Some(ip) = target.ip() {
-            check_hook_address(ip, allow_private).map_err(|why| wrong(format!("url: {why}")))?;
+        let url = match &new.command {
+            Some(command) if command.trim().is_empty() => return Err(wrong("the command is empty".into())),
+            Some(command) => format!("run:{command}"),
+            None => {
+                let target = HookTarget::parse(&new.url).map_err(|error| {
+                    wrong(format!("url: {error}")).next("write it like https://HOST/PATH")
+                })?;
+                if let Some(ip) = target.ip() {
+                    check_hook_address(ip, allow_private).map_err(|why| wrong(format!("url: {why}")))?;
+                }
+                new.url.clone()
+            }
+        };
+        let delivery = HookDelivery { format: new.format, template: new.template, command: new.command };
+        delivery.check()?;
+        let mut filter = new.filter;
+        filter.check()?;
+        if delivery.format == HookFormat::Slack && filter.is_open() {
+            // A chat is for people: the steps of every run would be too much.
+            filter.entities = vec!["run".into()];
         }
-        if let Some(run) = &new.filter.run {
-            run.parse::<RunId>().map_err(|error| wrong(format!("filter.run: {error}")))?;
-        }
-        check_words("entity", "filter.entities", &new.filter.entities, &entities(), |_| entities())?;
-        check_words("event", "filter.events", &new.filter.events, &events_of(""), |wrong| {
-            events_of(wrong.split('.').next().unwrap_or_default())
-        })?;
         if let Some(since) = new.since {
             crate::events::check_seq(since).map_err(|error| wrong(format!("since: {error}")))?;
         }
-        let secret = new.secret.unwrap_or_else(random_hex);
+        let random = || match delivery.format {
+            HookFormat::Standard => message::random_standard_secret(),
+            _ => random_hex(),
+        };
+        let secret = new.secret.unwrap_or_else(random);
         if !SECRET_LENGTHS.contains(&secret.len()) {
             return Err(wrong("secret: must be 16 to 256 bytes".into()));
         }
         if self.hooks()?.len() >= MOST {
             return Err(Error::new(ErrorKind::Refused, format!("there are {MOST} hooks already")));
         }
-        let filter = serde_json::to_string(&new.filter).unwrap_or_default();
-        let (id, url, made_ms) = (self.new_id(), new.url.into(), self.now().wall_ms);
-        let row = HookRow::new(id, url, secret.as_str().into(), filter.into(), made_ms);
+        let settings = HookSettings { filter, delivery }.text();
+        let (id, made_ms) = (self.new_id(), self.now().wall_ms);
+        let row = HookRow::new(id, url.into(), secret.as_str().into(), settings.into(), made_ms);
         self.store.service().add_hook(row, new.since).await?;
         Ok((self.hook(id)?, secret))
     }
@@ -239,76 +275,6 @@ impl App {
         how: Delivery,
     ) -> Result<bool, Error> {
         Ok(self.store.service().hook_told(id, holder, cursor, how).await?)
-    }
-}
-
-/// Refuses a word of a filter that no journal entry has: the hook would never be sent. The error lists the words that
-/// `alike` returns for the wrong one.
-fn check_words(
-    what: &str,
-    field: &str,
-    given: &[String],
-    known: &[&'static str],
-    alike: impl Fn(&str) -> Vec<&'static str>,
-) -> Result<(), Error> {
-    let Some(wrong) = given.iter().find(|word| !known.contains(&word.as_str())) else { return Ok(()) };
-    let error = Error::invalid(format!("{field}: there is no {what} {wrong:?}"));
-    let alike = alike(wrong);
-    Err(match nearest(wrong, alike.iter().copied()) {
-        Some(near) => error.next(format!("did you mean {near:?}?")),
-        None => error.next(format!("use one of: {}", alike.join(", "))),
-    })
-}
-
-/// Returns the names of the entities that journal entries are about.
-fn entities() -> Vec<&'static str> {
-    vec![
-        Run::NAME,
-        Step::NAME,
-        Execution::NAME,
-        Environment::NAME,
-        Thread::NAME,
-        Account::NAME,
-        Gate::NAME,
-        WorkerPresence::NAME,
-        TriggerRule::NAME,
-        Enforcement::NAME,
-    ]
-}
-
-/// The events that create an entity. No table has them, because they lead from no status.
-const CREATIONS: [&str; 11] = [
-    "run.created",
-    "step.added",
-    "step.inherited",
-    "execution.requested",
-    "execution.inherited",
-    "environment.created",
-    "thread.created",
-    "account.created",
-    "gate.opened",
-    "rule.created",
-    "enforcement.created",
-];
-
-/// Returns the events that journal entries of an entity tell of; those of all entities if there is no such entity.
-fn events_of(entity: &str) -> Vec<&'static str> {
-    fn of<L: Lifecycle>() -> Vec<&'static str> {
-        let made = CREATIONS.iter().copied().filter(|event| event.split('.').next() == Some(L::NAME));
-        made.chain(L::Event::ALL.iter().map(|event| event.as_str())).collect()
-    }
-    match entity {
-        Run::NAME => of::<Run>(),
-        Step::NAME => of::<Step>(),
-        Execution::NAME => of::<Execution>(),
-        Environment::NAME => of::<Environment>(),
-        Thread::NAME => of::<Thread>(),
-        Account::NAME => of::<Account>(),
-        Gate::NAME => of::<Gate>(),
-        WorkerPresence::NAME => of::<WorkerPresence>(),
-        TriggerRule::NAME => of::<TriggerRule>(),
-        Enforcement::NAME => of::<Enforcement>(),
-        _ => entities().into_iter().flat_map(events_of).collect(),
     }
 }
 

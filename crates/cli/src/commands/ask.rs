@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-use sprag_app::{App, GateRow, Row, gates, questions_alone};
+use sprag_app::{App, Row, gates, questions_alone};
 use sprag_lifecycle::{RunId, Word};
 use sprag_pipeline::{Input, Pipeline};
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,9 +22,10 @@ pub(crate) struct TypedLines {
     lines: mpsc::UnboundedReceiver<String>,
 }
 
-/// What came instead of a question's end.
-enum Reply {
-    Line(String),
+/// The end of a question.
+pub(crate) enum Reply {
+    /// The answer.
+    Answer { choice: String, comment: Option<String> },
     /// The person leaves the question open: end of input, or Ctrl-C.
     Left,
     /// The question is no longer open.
@@ -47,19 +48,60 @@ impl TypedLines {
         TypedLines { lines }
     }
 
-    /// Asks, and waits for a line, for Ctrl-C, or until the gate is closed from elsewhere.
-    async fn ask(&mut self, app: &App, gate: &GateRow, text: &str) -> Result<Reply, Failure> {
+    /// Asks for a choice and a comment. `is_open` waits for a moment, and returns whether the question is still open.
+    pub(crate) async fn answer(
+        &mut self,
+        step: &str,
+        choices: &[String],
+        mut is_open: impl AsyncFnMut() -> Result<bool, Failure>,
+    ) -> Result<Reply, Failure> {
+        let offered = if choices.is_empty() { "yes/no".to_owned() } else { choices.join("/") };
+        let text = format!("{} [{}] (Ctrl-C leaves it open): ", plain(step), plain(&offered));
+        let choice = loop {
+            let line = match self.line(&text, &mut is_open).await? {
+                Ok(line) => line,
+                Err(reply) => return Ok(reply),
+            };
+            match chosen(&line, choices) {
+                Some(choice) => break choice,
+                None => eprintln!("answer with one of: {}", plain(&offered.replace('/', ", "))),
+            }
+        };
+        Ok(match self.line("comment (optional): ", &mut is_open).await? {
+            Ok(line) => {
+                let comment = Some(line.trim().to_owned()).filter(|line| !line.is_empty());
+                Reply::Answer { choice, comment }
+            }
+            Err(reply) => reply,
+        })
+    }
+
+    /// Asks, and waits for a line, for Ctrl-C, or until the question is closed from elsewhere.
+    async fn line(
+        &mut self,
+        text: &str,
+        is_open: &mut impl AsyncFnMut() -> Result<bool, Failure>,
+    ) -> Result<Result<String, Reply>, Failure> {
         prompt(text);
         let mut interrupt = signal(SignalKind::interrupt())?;
         loop {
-            tokio::select! {
-                line = self.lines.recv() => return Ok(line.map_or(Reply::Left, Reply::Line)),
-                _ = interrupt.recv() => return Ok(Reply::Left),
-                () = app.pause(LOOK) => {}
-            }
-            let is_open = app.gate(gate.id)?.is_some_and(|gate| gate.status().as_str() == "open");
-            if !is_open {
-                return Ok(Reply::Closed);
+            let left = tokio::select! {
+                line = self.lines.recv() => match line {
+                    Some(line) => return Ok(Ok(line)),
+                    None => true,
+                },
+                _ = interrupt.recv() => true,
+                open = is_open() => {
+                    if !open? {
+                        eprintln!("\nanswered elsewhere");
+                        return Ok(Err(Reply::Closed));
+                    }
+                    false
+                }
+            };
+            if left {
+                eprintln!("");
+                return Ok(Err(Reply::Left));
             }
         }
     }
@@ -77,36 +119,14 @@ pub(crate) async fn answer_open(app: &App, run: RunId, typed: &mut TypedLines) -
         if gate.run != run {
             eprintln!("{} {step} of run {}: {}", style.bold("?"), gate.run, hanging(&question.ask(), 2));
         }
-        let choices = question.choices();
-        let offered = if choices.is_empty() { "yes/no".to_owned() } else { choices.join("/") };
-        let text = format!("{} [{}] (Ctrl-C leaves it open): ", plain(&step), plain(&offered));
-        let choice = match typed.ask(app, gate, &text).await? {
-            Reply::Left => {
-                eprintln!("");
-                return Ok(false);
-            }
-            Reply::Closed => {
-                eprintln!("\nanswered elsewhere");
-                continue;
-            }
-            Reply::Line(line) => match chosen(&line, &choices) {
-                Some(choice) => choice,
-                None => {
-                    eprintln!("answer with one of: {}", plain(&offered.replace('/', ", ")));
-                    continue;
-                }
-            },
+        let is_open = async || {
+            app.pause(LOOK).await;
+            Ok(app.gate(gate.id)?.is_some_and(|gate| gate.status().as_str() == "open"))
         };
-        let comment = match typed.ask(app, gate, "comment (optional): ").await? {
-            Reply::Left => {
-                eprintln!("");
-                return Ok(false);
-            }
-            Reply::Closed => {
-                eprintln!("\nanswered elsewhere");
-                continue;
-            }
-            Reply::Line(line) => Some(line.trim().to_owned()).filter(|line| !line.is_empty()),
+        let (choice, comment) = match typed.answer(&step, &question.choices(), is_open).await? {
+            Reply::Left => return Ok(false),
+            Reply::Closed => continue,
+            Reply::Answer { choice, comment } => (choice, comment),
         };
         let given = gates::Answer { approved: None, choice: Some(&choice), comment: comment.as_deref() };
         let answered = gates::answer(app, gate, given).await?;

@@ -5,24 +5,81 @@ use sprag_app::run_diff;
 
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, contents, line};
+use crate::pager;
+use crate::show::{Style, contents, counted, line, plain, shortened, width};
 
-pub(crate) fn diff(context: &Context, run: Option<&str>, steps: Option<&str>) -> Result<Exit, Failure> {
+/// How the changes are shown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Options {
+    /// Whether only the changed files are listed.
+    pub(crate) stat: bool,
+    /// Whether a long patch is shown in a pager.
+    pub(crate) pager: bool,
+}
+
+pub(crate) fn diff(
+    context: &Context,
+    run: Option<&str>,
+    steps: Option<&str>,
+    options: Options,
+) -> Result<Exit, Failure> {
     let app = context.app()?;
     let known = find_run(&app, run)?;
-    print(context, &json!(run_diff(&app, &known, steps, usize::MAX)?));
+    print(context, &json!(run_diff(&app, &known, steps, usize::MAX)?), options)?;
     Ok(Exit::Ok)
 }
 
 /// Prints the changes of a run, from the answer that programs see.
-pub(super) fn print(context: &Context, told: &Value) {
-    let patch = told["patch"].as_str().unwrap_or_default();
+pub(super) fn print(context: &Context, told: &Value, options: Options) -> Result<(), Failure> {
     if context.json {
         line(&told.to_string());
-    } else if !patch.is_empty() {
-        let patch = format!("{}\n", patch.trim_end_matches('\n'));
-        contents(&if context.style.coloured() { coloured(context.style, &patch) } else { patch });
+        return Ok(());
     }
+    let text = if options.stat {
+        stat(context.style, told, width())
+    } else {
+        let patch = told["patch"].as_str().unwrap_or_default().trim_end_matches('\n');
+        let patch = if patch.is_empty() { String::new() } else { format!("{patch}\n") };
+        if context.style.coloured() { coloured(context.style, &patch) } else { patch }
+    };
+    if !options.pager || !pager::show(&text)? {
+        contents(&text);
+    }
+    Ok(())
+}
+
+/// Returns one line for each changed file, and their sum, as `git diff --stat` prints them.
+fn stat(style: Style, told: &Value, width: usize) -> String {
+    let files: Vec<&Value> = told["files"].as_array().into_iter().flatten().collect();
+    if files.is_empty() {
+        return String::new();
+    }
+    let count = |file: &Value, key: &str| file[key].as_u64().unwrap_or(0) as usize;
+    let path = |file: &Value| plain(file["path"].as_str().unwrap_or_default());
+    let names: Vec<String> = files.iter().map(|file| shortened(&path(file), width / 2)).collect();
+    let name_width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let most = files.iter().map(|file| count(file, "added") + count(file, "removed")).max().unwrap_or(0);
+    let digits = most.to_string().len().max(3);
+    let room = width.saturating_sub(name_width + digits + 6).max(10);
+    let mut text = String::new();
+    let (mut added, mut removed) = (0, 0);
+    for (file, name) in files.iter().zip(&names) {
+        let (plus, minus) = (count(file, "added"), count(file, "removed"));
+        added += plus;
+        removed += minus;
+        let bar = |part: usize| if most <= room { part } else { part * room / most };
+        let (total, bars) = if file["binary"] == true {
+            ("Bin".to_owned(), String::new())
+        } else {
+            let bars = style.green(&"+".repeat(bar(plus))) + &style.red(&"-".repeat(bar(minus)));
+            ((plus + minus).to_string(), bars)
+        };
+        text += format!(" {name:name_width$} | {total:>digits$} {bars}").trim_end();
+        text.push('\n');
+    }
+    let sum = counted(files.len(), "file");
+    let (added, removed) = (counted(added, "line"), counted(removed, "line"));
+    text + &format!(" {sum} changed, {added} added, {removed} removed\n")
 }
 
 /// Colours the lines of a patch as git does.
@@ -52,6 +109,20 @@ fn coloured(style: Style, patch: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stat_fits_its_width() {
+        let files = json!([
+            { "path": "src/a/very/long/path/of/a/file/that/does/not/fit/main.rs", "added": 300, "removed": 100 },
+            { "path": "x", "added": 1, "removed": 0 },
+            { "path": "pic.png", "added": 0, "removed": 0, "binary": true },
+        ]);
+        let text = stat(Style::plain(), &json!({ "files": files }), 60);
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+        assert!(text.contains("…") && text.contains("| 400 +") && text.contains("| Bin\n"), "{text}");
+        assert!(text.ends_with(" 3 files changed, 301 lines added, 100 lines removed\n"), "{text}");
+        assert_eq!(stat(Style::plain(), &json!({ "files": [] }), 60), "");
+    }
 
     #[test]
     fn a_patch_has_the_colours_of_git() {

@@ -1,13 +1,13 @@
 //! `sprag ls`: the runs, newest first.
 
 use serde_json::json;
-use sprag_app::view::RunView;
-use sprag_app::{App, RunFilter, RunLabels, RunRow, parse_labels};
+use sprag_app::view::{DamagedView, RunView};
+use sprag_app::{App, DamagedRun, RunFilter, RunLabels, RunRow, parse_labels};
 use sprag_lifecycle::{RunStatus, Word};
 
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
-use crate::show::{line, local, plain, shown_status, span, table};
+use crate::show::{Style, line, local, plain, shown_status, span, table};
 
 /// The kinds of things that a run can wait for, as `--waiting` names them.
 const WAITS: [&str; 8] = ["any", "person", "task", "signal", "worker", "account", "group", "time"];
@@ -37,9 +37,17 @@ pub(crate) fn ls(
     let labels = parse_labels(labels.iter().map(String::as_str))?;
     let is_filtered = !statuses.is_empty() || !labels.is_empty();
     let filter = RunFilter { statuses: wanted, labels, ..RunFilter::default() };
-    let (runs, views, more) = find(&app, filter, waiting, limit)?;
+    let Listed { runs, views, damaged, more } = find(&app, filter, waiting, limit)?;
+    let damaged: Vec<DamagedView> = damaged.into_iter().map(DamagedView::from).collect();
     if context.json {
-        line(&json!(views).to_string());
+        let all = views.iter().map(|view| json!(view)).chain(damaged.iter().map(|run| json!(run)));
+        line(&json!(all.collect::<Vec<_>>()).to_string());
+        return Ok(Exit::Ok);
+    }
+    for run in &damaged {
+        eprintln!("{} {} is damaged: {}", Style::stderr().red("✗"), run.id, plain(&run.reason));
+    }
+    if runs.is_empty() && !damaged.is_empty() {
         return Ok(Exit::Ok);
     }
     if runs.is_empty() {
@@ -84,24 +92,28 @@ pub(super) fn told_labels(labels: &RunLabels) -> String {
     plain(&told.join(", "))
 }
 
-/// Returns the runs, their views, and whether there are more of them.
-fn find(
-    app: &App,
-    mut filter: RunFilter,
-    waiting: Option<&str>,
-    limit: usize,
-) -> Result<(Vec<RunRow>, Vec<RunView>, bool), Failure> {
+/// The runs of a list.
+struct Listed {
+    runs: Vec<RunRow>,
+    views: Vec<RunView>,
+    /// The runs that cannot be read.
+    damaged: Vec<DamagedRun>,
+    /// Whether there are more of them.
+    more: bool,
+}
+
+fn find(app: &App, mut filter: RunFilter, waiting: Option<&str>, limit: usize) -> Result<Listed, Failure> {
     let Some(kind) = waiting else {
-        let mut runs = app.all_runs(&filter, limit.saturating_add(1))?;
+        let (mut runs, damaged) = app.all_runs_and_damaged(&filter, limit.saturating_add(1))?;
         let more = runs.len() > limit;
         runs.truncate(limit);
         let views = RunView::list(app, &runs)?;
-        return Ok((runs, views, more));
+        return Ok(Listed { runs, views, damaged, more });
     };
     if filter.statuses.is_empty() {
         filter.statuses = RunStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect();
     }
-    let live = app.all_runs(&filter, SEARCHED)?;
+    let (live, damaged) = app.all_runs_and_damaged(&filter, SEARCHED)?;
     let views = RunView::list(app, &live)?;
     let is_meant =
         |view: &RunView| view.waiting_for.is_some_and(|wait| kind == "any" || kind == wait.as_str());
@@ -110,5 +122,5 @@ fn find(
     let more = found.len() > limit;
     found.truncate(limit);
     let (runs, views) = found.into_iter().unzip();
-    Ok((runs, views, more))
+    Ok(Listed { runs, views, damaged, more })
 }

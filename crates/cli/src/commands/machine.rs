@@ -6,7 +6,7 @@ use serde_json::json;
 use sprag_app::bus::{Address, Unusable, examine};
 use sprag_app::hooks::HookTarget;
 use sprag_app::retention::Leftovers;
-use sprag_app::{App, Environments, Row};
+use sprag_app::{App, Environments, HookRow, Row};
 
 use crate::context::{Context, this_program};
 use crate::exit::{Exit, Failure};
@@ -67,6 +67,7 @@ pub(crate) async fn doctor(context: &Context, bus: Option<&Address>) -> Result<E
         checks.push(Check { name: "runs", ok: true, told: format!("{live} live") });
         checks.extend(leftovers(app)?);
         checks.extend(unencrypted_hooks(app)?);
+        checks.extend(hooks(app)?);
         for worker in &workers {
             let gone = worker
                 .process
@@ -192,6 +193,27 @@ fn leftovers(app: &App) -> Result<Option<Check>, Failure> {
         ),
     };
     Ok(Some(Check { name: "leftovers", ok: true, told }))
+}
+
+/// Checks the webhooks: parked ones are no longer sent, and those of no server wait for one.
+fn hooks(app: &App) -> Result<Vec<Check>, Failure> {
+    let now_ms = app.now().steady_ms;
+    let check = |hook: &HookRow| {
+        let url = plain(&hook.url);
+        let error = hook.error.as_deref().map(plain).unwrap_or_default();
+        let told = match (&hook.parked, hook.failures) {
+            (Some(why), _) => {
+                format!("{url} is parked: {}; try it again: sprag hook retry {}", plain(why), hook.id)
+            }
+            (None, failures @ 1..) => {
+                format!("{url} has failed {}: {error}", counted(failures as usize, "time"))
+            }
+            (None, 0) if hook.lease_until_ms < now_ms => format!("{url} waits for a `sprag serve`"),
+            (None, 0) => return None,
+        };
+        Some(Check { name: "webhook", ok: hook.parked.is_none(), told })
+    };
+    Ok(app.hooks()?.iter().filter(|hook| !hook.is_relay()).filter_map(check).collect())
 }
 
 /// Checks the broker: its identity, whether it keeps messages, and Sprag's streams on it.

@@ -119,7 +119,10 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Task { command } => task::task(&context, &command).await,
         Command::Env { command } => env::env(&context, &command).await,
         Command::Gc { keep, dry_run } => gc::gc(&context, &keep, dry_run).await,
-        Command::Diff { run, steps, .. } => diff::diff(&context, run.as_deref(), steps.as_deref()),
+        Command::Diff { run, steps, stat, no_pager, .. } => {
+            let options = diff::Options { stat, pager: !no_pager };
+            diff::diff(&context, run.as_deref(), steps.as_deref(), options)
+        }
         Command::Ls { status, waiting, labels, limit, .. } => {
             ls::ls(&context, &status, waiting.as_deref(), &labels, limit)
         }

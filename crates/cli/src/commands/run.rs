@@ -80,7 +80,10 @@ pub(crate) async fn start_loaded(
     // A key may name an existing run. Then nothing starts here, and the worker decides.
     let told = match options.idempotency_key {
         Some(_) => sprag_app::uncommitted(&plan, &dir),
-        None => sprag_app::refuse_uncommitted(&plan, &dir)?,
+        None => {
+            sprag_app::check_worktree(&plan, &dir)?;
+            sprag_app::refuse_uncommitted(&plan, &dir)?
+        }
     };
     // A run that is left to workers is told of in one JSON value, which holds them.
     if let Some(told) = told.as_ref().filter(|_| !(context.json && options.detach)) {

@@ -113,6 +113,7 @@ fn options(context: &Context, wanted: &Serve) -> Result<Options, Failure> {
     options.rate_limit = wanted.rate_limit;
     options.body_limit = wanted.body_limit;
     options.private_hooks = wanted.allow_private_hooks;
+    options.program = Some(this_program()?);
     options.hook_tries = wanted.hook_tries.max(1);
     options.has_worker = !wanted.no_worker;
     options.connections = wanted.connections.max(1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sprag_app::view::RunView;
-use sprag_app::{App, Row, RunFilter, RunRow, Topic};
+use sprag_app::{App, RunFilter, RunRow, Topic};
 use sprag_lifecycle::{RunStatus, Word};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -46,9 +46,9 @@ pub(super) struct LiveRun {
     /// The view of the run that programs see.
     pub(super) view: Value,
     /// The number of its steps that have ended, without the items of fan-outs.
-    pub(super) settled: usize,
+    pub(super) settled: u32,
     /// The number of its steps, without the items of fan-outs.
-    pub(super) total: usize,
+    pub(super) total: u32,
     /// The time of its start, or of its creation if it has not started, in milliseconds since 1970.
     pub(super) since_ms: i64,
 }
@@ -61,12 +61,12 @@ pub(crate) async fn all(context: &Context) -> Result<Exit, Failure> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let in_place = !context.json && std::io::stdout().is_terminal();
-    let mut drawn = 0;
+    let mut drawn = Drawn::new();
     let mut shown: BTreeMap<String, String> = BTreeMap::new();
     loop {
         let live = live_runs(&app)?;
         if in_place {
-            drawn = redraw(context.style, &live, drawn, app.now().wall_ms);
+            drawn = redraw(context.style, &live, &drawn, app.now().wall_ms);
         } else {
             changes(context, &app, &live, &mut shown)?;
         }
@@ -85,12 +85,12 @@ fn live_runs(app: &App) -> Result<Vec<LiveRun>, Failure> {
     let views = RunView::list(app, &rows)?;
     let mut live = Vec::new();
     for (row, view) in rows.iter().zip(views) {
-        let steps = app.steps(row.id)?;
-        let planned = steps.iter().filter(|step| step.item_of.is_none());
+        let (settled, total) =
+            view.progress.as_ref().map_or((0, 0), |progress| (progress.settled, progress.total));
         live.push(LiveRun {
             view: json!(view),
-            settled: planned.clone().filter(|step| step.status().is_settled()).count(),
-            total: planned.count(),
+            settled,
+            total,
             since_ms: row.started_ms.unwrap_or(row.created_ms),
         });
     }
@@ -140,8 +140,11 @@ impl LiveRun {
     }
 }
 
-/// Draws the lines over those that were drawn before. Returns how many there are now.
-pub(super) fn redraw(style: Style, live: &[LiveRun], before: usize, now_ms: i64) -> usize {
+/// The number of characters in each line that is drawn.
+pub(super) type Drawn = Vec<usize>;
+
+/// Draws the lines over those that were drawn before. Returns those that are there now.
+pub(super) fn redraw(style: Style, live: &[LiveRun], before: &Drawn, now_ms: i64) -> Drawn {
     let height =
         rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| usize::from(size.ws_row.max(4)));
     let room = height - 2;
@@ -156,8 +159,10 @@ pub(super) fn redraw(style: Style, live: &[LiveRun], before: usize, now_ms: i64)
         lines.push(style.dim(&format!("and {}", counted(live.len() - room, "more run"))));
     }
     let mut text = String::new();
-    if before > 0 {
-        text += &format!("\x1b[{before}A");
+    // In a terminal that has become narrower since, a line takes several rows.
+    let rows: usize = before.iter().map(|characters| characters.saturating_sub(1) / width() + 1).sum();
+    if rows > 0 {
+        text += &format!("\x1b[{rows}A");
     }
     for line in &lines {
         text += &format!("\r\x1b[2K{line}\n");
@@ -166,7 +171,14 @@ pub(super) fn redraw(style: Style, live: &[LiveRun], before: usize, now_ms: i64)
     text += "\x1b[J";
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    lines.len()
+    lines.iter().map(|line| plain_length(line)).collect()
+}
+
+/// Returns the number of characters of a line without its colours.
+fn plain_length(line: &str) -> usize {
+    let mut parts = line.split('\x1b');
+    let first = parts.next().map_or(0, |part| part.chars().count());
+    first + parts.map(|part| part.split_once('m').map_or(0, |(_, rest)| rest.chars().count())).sum::<usize>()
 }
 
 /// Prints a line for each run that has changed since the last look, and for each that has ended.

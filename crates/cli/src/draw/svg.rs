@@ -15,6 +15,9 @@ const CHARACTER: f64 = 8.2;
 const LONGEST_NAME: usize = 40;
 const LINE: &str = "#9ca3af";
 const BACK: &str = "#b45309";
+/// The colours for viewers that prefer dark ones. A step keeps the colour of its status, over the dark page.
+const DARK: &str = "@media (prefers-color-scheme: dark) { .page { fill: #0d1117 } .name { fill: #f3f4f6 } \
+                    .more { fill: #9ca3af } .step { fill-opacity: 0.16 } }";
 
 pub(crate) fn svg(graph: &Graph) -> String {
     let shown: Vec<(String, String)> = graph.nodes.iter().map(|node| (cut(&node.id), below(node))).collect();
@@ -38,9 +41,10 @@ pub(crate) fn svg(graph: &Graph) -> String {
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
          viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace\">\n\
-         <title>{0}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
+         <title>{0}</title>\n<style>{DARK}</style>\n\
+         <rect class=\"page\" width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
          <defs>{2}{3}</defs>\n\
-         <text x=\"{MARGIN}\" y=\"{1:.0}\" font-size=\"15\" font-weight=\"bold\" fill=\"#111827\">{0}</text>\n",
+         <text class=\"name\" x=\"{MARGIN}\" y=\"{1:.0}\" font-size=\"15\" font-weight=\"bold\" fill=\"#111827\">{0}</text>\n",
         escaped(&title),
         MARGIN + 8.0,
         tip("tip", LINE),
@@ -100,17 +104,17 @@ fn draw_box(
         // A second box behind it shows that the step has several items.
         let _ = writeln!(
             text,
-            "<rect x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"7\" fill=\"{fill}\" stroke=\"{stroke}\"/>",
+            "<rect class=\"step\" x=\"{:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"7\" fill=\"{fill}\" stroke=\"{stroke}\"/>",
             x + 4.0,
             y + 4.0
         );
     }
     let _ = writeln!(
         text,
-        "<g><title>{}</title><rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"7\" \
+        "<g><title>{}</title><rect class=\"step\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BOX_HEIGHT}\" rx=\"7\" \
          fill=\"{fill}\" stroke=\"{stroke}\" stroke-width=\"1.5\"{dashes}/>\
-         <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\" font-weight=\"bold\" fill=\"#111827\">{}</text>\
-         <text x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"#4b5563\">{}</text></g>",
+         <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\" font-size=\"13\" font-weight=\"bold\" fill=\"#111827\">{}</text>\
+         <text class=\"more\" x=\"{:.1}\" y=\"{:.1}\" font-size=\"11\" fill=\"#4b5563\">{}</text></g>",
         escaped(&node.id),
         x + 14.0,
         y + 20.0,

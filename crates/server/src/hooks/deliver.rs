@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use sprag_app::hooks::{HookFilter, HookTarget};
-use sprag_app::{Delivery, HookRow, Id, JournalPage, Subscription, Topic};
+use sprag_app::hooks::{HookEvent, HookMessage, HookSettings, messages};
+use sprag_app::view::RunView;
+use sprag_app::{Delivery, HookRow, Id, JournalPage, RunId, RunWithPlan, Subscription, Topic};
 use tokio::task::JoinHandle;
 
-use super::post::{Message, PostError, post};
+use super::send::{Means, send};
 use crate::connections::told;
-use crate::feed::Told;
 use crate::problem::Answer;
 use crate::state::ServerState;
 
@@ -23,6 +22,8 @@ const LEASE: Duration = Duration::from_secs(20);
 const PAGE: usize = 200;
 /// The number of entries that the hook did not want after which its cursor is stored anyway.
 const UNWANTED: u64 = 2_000;
+/// The most failures of a run that a message tells of.
+const MOST_FAILURES: usize = 5;
 /// The first wait after a failure; each further one is twice as long.
 const FIRST_WAIT_MS: i64 = 500;
 /// The longest wait between two tries.
@@ -111,83 +112,143 @@ impl Following {
             Some((cursor, seen)) if cursor == hook.cursor => seen,
             _ => hook.cursor,
         };
-        let (wanted, upto, full) = self.read(&hook, after).await?;
-        self.seen = Some((hook.cursor, upto));
-        if wanted.is_empty() {
-            if upto - hook.cursor >= UNWANTED {
-                self.note(&hook, Delivery::Done { cursor: upto }).await?;
+        let page = match HookSettings::of(&hook) {
+            Ok(settings) => self.read(&hook, settings, after).await?,
+            // It is tried again and parked like any other failure, and `hook ls` shows why.
+            Err(error) => return self.failed(&hook, hook.cursor, &error.message).await.map(|()| true),
+        };
+        self.seen = Some((hook.cursor, page.upto));
+        match page.messages {
+            Ok(wanted) if wanted.is_empty() => {
+                if page.upto - hook.cursor >= UNWANTED {
+                    self.note(hook.cursor, Delivery::Done { cursor: page.upto }).await?;
+                }
+                if !page.is_full {
+                    self.wake.wait(LEASE / 4).await;
+                }
             }
-            if !full {
-                self.wake.wait(LEASE / 4).await;
-            }
-            return Ok(true);
+            Ok(wanted) => self.tell(&hook, &wanted, page.upto).await?,
+            Err(why) => self.failed(&hook, hook.cursor, &why).await?,
         }
-        self.tell(&hook, &wanted, upto).await?;
         Ok(true)
     }
 
-    /// Returns the next entries that the hook wants, the number up to which these are all, and whether there may be
-    /// more.
-    async fn read(&mut self, hook: &HookRow, after: u64) -> Answer<(Vec<Told>, u64, bool)> {
-        let filter: HookFilter = serde_json::from_str(&hook.filter).unwrap_or_default();
+    /// Reads the next entries, and writes the messages about those that the hook wants.
+    async fn read(&mut self, hook: &HookRow, settings: HookSettings, after: u64) -> Answer<Page> {
+        let id = hook.id;
         let read = self.app.blocking(move |app| {
-            let run = filter.run();
-            let JournalPage { entries, last_seq } = app.core().journal(after, run, PAGE)?;
-            let full = entries.len() == PAGE;
+            let HookSettings { filter, delivery } = settings;
+            let JournalPage { entries, last_seq } = app.core().journal(after, filter.run(), PAGE)?;
+            let is_full = entries.len() == PAGE;
             let upto = match entries.last() {
-                Some(last) if full => last.seq,
+                Some(last) if is_full => last.seq,
                 _ => after.max(last_seq),
             };
-            let told = app.feed().write_out(&entries)?;
-            let wanted = told.into_iter().filter(|told| filter.allows(told.entity, told.event)).collect();
-            Ok((wanted, upto, full))
+            let wanted: Vec<_> = entries
+                .into_iter()
+                .filter(|entry| filter.allows(entry.entity, entry.event, entry.to))
+                .collect();
+            let mut runs: BTreeMap<RunId, Option<RunView>> = BTreeMap::new();
+            for run in wanted.iter().filter_map(|entry| entry.place.run) {
+                if let std::collections::btree_map::Entry::Vacant(place) = runs.entry(run) {
+                    place.insert(app.core().run(run)?.map(|row| RunView::of(&row)));
+                }
+            }
+            let told = app.feed().write_out(&wanted)?;
+            let mut events = Vec::new();
+            for (entry, told) in wanted.iter().zip(&told) {
+                let run = entry.place.run.and_then(|run| runs.get(&run)?.as_ref());
+                // A filter about runs leaves out what has no run, and runs that were forgotten.
+                if filter.asks_about_runs() && !run.is_some_and(|run| filter.allows_run(run)) {
+                    continue;
+                }
+                let failures = failures_of(app, entry)?;
+                events.push(HookEvent { seq: told.seq, json: &told.json, run, failures });
+            }
+            let messages = messages(id, &delivery, &events).map_err(|error| error.message);
+            Ok(Page { messages, upto, is_full })
         });
         read.await
     }
 
-    async fn tell(&mut self, hook: &HookRow, wanted: &[Told], upto: u64) -> Answer<()> {
-        let body = body_of(self.id, wanted);
-        let last = wanted.last().map_or(upto, |told| told.seq);
-        let message =
-            Message { secret: &hook.secret, event_id: last, wall_ms: self.app.core().now().wall_ms, body };
-        let sent = match HookTarget::parse(&hook.url) {
-            Ok(target) => post(&target, message, self.app.options()).await,
-            Err(error) => Err(PostError::Address(error)),
-        };
-        let came = match sent {
-            Ok(()) => Delivery::Done { cursor: upto },
-            Err(error) => {
-                let tries = hook.failures + 1;
-                let wait_ms = (FIRST_WAIT_MS << hook.failures.min(16)).min(LONGEST_WAIT_MS);
-                let park = tries >= self.app.options().hook_tries;
-                tracing::warn!(hook = self.id, url = %hook.url, %error, tries, park, "a webhook did not accept a message");
-                let next_try_ms = self.app.core().now().steady_ms + wait_ms;
-                Delivery::Failed { next_try_ms, error: Arc::from(error.to_string()), park }
+    /// Sends messages in order. The cursor moves on with each of them.
+    async fn tell(&mut self, hook: &HookRow, wanted: &[HookMessage], upto: u64) -> Answer<()> {
+        let mut from = hook.cursor;
+        let mut renewals = tokio::time::interval(LEASE / 3);
+        renewals.reset();
+        for (nth, message) in wanted.iter().enumerate() {
+            let means = Means {
+                allow_private: self.app.options().private_hooks,
+                outgoing: self.app.options().outgoing.clone(),
+                program: self.app.options().program.clone(),
+                data: self.app.core().data().to_owned(),
+            };
+            let wall_ms = self.app.core().now().wall_ms;
+            let mut sending = std::pin::pin!(send(hook, message, wall_ms, &means));
+            let sent = loop {
+                tokio::select! {
+                    sent = &mut sending => break sent,
+                    // Without the lease another server sends it: what was begun here is given up.
+                    _ = renewals.tick() => {
+                        let lease_ms = LEASE.as_millis() as i64;
+                        if !self.app.core().take_hook(self.id, self.app.id(), lease_ms).await? {
+                            return Ok(());
+                        }
+                    }
+                }
+            };
+            if let Err(error) = sent {
+                return self.failed(hook, from, &error.to_string()).await;
             }
-        };
-        self.note(hook, came).await
+            let cursor = if nth + 1 == wanted.len() { upto } else { message.seq };
+            if !self.note(from, Delivery::Done { cursor }).await? {
+                return Ok(());
+            }
+            from = cursor;
+        }
+        Ok(())
     }
 
-    /// Records the result of a delivery, if this server still has the hook.
-    async fn note(&mut self, hook: &HookRow, came: Delivery) -> Answer<()> {
+    /// Records a failure: the delivery is tried again later, or parked.
+    async fn failed(&mut self, hook: &HookRow, from: u64, error: &str) -> Answer<()> {
+        let tries = hook.failures + 1;
+        let wait_ms = (FIRST_WAIT_MS << hook.failures.min(16)).min(LONGEST_WAIT_MS);
+        let park = tries >= self.app.options().hook_tries;
+        tracing::warn!(hook = self.id, url = %hook.url, %error, tries, park, "a webhook did not accept a message");
+        let next_try_ms = self.app.core().now().steady_ms + wait_ms;
+        let came = Delivery::Failed { next_try_ms, error: Arc::from(error), park };
+        self.note(from, came).await.map(drop)
+    }
+
+    /// Records the result of a delivery, if this server still has the hook. Returns whether it has.
+    async fn note(&mut self, from: u64, came: Delivery) -> Answer<bool> {
         let holder = self.app.id();
-        if !self.app.core().hook_delivered(self.id, holder, hook.cursor, came).await? {
+        let is_ours = self.app.core().hook_delivered(self.id, holder, from, came).await?;
+        if !is_ours {
             tracing::warn!(hook = self.id, "another server delivers this webhook now");
         }
         self.seen = None;
-        Ok(())
+        Ok(is_ours)
     }
 }
 
-/// Returns the body of a message: `{"hook": …, "events": […]}`.
-fn body_of(hook: Id, told: &[Told]) -> Bytes {
-    let mut body = format!("{{\"hook\":\"{hook}\",\"events\":[").into_bytes();
-    for (nth, told) in told.iter().enumerate() {
-        if nth > 0 {
-            body.push(b',');
-        }
-        body.extend_from_slice(&told.json);
-    }
-    body.extend_from_slice(b"]}");
-    body.into()
+/// A part of the journal, as the messages about it.
+struct Page {
+    /// The messages; the reason if they cannot be written.
+    messages: Result<Vec<HookMessage>, String>,
+    /// The number up to which the messages tell of everything.
+    upto: u64,
+    /// Whether there may be more entries.
+    is_full: bool,
+}
+
+/// Returns the failures of a run, if an entry says that it failed.
+fn failures_of(app: &ServerState, entry: &sprag_app::JournalEntry) -> Answer<Vec<String>> {
+    let Some(run) = entry.place.run.filter(|_| (entry.entity, entry.to) == ("run", "failed")) else {
+        return Ok(Vec::new());
+    };
+    // A run that was forgotten since has no failures to tell of.
+    let Ok(known) = RunWithPlan::load(app.core(), run) else { return Ok(Vec::new()) };
+    let failures = sprag_app::failures(app.core(), &known)?;
+    Ok(failures.iter().take(MOST_FAILURES).map(sprag_app::FailedStep::line).collect())
 }

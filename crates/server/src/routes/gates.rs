@@ -76,7 +76,7 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
     .await
 }
 
-fn view(app: &ServerState, gate: &GateRow) -> Answer<GateView> {
+pub(super) fn view(app: &ServerState, gate: &GateRow) -> Answer<GateView> {
     let known = RunWithPlan::load(app.core(), gate.run)?;
     Ok(GateView::of(gate, &known.name_of(app.core(), gate.step), app.core().now()))
 }
@@ -102,8 +102,8 @@ async fn show(_: MayRead, State(app): State<ServerState>, id: IdPath) -> Answer<
 #[serde(deny_unknown_fields)]
 #[schema(as = GateAnswer)]
 struct GateAnswer {
-    /// Whether the run continues.
-    approved: bool,
+    /// Whether the run continues; decided by the choice if it is left out.
+    approved: Option<bool>,
     /// The choice; by default the first one to approve, the last one to reject.
     choice: Option<String>,
     /// A comment; a step that is sent back reads it.
@@ -130,7 +130,7 @@ async fn answer(
     let id = id.number()?;
     let gate = app.blocking(move |app| load(app, id)).await?;
     let answer = gates::Answer {
-        approved: Some(given.approved),
+        approved: given.approved,
         choice: given.choice.as_deref(),
         comment: given.comment.as_deref(),
     };

@@ -10,11 +10,16 @@ use utoipa_axum::routes;
 
 use crate::access::MayAdmin;
 use crate::extract::{IdPath, Json};
-use crate::problem::Answer;
+use crate::hooks::{HookMeans, test_hook};
+use crate::problem::{Answer, Problem};
 use crate::state::ServerState;
 
 pub(crate) fn routes() -> OpenApiRouter<ServerState> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(show, remove)).routes(routes!(retry))
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, remove))
+        .routes(routes!(retry))
+        .routes(routes!(test))
 }
 
 /// Hooks.
@@ -43,7 +48,7 @@ struct MadeHook {
 
 /// Add a webhook
 ///
-/// Messages are POSTs of `{"hook": ID, "events": [ENTRY, …]}` with the headers `sprag-event-id` (the last
+/// Messages of the format `json` are POSTs of `{"hook": ID, "events": [ENTRY, …], "runs": {…}}` with the headers `sprag-event-id` (the last
 /// entry's number), `sprag-timestamp` and `sprag-signature: v1=HEX`, the HMAC-SHA256 of the time, a dot and the
 /// body. They are delivered in order and at least once.
 #[utoipa::path(
@@ -98,4 +103,35 @@ async fn remove(_: MayAdmin, State(app): State<ServerState>, id: IdPath) -> Answ
 async fn retry(_: MayAdmin, State(app): State<ServerState>, id: IdPath) -> Answer<Json<HookView>> {
     app.core().retry_hook(id.number()?).await?;
     load(&app, &id).await
+}
+
+/// The answer to a test message.
+#[derive(Debug, Serialize, ToSchema)]
+struct TestedHook {
+    /// The status with which the receiver accepted it.
+    answer: String,
+}
+
+/// Send a test message at once, without moving the hook's position
+#[utoipa::path(
+    post, path = "/v1/hooks/{id}/test", tag = "hooks",
+    params(("id" = String, Path, description = "The hook's number")),
+    responses(
+        (status = 200, body = TestedHook),
+        (status = 404, description = "Problem: there is no such hook"),
+        (status = 409, description = "Problem: the receiver did not accept the message"),
+    )
+)]
+async fn test(_: MayAdmin, State(app): State<ServerState>, id: IdPath) -> Answer<Json<TestedHook>> {
+    let number = id.number()?;
+    let hook = app.blocking(move |app| Ok(app.core().hook(number)?)).await?;
+    let means = HookMeans {
+        allow_private: app.options().private_hooks,
+        outgoing: app.options().outgoing.clone(),
+        program: app.options().program.clone(),
+        data: app.core().data().to_owned(),
+    };
+    let answer = test_hook(app.core(), &hook, &means).await;
+    let answer = answer.map_err(|error| Problem::refused(format!("not accepted: {}", error.message)))?;
+    Ok(Json(TestedHook { answer }))
 }

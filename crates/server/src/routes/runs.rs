@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag_app::view::{RunDetail, RunView, StartedView};
+use sprag_app::view::{DamagedView, GateView, RunDetail, RunView, StartedView};
 use sprag_app::{Cancelled, LiveView, Row, RunFilter, RunId, RunLabels, RunRow, RunWithPlan, Started};
 use sprag_lifecycle::{RunStatus, Word};
 use sprag_pipeline::Selection;
@@ -26,7 +26,9 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
     OpenApiRouter::new()
         .routes(routes!(list, create))
         .routes(routes!(live))
+        .routes(routes!(find))
         .routes(routes!(show))
+        .routes(routes!(questions))
         .routes(routes!(cancel))
         .routes(routes!(retry))
         .routes(routes!(resume))
@@ -78,6 +80,9 @@ struct NewRun {
 struct Runs {
     /// The runs.
     runs: Vec<RunView>,
+    /// The runs of this page that cannot be read, with the reason; absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    damaged: Vec<DamagedView>,
     /// The cursor of the next page; absent if there is none.
     next_cursor: Option<String>,
     /// The number of runs in each status, of those that the other filters select; only with `counts=true`.
@@ -159,7 +164,8 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
         let runs = RunView::list(app.core(), &page.runs)?;
         let counts = which.counts.then(|| app.core().count_runs(&filter)).transpose()?;
         let counts = counts.map(|counts| Counted { by_status: counts.by_status, more: counts.more });
-        Ok(Json(Runs { runs, next_cursor: page.next.map(|run| run.to_string()), counts }))
+        let damaged = page.damaged.into_iter().map(DamagedView::from).collect();
+        Ok(Json(Runs { runs, damaged, next_cursor: page.next.map(|run| run.to_string()), counts }))
     })
     .await
 }
@@ -267,6 +273,65 @@ pub(super) async fn row_of(app: &ServerState, run: RunId) -> Answer<RunRow> {
 /// Returns a run and its plan.
 pub(super) async fn known(app: &ServerState, run: RunId) -> Answer<RunWithPlan> {
     app.blocking(move |app| Ok(RunWithPlan::load(app.core(), run)?)).await
+}
+
+/// The words that name a run.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct RunWords {
+    /// The run's id, its first or last characters, its name, or the name of its board; the newest run if it is left out.
+    name: Option<String>,
+}
+
+/// Find a run by what a person calls it
+#[utoipa::path(
+    get, path = "/v1/runs/find", tag = "runs", params(RunWords),
+    responses(
+        (status = 200, body = RunView),
+        (status = 404, description = "Problem: there is no such run"),
+        (status = 409, description = "Problem: there are no runs yet"),
+        (status = 422, description = "Problem: the name means several runs"),
+    )
+)]
+async fn find(
+    _: MayRead,
+    State(app): State<ServerState>,
+    Query(words): Query<RunWords>,
+) -> Answer<Json<RunView>> {
+    app.blocking(move |app| {
+        let known = sprag_app::find_run(app.core(), words.name.as_deref())?;
+        Ok(Json(RunView::of(&known.run)))
+    })
+    .await
+}
+
+/// The questions that alone keep a run from continuing.
+#[derive(Debug, Serialize, ToSchema)]
+struct QuestionsAlone {
+    /// The open questions of the run and of its child runs; none if the run also waits for something else, or if one
+    /// of its steps is executed.
+    questions: Vec<GateView>,
+}
+
+/// List the questions of a run that waits for nothing else
+#[utoipa::path(
+    get, path = "/v1/runs/{run}/questions", tag = "gates",
+    params(("run" = String, Path, description = "The run's id")),
+    responses((status = 200, body = QuestionsAlone), (status = 404, description = "Problem: there is no such run"))
+)]
+async fn questions(
+    _: MayRead,
+    State(app): State<ServerState>,
+    RunPath(run): RunPath,
+) -> Answer<Json<QuestionsAlone>> {
+    row_of(&app, run).await?;
+    app.blocking(move |app| {
+        let gates = sprag_app::questions_alone(app.core(), run)?;
+        let questions = gates.iter().map(|gate| super::gates::view(app, gate)).collect::<Answer<_>>()?;
+        Ok(Json(QuestionsAlone { questions }))
+    })
+    .await
 }
 
 /// Show a run and its steps

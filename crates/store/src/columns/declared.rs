@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use super::fields::{AbsentIsZero, Codec, Json, Plain, RunOrZero};
+use super::fields::{AbsentIsZero, Codec, Json, Plain, Question, RunOrZero};
 use super::{Column, Declared, Reader, Section, Statements, Value};
 use crate::backend::QueueRow;
 use crate::boards::{BoardRow, NoteRow};
@@ -118,7 +118,7 @@ rows! {
             steps, last_seq, started_ms, ended_ms,
         }
         fixed {
-            plan, pipeline, priority, group ["grp"], idempotency_key, inputs, context as Json,
+            plan, pipeline, priority, group ["grp"], idempotency_key, inputs as Json, context as Json,
             parent ["parent_run", "parent_step"], root, first_seq, created_ms,
         }
     }
@@ -134,7 +134,7 @@ rows! {
         key { id ["run", "step", "attempt"] }
         changes {
             status, version, fence, pin as AbsentIsZero, cancel_requested, published_ms, owner, lease_until_ms,
-            nonce, retriable, blocked, result, started_ms, ended_ms, not_before_ms, account_generation,
+            nonce, retriable, blocked, result as Json, started_ms, ended_ms, not_before_ms, account_generation,
             limited_since_ms, limited_ms, thread as AbsentIsZero,
         }
         fixed { epoch, queue, priority, created_ms, account as AbsentIsZero }
@@ -157,8 +157,8 @@ rows! {
     }
     GateRow is "gate" in "gates" {
         key { id }
-        changes { status, version, answer, timeout_at_ms }
-        fixed { run, step, attempt, kind, question, until_ms, opened_ms }
+        changes { status, version, answer as Json, timeout_at_ms }
+        fixed { run, step, attempt, kind, question as Question, until_ms, opened_ms }
     }
     WorkerRow is "worker" in "workers" {
         key { id }

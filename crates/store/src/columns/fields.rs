@@ -67,7 +67,7 @@ impl Codec<Option<Id>> for AbsentIsZero {
     }
 }
 
-/// The codec of a small text that must be JSON. A reader would take a broken one for an empty one.
+/// The codec of a text that must be JSON. A reader would take a broken one for an empty one.
 pub(crate) struct Json;
 
 impl Codec<Arc<str>> for Json {
@@ -78,11 +78,49 @@ impl Codec<Arc<str>> for Json {
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Arc<str>> {
-        let text = from.text()?;
-        match serde_json::from_str::<serde::de::IgnoredAny>(text) {
-            Ok(_) => Ok(text.into()),
-            Err(error) => Err(from.bad_last(format!("it is no JSON: {error}"))),
+        let text = <Arc<str>>::read(from)?;
+        checked(&text, from)?;
+        Ok(text)
+    }
+}
+
+impl Codec<Option<Arc<str>>> for Json {
+    const KINDS: &'static [Kind] = <Option<Arc<str>> as Field>::KINDS;
+
+    fn write<'f>(field: &'f Option<Arc<str>>, out: &mut dyn FnMut(Value<'f>)) {
+        field.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Option<Arc<str>>> {
+        let text = <Option<Arc<str>>>::read(from)?;
+        text.iter().try_for_each(|text| checked(text, from))?;
+        Ok(text)
+    }
+}
+
+/// Refuses a text that is not JSON, in the column that was just read.
+fn checked(text: &str, from: &mut Reader<'_>) -> Result<()> {
+    serde_json::from_str::<serde::de::IgnoredAny>(text)
+        .map(drop)
+        .map_err(|error| from.bad_last(format!("it is no JSON: {error}")))
+}
+
+/// The codec of a gate's text: the object of a question, which must be JSON, or the name of a signal.
+pub(crate) struct Question;
+
+impl Codec<Arc<str>> for Question {
+    const KINDS: &'static [Kind] = &[Kind::TEXT];
+
+    fn write<'f>(field: &'f Arc<str>, out: &mut dyn FnMut(Value<'f>)) {
+        field.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Arc<str>> {
+        let text = <Arc<str>>::read(from)?;
+        if text.starts_with('{') {
+            checked(&text, from)?;
         }
+        Ok(text)
     }
 }
 

@@ -261,6 +261,10 @@ impl Backend for MemoryTx<'_> {
         Ok(wanted.take(limit).cloned().collect())
     }
 
+    fn run_ids(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunId>> {
+        Ok(self.runs(before, statuses, limit)?.iter().map(|run| run.id).collect())
+    }
+
     fn live_runs(&mut self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
         let live = self.tables.runs.values().filter(|run| !run.status().is_terminal());
         Ok(live.map(|run| run.id).filter(|id| after.is_none_or(|after| *id > after)).take(limit).collect())

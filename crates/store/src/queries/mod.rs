@@ -38,6 +38,15 @@ use crate::error::Result;
 use crate::handle::Store;
 use crate::rows::{EnvironmentRow, ExecutionRow, GateRow, Id, RunRow, StepRow, WorkerRow};
 
+/// A run in a list.
+#[derive(Debug)]
+pub struct ListedRun {
+    /// The run's id.
+    pub id: RunId,
+    /// Its row; the error that names row and column if the row is damaged.
+    pub row: Result<RunRow>,
+}
+
 /// The role of a reader.
 #[derive(Clone, Copy)]
 pub struct Queries<'s>(pub(crate) &'s Store);
@@ -79,9 +88,24 @@ impl Queries<'_> {
     }
 
     /// Returns runs from the newest on, at most `limit`, older than `before`, in one of `statuses` (empty: any). Leaves
-    /// out child runs.
-    pub fn runs(self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>> {
-        self.look(|db| db.runs(before, statuses, limit))
+    /// out child runs. A row that cannot be read is listed with its error, and the others as they are.
+    pub fn runs(self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<ListedRun>> {
+        self.look(|db| match db.runs(before, statuses, limit) {
+            Ok(rows) => Ok(rows.into_iter().map(|row| ListedRun { id: row.id, row: Ok(row) }).collect()),
+            Err(error) if error.is_damage() => {
+                let ids = db.run_ids(before, statuses, limit)?;
+                let mut listed = Vec::with_capacity(ids.len());
+                for id in ids {
+                    match Table::<RunRow>::load(db, id) {
+                        Ok(row) => listed.extend(row.map(|row| ListedRun { id, row: Ok(row) })),
+                        Err(error) if error.is_damage() => listed.push(ListedRun { id, row: Err(error) }),
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(listed)
+            }
+            Err(error) => Err(error),
+        })
     }
 
     /// Returns runs that have not ended, from the oldest on, younger than `after`.

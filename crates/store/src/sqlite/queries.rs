@@ -252,11 +252,12 @@ impl Backend for SqliteTx<'_> {
     }
 
     fn runs(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunRow>> {
-        let words: Vec<String> = statuses.iter().map(|status| format!("'{status}'")).collect();
-        let wanted =
-            if words.is_empty() { String::new() } else { format!("AND status IN ({})", words.join(", ")) };
-        self.rows(
-            &format!("WHERE id < ?1 AND parent_run IS NULL {wanted} ORDER BY id DESC LIMIT ?2"),
+        self.rows(&newest_runs(statuses), params![before.map_or(i64::MAX, RunId::to_i64), limit as i64])
+    }
+
+    fn run_ids(&mut self, before: Option<RunId>, statuses: &[RunStatus], limit: usize) -> Result<Vec<RunId>> {
+        self.list(
+            &format!("SELECT id FROM runs {}", newest_runs(statuses)),
             params![before.map_or(i64::MAX, RunId::to_i64), limit as i64],
         )
     }
@@ -427,4 +428,12 @@ impl Backend for SqliteTx<'_> {
     fn journal(&mut self, since: u64, run: Option<RunId>, limit: usize) -> Result<Vec<JournalEntry>> {
         self.read_journal(since, run, limit)
     }
+}
+
+/// Returns the condition and the order of a list of runs.
+fn newest_runs(statuses: &[RunStatus]) -> String {
+    let words: Vec<String> = statuses.iter().map(|status| format!("'{status}'")).collect();
+    let wanted =
+        if words.is_empty() { String::new() } else { format!("AND status IN ({})", words.join(", ")) };
+    format!("WHERE id < ?1 AND parent_run IS NULL {wanted} ORDER BY id DESC LIMIT ?2")
 }

@@ -1,12 +1,11 @@
 //! Starts runs on a server, continues and cancels them, and answers their questions.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::events::Journal;
-use super::{AtRemote, LOOK, escaped, only_asks, outcome, status_of, word};
+use super::{AtRemote, escaped, outcome, word};
 use crate::args::{Answer, Command};
 use crate::commands::{drawn, inputs, pipelines};
 use crate::exit::{Exit, Failure};
@@ -134,43 +133,6 @@ impl AtRemote<'_> {
             return Err(if has_ended { ended() } else { failure });
         }
         self.said(&json!({ "run": run, "status": status }), &status)
-    }
-
-    /// Waits for the end of a run.
-    pub(super) async fn wait(&self, run: Option<&str>, timeout: Option<Duration>) -> Result<Exit, Failure> {
-        let run = self.run(run).await?;
-        let mut looks = tokio::time::interval(LOOK);
-        let ended = async {
-            loop {
-                looks.tick().await;
-                let told = self.detail(&run).await?;
-                if let Some(exit) = outcome(&word(&told, "status")) {
-                    return Ok::<_, Failure>((exit, told));
-                }
-                if only_asks(&told) {
-                    return Ok((Exit::WaitsForPerson, told));
-                }
-            }
-        };
-        let ended: Result<(Exit, Value), Failure> = match timeout {
-            None => ended.await,
-            Some(limit) => match tokio::time::timeout(limit, ended).await {
-                Ok(ended) => ended,
-                Err(_) => {
-                    if !self.context.json {
-                        let limit = sprag_app::text::span(limit.as_millis().try_into().unwrap_or(i64::MAX));
-                        eprintln!("run {run} has not ended in {limit}");
-                    }
-                    return Ok(Exit::TimedOut);
-                }
-            },
-        };
-        let (exit, told) = ended?;
-        if exit == Exit::WaitsForPerson {
-            return self.tell_questions(&run).await;
-        }
-        self.said(&json!({ "type": "result", "run": run, "status": told["status"] }), &status_of(&told))?;
-        Ok(exit)
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{AtRemote, escaped, next_look, word};
+use super::stream::{Following, News};
+use super::{AtRemote, LIMIT, escaped, word};
 use crate::exit::{Exit, Failure};
 use crate::show::line;
 
@@ -45,9 +46,19 @@ impl AtRemote<'_> {
             if !follow {
                 return Ok(Exit::Ok);
             }
-            tokio::select! {
-                () = next_look() => {}
+            break;
+        }
+        let mut following = Following::new(&self.client);
+        following.journal(journal.run.as_deref(), Some(journal.after));
+        loop {
+            let news = tokio::select! {
+                news = following.next(LIMIT) => news?,
                 _ = interrupt.recv() => return Ok(Exit::Ok),
+            };
+            for one in news {
+                if let News::Entry(entry) = one {
+                    self.show_entry(&entry);
+                }
             }
         }
     }

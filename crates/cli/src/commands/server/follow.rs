@@ -1,21 +1,18 @@
 //! The live view of a server's run, and `sprag watch --server`.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::events::Journal;
 use super::logs::RemoteTails;
-use super::{AtRemote, escaped, next_look, only_asks, outcome, word};
-use crate::commands::watch::{LiveRun, redraw};
+use super::stream::{Following, News};
+use super::{AtRemote, LOOK, escaped, outcome, word};
+use crate::commands::ask::{Reply, TypedLines};
 use crate::exit::{Exit, Failure};
 use crate::show::{Style, counted, hanging, line, plain, span};
 use crate::tails::LineOptions;
-
-/// The most runs that are shown at once.
-const MOST: usize = 200;
 
 impl AtRemote<'_> {
     /// `sprag watch RUN`: shows the run until it has ended.
@@ -44,21 +41,69 @@ impl AtRemote<'_> {
             tails: RemoteTails::new(run, &detail, options),
             running: BTreeMap::new(),
         };
+        let mut following = Following::new(&self.client);
+        following.journal(Some(run), Some(after));
+        let mut typed = None;
         loop {
-            // The status is read first, so that all entries up to it are shown.
             let detail = self.detail(run).await?;
-            view.update().await?;
             if let Some(exit) = outcome(&word(&detail, "status")) {
+                view.catch_up().await?;
                 self.tell_outcome(&detail).await?;
                 return Ok(exit);
             }
-            if only_asks(&detail) {
+            let asks = detail["waiting_for"] == "person";
+            let questions = if asks { self.questions_alone(run).await? } else { Vec::new() };
+            if let Some(question) = questions.first() {
+                view.catch_up().await?;
+                if self.context.interactive {
+                    let typed = typed.get_or_insert_with(TypedLines::open);
+                    if self.ask_here(question, typed, &mut following).await? {
+                        continue;
+                    }
+                }
                 return self.tell_questions(run).await;
             }
-            tokio::select! {
-                () = next_look() => {}
-                _ = interrupt.recv() => return Ok(self.left(run)),
-                _ = terminate.recv() => return Ok(self.left(run)),
+            view.follow_logs(&mut following);
+            // Lines of logs change nothing about the run's status.
+            loop {
+                let news = tokio::select! {
+                    news = following.next(LOOK) => news?,
+                    _ = interrupt.recv() => return Ok(self.left(run)),
+                    _ = terminate.recv() => return Ok(self.left(run)),
+                };
+                let look = news.is_empty() || news.iter().any(|one| matches!(one, News::Entry(_)));
+                view.take(news).await?;
+                if look {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Asks a question on the terminal, and sends the answer. Returns whether the run continues.
+    async fn ask_here(
+        &self,
+        gate: &Value,
+        typed: &mut TypedLines,
+        following: &mut Following,
+    ) -> Result<bool, Failure> {
+        let (style, id, step) = (Style::stderr(), word(gate, "id"), word(gate, "step"));
+        let choices = gate["choices"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let choices: Vec<String> = choices.map(str::to_owned).collect();
+        let ask = gate["ask"].as_str().unwrap_or_default();
+        eprintln!("{} {}", style.bold("?"), hanging(&format!("{step} waits for an answer: {ask}"), 2));
+        let is_open = async || {
+            following.next(LOOK).await?;
+            Ok(self.get(&format!("/v1/gates/{}", escaped(&id))).await?["status"] == "open")
+        };
+        match typed.answer(&step, &choices, is_open).await? {
+            Reply::Left => Ok(false),
+            Reply::Closed => Ok(true),
+            Reply::Answer { choice, comment } => {
+                let body = json!({ "choice": choice, "comment": comment });
+                self.post(&format!("/v1/gates/{}/answer", escaped(&id)), body).await?;
+                eprintln!("{} {step} {}", style.green("✓"), style.dim(&format!("answered {choice:?}")));
+                Ok(true)
             }
         }
     }
@@ -132,73 +177,10 @@ impl AtRemote<'_> {
         }
         Ok(Exit::WaitsForPerson)
     }
-
-    /// `sprag watch`: shows all live runs until Ctrl-C.
-    pub(super) async fn watch_all(&self) -> Result<Exit, Failure> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let in_place = !self.context.json && std::io::stdout().is_terminal();
-        let mut drawn = 0;
-        let mut shown: BTreeMap<String, String> = BTreeMap::new();
-        loop {
-            let live = self.live_runs().await?;
-            if in_place {
-                drawn = redraw(self.context.style, &live, drawn, jiff::Timestamp::now().as_millisecond());
-            } else {
-                self.changes(&live, &mut shown).await?;
-            }
-            tokio::select! {
-                () = next_look() => {}
-                _ = interrupt.recv() => return Ok(Exit::Ok),
-                _ = terminate.recv() => return Ok(Exit::Ok),
-            }
-        }
-    }
-
-    async fn live_runs(&self) -> Result<Vec<LiveRun>, Failure> {
-        let path = format!("/v1/runs?limit={MOST}&status=queued,running,failing,cancelling");
-        let listed = self.get(&path).await?;
-        let mut live = Vec::new();
-        for view in listed["runs"].as_array().into_iter().flatten() {
-            let told = self.get(&format!("/v1/runs/{}/steps", escaped(&word(view, "id")))).await?;
-            let steps = told["steps"].as_array().into_iter().flatten();
-            let planned: Vec<&Value> = steps.filter(|step| step["item_of"].is_null()).collect();
-            let is_settled = |step: &&&Value| {
-                ["done", "failed", "skipped", "cancelled"].iter().any(|status| step["status"] == *status)
-            };
-            let since = time_of(&view["started_at"]).or_else(|| time_of(&view["created_at"]));
-            live.push(LiveRun {
-                view: view.clone(),
-                settled: planned.iter().filter(is_settled).count(),
-                total: planned.len(),
-                since_ms: since.unwrap_or_default(),
-            });
-        }
-        Ok(live)
-    }
-
-    /// Prints a line for each run that has changed since the last look, and for each that has ended.
-    async fn changes(&self, live: &[LiveRun], shown: &mut BTreeMap<String, String>) -> Result<(), Failure> {
-        for run in live {
-            let text = run.text(self.context);
-            if shown.get(&run.id()) != Some(&text) {
-                line(&text);
-                shown.insert(run.id(), text);
-            }
-        }
-        let ended: Vec<String> =
-            shown.keys().filter(|id| live.iter().all(|run| run.id() != **id)).cloned().collect();
-        for id in ended {
-            shown.remove(&id);
-            let Ok(detail) = self.detail(&id).await else { continue };
-            line(&LiveRun::ended_text(self.context, &detail));
-        }
-        Ok(())
-    }
 }
 
 /// Returns a time in milliseconds since 1970.
-fn time_of(value: &Value) -> Option<i64> {
+pub(super) fn time_of(value: &Value) -> Option<i64> {
     let time: jiff::Timestamp = value.as_str()?.parse().ok()?;
     Some(time.as_millisecond())
 }
@@ -214,23 +196,47 @@ struct LiveView<'r, 'c> {
 }
 
 impl LiveView<'_, '_> {
-    /// Shows the entries and the lines of logs that are new.
-    async fn update(&mut self) -> Result<(), Failure> {
+    /// Shows what came since the last look.
+    async fn take(&mut self, news: Vec<News>) -> Result<(), Failure> {
+        for one in news {
+            match one {
+                News::Entry(entry) => {
+                    let seq = entry["seq"].as_u64().unwrap_or_default();
+                    if seq > self.journal.after {
+                        self.journal.after = seq;
+                        self.show(&entry).await?;
+                    }
+                }
+                News::Line { attempt, offset, line } => self.tails.take(attempt, offset, line),
+                News::LogEnded(_) | News::Lost(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows all entries that the journal has.
+    async fn catch_up(&mut self) -> Result<(), Failure> {
         loop {
             let entries = self.journal.next(self.remote).await?;
             if entries.is_empty() {
-                break;
+                return Ok(());
             }
             for entry in &entries {
                 self.show(entry).await?;
             }
         }
-        if !self.remote.context.json {
-            for (step, (attempt, _)) in self.running.clone() {
-                self.tails.print(self.remote, (step, attempt), false).await?;
-            }
+    }
+
+    /// Follows the logs of the steps that are being executed.
+    fn follow_logs(&mut self, following: &mut Following) {
+        if self.remote.context.json {
+            return;
         }
-        Ok(())
+        for (step, (attempt, _)) in &self.running {
+            let id = (step.clone(), *attempt);
+            let offset = self.tails.position(&id);
+            following.log(&self.run, &id, offset);
+        }
     }
 
     async fn show(&mut self, entry: &Value) -> Result<(), Failure> {

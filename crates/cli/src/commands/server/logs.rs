@@ -6,7 +6,8 @@ use serde_json::Value;
 use sprag_process::{LineJoiner, LogEntry};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{AtRemote, escaped, next_look, outcome, problem, word};
+use super::stream::{AttemptOf, Following, News};
+use super::{AtRemote, LOOK, escaped, outcome, problem, word};
 use crate::args::LogOptions;
 use crate::commands::logs::start_of;
 use crate::exit::{Exit, Failure};
@@ -34,6 +35,10 @@ impl AtRemote<'_> {
             tail: options.tail,
         };
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut following = Following::new(&self.client);
+        if options.follow {
+            following.journal(Some(&run), None);
+        }
         let mut tails: Option<RemoteTails> = None;
         loop {
             let detail = self.detail(&run).await?;
@@ -43,14 +48,29 @@ impl AtRemote<'_> {
             let chosen = choose(&detail, &executions, step, options)?;
             for one in &chosen {
                 let id = (word(one, "step"), attempt_of(one));
-                tails.print(self, id, !options.follow || is_over).await?;
+                tails.print(self, id.clone(), !options.follow || is_over).await?;
+                // The rest of an ended attempt's log may still be on its worker's host: it is read with the next look.
+                if options.follow && one["ended_at"].is_null() && !one["started_at"].is_null() {
+                    following.log(&run, &id, tails.position(&id));
+                }
             }
             if !options.follow || is_over {
                 return tails.say_what_is_missing(&run, options.failed, chosen.is_empty());
             }
-            tokio::select! {
-                () = next_look() => {}
-                _ = interrupt.recv() => return Ok(Exit::Ok),
+            loop {
+                let news = tokio::select! {
+                    news = following.next(LOOK) => news?,
+                    _ = interrupt.recv() => return Ok(Exit::Ok),
+                };
+                let look = news.is_empty() || !news.iter().all(|one| matches!(one, News::Line { .. }));
+                for one in news {
+                    if let News::Line { attempt, offset, line } = one {
+                        tails.take(attempt, offset, line);
+                    }
+                }
+                if look {
+                    break;
+                }
             }
         }
     }
@@ -134,8 +154,8 @@ impl RemoteTails {
     pub(super) fn new(run: &str, detail: &Value, options: LineOptions) -> Self {
         let steps = detail["steps"].as_array().into_iter().flatten();
         let planned = steps.filter(|step| step["item_of"].is_null());
-        let width = planned.map(|step| word(step, "id").chars().count()).max().unwrap_or(0);
-        let (run, printer) = (run.to_owned(), LinePrinter { width, options });
+        let printer = LinePrinter::new(planned.filter_map(|step| step["id"].as_str()), options);
+        let run = run.to_owned();
         RemoteTails { run, printer, tails: BTreeMap::new(), missing: BTreeMap::new(), has_printed: false }
     }
 
@@ -188,6 +208,22 @@ impl RemoteTails {
         Ok(())
     }
 
+    /// Returns the offset from which the rest of an attempt's log is to be followed.
+    pub(super) fn position(&mut self, id: &AttemptOf) -> u64 {
+        self.tails.get_mut(id).map_or(0, RemoteTail::whole_lines)
+    }
+
+    /// Prints a line of a log that is followed, unless it was printed already.
+    pub(super) fn take(&mut self, id: AttemptOf, offset: u64, line: LogEntry) {
+        let mut tail = self.tails.remove(&id).unwrap_or_default();
+        if offset > tail.whole_lines() {
+            tail.offset = offset;
+            let whole = tail.lines.add(line);
+            whole.iter().for_each(|entry| self.show(&id.0, id.1, entry));
+        }
+        self.tails.insert(id, tail);
+    }
+
     fn keep_or_show(&mut self, tail: &mut RemoteTail, step: &str, attempt: u32, entries: Vec<LogEntry>) {
         match (&mut tail.held, self.printer.options.tail) {
             (Some(held), Some(most)) => {
@@ -223,6 +259,13 @@ impl RemoteTail {
         let rest = self.unfinished.split_off(end + 1);
         let whole = std::mem::replace(&mut self.unfinished, rest);
         self.parse(&whole)
+    }
+
+    /// Returns the offset after the last complete line. The bytes after it are read again.
+    fn whole_lines(&mut self) -> u64 {
+        self.offset -= self.unfinished.len() as u64;
+        self.unfinished.clear();
+        self.offset
     }
 
     /// Returns the last lines, which have no end.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use sprag_app::GraphView;
 
-use super::{AtRemote, SEARCHED, escaped, status_of, word};
+use super::{AtRemote, MOST_LISTED, escaped, status_of, word};
 use crate::args::GraphFormat;
 use crate::commands::{diff, graph};
 use crate::exit::{Exit, Failure};
@@ -24,7 +24,8 @@ impl AtRemote<'_> {
         } else {
             format!("&status={}", escaped(&statuses.join(",")))
         };
-        let listed = self.get(&format!("/v1/runs?limit={}{status}{label}", limit.clamp(1, SEARCHED))).await?;
+        let listed =
+            self.get(&format!("/v1/runs?limit={}{status}{label}", limit.clamp(1, MOST_LISTED))).await?;
         let mut runs = listed["runs"].as_array().cloned().unwrap_or_default();
         if let Some(kind) = waiting {
             runs.retain(|run| run["waiting_for"].as_str().is_some_and(|wait| kind == "any" || kind == wait));
@@ -156,11 +157,16 @@ impl AtRemote<'_> {
         graph::draw(self.context, &view, format)
     }
 
-    pub(super) async fn diff(&self, run: Option<&str>, steps: Option<&str>) -> Result<Exit, Failure> {
+    pub(super) async fn diff(
+        &self,
+        run: Option<&str>,
+        steps: Option<&str>,
+        options: diff::Options,
+    ) -> Result<Exit, Failure> {
         let steps = steps.map(|steps| format!("?steps={}", escaped(steps))).unwrap_or_default();
         let run = self.run(run).await?;
         let told = self.get(&format!("/v1/runs/{}/diff{steps}", escaped(&run))).await?;
-        diff::print(self.context, &told);
+        diff::print(self.context, &told, options)?;
         Ok(Exit::Ok)
     }
 }

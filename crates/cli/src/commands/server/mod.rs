@@ -4,8 +4,10 @@
 //!
 //! ```text
 //!   at_server ─┬─ look    ls, status, explain, questions, graph, diff
-//!              ├─ act     run, retry, resume, rewind, fork, cancel, approve, reject, signal, wait
+//!              ├─ act     run, retry, resume, rewind, fork, cancel, approve, reject, signal
+//!              ├─ wait    wait
 //!              ├─ follow  the live view of a run; watch
+//!              ├─ stream  what the server sends meanwhile
 //!              ├─ logs    logs
 //!              └─ events  events
 //! ```
@@ -15,6 +17,9 @@ mod events;
 mod follow;
 mod logs;
 mod look;
+mod stream;
+mod wait;
+mod watch;
 
 use std::time::Duration;
 
@@ -30,19 +35,11 @@ use crate::show::{line, plain, shown_status_word};
 
 /// The time limit of one request.
 const LIMIT: Duration = Duration::from_secs(30);
-/// The pause between two looks at something that is followed.
-const LOOK: Duration = Duration::from_millis(500);
-/// The number of runs that are searched for one whose id starts or ends as the user wrote.
-const SEARCHED: usize = 500;
-
-/// Waits until it is time to look at the server again.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the server is asked at intervals; its stream of events is not read here"
-)]
-async fn next_look() {
-    tokio::time::sleep(LOOK).await;
-}
+/// The time after which a command that follows the server looks for itself. A question of a child run, for example, is in
+/// the journal of another run.
+const LOOK: Duration = Duration::from_secs(2);
+/// The most runs in one list.
+const MOST_LISTED: usize = 500;
 
 /// Executes a command that names a server; none if it names none.
 pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Option<Exit>, Failure> {
@@ -114,7 +111,10 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
         }
         Command::Explain { run, .. } => remote.explain(run.as_deref()).await,
         Command::Graph { what, format, .. } => remote.graph(what.as_deref(), *format).await,
-        Command::Diff { run, steps, .. } => remote.diff(run.as_deref(), steps.as_deref()).await,
+        Command::Diff { run, steps, stat, no_pager, .. } => {
+            let options = super::diff::Options { stat: *stat, pager: !no_pager };
+            remote.diff(run.as_deref(), steps.as_deref(), options).await
+        }
         Command::Questions { .. } => remote.questions().await,
         _ => Err(Failure::usage("name a pipeline file to start on the server")),
     };
@@ -185,39 +185,30 @@ impl<'c> AtRemote<'c> {
     }
 
     /// Returns the id of the run that the user means: by its id, the start or the end of it, its name, the name of its
-    /// board, or the newest.
+    /// board, or the newest. The server decides, by the rules for runs of this machine.
     async fn run(&self, wanted: Option<&str>) -> Result<String, Failure> {
         let is_whole = |text: &str| text.parse::<RunId>().is_ok_and(|id| id.to_string() == text);
         if let Some(whole) = wanted.filter(|wanted| is_whole(wanted)) {
             return Ok(whole.to_owned());
         }
-        let limit = if wanted.is_some() { SEARCHED } else { 1 };
-        let listed = self.get(&format!("/v1/runs?limit={limit}")).await?;
-        let runs: Vec<&Value> = listed["runs"].as_array().into_iter().flatten().collect();
-        let ids = || runs.iter().filter_map(|run| run["id"].as_str());
-        let Some(wanted) = wanted else {
-            let newest = ids().map(str::to_owned).next();
-            return newest
-                .ok_or_else(|| Failure::error("there are no runs yet").next("start one: sprag run FILE"));
-        };
-        let part = wanted.to_ascii_lowercase();
-        let meant: Vec<&str> = ids().filter(|id| id.starts_with(&part) || id.ends_with(&part)).collect();
-        match meant.as_slice() {
-            [one] => return Ok((*one).to_owned()),
-            [] => {}
-            several => {
-                let told = format!("several runs start or end with {wanted:?}: {}", several.join(", "));
-                return Err(Failure::usage(told).next("write more of the id"));
-            }
+        let name = wanted.map(|name| format!("?name={}", escaped(name))).unwrap_or_default();
+        let (status, bytes) = self.exchange("GET", &format!("/v1/runs/find{name}"), None, None).await?;
+        if status == 200 {
+            let told: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            return Ok(word(&told, "id"));
         }
-        if let Some(named) = runs.iter().find(|run| run["name"] == wanted) {
-            return Ok(word(named, "id"));
-        }
-        let board = self.get(&format!("/v1/boards/{}", escaped(wanted))).await;
-        board.map(|board| word(&board, "run")).map_err(|_| {
-            Failure::usage(format!("the server has no run {wanted:?}"))
-                .next(format!("list the runs: sprag ls --server {}", self.client.address()))
+        let failure = problem(status, &bytes);
+        Err(match (status, wanted) {
+            (404, _) => failure.next(format!("list the runs: sprag ls --server {}", self.client.address())),
+            (409, None) => failure.next("start one: sprag run FILE"),
+            _ => failure,
         })
+    }
+
+    /// Returns the questions of a run that waits for nothing else; none otherwise.
+    async fn questions_alone(&self, run: &str) -> Result<Vec<Value>, Failure> {
+        let told = self.get(&format!("/v1/runs/{}/questions", escaped(run))).await?;
+        Ok(told["questions"].as_array().cloned().unwrap_or_default())
     }
 
     /// Prints the result of a command: a line of words for people, an object for programs.
@@ -263,16 +254,6 @@ fn outcome(status: &str) -> Option<Exit> {
         "cancelled" => Some(Exit::Cancelled),
         _ => None,
     }
-}
-
-/// Returns whether a run waits for an answer and none of its steps does anything else.
-fn only_asks(run: &Value) -> bool {
-    let is_busy = |step: &&Value| {
-        ["pending", "running"].contains(&step["status"].as_str().unwrap_or_default())
-            && step["items"].is_null()
-    };
-    let mut busy = run["steps"].as_array().into_iter().flatten().filter(is_busy);
-    run["waiting_for"] == "person" && busy.all(|step| step["waiting_for"] == "person")
 }
 
 /// Escapes a text for a path or a query.

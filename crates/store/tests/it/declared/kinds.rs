@@ -58,8 +58,9 @@ impl Debug for AnyRow {
     }
 }
 
-/// The columns with small JSON texts, which are checked whenever they are read.
-pub const SMALL_JSON: [&str; 7] = ["details", "context", "payload", "filter", "definition", "body", "chain"];
+/// The columns with JSON texts, which are checked whenever they are read.
+pub const JSON: [&str; 10] =
+    ["details", "context", "payload", "filter", "definition", "body", "chain", "inputs", "result", "answer"];
 
 /// A kind of row.
 pub struct Kind {
@@ -115,7 +116,7 @@ impl Kind {
                 (Type::Text, _) if column.name == "items" => {
                     Literal::Text(format!("{number} 2 3 4 5 6 7 8 1 10"))
                 }
-                (Type::Text, _) if SMALL_JSON.contains(&column.name) => {
+                (Type::Text, _) if JSON.contains(&column.name) => {
                     Literal::Text(format!("{{\"of\": {number}}}"))
                 }
                 (Type::Text, _) => Literal::Text(format!("{} {number}", column.name)),

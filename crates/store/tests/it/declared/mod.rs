@@ -106,8 +106,12 @@ fn damages(place: &Place, kind: &Kind, column: &Column) -> Vec<&'static str> {
     if column.name.starts_with("parent_") {
         all.push("NULL");
     }
-    if kinds::SMALL_JSON.contains(&column.name) {
+    if kinds::JSON.contains(&column.name) {
         all.extend(["''", "'{\"remote\": '"]);
+    }
+    // The name of a signal is any text; a question is an object.
+    if column.name == "question" {
+        all.push("'{\"ask\": '");
     }
     all
 }
