@@ -289,6 +289,14 @@ impl<'k> Screen<'k> {
     fn tell_of_gate(&self, gate: Option<Id>, name: &str) -> Result<(), Failure> {
         let Some(gate) = gate else { return Ok(()) };
         let Some(gate) = self.app.gate(gate)? else { return Ok(()) };
+        if gate.kind == GateKind::Signal && gate.question.is_empty() {
+            // The end of a run, which waits for nothing.
+            let answer: serde_json::Value =
+                gate.answer.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            let message = answer["message"].as_str().map(|text| format!(": {text}")).unwrap_or_default();
+            eprintln!("{} {name} ends the run{}", self.style.bold("■"), hanging(&plain(&message), 2));
+            return Ok(());
+        }
         let sign = self.style.bold("?");
         let now = self.app.now();
         let told = match (gate.kind, GateView::of(&gate, name, now).until) {

@@ -8,7 +8,7 @@ const KEYS: &[(&str, &[&str], &str)] = &[
     ("a pipeline", &["run-name"],                        "write `run_name`"),
     ("a pipeline", &["schedule", "cron"],                "write it as a rule under `on:`: schedules are `- { id: nightly, schedule: { cron: … } }`"),
     ("a pipeline", &["working_dir", "workingDir", "dir"], "write it under `defaults:` as `dir`"),
-    ("a pipeline", &["timeout", "retry", "queue", "shell"], "write it under `defaults:`, for every step"),
+    ("a pipeline", &["retry", "queue", "shell"], "write it under `defaults:`, for every step"),
     ("a pipeline", &["handlers", "handlerOn", "handler_on"], "give the steps that run in any case `always: true`"),
     ("a step",     &["if", "precondition", "preconditions", "condition"], "write `when`, an expression: when: inputs.mode == 'quick'"),
     ("a step",     &["depends_on", "depends", "dependsOn", "after"], "write `needs`"),

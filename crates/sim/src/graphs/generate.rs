@@ -137,7 +137,8 @@ fn step(
             _ => Fault::Permanent,
         };
         script.rejects = chance.one_in(2);
-        script.gate_default = step.work == WorkKind::Gate && chance.one_in(2);
+        // Of a rejection and the end of its time, the first would count.
+        script.gate_default = step.work == WorkKind::Gate && !script.rejects && chance.one_in(2);
         script.epochs = 1 + chance.below(3) as u32;
         if let OnFail::Rework { max, .. } = step.policy.on_fail {
             script.rounds = chance.below(max as usize + 3) as u32;
