@@ -22,7 +22,7 @@ impl FanOut {
     pub fn items_within(&self, context: &Value, budget: &Budget) -> Result<Vec<Value>, RenderError> {
         let items = match &self.over {
             FanOutItems::Matrix(axes) => self.combinations(axes, context, budget),
-            FanOutItems::Each(list) => listed(list, context, budget),
+            FanOutItems::Each(list) => listed("`foreach`", list, context, budget),
         };
         items.map_err(|why| RenderError { place: "the fan-out".into(), why })
     }
@@ -59,8 +59,7 @@ impl FanOut {
     ) -> Result<Vec<Value>, String> {
         let mut values = Axes::new();
         for (name, written) in axes {
-            let list = listed(written, context, budget).map_err(|why| format!("axis `{name}`: {why}"))?;
-            values.insert(name.clone(), list);
+            values.insert(name.clone(), listed(&format!("axis `{name}`"), written, context, budget)?);
         }
         let mut all = product(&values, budget)?;
         for excluded in filled(&self.exclude, context, budget)? {
@@ -125,7 +124,8 @@ fn product(axes: &Axes, budget: &Budget) -> Result<Vec<Combination>, String> {
     Ok((0..count).map(combination).collect())
 }
 
-fn listed(list: &Value, context: &Value, budget: &Budget) -> Result<Vec<Value>, String> {
+/// Returns the items of a list, or of the list that a template produces. `what` names it in messages.
+fn listed(what: &str, list: &Value, context: &Value, budget: &Budget) -> Result<Vec<Value>, String> {
     let list = match list {
         Value::String(template) => template::value(template, context, budget)?,
         Value::Array(items) => {
@@ -140,7 +140,7 @@ fn listed(list: &Value, context: &Value, budget: &Budget) -> Result<Vec<Value>, 
     match list {
         Value::Array(items) if items.len() <= MAX_ITEMS => Ok(items),
         Value::Array(_) => Err(too_many()),
-        other => Err(format!("a list is needed, and this is {}", kind_of(&other))),
+        other => Err(format!("{what} needs a list, and this is {}", kind_of(&other))),
     }
 }
 
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(items(FanOutItems::Each(json!("{{ inputs.empty }}"))), Ok(vec![]));
         assert_eq!(
             items(FanOutItems::Each(json!("{{ inputs.n }}"))),
-            Err("a list is needed, and this is a number".into())
+            Err("`foreach` needs a list, and this is a number".into())
         );
         assert!(items(FanOutItems::Each(json!("{{ inputs.nope }}"))).is_err());
     }

@@ -90,7 +90,6 @@ fn p14_a_run_that_takes_too_long_is_cancelled() {
     assert_eq!(sandbox.steps(&run), "child failed, tell done");
     let child = sandbox.step(&run, "child")["child"].as_str().expect("a run").to_owned();
     assert_eq!(sandbox.steps(&child), "slow cancelled, after cancelled, tidy done");
-    assert_eq!(sandbox.status(&child)["reason"], "timeout");
     sandbox.check(&child);
 }
 
@@ -105,7 +104,7 @@ fn p18_wrong_values_are_refused_with_the_reason() {
         ),
         ("run: echo a=1 >> $SPRAG_OUTPUT\noutputs: { a: { stdout: text } }", "rename one"),
         ("run: echo x\nwhen: run.name", "it is text, and a condition is true or false"),
-        ("run: echo {{ matrix.a }}\nmatrix: { a: '{{ run.id }}' }", "axis `a`: a list is needed"),
+        ("run: echo {{ matrix.a }}\nmatrix: { a: '{{ run.id }}' }", "axis `a` needs a list"),
     ] {
         sandbox.pipeline("wrong", &[("one", keys)]);
         let run = sandbox.run(&["wrong.yaml"], 100);
@@ -119,8 +118,7 @@ fn p18_wrong_values_are_refused_with_the_reason() {
     for (given, expected) in
         [("v=ab1", "fits [a-z]+"), ("v=abcd", "at most 3 characters"), ("n=1", "at least 2")]
     {
-        let told =
-            sandbox.sprag(["run", "inputs.yaml", "--input", "v=ab", "--input", given]).expect(2).stderr;
+        let told = sandbox.sprag(["run", "inputs.yaml", "--input", given]).expect(2).stderr;
         assert!(told.contains(expected), "{given}: {told}");
     }
     sandbox.run(&["inputs.yaml", "--input", "v=abc", "--input", "n=2"], 0);

@@ -123,7 +123,7 @@ fn p14_one_failing_item_lets_the_others_end_and_fails_the_whole() {
     let after = "run: echo after {{ steps.each.status }} {{ steps.each.outputs.who }} >> after";
     sandbox.pipeline("loose", &[("each", &loose), ("after", after)]);
     let run = sandbox.run(&["loose.yaml"], 0);
-    assert_eq!(sandbox.lines("after"), ["after failed [\"a\",null,\"c\"]"]);
+    assert_eq!(sandbox.lines("after"), ["after failed [\"a\",\"b\",\"c\"]"]);
     sandbox.check(&run);
 }
 
