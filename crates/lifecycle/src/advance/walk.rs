@@ -247,6 +247,10 @@ impl<S: RunState> Walk<'_, S> {
 
     /// Skips all steps that have not started, because the run ends here. Steps that run continue to their end.
     fn skip_waiting(&mut self) -> Result<(), S::Error> {
+        if self.state.run().status != RunStatus::Running {
+            // The walk stops all steps anyway.
+            return Ok(());
+        }
         for no in self.state.unsettled()? {
             let step = self.state.step(no)?;
             let waits = step.status == StepStatus::Waiting && step.item_of.is_none();

@@ -224,7 +224,8 @@ pub fn expect(plan: &Plan, scripts: &Scripts, epoch: u32, prior: Option<&Prior>)
             standing.success = true;
         }
         // The run may end before this step starts.
-        let ended = |(end, before): &(StepNo, BTreeSet<StepNo>)| *end != no && !before.contains(&no);
+        let ended =
+            |(end, before): &(StepNo, BTreeSet<StepNo>)| *end != no && (joins || !before.contains(&no));
         if !planned.policy.always && ends.iter().any(ended) {
             statuses.insert(StepStatus::Skipped);
             standing.success = true;
@@ -523,8 +524,9 @@ fn compare_ends(rows: &BTreeMap<StepNo, &StepRow>, plan: &Plan, scripts: &Script
     for end in good_ends(plan, scripts).filter(|end| !reworks && rows[end].status() == StepStatus::Done) {
         for no in descendants(plan, end).into_iter().filter(|no| *no != end) {
             let (planned, row) = (plan.step(no), rows[&no]);
-            let early = planned.quorum.is_some()
-                || planned.needs.iter().any(|need| plan.step(*need).quorum.is_some());
+            // A step that needs only some of its needs, and those after it, may come before the end.
+            let joins = |no: &StepNo| plan.step(*no).quorum.is_some();
+            let early = joins(&no) || ancestors(plan, no).iter().any(joins);
             if !planned.policy.always
                 && !early
                 && row.status() != StepStatus::Skipped
