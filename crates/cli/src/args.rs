@@ -93,16 +93,8 @@ pub(crate) enum Command {
         #[arg(long)]
         agents: bool,
     },
-    /// Have an agent do one task in a worktree, then ask whether to land it
-    #[command(after_help = "\
-The check is guessed from the project (cargo test, npm test, make test, …); the
-agent gets up to three attempts. Then it shows the diff and asks. Without a terminal,
-`sprag approve RUN` answers it.
-
-Examples:
-  sprag do 'fix the flaky test'
-  sprag do 'add a --quiet option' --use codex --check 'make test'
-  sprag do 'anything' --agents fake    offline, without any agent")]
+    /// Have an agent do one task in a worktree, then ask to land it
+    #[command(after_help = help_texts::DO)]
     Do {
         /// The task
         task: String,
@@ -552,6 +544,7 @@ Examples:
     #[command(after_help = help_texts::CONFIG)]
     Config,
     /// Play a fake coding agent, for tests and demonstrations
+    #[command(after_help = help_texts::AGENT)]
     Agent {
         #[command(subcommand)]
         command: AgentCommand,

@@ -10,6 +10,21 @@ Examples:
   sprag init --stdout  prints it
   sprag init --agents  writes .sprag/pipelines/feature.yaml, for coding agents";
 
+pub(crate) const DO: &str = "\
+The check is guessed from the project (cargo test, npm test, make test, …); the
+agent gets up to three attempts. Then it shows the diff and asks. Without a terminal,
+`sprag approve RUN` answers it.
+
+Examples:
+  sprag do 'fix the flaky test'
+  sprag do 'add a --quiet option' --use codex --check 'make test'
+  sprag do 'anything' --agents fake    offline, without any agent";
+
+pub(crate) const AGENT: &str = "\
+Examples:
+  sprag run feature --agents fake    replaces the agents of a pipeline
+  sprag agent fake script.yaml --speak codex --home /tmp/fake";
+
 pub(crate) const RUN: &str = "\
 Without a name it lists the pipelines in .sprag/pipelines. On a terminal it asks
 for missing inputs, and for answers to the run's questions.

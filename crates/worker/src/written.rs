@@ -65,8 +65,8 @@ fn is_name(name: &str) -> bool {
 /// Reads the variables of a `dotenv` file.
 pub(crate) fn dotenv(path: &Path) -> Result<Vec<(String, String)>, String> {
     let mut text = String::new();
-    let read =
-        std::fs::File::open(path).and_then(|file| file.take(MAX_DOTENV_BYTES + 1).read_to_string(&mut text));
+    let read = sprag_process::open_regular(path)
+        .and_then(|file| file.take(MAX_DOTENV_BYTES + 1).read_to_string(&mut text));
     if let Err(error) = read {
         return Err(format!("the `dotenv` file {}: {error}", path.display()));
     }
