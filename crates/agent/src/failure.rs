@@ -31,6 +31,12 @@ impl Failure {
         Some(Duration::from_secs(u64::try_from(at.saturating_sub(now)).unwrap_or(0)))
     }
 
+    /// Returns the time at which the limit is reset, in milliseconds since 1970 (UTC); `None` if it is not known.
+    pub fn resets_at_ms(&self) -> Option<i64> {
+        let at = self.resets?.resolve(Timestamp::now().as_second(), &TimeZone::system())?;
+        Some(at.saturating_mul(1_000))
+    }
+
     /// Adds the time at which a limit is reset.
     pub fn resets(mut self, resets: impl Into<Option<Reset>>) -> Failure {
         self.resets = resets.into();

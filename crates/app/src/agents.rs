@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sprag_agent::catalog::{Login, probe};
 use sprag_agent::{AgentSettings, Agents};
+use sprag_lifecycle::Plan;
 use sprag_pipeline::Pipeline;
 use sprag_worker::MissingAgent;
 
@@ -16,6 +17,21 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 /// Returns the agents of a pipeline that cannot be started on this machine. A run that this machine executes would fail.
 pub fn missing_agents(pipeline: &Pipeline) -> Result<Vec<MissingAgent>, Error> {
     sprag_worker::check_agents(pipeline.agents()).map_err(Error::failed)
+}
+
+/// Names the accounts of a plan's agents, and limits them, as the agents.toml of this machine does.
+pub(crate) fn name_accounts(plan: &mut Plan) {
+    if plan.steps.iter().all(|step| step.account.is_none()) {
+        return;
+    }
+    // A broken file is reported by the agent step itself.
+    let agents = sprag_worker::agents().unwrap_or_default();
+    for account in plan.steps.iter_mut().filter_map(|step| step.account.as_mut()) {
+        if let Some(settings) = agents.get(&account.name) {
+            account.name.clone_from(&settings.account);
+            account.max_parallel = settings.max_parallel.unwrap_or(account.max_parallel);
+        }
+    }
 }
 
 /// The state of an agent on this machine.

@@ -11,6 +11,7 @@ use sprag_pipeline::{Kind, StepSpec, Wait};
 use sprag_store::{Created, ENFORCEMENT_KEY, IfCurrent, NewRun, NewWorker, Row, RunRow, Signalled, Topic};
 
 use crate::App;
+use crate::agents::name_accounts;
 use crate::error::{Error, ErrorKind};
 use crate::idempotency::RunRequest;
 use crate::known::RunWithPlan;
@@ -59,6 +60,10 @@ impl StartRun {
         self.new.context = with_context(&self.new.context, |context| {
             context.insert(sprag_worker::FAKE_AGENTS.into(), json!("fake"));
         });
+        // The fake agent has no account.
+        for step in &mut Arc::make_mut(&mut self.new.plan).steps {
+            step.account = None;
+        }
         self
     }
 
@@ -174,7 +179,11 @@ pub struct DamagedRun {
 impl App {
     /// Prepares a request to start a run of a plan with its complete inputs.
     pub fn new_run(&self, plan: impl Into<Arc<Plan>>, inputs: &BTreeMap<String, Value>) -> StartRun {
-        let mut new = self.store.person().new_run(plan.into());
+        let mut plan = plan.into();
+        if plan.steps.iter().any(|step| step.account.is_some()) {
+            name_accounts(Arc::make_mut(&mut plan));
+        }
+        let mut new = self.store.person().new_run(plan);
         new.inputs = json!(inputs).to_string().into();
         StartRun { new, labels: RunLabels::default() }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sprag_lifecycle::{
-    Concurrency, Condition, OnConflict, Plan, PlanEnvironment, PlanOutputs, PlanStep, Policy, Spread, StepNo,
-    WorkKind,
+    Concurrency, Condition, OnConflict, Plan, PlanAccount, PlanEnvironment, PlanOutputs, PlanStep, Policy,
+    Spread, StepNo, WorkKind,
 };
 
 use crate::child::Definition;
@@ -21,6 +21,8 @@ use crate::workplace::Workplace;
 
 /// The most reads of other steps' results in one plan. A step that uses the whole of `steps` reads all steps before it.
 const MAX_READS: usize = 1_000_000;
+/// The most steps of one account at once, unless agents.toml says otherwise.
+const MAX_PARALLEL_AGENTS: u32 = 4;
 
 /// A pipeline as its author wrote it.
 #[derive(Debug, Clone)]
@@ -325,6 +327,11 @@ impl Pipeline {
             open: false,
         });
         planned.own_environment = step.own_environment;
+        planned.account = step.agent().map(|agent| PlanAccount {
+            name: agent.to_owned(),
+            max_parallel: MAX_PARALLEL_AGENTS,
+            longest_wait_ms: None,
+        });
         planned.quorum = step.quorum;
         planned.reads = self.reads(no, &names, numbers);
         planned.spec = spec;

@@ -275,7 +275,7 @@ fn t04_a_limit_costs_no_attempt() {
     const SCRIPT: &str = r#"
 turns:
   - { when: usage limit, do: [{ say: Finished. }] }
-  - { when: Work, do: [{ say: I start. }, { end: { limit: 1s } }] }
+  - { when: Work, do: [{ say: I start. }, { end: { limit: 4s } }] }
 "#;
     std::thread::scope(|scope| {
         // ACP does not tell the time of a reset.

@@ -9,6 +9,7 @@ use sprag_store::{Overlap, TriggerDecision, TriggeredRun, plan_hash};
 
 use super::LoadedRule;
 use crate::App;
+use crate::agents::name_accounts;
 use crate::labels::RunLabels;
 
 /// The decision about an event, for people.
@@ -70,6 +71,7 @@ impl App {
         let given = rule.trigger.run_inputs(&rule.pipeline, names)?;
         let inputs = rule.pipeline.complete(&given).map_err(|wrong| first_message(&wrong))?;
         let mut plan = rule.pipeline.plan(&inputs).map_err(|wrong| first_message(&wrong))?;
+        name_accounts(&mut plan);
         let labels = RunLabels::default().or_those_of(&rule.pipeline, &inputs);
         let labels = labels.map_err(|wrong| first_message(&wrong))?;
         let (overlap, on_conflict) = match rule.trigger.overlap {

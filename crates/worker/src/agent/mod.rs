@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 use sprag_agent::{Failure, FailureKind, FollowUp, Message, Session, TurnEnd, Usage, Verdict, judge};
 use sprag_pipeline::{AgentSpec, Kind, StepSpec};
 use sprag_process::{Ended as ProcessEnded, boot_ms};
-use sprag_store::{Assignment, Ending};
+use sprag_store::{Assignment, Ending, UsageLimit};
 
 use crate::command::{Commands, Work, failed};
 use crate::control::{Control, Signal, pause};
@@ -127,7 +127,7 @@ impl AgentStep<'_> {
         let mut progress = Progress {
             session: chosen.session,
             is_own: chosen.is_own,
-            is_after_limit: false,
+            is_after_limit: chosen.is_limited,
             is_replaced: false,
             tool_calls: chosen.tool_calls,
             usage: chosen.usage,
@@ -154,6 +154,9 @@ impl AgentStep<'_> {
             let follow_up =
                 if finished.stopped.is_some() { FollowUp::Feedback } else { failure.kind.follow_up() };
             match follow_up {
+                FollowUp::HoldAccount if assignment.step().account.is_some() => {
+                    return self.give_back(&failure, &progress, &mut transcript);
+                }
                 FollowUp::HoldAccount => {
                     if let Err(ended) =
                         self.wait_for_reset(&failure, &mut progress, &mut transcript, control).await
@@ -216,15 +219,7 @@ impl AgentStep<'_> {
         let message =
             Message::new(session::unique_id(assignment, &format!("message {}", progress.limits)), text);
         let path = commands.files.session(id, &assignment.name);
-        let mut stored = StoredSession {
-            agent: self.resolved.settings.name.clone(),
-            driver: self.resolved.settings.driver,
-            id: String::new(),
-            round: assignment.round,
-            is_done: false,
-            tool_calls: progress.tool_calls,
-            usage: progress.usage,
-        };
+        let mut stored = self.stored(progress);
         let mut on_session = |id: &str| {
             id.clone_into(&mut stored.id);
             stored.save(&path)
@@ -252,6 +247,20 @@ impl AgentStep<'_> {
             self.store(&stored);
         }
         Ok(finished)
+    }
+
+    /// Returns the session as it is stored while an attempt works in it.
+    fn stored(&self, progress: &Progress) -> StoredSession {
+        StoredSession {
+            agent: self.resolved.settings.name.clone(),
+            driver: self.resolved.settings.driver,
+            id: session_id(progress),
+            round: self.work.assignment.round,
+            is_done: false,
+            is_limited: false,
+            tool_calls: progress.tool_calls,
+            usage: progress.usage,
+        }
     }
 
     /// Stores what the session has used. Without it, a later attempt counts less than was used.
@@ -309,15 +318,7 @@ impl AgentStep<'_> {
         let process = ProcessEnded { reason: sprag_process::Reason::Exited, ..finished.process };
         let ended = self.work.settle(process, self.spec, outputs, began_ms, control).await;
         if let Ended::Report(Ending::Completed { .. }) = &ended {
-            self.store(&StoredSession {
-                agent: self.resolved.settings.name.clone(),
-                driver: self.resolved.settings.driver,
-                id: session_id(progress),
-                round: self.work.assignment.round,
-                is_done: true,
-                tool_calls: progress.tool_calls,
-                usage: progress.usage,
-            });
+            self.store(&StoredSession { is_done: true, ..self.stored(progress) });
         }
         ended
     }
@@ -356,7 +357,22 @@ impl AgentStep<'_> {
         failed(&facts, retriable)
     }
 
-    /// Waits until the account's limit is reset. The attempt continues then, so that no try is lost.
+    /// Ends the attempt because of the account's limit. The store holds the account for all runs, and hands the same
+    /// attempt out again when the limit has ended.
+    fn give_back(&self, failure: &Failure, progress: &Progress, transcript: &mut Transcript) -> Ended {
+        transcript.note(&format!(
+            "sprag: the usage limit of account {} is reached ({}): the step waits for its reset",
+            self.resolved.settings.account, failure.message
+        ));
+        if progress.is_own {
+            self.store(&StoredSession { is_limited: true, ..self.stored(progress) });
+        }
+        let message = failure.message.as_str().into();
+        Ended::Report(Ending::Limited(UsageLimit { until_ms: failure.resets_at_ms(), message }))
+    }
+
+    /// Waits until the account's limit is reset, where the plan names no account. The attempt continues then, so that no
+    /// try is lost.
     async fn wait_for_reset(
         &self,
         failure: &Failure,

@@ -35,6 +35,9 @@ pub(crate) struct StoredSession {
     pub(crate) round: u32,
     /// Whether the step succeeded in it.
     pub(crate) is_done: bool,
+    /// Whether a usage limit of the account stopped it.
+    #[serde(default)]
+    pub(crate) is_limited: bool,
     /// The tool calls of all attempts of this step.
     pub(crate) tool_calls: u64,
     /// The tokens and cost of all attempts of this step.
@@ -60,6 +63,8 @@ pub(crate) struct Chosen {
     pub(crate) session: Session,
     /// Whether the step itself has worked in the session before, and not only the step that it continues.
     pub(crate) is_own: bool,
+    /// Whether a usage limit of the account stopped the session.
+    pub(crate) is_limited: bool,
     /// The tool calls of earlier attempts.
     pub(crate) tool_calls: u64,
     /// The tokens and cost of earlier attempts.
@@ -82,9 +87,11 @@ pub(crate) fn choose(
     let is_rewound =
         |stored: &StoredSession| stored.is_done && stored.round == assignment.round && !assignment.is_retry;
     let (tool_calls, usage) = own.as_ref().map_or((0, Usage::default()), |own| (own.tool_calls, own.usage));
-    let chosen = |session, is_own, remark| Chosen { session, is_own, tool_calls, usage, remark };
+    let chosen =
+        |session, is_own, remark| Chosen { session, is_own, is_limited: false, tool_calls, usage, remark };
     if let Some(own) = own.filter(|own| !is_rewound(own)) {
-        return chosen(Session::Resume { id: own.id }, true, None);
+        let is_limited = own.is_limited;
+        return Chosen { is_limited, ..chosen(Session::Resume { id: own.id }, true, None) };
     }
     let Some(from) = &agent.continues else { return chosen(new(assignment), false, None) };
     match StoredSession::load(&files.session(id, from)).filter(fits) {

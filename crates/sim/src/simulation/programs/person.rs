@@ -102,7 +102,9 @@ impl Person {
             (true, 1) => {
                 // Retention may have deleted the run since the query.
                 let Some(plan) = store.read(|db| db.plan(row.plan)).ok().flatten() else { return };
-                let new = store.person().new_run(plan);
+                let mut new = store.person().new_run(plan);
+                // A fork can end at once, and be deleted before its request is repeated.
+                new.idempotency_key = Some(format!("fork-{}", new.id).into());
                 if let Some(Created::New(run)) =
                     until_known!(handle, store.person().fork_run(run, to, new.clone()))
                 {
