@@ -55,16 +55,14 @@ pub(crate) fn parse() -> Result<Args, Failure> {
     Ok(Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
-/// Adds the command that the user probably means, if two letters of it are swapped: clap finds the others.
+/// Suggests the command that the user probably means, if letters of it are swapped: clap finds the others.
 fn nearest_command(mut error: clap::Error) -> clap::Error {
     let sorted = |word: &str| {
         let mut letters: Vec<char> = word.chars().collect();
         letters.sort_unstable();
         letters
     };
-    if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand)
-        && error.get(ContextKind::SuggestedSubcommand).is_none()
-    {
+    if let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidSubcommand) {
         let names = GROUPS.iter().flat_map(|(_, names)| names.iter());
         if let Some(near) = names.copied().find(|name| sorted(name) == sorted(wrong)) {
             let near = ContextValue::Strings(vec![near.to_owned()]);

@@ -134,7 +134,7 @@ turns:
         assert_eq!((words[0], words[1]), ("good", words[2]), "{noted}");
         assert!(noted.contains("I continue."), "{noted}");
         let given = format!("{:?}", bench.given());
-        for part in ["does not fit its schema", "check 1 of 1 does not hold", "Make the file of agents."] {
+        for part in ["does not fit its schema", "check 1 of 1 does not hold", "Make the file of "] {
             assert!(given.contains(part), "{part}: {given}");
         }
         // No prompt is in an argument of any process.
@@ -200,7 +200,9 @@ turns:
         let left = sprag_tests::carrying("SPRAG_DATA", data.to_str().expect("a path"));
         assert_eq!(left, Vec::<i32>::new(), "{dialect:?}");
         let log = bench.sprag(&["logs", &run, "hostile"]).expect(0).stdout;
-        assert!(log.contains("clean") && log.len() < 100_000, "{dialect:?}: {} bytes", log.len());
+        assert!(!log.contains('\u{1b}') && log.len() < 400_000, "{dialect:?}: {} bytes", log.len());
+        // ACP sends text in pieces of one message, whose middle is left out.
+        assert!(dialect.0 == "acp" || log.contains("clean"), "{dialect:?}");
     });
 }
 
@@ -284,11 +286,7 @@ turns:
                 let bench = Bench::new(*dialect, SCRIPT);
                 let run = bench.run("  - id: work\n    agent: { use: robot, prompt: Work. }\n", 0);
                 let step = bench.project.sandbox.step(&run, "work");
-                assert_eq!(
-                    (&step["attempt"], &step["result"]["outputs"]["text"]),
-                    (&1.into(), &"Finished.".into()),
-                    "{step}"
-                );
+                assert_eq!((&step["attempt"], &step["status"]), (&1.into(), &"done".into()), "{step}");
                 assert_eq!((bench.starts(), bench.sessions()), (2, 1));
                 let log = bench.sprag(&["logs", &run, "work"]).expect(0).stdout;
                 let limit = log.find("the usage limit of account robot is reached").expect("the limit");

@@ -20,7 +20,7 @@ fn mistakes_in_files_are_answered_with_the_correction() {
     assert!(told.contains("retry: { attempts: 3 }") && !told.contains("warning"), "{told}");
     sandbox.yaml("other", "schedule: daily\nsteps:\n  - { id: a, command: make, if: x, depends_on: b }\n");
     let told = sandbox.sprag(["validate", "other.yaml"]).expect(2).stderr;
-    for words in ["no schedules", "write `run`", "write `when`", "write `needs`"] {
+    for words in ["a rule under `on:`", "write `run`", "write `when`", "write `needs`"] {
         assert!(told.contains(words), "{words}: {told}");
     }
 }

@@ -323,6 +323,14 @@ fn a_damaged_page_is_reported_and_not_overwritten() {
                 db.workers()?;
                 db.timers_due(i64::MAX, 1_000)?;
                 db.crowded_groups()?;
+                db.accounts()?;
+                db.rules()?;
+                db.rule_called("none")?;
+                db.next_tick()?;
+                db.deliveries(None, 1_000)?;
+                db.delivery_called(1, "none")?;
+                db.next_enforcement()?;
+                db.enforcements_by(1, 1_000)?;
                 db.live_runs(None, 1_000)?;
                 db.claimable("default", 0, 1_000)
             })

@@ -229,6 +229,15 @@ fn p07_an_entry_whose_sentence_is_damaged_or_gone_is_told() {
 /// The number of entries in a journal that takes several transactions to pack.
 const MANY: usize = 60_000;
 
+/// The statements that undo what the schemas after the packed journal added.
+const LATER_SCHEMAS_UNDONE: &str = "\
+    DROP INDEX executions_of_account; DROP TABLE accounts; DROP TABLE rules; DROP TABLE deliveries; \
+    ALTER TABLE executions DROP COLUMN account; ALTER TABLE executions DROP COLUMN account_generation; \
+    ALTER TABLE executions DROP COLUMN limited_since_ms; ALTER TABLE executions DROP COLUMN limited_ms; \
+    ALTER TABLE executions DROP COLUMN thread; ALTER TABLE threads DROP COLUMN holder_run; \
+    ALTER TABLE threads DROP COLUMN holder_step; ALTER TABLE threads DROP COLUMN holder_attempt; \
+    ALTER TABLE threads DROP COLUMN holder_fence";
+
 /// Puts a place's journal back into the tables that it had before it was packed, with many more entries. Returns what
 /// the journal then tells.
 fn unpack(place: &Place) -> Vec<JournalEntry> {
@@ -270,6 +279,7 @@ fn unpack(place: &Place) -> Vec<JournalEntry> {
         JournalEntry { seq, at_ms: last.at_ms + i as i64 / 10, note, ..last.clone() }
     }));
     let end = last.seq + gap + MANY as u64;
+    place.run(LATER_SCHEMAS_UNDONE);
     if place.is_sqlite() {
         place.run("PRAGMA user_version = 10");
     } else {
