@@ -259,7 +259,9 @@ fn o09_a_step_that_may_start_only_once_fails_instead() {
     let first = sandbox.start(["worker"]);
     sandbox.pid_in("pid");
     first.kill();
-    sandbox.sprag(["worker", "--until-idle"]).expect(0);
+    // It has nothing to do if the dead worker is found before its first look for work.
+    let code = sandbox.sprag(["worker", "--until-idle"]).code;
+    assert!([0, 4].contains(&code), "{code}");
     assert_eq!(sandbox.status_word(&run), "failed");
     assert_eq!(sandbox.lines("ran"), ["1"]);
     sandbox.check(&run);

@@ -68,7 +68,7 @@ fn e06_a_step_of_a_worker_sees_a_small_environment() {
     }
     // What was asked for, and what a shell and Sprag add themselves; the worker's own block shows its own settings.
     let known = "FILE OWN_SECRET FROM_PIPELINE WANTED_ONE FROM_FLAG PWD OLDPWD SHLVL _ NO_COLOR SPRAG_DATA \
-                 SPRAG_RUN_ID SPRAG_STEP_ID SPRAG_ATTEMPT SPRAG_FENCE SPRAG_PROCESS_TREE";
+                 SPRAG_OUTPUT SPRAG_RUN_ID SPRAG_STEP_ID SPRAG_ATTEMPT SPRAG_FENCE SPRAG_PROCESS_TREE";
     let is_listed = |name: &str| {
         DEFAULT_INHERITED.iter().any(|entry| match entry.strip_suffix('*') {
             Some(prefix) => name.starts_with(prefix),
