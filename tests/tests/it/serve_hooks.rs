@@ -202,7 +202,7 @@ fn an_invalid_hook_is_refused() {
     ] {
         server.post("/v1/hooks", &body).problem(422, "invalid");
     }
-    sandbox.sprag(["hook", "add", "https://127.0.0.1/"]).expect(2);
+    sandbox.sprag(["hook", "add", "ftp://127.0.0.1/"]).expect(2);
     sandbox.sprag(["hook", "rm", "7"]).expect(2);
 }
 

@@ -382,8 +382,10 @@ fn an_older_program_refuses_a_journal_that_is_being_packed() {
         } else {
             "SELECT schema::text FROM journal_head"
         };
-        let newest = if place.is_sqlite() { "11" } else { "7" };
-        assert_eq!(place.lines(version), [newest], "{}", place.name);
+        // Schemas after the packed journal may have been applied too.
+        let packed = if place.is_sqlite() { 11 } else { 7 };
+        let version: i64 = place.lines(version)[0].parse().expect("a number");
+        assert!(version >= packed, "{}: {version}", place.name);
         child.kill();
     });
 }
