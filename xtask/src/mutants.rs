@@ -39,7 +39,8 @@ pub fn check(root: &Path, args: &[&str]) -> Result<Vec<Caught>, String> {
     let search = args.contains(&"--search");
     let wanted: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--search").collect();
     if let Some(unknown) = wanted.iter().find(|name| !LIST.iter().any(|(number, ..)| number == *name)) {
-        return Err(format!("there is no fault {unknown:?}: they are M01 to M{}", LIST.len()));
+        let last = LIST.last().map_or("M01", |(number, ..)| *number);
+        return Err(format!("there is no fault {unknown:?}: they are M01 to {last}"));
     }
     let binaries = build(root)?;
     let faults: Vec<(&'static str, &'static str)> = LIST
