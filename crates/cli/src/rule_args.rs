@@ -44,6 +44,9 @@ Examples:
     Fire {
         /// PIPELINE/RULE, or the rule's id alone where it is unique
         rule: String,
+        /// A file with the `event` of a rule without a schedule, as JSON; `-` reads the standard input
+        #[arg(long, value_name = "FILE")]
+        event: Option<String>,
     },
     /// Pause a rule: its events start nothing
     Pause {
@@ -73,9 +76,10 @@ Examples:
         /// The time of the tick, such as 2030-01-31T08:00:00Z [default: the next tick]
         #[arg(long, value_name = "TIME", conflicts_with = "event")]
         at: Option<String>,
-        /// The number of a recorded event
-        #[arg(long, value_name = "EVENT")]
-        event: Option<i64>,
+        /// The number of a recorded event; or a file with the `event` of a rule without a schedule, as JSON (`-` reads
+        /// the standard input)
+        #[arg(long, value_name = "EVENT|FILE")]
+        event: Option<String>,
     },
     /// Give the ticks between two times to a rule; those that it has taken start nothing
     Backfill {

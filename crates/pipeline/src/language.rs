@@ -53,6 +53,8 @@ pub(crate) static ALL: &[&Record] = &[
     &TRIGGER,
     &SCHEDULE,
     &MISSED,
+    &ENDED_RUN,
+    &GIT,
 ];
 
 /// The whole file.
@@ -478,14 +480,14 @@ pub(crate) static TRIGGER: Record = Record {
         required("id",  Text(Rule::Id),                 "The rule's id, unique in the pipeline."),
         key("schedule", Either(&[Form::Record(&SCHEDULE), List(&Form::Record(&SCHEDULE), 1)]),
                                                         "The times at which runs start; a list means all of them."),
+        key("run",      Form::Record(&ENDED_RUN),       "The ends of other runs."),
+        key("git",      Form::Record(&GIT),             "The moves of git refs."),
         key("when",     Text(Rule::Filled),             "An expression over the event; no run starts if it is false."),
         key("inputs",   Table(Rule::Identifier, &Any),  "The inputs of the run, templates over the event."),
         key("missed",   Form::Record(&MISSED),          "The treatment of ticks while no process watched."),
         key("overlap",  Form::Word(&[word("skip"), word("queue"), word("cancel_older"), word("allow")]),
                                                         "The treatment of an earlier run of this rule that has not ended; `skip` by default."),
         planned("webhook", "Requests from outside that start runs."),
-        planned("git",     "Moves of git refs that start runs."),
-        planned("run",     "Ends of other runs that start runs."),
         planned("debounce", "A window in which several events become one run."),
         planned("rate",     "A limit on the runs of the rule in a time."),
     ],
@@ -503,6 +505,34 @@ pub(crate) static SCHEDULE: Record = Record {
         key("zone",   Text(Rule::Filled),            "The time zone of `cron` and `except`; UTC by default."),
         key("except", List(&Text(Rule::Filled), 1),  "Days such as 2030-12-24 on which it does not fire."),
         key("jitter", TIMEOUT,                       "The longest delay of a tick; the same on every server."),
+    ],
+};
+
+/// The ends of other runs.
+#[rustfmt::skip]
+pub(crate) static ENDED_RUN: Record = Record {
+    what: "`run` of a rule",
+    keys: &[
+        required("pipeline", Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                                       "The name of the run's pipeline, a pattern such as `build-*`, or a list of both."),
+        key("ended",  List(&Form::Word(&[word("completed"), word("failed"), word("cancelled")]), 1),
+                                                       "The statuses with which the run has to end; any by default."),
+        key("labels", Table(Rule::Name, &Scalar),      "Labels that the run has to have."),
+    ],
+};
+
+/// The moves of git refs.
+#[rustfmt::skip]
+pub(crate) static GIT: Record = Record {
+    what: "`git`",
+    keys: &[
+        required("refs",   Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                               "Full names of refs, or patterns such as `refs/heads/release-*`; `**` also fits slashes."),
+        key("repository",  Text(Rule::Filled), "A path, the name of a remote, or an address; the repository of the rule's folder by default."),
+        key("every",       TIMEOUT,            "The pause between two looks, at least a second; 1m by default."),
+        key("paths",       Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
+                                               "Patterns such as `src/**`: a move that changes none of these paths is skipped."),
+        key("created",     Boolean,            "Whether a ref that appears later starts a run too; otherwise its first sight only records it."),
     ],
 };
 

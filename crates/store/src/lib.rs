@@ -68,9 +68,9 @@ pub use handle::Store;
 pub use names::{ITEM, is_current, is_task, outputs_of, run_names, step_name};
 pub use ops::{
     Added, AskRefused, Assignment, Claimer, Created, Decided, ENFORCEMENT_KEY, Ending, EnvironmentDetails,
-    EnvironmentRequest, Finished, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent, Keep,
-    KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule, NewRun,
-    NewTask, NewWorker, NextTick, Overlap, Provide, Rate, Receipt, RemoteBeat, Renewal, RuleApplied,
+    EnvironmentRequest, Finished, FireEvent, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent,
+    Keep, KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule,
+    NewRun, NewTask, NewWorker, NextTick, Overlap, Provide, Rate, Receipt, RemoteBeat, Renewal, RuleApplied,
     RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS, TaskMoved, ThreadIntent, Told,
     TriggerDecision, TriggeredRun, UsageLimit, Window, WorkerLimit, answer_text, environment_of,
     kept_because, plan_hash,

@@ -55,6 +55,8 @@ mod remote;
 mod remote_logs;
 mod retention;
 mod rules;
+mod rules_chains;
+mod rules_git;
 mod run_labels;
 mod security_access;
 mod security_callers;

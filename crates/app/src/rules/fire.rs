@@ -13,6 +13,8 @@ use sprag_store::{
 
 use super::LoadedRule;
 use super::decide::tick_names;
+use super::ended::Progress;
+use super::watch::Looks;
 use crate::App;
 
 /// The most rules and enforcements that one look handles; the next look handles the rest.
@@ -30,10 +32,14 @@ const SETTLING_MS: i64 = 60_000;
 
 /// Fires rules. Any number of processes may do so at once: the store decides each tick once.
 pub struct RuleKeeper {
-    app: App,
+    pub(super) app: App,
     /// Parsed rules, by number and generation.
     loaded: Mutex<BTreeMap<(Id, u32), Arc<LoadedRule>>>,
     clocks: Mutex<Clocks>,
+    /// The progress of rules about other runs in the journal.
+    pub(super) progress: Mutex<Progress>,
+    /// The looks at repositories of this process.
+    pub(super) looks: Looks,
 }
 
 /// The comparison of the wall clock with the machine's own clock.
@@ -73,10 +79,16 @@ struct DueTicks {
 impl RuleKeeper {
     /// Returns a keeper of the rules of a store.
     pub fn new(app: &App) -> RuleKeeper {
-        RuleKeeper { app: app.clone(), loaded: Mutex::default(), clocks: Mutex::default() }
+        RuleKeeper {
+            app: app.clone(),
+            loaded: Mutex::default(),
+            clocks: Mutex::default(),
+            progress: Mutex::default(),
+            looks: Looks::default(),
+        }
     }
 
-    /// Fires all due ticks and decides all enforcements that wait. Returns the number of runs that started.
+    /// Fires all due ticks and all ends of runs, and decides all enforcements that wait. Returns the number of runs that started.
     pub async fn fire_due(&self) -> Result<usize> {
         let wall_ms = self.app.now().wall_ms;
         let mut started = 0;
@@ -101,6 +113,7 @@ impl RuleKeeper {
                 }
             }
         }
+        started += self.fire_ended().await?;
         Ok(started + self.decide_waiting().await?)
     }
 
@@ -113,7 +126,7 @@ impl RuleKeeper {
     }
 
     /// Returns a rule with its parsed definition. A definition that cannot be used breaks the rule.
-    async fn load(&self, row: RuleRow) -> Result<Option<LoadedRule>> {
+    pub(super) async fn load(&self, row: RuleRow) -> Result<Option<LoadedRule>> {
         let key = (row.id, row.generation);
         let known = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         if let Some(known) = known {
@@ -156,7 +169,7 @@ impl RuleKeeper {
 
     /// Returns the next commit of a rule with a due tick, by its policy about missed ones.
     fn due_tick(&self, rule: &LoadedRule, wall_ms: i64) -> Option<FireTick> {
-        let (schedule, name) = (rule.schedule(), &*rule.row.name);
+        let (schedule, name) = (rule.schedule()?, &*rule.row.name);
         let seen = RuleSeen::of(&rule.row);
         let next_after = |cursor: i64| {
             schedule.next_after(cursor).map(|tick| NextTick {
@@ -208,14 +221,7 @@ impl RuleKeeper {
 
     /// Returns an event to store, with new numbers.
     fn event(&self, key: &str, kind: &'static str, body: &Value) -> NewDelivery {
-        NewDelivery {
-            id: self.app.new_id(),
-            enforcement: self.app.new_id(),
-            key: key.into(),
-            kind,
-            body: body.to_string().into(),
-            chain: "[]".into(),
-        }
+        new_event(&self.app, key, kind, body, &[])
     }
 
     /// Decides the enforcements that wait.
@@ -242,11 +248,17 @@ impl RuleKeeper {
     /// Moves timers that are too late, because the wall clock was set back after they were set.
     async fn realign(&self, wall_ms: i64) -> Result<()> {
         for row in self.app.store.queries().rules()? {
+            if &*row.source == "git" {
+                if let Some(rule) = self.load(row).await? {
+                    self.realign_look(&rule, wall_ms, JUMP_MS).await?;
+                }
+                continue;
+            }
             if row.cursor <= wall_ms + JUMP_MS || row.next_ms.is_none() {
                 continue;
             }
             let Some(rule) = self.load(row).await? else { continue };
-            let schedule = rule.schedule();
+            let Some(schedule) = rule.schedule() else { continue };
             let Some(tick) = schedule.next_after(wall_ms) else { continue };
             let due_ms = schedule.fires_ms(&rule.row.name, &tick);
             let next = NextTick { due_ms, key: tick.key.as_str().into() };
@@ -256,9 +268,27 @@ impl RuleKeeper {
     }
 }
 
+/// Returns an event to store, with new numbers, that runs of these rules led to.
+pub(super) fn new_event(
+    app: &App,
+    key: &str,
+    kind: &'static str,
+    body: &Value,
+    chain: &[String],
+) -> NewDelivery {
+    NewDelivery {
+        id: app.new_id(),
+        enforcement: app.new_id(),
+        key: key.into(),
+        kind,
+        body: body.to_string().into(),
+        chain: json!(chain).to_string().into(),
+    }
+}
+
 /// Returns the ticks after the rule's cursor that are due; none if no tick is.
 fn due_ticks(rule: &LoadedRule, wall_ms: i64) -> Option<DueTicks> {
-    let (schedule, name) = (rule.schedule(), &*rule.row.name);
+    let (schedule, name) = (rule.schedule()?, &*rule.row.name);
     let is_due = |tick: &Tick| schedule.fires_ms(name, tick) <= wall_ms;
     let first = schedule.next_after(rule.row.cursor).filter(is_due)?;
     let mut due = DueTicks { latest: VecDeque::from([first.clone()]), first, count: 1 };
@@ -279,7 +309,12 @@ fn due_ticks(rule: &LoadedRule, wall_ms: i64) -> Option<DueTicks> {
 
 impl sprag_sweeper::Triggers for RuleKeeper {
     fn fire(&self) -> Pin<Box<dyn Future<Output = Result<usize>> + Send + '_>> {
-        Box::pin(self.fire_due())
+        Box::pin(async {
+            if let Err(error) = self.start_looks().await {
+                tracing::warn!(%error, "looking at repositories failed: left to the next sweep");
+            }
+            self.fire_due().await
+        })
     }
 
     fn next_due(&self) -> Result<Option<i64>> {

@@ -3,16 +3,20 @@
 //! ```text
 //!   apply.rs   records the rules of a file
 //!   decide.rs  what an event means for a rule: the same code for firing and for `rule test`
+//!   ended.rs   the ends of other runs
 //!   fire.rs    due ticks and waiting enforcements; the executor calls it
 //!   person.rs  pause, resume, fire by hand, test, backfill
+//!   watch.rs   the moves of git refs
 //!   view.rs    rules and decisions as people and programs see them
 //! ```
 
 mod apply;
 mod decide;
+mod ended;
 mod fire;
 mod person;
 mod view;
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,9 +87,12 @@ impl LoadedRule {
         }
     }
 
-    fn schedule(&self) -> &Schedule {
-        let TriggerSource::Schedule(schedule) = &self.trigger.source;
-        schedule
+    /// Returns the schedule; none if other events start its runs.
+    fn schedule(&self) -> Option<&Schedule> {
+        match &self.trigger.source {
+            TriggerSource::Schedule(schedule) => Some(schedule),
+            TriggerSource::Run(_) | TriggerSource::Git(_) => None,
+        }
     }
 }
 

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{RuleEvent, RuleStatus};
-use sprag_pipeline::Tick;
+use sprag_pipeline::{Schedule, Tick};
 use sprag_store::{DeliveryRow, EnforcementRow, Id, NewDelivery, Receipt, Row, RuleChange, RuleRow};
 
-use super::apply::first_tick;
 use super::decide::tick_names;
 use super::{LoadedRule, RuleKeeper, Verdict};
 use crate::App;
@@ -71,7 +70,7 @@ impl App {
     ) -> Result<RuleRow, Error> {
         let next = if from_now {
             let loaded = self.load_rule(&rule.name)?;
-            Some(first_tick(&rule.name, &loaded.trigger, self.now().wall_ms))
+            Some(self.first_tick(&rule.name, &loaded.trigger)?)
         } else {
             None
         };
@@ -81,12 +80,20 @@ impl App {
         self.find_rule(&rule.name)
     }
 
-    /// Fires a rule by hand, for the present moment. Moves neither its next tick nor its cursor.
-    pub async fn fire_rule(&self, name: &str) -> Result<(DeliveryRow, EnforcementRow), Error> {
+    /// Fires a rule by hand: for the present moment, or for an event that stands for `event` in its templates. Moves
+    /// neither its next tick nor its cursor.
+    pub async fn fire_rule(
+        &self,
+        name: &str,
+        event: Option<&Value>,
+    ) -> Result<(DeliveryRow, EnforcementRow), Error> {
         let rule = self.load_rule(name)?;
         require_active(&rule.row)?;
         let id = self.new_id();
-        let names = tick_names(&self.moment(&rule)?);
+        let names = match event {
+            Some(event) => given(&rule, event)?,
+            None => tick_names(&self.moment(&rule)?),
+        };
         let receipt = self.receive(&rule, id, &format!("manual {id}"), "manual", &names).await?;
         self.decided(receipt.event).await
     }
@@ -94,7 +101,7 @@ impl App {
     /// Returns a tick for the present moment, in the rule's zone.
     fn moment(&self, rule: &LoadedRule) -> Result<Tick, Error> {
         let now_ms = self.now().wall_ms;
-        rule.schedule()
+        schedule(rule)?
             .at(now_ms)
             .ok_or_else(|| Error::failed("the present time is not in any calendar of this program"))
     }
@@ -132,8 +139,8 @@ impl App {
     pub fn test_rule(&self, name: &str, at_ms: Option<i64>) -> Result<TestedTick, Error> {
         let rule = self.load_rule(name)?;
         let tick = match at_ms {
-            Some(at_ms) => rule.schedule().at(at_ms),
-            None => rule.schedule().next_after(self.now().wall_ms),
+            Some(at_ms) => schedule(&rule)?.at(at_ms),
+            None => schedule(&rule)?.next_after(self.now().wall_ms),
         };
         let tick = tick.ok_or_else(|| Error::invalid(format!("rule {} has no such tick", rule.row.name)))?;
         let event = tick_names(&tick);
@@ -147,6 +154,15 @@ impl App {
         let delivery = self.store.queries().delivery(event)?;
         let delivery = delivery.ok_or_else(|| no_event(event))?;
         let event: Value = serde_json::from_str(&delivery.body).unwrap_or_default();
+        let chain: Vec<String> = serde_json::from_str(&delivery.chain).unwrap_or_default();
+        let verdict = Verdict::of(&self.decide(&rule, &event, &chain));
+        Ok(TestedTick { event, verdict })
+    }
+
+    /// Returns the decision that an event would get which stands for `event` in the rule's templates. Writes nothing.
+    pub fn test_given(&self, name: &str, event: &Value) -> Result<TestedTick, Error> {
+        let rule = self.load_rule(name)?;
+        let event = given(&rule, event)?;
         let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
         Ok(TestedTick { event, verdict })
     }
@@ -157,7 +173,8 @@ impl App {
         require_active(&rule.row)?;
         let mut ticks = Vec::new();
         let mut after_ms = from_ms - 1;
-        while let Some(tick) = rule.schedule().next_after(after_ms).filter(|tick| tick.nominal_ms <= to_ms) {
+        let schedule = schedule(&rule)?;
+        while let Some(tick) = schedule.next_after(after_ms).filter(|tick| tick.nominal_ms <= to_ms) {
             after_ms = tick.nominal_ms;
             ticks.push(tick);
             if ticks.len() > MOST_BACKFILLED {
@@ -216,9 +233,12 @@ impl App {
     /// Removes decided events of longer than `keep_ms` ago. Keeps each key for at least 30 days, and for as long as a
     /// missed tick of any rule may still start a run.
     pub(crate) async fn forget_old_events(&self, keep_ms: i64) -> Result<(), Error> {
-        let rules = self.store.queries().rules()?.into_iter();
-        let within =
-            rules.filter_map(|row| LoadedRule::load(row).ok()).map(|rule| rule.trigger.missed.within_ms);
+        let rules = self.store.queries().rules()?;
+        self.forget_watched(&rules)?;
+        let within = rules
+            .into_iter()
+            .filter_map(|row| LoadedRule::load(row).ok())
+            .map(|rule| rule.trigger.missed.within_ms);
         let kept_ms = within.chain([KEY_KEPT_MS, keep_ms]).max().unwrap_or(keep_ms);
         let before_ms = self.now().wall_ms.saturating_sub(kept_ms);
         // The loop ends: each round removes events, and new ones are younger.
@@ -226,10 +246,34 @@ impl App {
         Ok(())
     }
 
-    /// Fires all due ticks and decides all waiting events, once. Returns the number of runs that started.
+    /// Fires all due ticks, looks at the repositories that are due and decides all waiting events, once. Returns the
+    /// number of runs that started.
     pub async fn tick_rules(&self) -> Result<usize, Error> {
-        Ok(RuleKeeper::new(self).fire_due().await?)
+        let keeper = RuleKeeper::new(self);
+        let fired = keeper.fire_due().await?;
+        Ok(fired + keeper.look_at_all().await?)
     }
+}
+
+/// Returns the schedule of a rule, or an error if other events start its runs.
+fn schedule(rule: &LoadedRule) -> Result<&Schedule, Error> {
+    rule.schedule().ok_or_else(|| {
+        let (name, kind) = (&rule.row.name, rule.trigger.source.kind());
+        Error::invalid(format!("rule {name} has no schedule: its events come from `{kind}`"))
+            .next("give it an event: --event FILE")
+    })
+}
+
+/// Returns the names of an event that a person gives to a rule.
+fn given(rule: &LoadedRule, event: &Value) -> Result<Value, Error> {
+    if rule.schedule().is_some() {
+        let message = format!("rule {} has a schedule: its events are ticks", rule.row.name);
+        return Err(Error::invalid(message).next("leave out --event FILE"));
+    }
+    if !event.is_object() {
+        return Err(Error::invalid("an event must be a JSON object"));
+    }
+    Ok(json!({ "event": event }))
 }
 
 fn require_active(rule: &RuleRow) -> Result<(), Error> {

@@ -1,10 +1,13 @@
 //! Rules and decisions as people and programs see them.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use sprag_pipeline::TriggerSource;
 use sprag_store::{DeliveryRow, EnforcementRow, Row, RuleRow};
 
 use super::LoadedRule;
+use super::watch::seen_refs;
 use crate::App;
 use crate::error::Error;
 
@@ -17,12 +20,21 @@ pub struct RuleView {
     pub status: &'static str,
     /// The reason why it is paused or broken.
     pub reason: Option<String>,
-    /// The kind of its source: `schedule`; absent if its definition cannot be read.
+    /// The kind of its source, such as `schedule`; absent if its definition cannot be read.
     pub kind: Option<&'static str>,
     /// The file that it was applied from.
     pub file: Option<String>,
     /// The folder in which its runs work.
     pub project: Option<String>,
+    /// What it waits for, for people; absent for a schedule, which has ticks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits_for: Option<String>,
+    /// The time of its next look at a repository (milliseconds since 1970).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looks_ms: Option<i64>,
+    /// The commits of the refs that it has seen, by name; absent before the first look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refs: Option<BTreeMap<String, String>>,
     /// The next ticks; none while it is not active.
     pub next: Vec<TickView>,
     /// The last decisions, newest first.
@@ -89,13 +101,14 @@ impl RuleView {
         let is_active = row.status() == sprag_lifecycle::RuleStatus::Active;
         let mut next = Vec::new();
         if let (Ok(rule), true) = (&loaded, is_active) {
-            let TriggerSource::Schedule(schedule) = &rule.trigger.source;
-            let mut after_ms = row.cursor.max(app.now().wall_ms.min(row.next_ms.unwrap_or(i64::MAX)) - 1);
-            while next.len() < ticks {
-                let Some(tick) = schedule.next_after(after_ms) else { break };
-                after_ms = tick.nominal_ms;
-                let fires_ms = schedule.fires_ms(&row.name, &tick);
-                next.push(TickView { time: tick.time, zone: tick.zone, fires_ms });
+            if let Some(schedule) = rule.schedule() {
+                let mut after_ms = row.cursor.max(app.now().wall_ms.min(row.next_ms.unwrap_or(i64::MAX)) - 1);
+                while next.len() < ticks {
+                    let Some(tick) = schedule.next_after(after_ms) else { break };
+                    after_ms = tick.nominal_ms;
+                    let fires_ms = schedule.fires_ms(&row.name, &tick);
+                    next.push(TickView { time: tick.time, zone: tick.zone, fires_ms });
+                }
             }
         }
         let decisions = app.store.queries().decisions(row.id, decisions)?;
@@ -110,6 +123,9 @@ impl RuleView {
             kind: loaded.as_ref().map(|rule| rule.trigger.source.kind()),
             file: loaded.as_ref().map(|rule| rule.file.clone()),
             project: loaded.as_ref().map(|rule| rule.project.display().to_string()),
+            waits_for: loaded.as_ref().and_then(|rule| waits_for(&rule.trigger.source)),
+            looks_ms: row.next_ms.filter(|_| is_active && &*row.source == "git"),
+            refs: seen_refs(row),
             next,
             decisions: decisions.iter().map(|(row, event)| DecisionView::of(row, event)).collect(),
             run: row.run.map(|run| run.to_string()),
@@ -129,13 +145,33 @@ impl RuleView {
             "retired" => return reason("it is retired"),
             _ => {}
         }
-        let next = match self.next.first() {
-            Some(tick) => format!("its next tick is {} ({})", tick.time, tick.zone),
-            None => "it has no further tick".to_owned(),
-        };
-        if !is_watched && !self.next.is_empty() {
-            return format!("{next}, and no process watches");
+        if let Some(why) = &self.reason {
+            return why.clone();
         }
-        next
+        let next = match (self.next.first(), &self.waits_for) {
+            (Some(tick), _) => format!("its next tick is {} ({})", tick.time, tick.zone),
+            (None, Some(waits_for)) => format!("it waits for {waits_for}"),
+            (None, None) => return "it has no further tick".to_owned(),
+        };
+        if is_watched { next } else { format!("{next}, and no process watches") }
+    }
+}
+
+/// Returns what a rule without a schedule waits for, for people.
+fn waits_for(source: &TriggerSource) -> Option<String> {
+    match source {
+        TriggerSource::Schedule(_) => None,
+        TriggerSource::Git(source) => {
+            let repository = if source.repository.is_empty() { "its folder" } else { &source.repository };
+            Some(format!("a move of {} in {repository}", source.refs.join(" or ")))
+        }
+        TriggerSource::Run(source) => {
+            let ended = if source.ended.is_empty() {
+                String::new()
+            } else {
+                format!(" as {}", source.ended.join(" or "))
+            };
+            Some(format!("the end of a run of {}{ended}", source.pipelines.join(" or ")))
+        }
     }
 }

@@ -22,9 +22,9 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
         RuleCommand::Ls { all } => ls(context, all),
         RuleCommand::Show { rule, next } => show(context, &rule, next.into()),
         RuleCommand::Explain { rule } => explain(context, &rule),
-        RuleCommand::Fire { rule } => {
-            let app = context.app()?;
-            let (event, decision) = app.fire_rule(&rule).await?;
+        RuleCommand::Fire { rule, event } => {
+            let given = event.as_deref().map(given_event).transpose()?;
+            let (event, decision) = context.app()?.fire_rule(&rule, given.as_ref()).await?;
             decided(context, &event, &decision)
         }
         RuleCommand::Pause { rule, reason } => {
@@ -39,7 +39,7 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
             let row = context.app()?.retire_rule(&rule).await?;
             said(context, &row, "retired")
         }
-        RuleCommand::Test { rule, at, event } => test(context, &rule, at.as_deref(), event),
+        RuleCommand::Test { rule, at, event } => test(context, &rule, at.as_deref(), event.as_deref()),
         RuleCommand::Backfill { rule, from, to } => {
             let (from_ms, to_ms) = (time("--from", &from)?, time("--to", &to)?);
             let done = context.app()?.backfill_rule(&rule, from_ms, to_ms).await?;
@@ -134,7 +134,11 @@ fn ls(context: &Context, all: bool) -> Result<Exit, Failure> {
             vec![
                 plain(&view.name),
                 view.status.to_owned(),
-                view.next.first().map_or_else(|| "–".to_owned(), |tick| local(tick.fires_ms)),
+                view.next
+                    .first()
+                    .map(|tick| tick.fires_ms)
+                    .or(view.looks_ms)
+                    .map_or_else(|| "–".to_owned(), local),
                 match (&view.reason, view.decisions.first()) {
                     (Some(reason), _) => plain(reason),
                     (None, Some(last)) => sentence(last),
@@ -168,6 +172,9 @@ fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
     }
     if let Some(reason) = &view.reason {
         line(&format!("  {}", plain(reason)));
+    }
+    if let Some(waits_for) = &view.waits_for {
+        line(&format!("  waits for {}", plain(waits_for)));
     }
     for tick in &view.next {
         line(&format!("  next  {}  {} ({})", local(tick.fires_ms), tick.time, tick.zone));
@@ -223,10 +230,17 @@ fn said(context: &Context, rule: &RuleRow, what: &str) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-fn test(context: &Context, rule: &str, at: Option<&str>, event: Option<i64>) -> Result<Exit, Failure> {
+/// Reads an event that a person gives as JSON.
+fn given_event(file: &str) -> Result<Value, Failure> {
+    let text = super::board::read_file(file)?;
+    serde_json::from_str(&text).map_err(|error| Failure::usage(format!("--event {file}: not JSON: {error}")))
+}
+
+fn test(context: &Context, rule: &str, at: Option<&str>, event: Option<&str>) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let tested = match event {
-        Some(event) => app.test_event(rule, event)?,
+    let tested = match event.map(|event| (event, event.parse::<i64>())) {
+        Some((_, Ok(number))) => app.test_event(rule, number)?,
+        Some((file, Err(_))) => app.test_given(rule, &given_event(file)?)?,
         None => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?)?,
     };
     if context.json {
@@ -246,17 +260,34 @@ fn test(context: &Context, rule: &str, at: Option<&str>, event: Option<i64>) -> 
     Ok(Exit::Ok)
 }
 
+/// The most rounds of one `tick`: a run that ends may start the next one, and a chain of rules is shorter.
+const ROUNDS: usize = 10;
+
 async fn tick(context: &Context, detach: bool) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let started = app.tick_rules().await?;
-    if context.json {
-        line(&json!({ "started": started }).to_string());
-    } else {
-        line(&format!("{started} started"));
+    let mut exit = Exit::Ok;
+    for round in 0..ROUNDS {
+        let started = app.tick_rules().await?;
+        if started > 0 || round == 0 {
+            if context.json {
+                line(&json!({ "started": started }).to_string());
+            } else {
+                line(&format!("{started} started"));
+            }
+        }
+        if detach || started == 0 || is_watched(&app)? {
+            break;
+        }
+        let ended = work_off(context).await?;
+        if exit == Exit::Ok {
+            exit = ended;
+        }
     }
-    if detach || started == 0 || is_watched(&app)? {
-        return Ok(Exit::Ok);
-    }
+    Ok(exit)
+}
+
+/// Executes all runs that wait, as `sprag worker --until-idle` does.
+async fn work_off(context: &Context) -> Result<Exit, Failure> {
     let options = worker::Options {
         queues: vec!["default".to_owned()],
         labels: Vec::new(),

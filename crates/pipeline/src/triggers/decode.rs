@@ -6,7 +6,7 @@ use jiff::{Timestamp, ToSpan};
 
 use super::cron::Cron;
 use super::schedule::{Schedule, SchedulePart, Ticks};
-use super::{Missed, MissedRuns, OverlapPolicy, Trigger, TriggerSource};
+use super::{Missed, MissedRuns, OverlapPolicy, Trigger, TriggerSource, sources};
 use crate::decode::duration_ms;
 use crate::diagnostic::{Problem, Report};
 use crate::inputs::Input;
@@ -40,9 +40,20 @@ pub(crate) fn triggers(root: &Node, inputs: &[Input], report: &mut Report) -> Ve
 
 fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger> {
     let id = node.get("id").and_then(Node::text)?.to_owned();
-    let (_, schedule) = one_of(node, &["schedule"], report)?;
-    let source = TriggerSource::Schedule(parts(schedule, report)?);
-    let names: &[(&str, &[&str])] = &[("tick", &TICK)];
+    let (kind, value) = one_of(node, &["schedule", "run", "git"], report)?;
+    let (source, names): (TriggerSource, &[(&str, &[&str])]) = match kind {
+        "schedule" => (TriggerSource::Schedule(parts(value, report)?), &[("tick", &TICK)]),
+        "run" => (TriggerSource::Run(sources::run(value, report)?), &[("event", &sources::ENDED_RUN)]),
+        _ => (TriggerSource::Git(sources::git(value, node, report)?), &[("event", &sources::MOVE)]),
+    };
+    let without_effect: &[&str] = match source {
+        TriggerSource::Schedule(_) => &[],
+        TriggerSource::Run(_) | TriggerSource::Git(_) => &["missed"],
+    };
+    for (key, value) in without_effect.iter().filter_map(|key| Some((key, node.get(key)?))) {
+        let problem = Problem::at(value.span, format!("`{key}` has no effect on a rule with `{kind}`"));
+        report.error(problem.help("remove it"));
+    }
     let when = node.get("when");
     if let Some(when) = when {
         match when.text().map(template::condition) {

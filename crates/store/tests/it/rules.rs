@@ -16,6 +16,7 @@ fn new_rule(store: &Store, name: &str, hash: &str) -> NewRule {
         name: name.into(),
         definition: "{}".into(),
         hash: hash.into(),
+        source: "schedule",
         next: Some(NextTick { due_ms: 1, key: "tick 1".into() }),
         cursor: Some(0),
     }
