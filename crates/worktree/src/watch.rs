@@ -163,8 +163,12 @@ pub fn watch_failure(error: &Error) -> String {
         Kind::Git { stderr, .. } => stderr,
         other => return other.to_string().lines().next().unwrap_or_default().to_owned(),
     };
-    let asks =
-        ["could not read Username", "could not read Password", "Authentication failed", "Permission denied ("];
+    let asks = [
+        "could not read Username",
+        "could not read Password",
+        "Authentication failed",
+        "Permission denied (",
+    ];
     if asks.iter().any(|sign| stderr.contains(sign)) {
         return "it asks for a password or a key: give git a credential helper or an ssh key".to_owned();
     }

@@ -175,10 +175,11 @@ impl Look {
 
     /// Returns the number of runs that started, or the reason why the repository cannot be watched.
     async fn look(&mut self) -> Result<std::result::Result<usize, String>> {
-        let refs: BTreeMap<String, String> = match self.with_git(|repository, _, cancel| repository.refs(cancel)).await {
-            Ok(all) => all.into_iter().filter(|(name, _)| self.source.watches(name)).collect(),
-            Err(why) => return Ok(Err(why)),
-        };
+        let refs: BTreeMap<String, String> =
+            match self.with_git(|repository, _, cancel| repository.refs(cancel)).await {
+                Ok(all) => all.into_iter().filter(|(name, _)| self.source.watches(name)).collect(),
+                Err(why) => return Ok(Err(why)),
+            };
         if refs.len() > MOST_REFS {
             let message =
                 format!("{} refs fit its patterns, and a rule watches at most {MOST_REFS}", refs.len());
