@@ -265,15 +265,12 @@ const ROUNDS: usize = 10;
 
 async fn tick(context: &Context, detach: bool) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let mut exit = Exit::Ok;
+    let (mut exit, mut all) = (Exit::Ok, 0);
     for round in 0..ROUNDS {
         let started = app.tick_rules().await?;
-        if started > 0 || round == 0 {
-            if context.json {
-                line(&json!({ "started": started }).to_string());
-            } else {
-                line(&format!("{started} started"));
-            }
+        all += started;
+        if !context.json && (started > 0 || round == 0) {
+            line(&format!("{started} started"));
         }
         if detach || started == 0 || is_watched(&app)? {
             break;
@@ -282,6 +279,9 @@ async fn tick(context: &Context, detach: bool) -> Result<Exit, Failure> {
         if exit == Exit::Ok {
             exit = ended;
         }
+    }
+    if context.json {
+        line(&json!({ "started": all }).to_string());
     }
     Ok(exit)
 }
