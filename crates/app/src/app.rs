@@ -8,6 +8,7 @@ use sprag_store::{Id, Now, Observer, Reach, Store, Subscription, System, Topic};
 use sprag_worker::Files;
 use tokio::sync::Semaphore;
 
+use crate::author::local_author;
 use crate::claims::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::evaluator::MarkedEvaluator;
@@ -54,6 +55,7 @@ impl App {
 
     /// Has the store evaluate the expressions of pipelines.
     fn evaluating(store: Store, data: &Path) -> App {
+        let store = store.with_local_author(local_author());
         App::with_store(store.with_evaluator(Arc::new(MarkedEvaluator::new(data))), data)
     }
 

@@ -152,7 +152,7 @@ impl Names {
         Names { store: app.store.clone(), plans: BTreeMap::new() }
     }
 
-    fn plan(&mut self, run: RunId) -> sprag_store::Result<Option<Arc<Plan>>> {
+    pub(crate) fn plan(&mut self, run: RunId) -> sprag_store::Result<Option<Arc<Plan>>> {
         if let Some(plan) = self.plans.get(&run) {
             return Ok(Some(Arc::clone(plan)));
         }

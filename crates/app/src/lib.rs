@@ -8,6 +8,8 @@
 mod accounts;
 mod agents;
 mod app;
+mod audit;
+mod author;
 mod beginning;
 pub mod boards;
 mod changes;
@@ -53,6 +55,8 @@ mod workers;
 pub use accounts::AccountView;
 pub use agents::{AgentState, agent_states, missing_agents};
 pub use app::App;
+pub use audit::{Audit, AuditFilter, AuditView, MOST_AUDITED};
+pub use author::local_author;
 pub use changes::{FileChange, MOST_OVER_HTTP, RunDiff, run_diff};
 pub use chores::{Chore, Limits};
 pub use data_folder::{Closed, make_private, openings};
@@ -86,10 +90,10 @@ pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word}
 pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
 pub use sprag_process::run_if_supervisor;
 pub use sprag_store::{
-    BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow, ExecutionRow,
-    GateKind, GateRow, HookRow, Id, JournalEntry, JournalPage, NewWorker, NotApplied, Now, Observer,
-    OpenTask, QueueRow, Row, RuleRow, RunInFull, RunRow, StepRow, Subscription, TokenRow, Topic, WorkerRow,
-    bugs, step_name,
+    Author, BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow,
+    ExecutionRow, GateKind, GateRow, HookRow, Id, JournalEntry, JournalPage, NewWorker, NotApplied, Now,
+    Observer, OpenTask, QueueRow, Row, RuleRow, RunInFull, RunRow, StepRow, Subscription, TokenRow, Topic,
+    WorkerRow, acting_as, bugs, current_author, step_name,
 };
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, Word, WorkKind};
+use sprag_lifecycle::{Actor, Plan, RunId, StepNo, StepStatus, Word, WorkKind};
 pub use sprag_store::is_current;
 use sprag_store::{ExecutionRow, GateRow, JournalEntry, Now, Row, RunRow, StepRow, step_name};
 
@@ -494,7 +494,11 @@ impl EntryView {
             actor: entry.actor.as_str(),
             worker: entry.worker.map(|id| id.to_string()),
             fence: entry.fence,
-            by: entry.by.as_deref().map(str::to_owned),
+            by: match (&entry.by, entry.worker) {
+                (Some(by), _) => Some(by.to_string()),
+                (None, Some(worker)) if entry.actor == Actor::Worker => Some(format!("worker:{worker}")),
+                (None, _) => None,
+            },
         }
     }
 }

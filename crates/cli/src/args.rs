@@ -8,8 +8,8 @@ pub(crate) use crate::agent_args::AgentCommand;
 pub(crate) use crate::board_args::{BoardCommand, TaskCommand};
 pub(crate) use crate::rule_args::{DeliveryCommand, RuleCommand};
 pub(crate) use crate::sub_args::{
-    AccountCommand, Answer, EnvCommand, HookCommand, HookFormatArg, NewHookArgs, QueueCommand, Serve, Shown,
-    TokenCommand, WorkerCommand, inherited,
+    AccountCommand, Answer, AuditArgs, EnvCommand, HookCommand, HookFormatArg, NewHookArgs, QueueCommand,
+    Serve, Shown, TokenCommand, WorkerCommand, inherited,
 };
 use crate::{exit, help_texts};
 
@@ -461,6 +461,9 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: AccountCommand,
     },
+    /// Show who did what: runs started, cancelled, answered and landed; tokens, webhooks, queues
+    #[command(after_help = help_texts::AUDIT)]
+    Audit(AuditArgs),
     /// Show the journal: everything that happened, in order
     #[command(after_help = help_texts::EVENTS)]
     Events {

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 /// The commands, in groups.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Start", &["init", "run", "do", "validate", "graph"]),
-    ("Look", &["ls", "status", "watch", "logs", "explain", "events", "diff"]),
+    ("Look", &["ls", "status", "watch", "logs", "explain", "events", "audit", "diff"]),
     ("Answer", &["questions", "approve", "reject", "signal"]),
     ("Start by itself", &["rule", "delivery"]),
     ("Continue and stop", &["wait", "cancel", "retry", "resume", "rewind", "fork"]),
@@ -30,7 +30,7 @@ const NOT_AT_SERVER: &[(&[&str], &str, &str)] = &[
     (&["init", "validate", "schema", "lifecycle"], "it needs no runs", "leave --server out"),
     (&["env"], "worktrees are on the machine where they were made", "log in there and run the command"),
     (
-        &["gc", "doctor", "queue", "account", "token", "hook", "rule", "delivery"],
+        &["gc", "doctor", "queue", "account", "token", "hook", "rule", "delivery", "audit"],
         "it manages the store of this data directory",
         "run it where the server runs, or use the HTTP API (docs/api.md)",
     ),

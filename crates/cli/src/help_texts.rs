@@ -205,6 +205,13 @@ Examples:
   sprag serve --listen 0.0.0.0:7717 --no-worker
   SPRAG_STORE=postgres://sprag@db.example/sprag sprag serve --no-worker";
 
+pub(crate) const AUDIT: &str = "\
+Examples:
+  sprag audit --since 1d
+  sprag audit --by ada --act run
+  sprag audit --act token
+  sprag audit --run RUN --json";
+
 pub(crate) const TOKEN: &str = "\
 Examples:
   sprag token new ci --scope run --expires 90d

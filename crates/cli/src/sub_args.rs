@@ -98,6 +98,26 @@ pub(crate) enum Shown {
     None,
 }
 
+/// The acts that `sprag audit` shows.
+#[derive(Debug, clap::Args)]
+pub(crate) struct AuditArgs {
+    /// Only acts of this author: user:NAME, token:NAME, agent:NAME, rule:NAME, or the name alone
+    #[arg(long, value_name = "WHO")]
+    pub(crate) by: Option<String>,
+    /// Only acts of this kind, like run.created, gate, landed or token
+    #[arg(long, value_name = "ACT")]
+    pub(crate) act: Option<String>,
+    /// Only acts on this run
+    #[arg(long, value_name = "RUN")]
+    pub(crate) run: Option<String>,
+    /// Only acts since this time: 2d ago, or 2026-01-31T10:00:00Z
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// The most acts to show, newest first
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(crate) limit: usize,
+}
+
 /// The subcommands for tokens.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {

@@ -17,7 +17,7 @@ use sprag_app::Id;
 
 use sprag_app::{fill_random, hex};
 
-use crate::access::{forbidden, least};
+use crate::access::{Caller, forbidden, least};
 use crate::connections::origin_of;
 use crate::permits::{Permit, hold};
 use crate::problem::Problem;
@@ -44,7 +44,7 @@ pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, 
     // Read before the endpoint reads anything.
     let seq = (method == Method::GET && path.starts_with("/v1/")).then(|| app.feed().read_upto());
     let response = match check(&app, &mut request).await {
-        Ok(place) => match tokio::time::timeout(app.options().request_timeout, next.run(request)).await {
+        Ok(place) => match tokio::time::timeout(app.options().request_timeout, answer(request, next)).await {
             Ok(response) => match place {
                 Some(place) => response.map(|body| hold(body, place)),
                 None => response,
@@ -88,6 +88,14 @@ pub(crate) async fn guard(State(app): State<ServerState>, mut request: Request, 
         request_id = &*id, %method, path = without_task_tokens(&path), status, took_ms = took.as_secs_f64() * 1000.0, run,
     );
     response
+}
+
+/// Passes a request to its endpoint, on behalf of its caller.
+async fn answer(request: Request, next: Next) -> Response {
+    match request.extensions().get::<Caller>().map(Caller::author) {
+        Some(author) => sprag_app::acting_as(author, next.run(request)).await,
+        None => next.run(request).await,
+    }
 }
 
 /// Checks whether a request may pass. Returns the place that its caller takes for it, if callers of its kind are

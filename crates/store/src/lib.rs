@@ -18,6 +18,7 @@
 
 mod accounts;
 mod answers;
+mod author;
 mod backend;
 mod blocked;
 mod boards;
@@ -58,6 +59,7 @@ mod words;
 
 pub use accounts::{AccountBusy, AccountWait};
 pub use answers::{Answer, OpenQuestion, Question};
+pub use author::{Author, acting_as, current_author};
 pub use backend::QueueRow;
 pub use boards::{BoardRow, NoteRow};
 pub use clock::{Clock, Entropy, Manual, Now, System, fnv, mix};
@@ -91,6 +93,6 @@ pub use rows::{
 };
 pub use run_state::DEFAULT_QUEUE;
 pub use runtime::{Fate, Runtime, SimulatedRuntime, Task, Written};
-pub use service::{Delivery, HookRow, Observer, QueueCount, Service, TokenRow};
+pub use service::{ActRow, Delivery, HookRow, Observer, QueueCount, Service, TokenRow};
 pub use sqlite::{FILE_NAME, SCHEMA_VERSION, SqliteOptions};
 pub use wake::{Reach, Subscription, Topic};

@@ -90,6 +90,7 @@ fn tried() -> Vec<(&'static str, Vec<&'static str>, i32)> {
         ("token new", words("token new t"), 0),
         ("token ls", words("token ls"), 0),
         ("token rm", words("token rm t"), 0),
+        ("audit", words("audit"), 0),
         ("hook add", words("hook add --run true"), 0),
         ("hook ls", words("hook ls"), 0),
         ("hook test", vec!["hook", "test", "HOOK"], 0),

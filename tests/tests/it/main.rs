@@ -4,6 +4,7 @@ mod accounts;
 mod again;
 mod agents;
 mod at_server;
+mod audit;
 mod bad_input;
 mod became;
 mod boards;

@@ -3,6 +3,7 @@
 mod account;
 mod agent;
 mod ask;
+mod audit;
 mod board;
 mod config;
 mod diff;
@@ -162,6 +163,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             }
         }
         Command::Serve(options) => serve::serve(&context, options).await,
+        Command::Audit(args) => audit::audit(&context, &args),
         Command::Token { command } => token::token(&context, &command).await,
         Command::Hook { command } => hook::hook(&context, command).await,
         Command::Account { command } => account::account(&context, &command).await,

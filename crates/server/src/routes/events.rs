@@ -100,7 +100,7 @@ async fn events(
     Ok(stream::respond(&app, reader))
 }
 
-fn parse_run(text: &str) -> Answer<RunId> {
+pub(super) fn parse_run(text: &str) -> Answer<RunId> {
     text.parse().map_err(|error: sprag_lifecycle::RunIdError| Problem::malformed(format!("run: {error}")))
 }
 

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod artifacts;
+mod audit;
 mod boards;
 mod environments;
 mod events;
@@ -54,6 +55,7 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(gates::routes())
         .merge(environments::routes())
         .merge(queues::routes())
+        .merge(audit::routes())
         .merge(accounts::routes())
         .merge(events::routes())
         .merge(hooks::routes())

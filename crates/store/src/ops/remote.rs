@@ -5,6 +5,7 @@ use sprag_lifecycle::{Execution, ExecutionPredicate, ExecutionStatus, mutant};
 use super::{
     Assignment, Claimer, Ending, Finished, Lease, NewWorker, Renewal, claim, finish, heartbeat, renew,
 };
+use crate::author::Author;
 use crate::error::Result;
 use crate::outcome::Outcome;
 use crate::rows::{ExecutionRow, Id, Row, WorkerRow};
@@ -52,7 +53,7 @@ pub fn claim_once(
         return Ok(Got { assignments: Vec::new(), before: false });
     }
     if let Some(agent) = agent {
-        session.set_author("agent", &agent.name);
+        session.set_author(&Author::agent(&agent.name));
     }
     let assignments = claim(session, claimer, limit)?;
     if let Some(agent) = agent

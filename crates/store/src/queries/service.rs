@@ -8,7 +8,7 @@ use super::{Queries, shown_workers};
 use crate::backend::{Backend, QueueRow, Table};
 use crate::error::Result;
 use crate::rows::{AccountRow, ExecutionRow, JournalEntry, WorkerRow};
-use crate::service::{HookRow, QueueCount, TokenRow};
+use crate::service::{ActRow, HookRow, QueueCount, TokenRow};
 
 /// Entries of the journal, and the journal's end at that moment.
 #[derive(Debug, Clone)]
@@ -77,6 +77,11 @@ impl Queries<'_> {
     /// Returns the tokens, in order.
     pub fn tokens(self) -> Result<Vec<TokenRow>> {
         self.look(|db| db.tokens())
+    }
+
+    /// Returns the newest acts of administration of before this time (wall clock), newest first.
+    pub fn acts(self, before_ms: i64, limit: usize) -> Result<Vec<ActRow>> {
+        self.look(|db| db.acts(before_ms, limit))
     }
 
     /// Returns the token with this hash.
