@@ -281,6 +281,9 @@ pub(crate) enum Command {
         /// Leave the run to a worker and return at once
         #[arg(long)]
         detach: bool,
+        /// The same key never starts a second run
+        #[arg(long, value_name = "KEY")]
+        idempotency_key: Option<String>,
         #[command(flatten)]
         at: AtServer,
     },

@@ -92,8 +92,9 @@ impl Commands {
                 });
                 Ended::Report(Ending::Blocked { result: Some(facts.to_string().into()) })
             }
-            (EnterError::Stopped, Signal::Lost) => Ended::Lost,
-            (EnterError::Stopped, _) => Ended::Report(Ending::Cancelled),
+            (EnterError::Stopped | EnterError::Draining, Signal::Lost) => Ended::Lost,
+            (EnterError::Draining, Signal::Renewed { .. }) => Ended::Returned,
+            (EnterError::Stopped | EnterError::Draining, _) => Ended::Report(Ending::Cancelled),
         })
     }
 
@@ -164,7 +165,7 @@ impl Commands {
         Ok(())
     }
 
-    /// Records the state that the step has left, unless the step belongs to another worker by now. A problem that a
+    /// Records the state that the step has left, unless the step belongs to another worker, now or soon. A problem that a
     /// person should know about becomes a warning of the step.
     pub(crate) async fn record(
         &self,
@@ -173,7 +174,7 @@ impl Commands {
         entered: &Entered,
         ended: Ended,
     ) -> Ended {
-        if ended == Ended::Lost {
+        if matches!(ended, Ended::Lost | Ended::Returned) {
             return ended;
         }
         match entered.record(assignment.lease.execution.run, &assignment.name).await {

@@ -107,7 +107,7 @@ impl Entered {
     }
 
     /// Takes ownership of the worktree for this process, and waits until another process of the run has left it.
-    /// Returns false if the step is stopped before.
+    /// Returns false if the step is stopped before, or if its worker is draining.
     pub(crate) async fn own(&self, control: &Control) -> Result<bool, String> {
         let give_up_ms = boot_ms() + LONGEST_WAIT_MS;
         loop {
@@ -137,6 +137,9 @@ impl Entered {
                 return Err("another process of this run holds its worktree".into());
             }
             if self.place.worktree().is_none() {
+                if control.is_draining() {
+                    return Ok(false);
+                }
                 pause(LOOK.min(Duration::from_millis(200))).await;
             }
         }

@@ -114,7 +114,9 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
         Command::Rewind { run, to, detach, .. } => {
             run::retry(&context, run.as_deref(), Some(&to), detach).await
         }
-        Command::Fork { run, from, detach, .. } => fork::fork(&context, run.as_deref(), &from, detach).await,
+        Command::Fork { run, from, detach, idempotency_key, .. } => {
+            fork::fork(&context, run.as_deref(), &from, idempotency_key.as_deref(), detach).await
+        }
         Command::Board { command } => board::board(&context, &command).await,
         Command::Mcp { server, token } => mcp::mcp(&context, server.as_deref(), token).await,
         Command::Task { command } => task::task(&context, &command).await,

@@ -102,7 +102,9 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
         Command::Rewind { run, to, detach, .. } => {
             remote.go_back(run.as_deref(), "rewind", json!({ "to": to }), *detach).await
         }
-        Command::Fork { run, from, detach, .. } => remote.fork(run.as_deref(), from, *detach).await,
+        Command::Fork { run, from, detach, idempotency_key, .. } => {
+            remote.fork(run.as_deref(), from, idempotency_key.as_deref(), *detach).await
+        }
         Command::Approve { run, step, answer, .. } => remote.answer(run, step.as_deref(), answer, true).await,
         Command::Reject { run, step, answer, .. } => remote.answer(run, step.as_deref(), answer, false).await,
         Command::Signal { run, name, payload, .. } => remote.signal(run, name, payload.as_deref()).await,
