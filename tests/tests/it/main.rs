@@ -81,5 +81,6 @@ mod waiting;
 mod waiting_for;
 mod walk;
 mod watch;
+mod webhooks;
 mod worktree_crashes;
 mod worktrees;

@@ -1,7 +1,6 @@
 //! Rules and decisions as people and programs see them.
 
 use serde::Serialize;
-use sprag_pipeline::TriggerSource;
 use sprag_store::{DeliveryRow, EnforcementRow, Row, RuleRow};
 
 use super::LoadedRule;
@@ -17,12 +16,14 @@ pub struct RuleView {
     pub status: &'static str,
     /// The reason why it is paused or broken.
     pub reason: Option<String>,
-    /// The kind of its source: `schedule`; absent if its definition cannot be read.
+    /// The kind of its source: `schedule` or `webhook`; absent if its definition cannot be read.
     pub kind: Option<&'static str>,
     /// The file that it was applied from.
     pub file: Option<String>,
     /// The folder in which its runs work.
     pub project: Option<String>,
+    /// The path of its webhook at a server; absent if it has none.
+    pub url: Option<String>,
     /// The next ticks; none while it is not active.
     pub next: Vec<TickView>,
     /// The last decisions, newest first.
@@ -88,8 +89,9 @@ impl RuleView {
         let loaded = LoadedRule::load(row.clone());
         let is_active = row.status() == sprag_lifecycle::RuleStatus::Active;
         let mut next = Vec::new();
-        if let (Ok(rule), true) = (&loaded, is_active) {
-            let TriggerSource::Schedule(schedule) = &rule.trigger.source;
+        if let (Ok(rule), true) = (&loaded, is_active)
+            && let Some(schedule) = rule.schedule()
+        {
             let mut after_ms = row.cursor.max(app.now().wall_ms.min(row.next_ms.unwrap_or(i64::MAX)) - 1);
             while next.len() < ticks {
                 let Some(tick) = schedule.next_after(after_ms) else { break };
@@ -110,6 +112,7 @@ impl RuleView {
             kind: loaded.as_ref().map(|rule| rule.trigger.source.kind()),
             file: loaded.as_ref().map(|rule| rule.file.clone()),
             project: loaded.as_ref().map(|rule| rule.project.display().to_string()),
+            url: loaded.as_ref().and_then(LoadedRule::url),
             next,
             decisions: decisions.iter().map(|(row, event)| DecisionView::of(row, event)).collect(),
             run: row.run.map(|run| run.to_string()),
@@ -131,9 +134,10 @@ impl RuleView {
         }
         let next = match self.next.first() {
             Some(tick) => format!("its next tick is {} ({})", tick.time, tick.zone),
+            None if self.url.is_some() => "it waits for a request".to_owned(),
             None => "it has no further tick".to_owned(),
         };
-        if !is_watched && !self.next.is_empty() {
+        if !is_watched && (!self.next.is_empty() || self.url.is_some()) {
             return format!("{next}, and no process watches");
         }
         next

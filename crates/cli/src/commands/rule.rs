@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sprag_app::rules::{DecisionView, RuleOutcome, RuleView, Verdict};
 use sprag_app::{App, DeliveryRow, EnforcementRow, Row, RuleRow};
 
-use super::{drawn, worker};
+use super::{drawn, given_event, worker};
 use crate::args::{DeliveryCommand, RuleCommand};
 use crate::context::Context;
 use crate::exit::{Exit, Failure};
@@ -22,9 +22,10 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
         RuleCommand::Ls { all } => ls(context, all),
         RuleCommand::Show { rule, next } => show(context, &rule, next.into()),
         RuleCommand::Explain { rule } => explain(context, &rule),
-        RuleCommand::Fire { rule } => {
+        RuleCommand::Fire { rule, given } => {
             let app = context.app()?;
-            let (event, decision) = app.fire_rule(&rule).await?;
+            let given = given_event::given(given.event.as_deref(), given.header)?;
+            let (event, decision) = app.fire_rule(&rule, given.as_ref()).await?;
             decided(context, &event, &decision)
         }
         RuleCommand::Pause { rule, reason } => {
@@ -39,7 +40,9 @@ pub(crate) async fn rule(context: &Context, command: RuleCommand) -> Result<Exit
             let row = context.app()?.retire_rule(&rule).await?;
             said(context, &row, "retired")
         }
-        RuleCommand::Test { rule, at, event } => test(context, &rule, at.as_deref(), event),
+        RuleCommand::Test { rule, at, event, header } => {
+            test(context, &rule, at.as_deref(), event.as_deref(), header)
+        }
         RuleCommand::Backfill { rule, from, to } => {
             let (from_ms, to_ms) = (time("--from", &from)?, time("--to", &to)?);
             let done = context.app()?.backfill_rule(&rule, from_ms, to_ms).await?;
@@ -73,6 +76,9 @@ pub(crate) async fn delivery(context: &Context, command: DeliveryCommand) -> Res
             line(&plain(&body.to_string()));
             views.iter().for_each(|view| line(&format!("  {}", sentence(view))));
             Ok(Exit::Ok)
+        }
+        DeliveryCommand::Send { rule, file, to, header } => {
+            given_event::send(context, &app, &rule, &file, &to, &header).await
         }
         DeliveryCommand::Replay { event } => {
             let (event, decision) = app.replay_event(event).await?;
@@ -169,6 +175,9 @@ fn show(context: &Context, name: &str, ticks: usize) -> Result<Exit, Failure> {
     if let Some(reason) = &view.reason {
         line(&format!("  {}", plain(reason)));
     }
+    if let Some(url) = &view.url {
+        line(&format!("  webhook  {url}"));
+    }
     for tick in &view.next {
         line(&format!("  next  {}  {} ({})", local(tick.fires_ms), tick.time, tick.zone));
     }
@@ -223,11 +232,19 @@ fn said(context: &Context, rule: &RuleRow, what: &str) -> Result<Exit, Failure> 
     Ok(Exit::Ok)
 }
 
-fn test(context: &Context, rule: &str, at: Option<&str>, event: Option<i64>) -> Result<Exit, Failure> {
+fn test(
+    context: &Context,
+    rule: &str,
+    at: Option<&str>,
+    event: Option<&str>,
+    headers: Vec<(String, String)>,
+) -> Result<Exit, Failure> {
     let app = context.app()?;
-    let tested = match event {
-        Some(event) => app.test_event(rule, event)?,
-        None => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?)?,
+    let recorded = event.and_then(|event| event.parse().ok());
+    let tested = match (recorded, given_event::given(event.filter(|_| recorded.is_none()), headers)?) {
+        (Some(recorded), _) => app.test_event(rule, recorded)?,
+        (None, Some(given)) => app.test_given(rule, &given)?,
+        (None, None) => app.test_rule(rule, at.map(|at| time("--at", at)).transpose()?)?,
     };
     if context.json {
         let (decision, inputs, reason) = match &tested.verdict {
