@@ -55,6 +55,7 @@ mod remote;
 mod remote_logs;
 mod retention;
 mod rules;
+mod rules_api;
 mod run_labels;
 mod security_access;
 mod security_callers;

@@ -110,8 +110,10 @@ fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
     let long = format!("{{\"ref\": \"{}\"}}", "x".repeat(2_000));
     github(addr, "new", "1", &long).send().problem(413, "too_large");
     github(addr, "new", "1", "{").send().problem(400, "malformed");
-    let deep = "[".repeat(500);
-    github(addr, "new", "1", &deep).send().problem(400, "malformed");
+    for levels in [110, 450] {
+        let deep = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        github(addr, "new", "1", &deep).send().problem(400, "malformed");
+    }
     let kind = Request::to(addr, "POST", "/in/ci/few").header("x-signature-256", &hmac("new", "x"));
     kind.body("application/octet-stream", b"x").send().problem(415, "unsupported_media_type");
     // The address answers nothing else, and the name by which a sender calls does not matter.
@@ -119,6 +121,10 @@ fn r14_r15_r16_r17_r18_r20_r25_a_signed_request_starts_one_run() {
     Request::to(addr, "GET", "/v1/runs").token(&sandbox.local_token()).send().problem(404, "not_found");
     Request::to(addr, "GET", "/in/ci/push").send().problem(405, "method_not_allowed");
     assert!(events(&sandbox).is_empty(), "nothing refused is stored");
+    let refused = &ask(&sandbox, &["rule", "show", "push"])["refused"];
+    assert_eq!(refused["count"], 3, "{refused}");
+    let told = sandbox.sprag(["explain", "ci/push"]).expect(0).stdout;
+    assert!(told.contains("3 refused so far, the last because its signature"), "{told}");
 
     // R17: either secret will do. R15, R18: a repeated body is the same event, whatever its delivery id.
     let first = github(addr, "old", "1", body).header("host", "hooks.example.com").send().expect(202);

@@ -213,7 +213,12 @@ impl RuleKeeper {
         let mut started = 0;
         for (row, rule, event) in self.app.store.queries().enforcements_due(now_ms, BATCH)? {
             let generation = rule.generation;
-            let Some(loaded) = self.load(rule).await? else { continue };
+            let Some(loaded) = self.load(rule).await? else {
+                // The rule is broken now. A decision that waited for it to be mended would be made again and again.
+                let skip = TriggerDecision::Skip("the rule is broken".into());
+                let _ = self.app.store.executor().decide(row.id, generation, skip).await?;
+                continue;
+            };
             let names: Value = serde_json::from_str(&event.body).unwrap_or_default();
             let chain: Vec<String> = serde_json::from_str(&event.chain).unwrap_or_default();
             let decision: TriggerDecision = self.app.decide(&loaded, &names, &chain);

@@ -6,6 +6,9 @@
 //!
 //! The body is data: conditions and inputs read it, and nothing evaluates it.
 
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use sprag_lifecycle::RuleStatus;
@@ -35,6 +38,11 @@ const SHOWN: [&str; 10] = [
 const HEADER_BYTES: usize = 1_000;
 /// The most bytes of a key that is stored as it is; the hash stands for a longer one.
 const KEY_BYTES: usize = 200;
+
+/// The most levels of lists and objects in a body. JSON with more than 128 cannot be read, and the event adds some.
+const DEEPEST: usize = 100;
+/// The message about a body with more levels.
+const TOO_DEEP: &str = "the body has more than 100 levels of lists and objects";
 
 /// The endpoint of a rule, as a server needs it to read a request.
 pub struct Endpoint {
@@ -79,12 +87,17 @@ impl From<Error> for NotTaken {
 }
 
 /// An event that a person gives to a rule instead of a sender.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "mcp", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
 pub struct GivenEvent {
     /// The body, as data.
+    #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub body: Value,
-    /// Headers, by their names.
-    pub headers: Vec<(String, String)>,
+    /// Headers that rules see, by their names.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
 }
 
 impl GivenEvent {
@@ -94,8 +107,11 @@ impl GivenEvent {
             let message = format!("rule {} has a schedule, and takes no events", rule.row.name);
             return Err(Error::invalid(message).next("leave out the event"));
         }
-        for (name, _) in &self.headers {
+        for name in self.headers.keys() {
             shown_header(name)?;
+        }
+        if is_too_deep(&self.body, DEEPEST) {
+            return Err(Error::invalid(TOO_DEEP));
         }
         let header = |name: &str| {
             let found = self.headers.iter().find(|(given, _)| given.eq_ignore_ascii_case(name));
@@ -167,7 +183,12 @@ impl App {
         header: impl Fn(&str) -> Option<String>,
         body: &[u8],
     ) -> Result<Taken, NotTaken> {
-        let event = match self.checked(endpoint, &header, body)? {
+        let checked = self.checked(endpoint, &header, body).inspect_err(|why| {
+            if let NotTaken::Unsigned(why) = why {
+                self.count_refused(&endpoint.rule.row.name, why);
+            }
+        });
+        let event = match checked? {
             Checked::Event(event) => event,
             Checked::Challenge(word) => return Ok(Taken::Challenge(word)),
         };
@@ -186,6 +207,9 @@ impl App {
         let request = Unverified { header, body, now_s: self.now().wall_ms / 1_000 };
         let id = verify(webhook.kind, &endpoint.secrets, &request).map_err(NotTaken::Unsigned)?;
         let parsed = parsed(header("content-type").as_deref().unwrap_or_default(), body)?;
+        if is_too_deep(&parsed, DEEPEST) {
+            return Err(NotTaken::Malformed(TOO_DEEP.to_owned()));
+        }
         if webhook.kind == WebhookKind::Slack
             && parsed["type"] == "url_verification"
             && let Some(word) = parsed["challenge"].as_str()
@@ -296,6 +320,16 @@ fn parsed(content_type: &str, body: &[u8]) -> Result<Value, NotTaken> {
     }
 }
 
+/// Whether a value has more than this many levels of lists and objects.
+fn is_too_deep(value: &Value, levels: usize) -> bool {
+    match (value, levels.checked_sub(1)) {
+        (Value::Array(items), Some(rest)) => items.iter().any(|item| is_too_deep(item, rest)),
+        (Value::Object(fields), Some(rest)) => fields.values().any(|field| is_too_deep(field, rest)),
+        (Value::Array(_) | Value::Object(_), None) => true,
+        _ => false,
+    }
+}
+
 /// Returns the fields of a form.
 fn form(text: &str) -> Map<String, Value> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
@@ -349,6 +383,11 @@ mod tests {
             panic!("malformed")
         };
         assert!(why.contains("recursion"), "{why}");
+        let levels = |count: usize| {
+            let text = format!("{}{}", "[".repeat(count), "]".repeat(count));
+            is_too_deep(&serde_json::from_str(&text).expect("JSON"), DEEPEST)
+        };
+        assert!(!levels(100) && levels(101));
     }
 
     #[test]

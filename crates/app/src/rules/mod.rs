@@ -4,6 +4,7 @@
 //!   apply.rs      records the rules of a file
 //!   incoming.rs   requests from outside
 //!   signature.rs  the signatures of requests
+//!   refused.rs    the count of requests that were refused
 //!   decide.rs     what an event means for a rule: the same code for firing and for `rule test`
 //!   fire.rs       due ticks and waiting enforcements; the executor calls it
 //!   person.rs     pause, resume, fire by hand, test, backfill
@@ -15,6 +16,7 @@ mod decide;
 mod fire;
 mod incoming;
 mod person;
+mod refused;
 mod signature;
 mod view;
 
@@ -36,7 +38,8 @@ pub use decide::Verdict;
 pub use fire::RuleKeeper;
 pub use incoming::{Endpoint, GivenEvent, NotTaken, SignedRequest, Taken};
 pub use person::{Backfilled, TestedTick};
-pub use view::{DecisionView, RuleView, TickView};
+pub use refused::RefusedRequests;
+pub use view::{DecisionView, DeliveryView, EventView, RuleView, TestView, TickView};
 
 /// A rule's definition, as its row stores it: everything that its runs need, so that no file is read when it fires.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -26,7 +26,7 @@ pub(super) fn given(
     let bytes = read(Path::new(file))?;
     let body = serde_json::from_slice(&bytes)
         .map_err(|error| Failure::usage(format!("{file} is not JSON: {error}")))?;
-    Ok(Some(GivenEvent { body, headers }))
+    Ok(Some(GivenEvent { body, headers: headers.into_iter().collect() }))
 }
 
 /// Signs the payload in a file and posts it to a server.

@@ -12,6 +12,7 @@ mod incoming;
 mod logs;
 mod pipelines;
 mod queues;
+mod rules;
 mod runs;
 mod session;
 mod steps;
@@ -56,6 +57,7 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(environments::routes())
         .merge(queues::routes())
         .merge(accounts::routes())
+        .merge(rules::routes())
         .merge(events::routes())
         .merge(hooks::routes())
         .merge(tokens::routes())
