@@ -163,6 +163,19 @@ path_parts! {
     TokenPath = "token",
 }
 
+/// The full name of the rule that the path names: `PIPELINE/RULE`.
+pub struct RulePath(pub String);
+
+impl FromRequestParts<ServerState> for RulePath {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &ServerState) -> Result<Self, Problem> {
+        let pipeline = part(parts, app, "pipeline").await?;
+        let rule = part(parts, app, "rule").await?;
+        Ok(RulePath(format!("{pipeline}/{rule}")))
+    }
+}
+
 impl IdPath {
     /// Returns the part as a number. A part that is not a number names nothing, so the answer is not found.
     pub fn number(&self) -> Result<i64, Problem> {

@@ -156,10 +156,9 @@ impl Endpoint {
 impl App {
     /// Returns the endpoint of a rule. A rule without one is not found. A secret that this process does not have makes
     /// the endpoint unavailable here, and never open.
-    pub fn endpoint(&self, pipeline: &str, rule: &str) -> Result<Endpoint, Error> {
-        let name = format!("{pipeline}/{rule}");
+    pub fn endpoint(&self, name: &str) -> Result<Endpoint, Error> {
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no webhook {name:?}"));
-        let row = self.store.queries().rule_called(&name)?.ok_or_else(missing)?;
+        let row = self.store.queries().rule_called(name)?.ok_or_else(missing)?;
         let (status, reason) = (row.status(), row.reason.clone());
         if status == RuleStatus::Retired {
             return Err(missing());

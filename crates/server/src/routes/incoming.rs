@@ -6,7 +6,7 @@
 //! ```
 
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::connections::origin_of;
-use crate::extract::{Json, announced_too_long};
+use crate::extract::{Json, RulePath, announced_too_long};
 use crate::guard::Peer;
 use crate::problem::{Answer, Problem};
 use crate::rate::Whose;
@@ -69,7 +69,7 @@ struct TakenRequest {
 )]
 async fn take(
     State(app): State<ServerState>,
-    Path((pipeline, rule)): Path<(String, String)>,
+    RulePath(rule): RulePath,
     request: Request,
 ) -> Answer<Response> {
     let origin = request.extensions().get::<Peer>().map(|peer| origin_of(peer.0.ip()));
@@ -78,7 +78,7 @@ async fn take(
     if let Some(origin) = origin.filter(|ip| !ip.is_loopback() || app.options().rate_limit.is_some()) {
         app.sender_rate().take(Whose::Peer(origin), now_ms).map_err(Problem::too_many)?;
     }
-    let endpoint = app.blocking(move |app| Ok(app.core().endpoint(&pipeline, &rule)?)).await?;
+    let endpoint = app.blocking(move |app| Ok(app.core().endpoint(&rule)?)).await?;
     if announced_too_long(request.headers(), endpoint.max_body()) {
         return Err(Problem::body_too_large(endpoint.max_body()));
     }

@@ -1,6 +1,6 @@
 //! Rules: what starts runs by itself, and the events that reached them.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use sprag_app::rules::{DecisionView, DeliveryView, EventView, GivenEvent, RuleView, TestView};
 use utoipa::{IntoParams, ToSchema};
@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::access::{MayRead, MayRun};
-use crate::extract::{IdPath, Json, OptionalJson, Query};
+use crate::extract::{IdPath, Json, OptionalJson, Query, RulePath};
 use crate::problem::{Answer, Problem};
 use crate::state::ServerState;
 
@@ -28,13 +28,6 @@ pub(crate) fn routes() -> OpenApiRouter<ServerState> {
         .routes(routes!(deliveries))
         .routes(routes!(delivery))
         .routes(routes!(replay))
-}
-
-/// The parts of a rule's full name.
-type RulePath = Path<(String, String)>;
-
-fn name((pipeline, rule): (String, String)) -> String {
-    format!("{pipeline}/{rule}")
 }
 
 /// Rules.
@@ -87,11 +80,11 @@ struct Shown {
 async fn show(
     _: MayRead,
     State(app): State<ServerState>,
-    Path(path): RulePath,
+    RulePath(rule): RulePath,
     Query(wanted): Query<Shown>,
 ) -> Answer<Json<RuleView>> {
     let ticks = wanted.next.unwrap_or(3).min(MOST_TICKS);
-    view(&app, name(path), ticks).await
+    view(&app, rule, ticks).await
 }
 
 async fn view(app: &ServerState, rule: String, ticks: usize) -> Answer<Json<RuleView>> {
@@ -123,10 +116,9 @@ struct Pause {
 async fn pause(
     _: MayRun,
     State(app): State<ServerState>,
-    Path(path): RulePath,
+    RulePath(rule): RulePath,
     OptionalJson(wanted): OptionalJson<Pause>,
 ) -> Answer<Json<RuleView>> {
-    let rule = name(path);
     app.core().pause_rule(&rule, wanted.reason.as_deref()).await?;
     view(&app, rule, 1).await
 }
@@ -156,10 +148,9 @@ struct Resume {
 async fn resume(
     _: MayRun,
     State(app): State<ServerState>,
-    Path(path): RulePath,
+    RulePath(rule): RulePath,
     OptionalJson(wanted): OptionalJson<Resume>,
 ) -> Answer<Json<RuleView>> {
-    let rule = name(path);
     app.core().resume_rule(&rule, wanted.missed).await?;
     view(&app, rule, 1).await
 }
@@ -189,10 +180,10 @@ struct Fire {
 async fn fire(
     _: MayRun,
     State(app): State<ServerState>,
-    Path(path): RulePath,
+    RulePath(rule): RulePath,
     OptionalJson(wanted): OptionalJson<Fire>,
 ) -> Answer<Json<DecisionView>> {
-    let (event, decision) = app.core().fire_rule(&name(path), wanted.event.as_ref()).await?;
+    let (event, decision) = app.core().fire_rule(&rule, wanted.event.as_ref()).await?;
     Ok(Json(DecisionView::of(&decision, &event)))
 }
 
@@ -224,10 +215,9 @@ struct Test {
 async fn test(
     _: MayRun,
     State(app): State<ServerState>,
-    Path(path): RulePath,
+    RulePath(rule): RulePath,
     OptionalJson(wanted): OptionalJson<Test>,
 ) -> Answer<Json<TestView>> {
-    let rule = name(path);
     let tested = app
         .blocking(move |app| {
             let core = app.core();

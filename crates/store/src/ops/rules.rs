@@ -409,12 +409,7 @@ fn hold_in_window(
 ) -> Result<Settled> {
     let now_ms = session.now().steady_ms;
     let mut first_ms = now_ms;
-    let held = session.db().held_in(rule.id, &window.key)?.filter(|held| held.id != row.id);
-    if let Some(newer) = held.as_ref().filter(|held| held.created_ms > row.created_ms) {
-        // Two executors may decide events in another order than they came.
-        return skip(session, row.id, rule, &format!("merged into event {}", newer.event));
-    }
-    if let Some(older) = held {
+    if let Some(older) = session.db().held_in(rule.id, &window.key)?.filter(|older| older.id != row.id) {
         first_ms = older.first_ms;
         skip(session, older.id, rule, &format!("merged into event {}", row.event))?;
     }
