@@ -198,7 +198,8 @@ pub(crate) fn explain(context: &Context, name: &str) -> Result<Exit, Failure> {
     line(&format!("{}  {}", context.style.bold(&plain(&view.name)), view.status));
     line(&format!("  {}", plain(&told)));
     if view.status == "active" && !is_watched(&app)? {
-        line("  start `sprag serve`, or run `sprag rule tick` at intervals");
+        let tick = if view.url.is_some() { "" } else { ", or run `sprag rule tick` at intervals" };
+        line(&format!("  start `sprag serve`{tick}"));
     }
     match last {
         Some(last) => line(&format!("  last: {}", sentence(last))),
