@@ -80,12 +80,6 @@ pub enum NotTaken {
     Error(Error),
 }
 
-impl From<Error> for NotTaken {
-    fn from(error: Error) -> Self {
-        NotTaken::Error(error)
-    }
-}
-
 /// An event that a person gives to a rule instead of a sender.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
