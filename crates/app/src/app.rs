@@ -13,6 +13,7 @@ use crate::claims::Turns;
 use crate::error::{Error, ErrorKind};
 use crate::evaluator::MarkedEvaluator;
 use crate::make_private;
+use crate::rules::ParsedRules;
 
 /// The number of reads at once in [`App::blocking`]; each has a connection of its own.
 const READERS: usize = 8;
@@ -28,6 +29,8 @@ pub struct App {
     /// The remote workers that wait for work here.
     pub(crate) turns: Turns,
     reads: Arc<Semaphore>,
+    /// The definitions of rules that were parsed here.
+    pub(crate) parsed_rules: ParsedRules,
 }
 
 impl App {
@@ -62,7 +65,14 @@ impl App {
     /// Uses a store that is already open, as it is.
     pub fn with_store(store: Store, data: &Path) -> App {
         let reads = Arc::new(Semaphore::new(READERS));
-        App { store, files: Files::new(data), data: data.into(), turns: Turns::default(), reads }
+        App {
+            store,
+            files: Files::new(data),
+            data: data.into(),
+            turns: Turns::default(),
+            reads,
+            parsed_rules: ParsedRules::default(),
+        }
     }
 
     /// Runs a function that may wait for the disk, without blocking the tasks that answer other callers.

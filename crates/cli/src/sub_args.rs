@@ -17,6 +17,9 @@ pub(crate) struct Serve {
     /// A PEM file with the certificate's private key
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// A further address, which takes signed webhooks at /in/PIPELINE/RULE and answers nothing else
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) in_listen: Option<std::net::SocketAddr>,
     /// The credentials that a request needs
     #[arg(long, value_enum, default_value_t = Shown::Token, value_name = "WHAT")]
     pub(crate) auth: Shown,

@@ -11,6 +11,7 @@
 mod params;
 mod relay;
 mod resources;
+mod rules;
 mod tool_error;
 mod tools;
 

@@ -61,7 +61,10 @@ pub use render::{
 pub use schema::schema;
 pub use selection::Selection;
 pub use spec::{Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, Shell, StepSpec, Wait};
-pub use triggers::{Missed, MissedRuns, OverlapPolicy, Schedule, Tick, Trigger, TriggerSource};
+pub use triggers::{
+    Debounce, Missed, MissedRuns, OverlapPolicy, RateLimit, Schedule, Tick, Trigger, TriggerSource, Webhook,
+    WebhookKind,
+};
 pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};
 
 use child::ChildSource;

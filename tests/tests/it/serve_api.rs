@@ -532,7 +532,8 @@ fn nothing_under_v1_is_open_and_nothing_is_changed_by_a_reader() {
         let path = path.replace("{id}", "1").replace("{path}", "x");
         for method in item.as_object().expect("operations").keys().map(|method| method.to_uppercase()) {
             // A browser that signs in has no cookie yet; the tests of the dashboard call it.
-            if matches!(path.as_str(), "/healthz" | "/readyz" | "/v1/session") {
+            // Requests for rules are signed instead; their own tests call them.
+            if matches!(path.as_str(), "/healthz" | "/readyz" | "/v1/session") || path.starts_with("/in/") {
                 continue;
             }
             tried += 1;

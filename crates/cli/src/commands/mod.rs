@@ -16,6 +16,7 @@ mod explain;
 mod fork;
 mod gates;
 mod gc;
+mod given_event;
 mod graph;
 mod hook;
 mod init;

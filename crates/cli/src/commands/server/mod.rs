@@ -225,7 +225,7 @@ impl<'c> AtRemote<'c> {
 }
 
 /// Returns the problem that the server reports, with the exit code that the same problem has without a server.
-fn problem(status: u16, body: &[u8]) -> Failure {
+pub(super) fn problem(status: u16, body: &[u8]) -> Failure {
     let told: Value = serde_json::from_slice(body).unwrap_or_default();
     let message =
         told["message"].as_str().map_or_else(|| format!("the server answers {status}"), str::to_owned);
@@ -234,7 +234,9 @@ fn problem(status: u16, body: &[u8]) -> Failure {
         _ => Failure::error(message),
     };
     let next = match status {
-        401 | 403 => Some("show a token of the server with --token or SPRAG_TOKEN".to_owned()),
+        401 | 403 if told["code"] != "unsigned" => {
+            Some("show a token of the server with --token or SPRAG_TOKEN".to_owned())
+        }
         _ => told["next"].as_str().map(str::to_owned),
     };
     Failure { next, ..failure }
