@@ -54,6 +54,7 @@ impl App {
 
     /// Has the store evaluate the expressions of pipelines.
     fn evaluating(store: Store, data: &Path) -> App {
+        crate::agents::read_agents();
         App::with_store(store.with_evaluator(Arc::new(MarkedEvaluator::new(data))), data)
     }
 
