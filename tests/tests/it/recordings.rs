@@ -8,7 +8,7 @@ const FAILS: &str = "\
 steps:
   - { id: build, run: echo built }
   - id: test
-    retry: { attempts: 2, delay: 200ms }
+    retry: { attempts: 2, delay: 2s }
     run: 'echo running 2 tests; echo \"assertion failed: left == right\"; exit 3'
   - { id: ship, run: echo shipped }
 ";
