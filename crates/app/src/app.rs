@@ -59,6 +59,7 @@ impl App {
     /// Has the store evaluate the expressions of pipelines.
     fn evaluating(store: Store, data: &Path) -> App {
         let store = store.with_local_author(local_author());
+        crate::agents::read_agents();
         App::with_store(store.with_evaluator(Arc::new(MarkedEvaluator::new(data))), data)
     }
 

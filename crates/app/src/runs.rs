@@ -121,6 +121,8 @@ pub struct RunFilter {
     pub until_ms: Option<i64>,
     /// Only child runs of this run.
     pub parent: Option<RunId>,
+    /// Only runs that are no boards.
+    pub without_boards: bool,
     /// Only runs that are older than this one.
     pub before: Option<RunId>,
 }
@@ -277,7 +279,7 @@ impl App {
                 }
                 before = Some(listed.id);
                 match listed.row {
-                    Ok(row) if filter.holds(&row) => found.push(row),
+                    Ok(row) if filter.holds(&row) && !self.leaves_out(filter, &row)? => found.push(row),
                     Ok(_) => {}
                     Err(error) => damaged.push(DamagedRun { id: listed.id, why: error.to_string() }),
                 }
@@ -287,6 +289,11 @@ impl App {
                 return Ok(RunPage { runs: found, damaged, next: before.filter(|_| more) });
             }
         }
+    }
+
+    /// Returns whether a run is a board that the list leaves out.
+    fn leaves_out(&self, filter: &RunFilter, row: &RunRow) -> Result<bool, Error> {
+        Ok(filter.without_boards && (row.open || self.store.queries().board(row.id)?.is_some()))
     }
 
     /// Counts runs by status, whatever statuses the filter names: the newest 20,000.
@@ -300,6 +307,9 @@ impl App {
             for row in
                 page.iter().filter_map(|listed| listed.row.as_ref().ok()).filter(|row| filter.holds(row))
             {
+                if self.leaves_out(filter, row)? {
+                    continue;
+                }
                 *counts.by_status.entry(row.status().as_str()).or_default() += 1;
             }
             before = page.last().map(|row| row.id);

@@ -270,6 +270,8 @@ views! {
         pub id: String,
         /// The run that asks.
         pub run: String,
+        /// The name of the run's pipeline.
+        pub pipeline: String,
         /// The step that asks.
         pub step: String,
         /// `question`, `time` or `signal`.
@@ -341,9 +343,11 @@ impl From<DamagedRun> for DamagedView {
     }
 }
 
-/// Returns whether a step was cancelled before it began: no attempt of it was executed.
+/// Returns whether a step was cancelled before it began: no attempt of it was executed since the run went back to it
+/// for the last time.
 pub fn is_not_run(step: &StepRow) -> bool {
-    step.status() == StepStatus::Cancelled && step.started_ms.is_none() && step.attempt == 1
+    let is_fresh = step.started_ms.is_none() && (step.tries, step.losses) == (0, 0);
+    step.status() == StepStatus::Cancelled && is_fresh
 }
 
 impl StatusView {
@@ -504,8 +508,8 @@ impl EntryView {
 }
 
 impl GateView {
-    /// Returns the view of a gate of the step of this name.
-    pub fn of(gate: &GateRow, step: &str, now: Now) -> Self {
+    /// Returns the view of a gate of the pipeline and the step of these names.
+    pub fn of(gate: &GateRow, pipeline: &str, step: &str, now: Now) -> Self {
         let question = gate.kind == sprag_store::GateKind::Question;
         let asked: Value =
             if question { serde_json::from_str(&gate.question).unwrap_or_default() } else { Value::Null };
@@ -517,6 +521,7 @@ impl GateView {
         GateView {
             id: gate.id.to_string(),
             run: gate.run.to_string(),
+            pipeline: pipeline.to_owned(),
             step: step.to_owned(),
             kind: gate.kind.as_str(),
             status: gate.status().as_str(),

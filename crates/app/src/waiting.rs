@@ -142,7 +142,7 @@ fn look(app: &App, run: RunId, depth: u32, seen: &mut Seen) -> Result<(), Error>
                 let is_gate = step.wait == Wait::Gate;
                 seen.waits.push(Waiting {
                     run,
-                    step: Some(step.step),
+                    step: Some(step.key.unwrap_or(step.step)),
                     what,
                     is_gate,
                     since_ms: step.since_ms,

@@ -140,5 +140,11 @@ mod tests {
         for (heading, _) in GROUPS {
             assert!(help.contains(&format!("\n{heading}:\n")), "{help}");
         }
+        // A longer line would be broken in the middle of a paragraph.
+        for one in command.get_subcommands() {
+            let after = one.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let long: Vec<&str> = after.lines().filter(|line| line.chars().count() > 80).collect();
+            assert!(long.is_empty(), "{}: {long:#?}", one.get_name());
+        }
     }
 }

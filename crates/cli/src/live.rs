@@ -299,7 +299,7 @@ impl<'k> Screen<'k> {
         }
         let sign = self.style.bold("?");
         let now = self.app.now();
-        let told = match (gate.kind, GateView::of(&gate, name, now).until) {
+        let told = match (gate.kind, GateView::of(&gate, &self.known.run.pipeline, name, now).until) {
             (GateKind::Time, Some(_)) => {
                 let until = if gate.until_ms > 0 { gate.until_ms } else { wall_ms(now, gate.timeout_at_ms) };
                 format!("waits until {}", local(until))

@@ -52,6 +52,7 @@ mod outputs;
 mod own_worktrees;
 mod ownership;
 mod processes;
+mod recordings;
 mod remote;
 mod remote_logs;
 mod retention;

@@ -127,9 +127,7 @@ pub(crate) async fn run(args: Args) -> Result<Exit, Failure> {
             let options = diff::Options { stat, pager: !no_pager };
             diff::diff(&context, run.as_deref(), steps.as_deref(), options)
         }
-        Command::Ls { status, waiting, labels, limit, .. } => {
-            ls::ls(&context, &status, waiting.as_deref(), &labels, limit)
-        }
+        Command::Ls { options, .. } => ls::ls(&context, &options),
         Command::Status { run, .. } => status::status(&context, run.as_deref()),
         Command::Logs { run, step, options, .. } => {
             logs::logs(&context, run.as_deref(), step.as_deref(), &options).await

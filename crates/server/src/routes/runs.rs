@@ -118,6 +118,8 @@ struct Which {
     until: Option<String>,
     /// Only child runs of this run.
     parent: Option<String>,
+    /// Whether boards, which are runs too, are listed [default: true].
+    boards: Option<bool>,
     /// Whether to count the runs in each status too.
     #[serde(default)]
     counts: bool,
@@ -158,6 +160,7 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
         until_ms: time("until", which.until.as_deref())?,
         parent,
         text: which.text.filter(|text| !text.is_empty()),
+        without_boards: which.boards == Some(false),
     };
     app.blocking(move |app| {
         let page = app.core().runs(&filter, limit)?;

@@ -78,9 +78,7 @@ pub(crate) async fn at_server(context: &Context, command: &Command) -> Result<Op
             }
             remote.start(command, file).await
         }
-        Command::Ls { status, waiting, labels, limit, .. } => {
-            remote.ls(status, waiting.as_deref(), labels, *limit).await
-        }
+        Command::Ls { options, .. } => remote.ls(options).await,
         Command::Status { run, .. } => remote.status(run.as_deref()).await,
         Command::Logs { run, step, options, .. } => {
             remote.logs(run.as_deref(), step.as_deref(), options).await
