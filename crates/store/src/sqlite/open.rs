@@ -31,6 +31,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("schema_12.sql"),
     include_str!("schema_13.sql"),
     include_str!("schema_14.sql"),
+    include_str!("schema_15.sql"),
 ];
 
 /// "SPRG": the application id that distinguishes Sprag's files from other programs' files.
