@@ -83,7 +83,7 @@ pub use sprag_agent::fake;
 #[cfg(feature = "nats")]
 pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
-pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline};
+pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline, Selection};
 pub use sprag_process::run_if_supervisor;
 pub use sprag_store::{
     BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow, ExecutionRow,

@@ -40,6 +40,12 @@ pub(crate) fn questions(context: &Context) -> Result<Exit, Failure> {
         ));
         line(&format!("    {}", hanging(view.ask.as_deref().unwrap_or_default(), 4)));
         line(&format!("    choices: {}", plain(&view.choices.join(", "))));
+        for field in &view.fields {
+            let required = if field.required { ", required" } else { "" };
+            let about = field.description.as_deref().map(|about| format!(": {about}")).unwrap_or_default();
+            let told = format!("{} ({}{required}){about}", field.name, field.kind);
+            line(&format!("    field {}", hanging(&told, 4)));
+        }
         line(&style.dim(&format!("    sprag approve {0} {1} · sprag reject {0} {1}", view.run, view.step)));
     }
     Ok(Exit::Ok)
