@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde_json::Value;
 use sprag_lifecycle::{Plan, PlanStep, RunId};
 use sprag_pipeline::{
-    Budget, Kind, StepSpec, Wait, Workplace, render_outputs, render_step_within, time_ms, when_holds_within,
+    Budget, Kind, StepSpec, Wait, Workplace, render_outputs, render_step_within, repeats_within, time_ms,
+    when_holds_within,
 };
 use sprag_process::CrashMarks;
 use sprag_store::{Answer, Prepared, Question, SpecError, SpecEvaluator};
@@ -30,6 +31,11 @@ impl PipelineEvaluator {
                 let names = spec.template_context(names.clone());
                 let wanted = when_holds_within(&spec, &names, budget).map_err(SpecError::new)?;
                 Ok(Answer::Condition(wanted))
+            }
+            Question::Repeat => {
+                let names = spec.template_context(names.clone());
+                let repeats = repeats_within(&spec, &names, budget).map_err(SpecError::new)?;
+                Ok(Answer::Condition(repeats))
             }
             Question::Items => {
                 let fan_out = spec.fan_out.ok_or_else(|| SpecError::new("the step has no list"))?;
@@ -56,6 +62,11 @@ impl SpecEvaluator for PipelineEvaluator {
             Answer::Items(items) => Ok(items),
             _ => Err(SpecError::new("the step has no list")),
         }
+    }
+
+    fn repeats(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
+        let answer = PipelineEvaluator::answer_within(Question::Repeat, step, names, &Budget::default())?;
+        Ok(matches!(answer, Answer::Condition(true)))
     }
 
     fn outputs(&self, spec: &str, names: &Value) -> Value {
@@ -90,7 +101,14 @@ impl SpecEvaluator for PipelineEvaluator {
 fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
     let timeout_ms = rendered.timeout_ms;
     match rendered.kind {
-        Kind::Gate { ask, choices, default } => Ok(Prepared::Gate { ask, choices, default, timeout_ms }),
+        Kind::Gate { ask, choices, default, fields, routes } => Ok(Prepared::Gate {
+            ask,
+            choices,
+            default,
+            fields: if fields.is_empty() { Value::Null } else { serde_json::json!(fields) },
+            routes: if routes.is_empty() { Value::Null } else { serde_json::json!(routes) },
+            timeout_ms,
+        }),
         Kind::Wait(Wait::For { ms }) => Ok(Prepared::Pause { ms }),
         Kind::Wait(Wait::Until { time }) => match time_ms(&time) {
             Some(wall_ms) => Ok(Prepared::Until { wall_ms }),
@@ -152,6 +170,10 @@ impl SpecEvaluator for MarkedEvaluator {
 
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError> {
         self.guarded(step, names, || PipelineEvaluator.items(step, names))
+    }
+
+    fn repeats(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
+        self.guarded(step, names, || PipelineEvaluator.repeats(step, names))
     }
 
     fn outputs(&self, spec: &str, names: &Value) -> Value {

@@ -23,6 +23,7 @@ use crate::gates::questions;
 use crate::known::RunWithPlan;
 use crate::local_files::LocalFiles;
 use crate::text::{local, plain, plain_lines, rfc3339};
+use crate::view::round_of;
 use crate::waiting_for::WaitingFor;
 
 /// The most steps that are listed: people do not read longer lists.
@@ -496,6 +497,11 @@ impl View<'_> {
     /// Describes the delay before the next attempt: which attempt, and why the one before it failed.
     fn backoff(&self, row: &ExecutionRow) -> String {
         let step = self.steps.iter().find(|step| step.no == row.id.step);
+        if let Some(step) = step.filter(|step| step.tries == 0)
+            && let Some((round, most)) = round_of(&self.known.plan, step)
+        {
+            return format!("the delay before round {round} of {most}");
+        }
         let most = step.map_or(0, |step| self.known.plan.step(step.node()).policy.attempts);
         let of = if row.id.attempt <= most { format!(" of {most}") } else { String::new() };
         let before =

@@ -87,7 +87,7 @@ pub use sprag_agent::fake;
 #[cfg(feature = "nats")]
 pub use sprag_bus as bus;
 pub use sprag_lifecycle::{ExecutionId, Plan, RunId, RunStatus, StepStatus, Word};
-pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline, time_ms};
+pub use sprag_pipeline::{Diagnostics, LoadedPipeline, Pipeline, Selection, time_ms};
 pub use sprag_process::run_if_supervisor;
 pub use sprag_store::{
     Author, BoardRow, Delivery, DeliveryRow, EnforcementRow, EnvironmentDetails, EnvironmentRow,

@@ -334,6 +334,7 @@ pub(crate) enum Command {
     },
     /// Answer a run's question with yes: the run continues
     #[command(after_help = help_texts::APPROVE)]
+    #[command(visible_alias = "answer")]
     Approve {
         #[arg(help = THE_RUN_HELP)]
         run: String,

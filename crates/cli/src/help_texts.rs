@@ -165,7 +165,8 @@ child run can be answered through its parent.
 
 Examples:
   sprag approve RUN
-  sprag approve RUN release --choice canary --comment 'only to the north'";
+  sprag approve RUN release --choice canary --comment 'only to the north'
+  sprag approve RUN release --field percent=20 --field reason='a small change'";
 
 pub(crate) const REJECT: &str = "\
 Examples:

@@ -295,6 +295,9 @@ pub(crate) struct Answer {
     /// A comment; a step that is sent back reads it
     #[arg(long, value_name = "TEXT")]
     pub(crate) comment: Option<String>,
+    /// The value of a field of the question; may be repeated
+    #[arg(long = "field", value_name = "NAME=VALUE")]
+    pub(crate) fields: Vec<String>,
     /// Leave the run to a worker and return at once
     #[arg(long)]
     pub(crate) detach: bool,

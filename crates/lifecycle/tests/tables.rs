@@ -24,6 +24,7 @@ const STEP: Grid = Grid("
     step.started   | advance | -         running   -         -       -       -       -
     step.succeeded | advance | -         -         done      -       -       -       -
     step.retried   | advance | -         -         pending   -       -       -       -
+    step.repeated  | advance | -         -         pending   -       -       -       -
     step.failed    | advance | -         failed    failed    -       -       -       -
     step.skipped   | advance | skipped   -         -         -       -       -       -
     step.cancelled | advance | cancelled cancelled cancelled -       -       -       -

@@ -185,6 +185,15 @@ pub(crate) struct StartRun {
     /// Labels of the run, by key, to find it again.
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
+    /// Run only these steps; the others are skipped.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
+    /// Run only this step and the steps that need it.
+    #[serde(default)]
+    pub(crate) from: Option<String>,
+    /// Skip these steps.
+    #[serde(default)]
+    pub(crate) skip: Vec<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -233,6 +242,9 @@ pub(crate) struct AnswerGate {
     /// A comment.
     #[serde(default)]
     pub(crate) comment: Option<String>,
+    /// The values of the question's fields, by name.
+    #[serde(default)]
+    pub(crate) fields: serde_json::Map<String, serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sprag_app::boards::{self, BoardSpec, ClaimSpec, lease_of};
 use sprag_app::view::{RunDetail, RunView};
 use sprag_app::{
-    RunFilter, RunLabels, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log,
+    RunFilter, RunLabels, Selection, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log,
 };
 use sprag_lifecycle::{RunStatus, Word};
 
@@ -83,7 +83,7 @@ tools! {
     delivery_list(ListDeliveries): "List the last events that reached rules, with their decisions.";
     delivery_show(OneDelivery): "Show an event that reached a rule: its content and all its decisions.";
     delivery_replay(OneDelivery): "Give a recorded event to its rule again.";
-    gate_answer(AnswerGate): "Answer a question of a run. The first choice approves; any other fails the step, unless the pipeline says otherwise.";
+    gate_answer(AnswerGate): "Answer a question of a run. The first choice and those that lead to a step approve; any other fails the step. Give the values of the fields that gate_list shows.";
 }
 
 fn schema<T: JsonSchema>() -> Arc<JsonObject> {
@@ -226,6 +226,8 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
             return Err(ToolError::new("invalid", "give `file` or `yaml`, and not both", next));
         }
     };
+    let selection = Selection { only: given.only, from: given.from, skip: given.skip };
+    let pipeline = pipeline.select(&selection)?;
     let inputs = pipeline.complete(&given.inputs)?;
     let plan = pipeline.plan(&inputs)?;
     let plan = Arc::new(plan);
@@ -344,7 +346,10 @@ async fn gate_list(agents: &Agents, _: Nothing) -> Done {
         let own = gates::questions(&agents.app, run)?.into_iter().filter(|asked| asked.gate.run == run);
         told.extend(own.map(|asked| {
             let (question, choices) = (gate_text(&asked.gate), asked.choices());
-            json!({ "run": run, "step": asked.step, "question": question, "choices": choices })
+            let fields = asked.fields();
+            json!({
+                "run": run, "step": asked.step, "question": question, "choices": choices, "fields": fields,
+            })
         }));
     }
     Ok(json!({ "gates": told }))
@@ -366,8 +371,13 @@ async fn account_release(agents: &Agents, given: OneAccount) -> Done {
 async fn gate_answer(agents: &Agents, given: AnswerGate) -> Done {
     let known = find_run(&agents.app, Some(&given.run))?;
     let asked = gates::question(&agents.app, known.id(), given.step.as_deref())?;
-    let answer =
-        gates::Answer { approved: None, choice: Some(&given.choice), comment: given.comment.as_deref() };
+    let answer = gates::Answer {
+        approved: None,
+        choice: Some(&given.choice),
+        comment: given.comment.as_deref(),
+        fields: Some(&given.fields),
+        texts: None,
+    };
     let answered = gates::answer(&agents.app, &asked.gate, answer).await?;
     Ok(json!({
         "run": asked.gate.run, "step": asked.step,

@@ -7,6 +7,7 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use serde::Serialize;
 
 use crate::child::ChildSource;
+use crate::documents::Documents;
 use crate::source::{Source, Span};
 
 /// The most diagnostics stored for one file; a broken file can have thousands.
@@ -254,6 +255,8 @@ pub(crate) struct Report {
     warnings: usize,
     omitted: usize,
     pub(crate) children: ChildSource,
+    /// The further pipelines of the file.
+    pub(crate) documents: Documents,
     /// Secrets used by the child pipelines loaded so far.
     pub(crate) child_secrets: std::collections::BTreeSet<String>,
     /// The agents of the child pipelines.
@@ -271,6 +274,7 @@ impl Report {
             warnings: 0,
             omitted: 0,
             children: ChildSource::default(),
+            documents: Documents::default(),
             child_secrets: Default::default(),
             child_agents: Default::default(),
             patterns: 0,
@@ -280,6 +284,11 @@ impl Report {
     /// Sets the source of child pipelines.
     pub(crate) fn with_children(self, children: ChildSource) -> Report {
         Report { children, ..self }
+    }
+
+    /// Sets the further pipelines of the file.
+    pub(crate) fn with_documents(self, documents: Documents) -> Report {
+        Report { documents, ..self }
     }
 
     pub(crate) fn error(&mut self, problem: Problem) {

@@ -30,13 +30,16 @@ const fn planned_word(name: &'static str) -> Word {
 pub(crate) static ALL: &[&Record] = &[
     &PIPELINE,
     &STEP,
+    &HANDLERS,
     &EACH,
     &END,
     &NEEDS,
     &WHEN,
     &DEFAULTS,
     &RETRY,
+    &REPEAT,
     &REWORK,
+    &THEN,
     &CALL,
     &CONCURRENCY,
     &INPUT,
@@ -46,6 +49,7 @@ pub(crate) static ALL: &[&Record] = &[
     &SESSION,
     &BUDGET,
     &GATE,
+    &CHOICE,
     &WAIT,
     &CHILD,
     &CHECK,
@@ -77,6 +81,7 @@ pub(crate) static PIPELINE: Record = Record {
         key("concurrency", Form::Record(&CONCURRENCY),                   "A limit on the live runs of a group."),
         key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),
+        key("handlers",    Form::Record(&HANDLERS),                      "Steps that run at the end of a run, chosen by how it went."),
         required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it has `needs`."),
         key("on",          List(&Form::Record(&TRIGGER), 1),             "The rules that start runs; `sprag rule apply` makes them take effect."),
     ],
@@ -114,6 +119,7 @@ pub(crate) static STEP: Record = Record {
         key("fail_fast", Boolean,                                 "Whether a failing item stops its siblings."),
         key("timeout",      TIMEOUT,                                     "The time limit of one attempt."),
         key("retry",        Form::Record(&RETRY),                        "The attempts of a failing step and the delays between them."),
+        key("repeat",       Form::Record(&REPEAT),                       "Runs the step again after a success, until a condition holds."),
         key("check",   Either(&[Form::Record(&CHECK), List(&Form::Record(&CHECK), 1)]),
                                                                          "Conditions that must hold after the work for the step to succeed."),
         key("on_fail",      Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&REWORK)]),
@@ -129,6 +135,18 @@ pub(crate) static STEP: Record = Record {
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs have finished."),
         key("at_most_once", Boolean,                                     "Is not restarted automatically when its worker is lost."),
         key("environment",  Form::Word(&[word("own")]),                  "`own`: a separate environment for this step, and for each item of a fan-out."),
+    ],
+};
+
+/// The steps that run when all others have settled.
+#[rustfmt::skip]
+pub(crate) static HANDLERS: Record = Record {
+    what: "`handlers`",
+    keys: &[
+        key("success", List(&Form::Record(&STEP), 1), "Steps that run if nothing has failed."),
+        key("failure", List(&Form::Record(&STEP), 1), "Steps that run after a failure."),
+        key("cancel",  List(&Form::Record(&STEP), 1), "Steps that run after a cancel."),
+        key("finally", List(&Form::Record(&STEP), 1), "Steps that run in any case, after the others."),
     ],
 };
 
@@ -219,6 +237,18 @@ pub(crate) static RETRY: Record = Record {
     ],
 };
 
+/// The rounds of a step that runs again after a success: exactly one of `until` and `while`.
+#[rustfmt::skip]
+pub(crate) static REPEAT: Record = Record {
+    what: "`repeat`",
+    keys: &[
+        key("until",    Text(Rule::Filled), "An expression; the rounds end when it is true."),
+        key("while",    Text(Rule::Filled), "An expression; the rounds end when it is false."),
+        required("max", Integer(1, 1000),   "The most rounds; the step fails if the condition asks for more."),
+        key("delay",    Duration(0),        "The delay between two rounds; none by default."),
+    ],
+};
+
 /// A return to an earlier step after a failure.
 #[rustfmt::skip]
 pub(crate) static REWORK: Record = Record {
@@ -226,9 +256,16 @@ pub(crate) static REWORK: Record = Record {
     keys: &[
         required("rework", Text(Rule::Id),   "The earlier step to run again, together with all steps that depend on it."),
         key("max",         Integer(1, 1000), "The most times; 1 by default."),
-        key("then",        Form::Word(&[word("fail"), word("continue")]),
-                                             "The consequence when that is used up: the run fails, or the step counts as done."),
+        key("then",        Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&THEN)]),
+                                             "The consequence when that is used up: the run fails, the step counts as done, or a person decides."),
     ],
+};
+
+/// The question after the last rework.
+#[rustfmt::skip]
+pub(crate) static THEN: Record = Record {
+    what: "`then`",
+    keys: &[required("gate", Form::Record(&GATE), "A question; an approval lets the step count as done.")],
 };
 
 /// A handler and its arguments.
@@ -310,8 +347,10 @@ pub(crate) static GATE: Record = Record {
     what: "`gate`",
     keys: &[
         required("ask", Text(Rule::Filled),           "The question."),
-        key("choices",  List(&Text(Rule::Filled), 1), "The possible answers: an approval means the first and a rejection the last, unless it names one; `[yes, no]` by default."),
+        key("choices",  List(&CHOICE_FORM, 1),        "The possible answers, each a text or `{ TEXT: { to: STEP } }`: an approval means the first and a rejection the last, unless it names one; `[yes, no]` by default."),
         key("timeout",  TIMEOUT,                      "The longest wait for an answer."),
+        key("fields",   Table(Rule::Identifier, &INPUT_FORM),
+                                                      "Typed values that an answer gives: outputs of the step."),
         key("default",  Text(Rule::Filled),           "The choice that counts if there is no answer in time; without it the step fails then."),
     ],
 };
@@ -404,7 +443,8 @@ pub(crate) static PUSH: Record = Record {
 pub(crate) static CHILD: Record = Record {
     what: "`pipeline`",
     keys: &[
-        required("file", Text(Rule::Filled),            "The path of the pipeline file, relative to this one."),
+        key("file",      Text(Rule::Filled),            "The path of the pipeline file, relative to this one."),
+        key("name",      Text(Rule::Name),              "The name of another pipeline in this file."),
         key("files",     List(&Text(Rule::Filled), 1),  "The files that `file` may be, if it is a template."),
         key("inputs",    Table(Rule::Identifier, &Any), "The inputs of the child run."),
     ],
@@ -452,6 +492,15 @@ pub(crate) static CONCURRENCY: Record = Record {
 };
 
 static INPUT_FORM: Form = Either(&[Form::Word(TYPES), Form::Record(&INPUT)]);
+
+static CHOICE_FORM: Form = Either(&[Text(Rule::Filled), Table(Rule::Filled, &Form::Record(&CHOICE))]);
+
+/// The consequence of a choice.
+#[rustfmt::skip]
+pub(crate) static CHOICE: Record = Record {
+    what: "a choice",
+    keys: &[required("to", Text(Rule::Id), "The later step at which the run continues; the targets of other choices are skipped.")],
+};
 
 /// The types of inputs.
 const TYPES: &[Word] =

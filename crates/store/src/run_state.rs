@@ -19,7 +19,7 @@ use crate::names;
 use crate::ops::{account_of, lapse_hold, out_of_account};
 use crate::outcome::Outcome;
 use crate::rows::{
-    AccountRow, ExecutionReport, ExecutionRow, ItemList, Row, RunReport, RunRow, StepRow, TimerRow,
+    AccountRow, ExecutionReport, ExecutionRow, Id, ItemList, Row, RunReport, RunRow, StepRow, TimerRow,
 };
 use crate::session::Session;
 use crate::wake::Topic;
@@ -299,6 +299,21 @@ impl HeldRun<'_, '_> {
         Ok(self.ask(step, Question::Condition)?.map(|answer| matches!(answer, Answer::Condition(true))))
     }
 
+    /// Whether the step's `repeat` asks for another round after the present attempt.
+    fn wants_round(&mut self, step: &StepRow) -> Result<std::result::Result<bool, SpecError>> {
+        // The round has ended: the condition reads its outputs.
+        let ended = StepRow { last_round: Some(self.round_work(step)), ..step.clone() };
+        Ok(self.ask(&ended, Question::Repeat)?.map(|answer| matches!(answer, Answer::Condition(true))))
+    }
+
+    /// Returns what a step notes of a round that has ended: its child run, or its attempt.
+    fn round_work(&self, step: &StepRow) -> Id {
+        match self.plan.step(step.node()).work {
+            WorkKind::Child => step.work.unwrap_or_default(),
+            _ => Id::from(step.attempt),
+        }
+    }
+
     /// Whether this step has its own condition: a fan-out's condition applies to itself, or to each of its items.
     fn has_condition(&self, step: &StepRow) -> bool {
         match self.plan.step(step.node()).condition {
@@ -362,11 +377,15 @@ impl HeldRun<'_, '_> {
         let plan = Arc::clone(&self.plan);
         let planned = plan.step(step.node());
         let now = self.session.now();
-        // A lost worker is replaced immediately; a failure waits for its backoff.
+        // A lost worker is replaced immediately; a failure waits for its backoff, and a round for the delay between
+        // rounds.
         let waits = step.tries > 0 && step.losses == 0 && planned.policy.backoff.delay_ms > 0;
+        let delay_ms = planned.repeat.map_or(0, |repeat| repeat.delay_ms);
         let wait_ms = if waits && !mutant!(BackoffForgotten) {
             let chance = self.session.random();
             planned.policy.backoff.wait_ms(step.tries, chance) as i64
+        } else if step.repeats > 0 && step.tries == 0 && step.losses == 0 {
+            delay_ms as i64
         } else {
             0
         };

@@ -157,6 +157,7 @@ impl Commands {
             step: &assignment.name,
             is_retry: assignment.is_retry,
             here,
+            later_round: assignment.repeat_round.is_some_and(|round| round > 1),
             forked_from: context["forked_from"]["run"].as_str().map(str::to_owned),
         };
         if let Some(remark) = entered.begin(begin).await.map_err(wrong)? {
@@ -310,6 +311,9 @@ impl Commands {
         order.env.insert("SPRAG_RUN_ID".into(), id.run.to_string());
         order.env.insert("SPRAG_STEP_ID".into(), step.clone());
         order.env.insert("SPRAG_ATTEMPT".into(), id.attempt.to_string());
+        if let Some(round) = assignment.repeat_round {
+            order.env.insert("SPRAG_ROUND".into(), round.to_string());
+        }
         order.env.insert("SPRAG_FENCE".into(), assignment.lease.guard().to_string());
         if let Some(feedback) = &assignment.feedback {
             order.env.insert("SPRAG_FEEDBACK".into(), bounded(feedback));

@@ -33,6 +33,8 @@ pub(crate) struct Begin<'b> {
     pub(crate) is_retry: bool,
     /// Whether a retry continues with the files that the last attempt left.
     pub(crate) here: bool,
+    /// Whether it is a further round of a step with `repeat`, which continues with the files of the round before.
+    pub(crate) later_round: bool,
     /// The run that this one was forked from; none if it is not a fork.
     pub(crate) forked_from: Option<String>,
 }
@@ -58,7 +60,7 @@ impl Entered {
         runs.extend(begin.forked_from.filter(|_| self.is_own()));
         // A step with its own worktree has started before if its state was recorded: it was rewound, resumed or
         // forked.
-        let wanted = if begin.is_retry { !begin.here } else { self.is_own() };
+        let wanted = if begin.is_retry { !begin.here } else { self.is_own() && !begin.later_round };
         let remark = if wanted { self.put_back(runs, name.clone()).await? } else { None };
         let (run, place, is_retry) = (begin.run.to_string(), Arc::clone(&self.place), begin.is_retry);
         let record = move || {

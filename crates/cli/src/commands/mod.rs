@@ -221,12 +221,13 @@ fn gate_answer<'a>(
     answer: &'a Answer,
     approved: bool,
 ) -> gates::Answer<'a> {
-    let Answer { choice, comment, detach } = answer;
+    let Answer { choice, comment, fields, detach } = answer;
     gates::Answer {
         run,
         step,
         choice: choice.as_deref(),
         comment: comment.as_deref(),
+        fields,
         approved,
         detach: *detach,
     }

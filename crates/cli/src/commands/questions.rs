@@ -42,6 +42,13 @@ pub(super) fn print(context: &Context, questions: &[Value], now_ms: i64) -> Resu
         line(&format!("    {}", hanging(view["ask"].as_str().unwrap_or_default(), 4)));
         let choices = view["choices"].as_array().into_iter().flatten().filter_map(Value::as_str);
         line(&format!("    choices: {}", plain(&choices.collect::<Vec<_>>().join(", "))));
+        for field in view["fields"].as_array().into_iter().flatten() {
+            let word = |key: &str| field[key].as_str().unwrap_or_default();
+            let required = if field["required"] == true { ", required" } else { "" };
+            let about = field["description"].as_str().map(|about| format!(": {about}")).unwrap_or_default();
+            let told = format!("{} ({}{required}){about}", word("name"), word("type"));
+            line(&format!("    field {}", hanging(&told, 4)));
+        }
         line(&style.dim(&format!("    sprag approve {run} {step} · sprag reject {run} {step}")));
     }
     Ok(Exit::Ok)

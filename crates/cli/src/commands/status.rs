@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use sprag_app::text::size;
-use sprag_app::view::{StatusView, is_not_run};
+use sprag_app::view::{StatusView, is_not_run, round_of};
 use sprag_app::{ExecutionRow, Row, RunLabels, StepRow, step_name, why_attempt_failed};
 use sprag_lifecycle::{RunId, Word, WorkKind};
 
@@ -51,8 +51,13 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         let status = if not_run { "not run".to_owned() } else { step.status().to_string() };
         let wait = waits.steps.get(&step.no).copied();
         let took = step.started_ms.map(|at| span(step.ended_ms.unwrap_or(now) - at)).unwrap_or_default();
-        let tries =
-            if step.attempt > 1 && !not_run { format!("attempt {}", step.attempt) } else { String::new() };
+        let tries = match round_of(&known.plan, step) {
+            Some((round, most)) if step.started_ms.is_some() || round > 1 => {
+                format!("round {round} of {most}")
+            }
+            _ if step.attempt > 1 && !not_run => format!("attempt {}", step.attempt),
+            _ => String::new(),
+        };
         let of_step = || executions.iter().filter(|row| row.id.step == step.no);
         let last = of_step().next_back();
         let result = last.and_then(|row| row.result.as_deref()).filter(|_| step.status().is_settled());

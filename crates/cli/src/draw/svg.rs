@@ -153,10 +153,10 @@ fn draw_box(
 /// Returns the second line of a box.
 fn below(node: &Node) -> String {
     let marks = node.marks();
-    match &node.status {
-        Some(status) if node.attempt > 1 => format!("{marks} · {status} ({})", node.attempt),
-        Some(status) => format!("{marks} · {status}"),
-        None => marks,
+    match (&node.status, node.tries()) {
+        (Some(status), Some(tries)) => format!("{marks} · {status} ({tries})"),
+        (Some(status), None) => format!("{marks} · {status}"),
+        (None, _) => marks,
     }
 }
 

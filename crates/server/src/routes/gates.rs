@@ -108,6 +108,9 @@ struct GateAnswer {
     choice: Option<String>,
     /// A comment; a step that is sent back reads it.
     comment: Option<String>,
+    /// The values of the question's fields, by name.
+    #[serde(default)]
+    fields: serde_json::Map<String, Value>,
 }
 
 /// Answer a question
@@ -133,6 +136,8 @@ async fn answer(
         approved: given.approved,
         choice: given.choice.as_deref(),
         comment: given.comment.as_deref(),
+        fields: Some(&given.fields),
+        texts: None,
     };
     gates::answer(app.core(), &gate, answer).await?;
     app.blocking(move |app| Ok(Json(view(app, &load(app, id)?)?))).await

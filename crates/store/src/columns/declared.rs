@@ -126,7 +126,7 @@ rows! {
         key { run, no }
         changes {
             status, version, attempt, round, tries, losses, reworks, needs ["open_needs", "broken_needs"],
-            skipped_by_when, rework_pending, feedback, work, items, started_ms, ended_ms,
+            skipped_by_when, rework_pending, feedback, work, items, started_ms, ended_ms, repeats, last_round,
         }
         fixed { item_of, item }
     }

@@ -97,6 +97,9 @@ pub struct Assignment {
     /// The round of the step: the number of times that it was sent back.
     #[serde(default)]
     pub round: u32,
+    /// The round of its `repeat`, from 1; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat_round: Option<u32>,
 }
 
 impl Assignment {
@@ -360,6 +363,7 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
         tries_account,
         is_retry: step.tries > 0 || step.losses > 0,
         round: step.round,
+        repeat_round: plan.step(node).repeat.map(|_| step.repeats + 1),
         item_index: step.item,
         run_status: Some(run.status().to_string()),
         now_ms: session.now().wall_ms,

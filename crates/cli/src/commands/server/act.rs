@@ -5,8 +5,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::events::Journal;
+use super::follow::field_values;
 use super::{AtRemote, escaped, outcome, word};
 use crate::args::{Answer, Command};
+use crate::commands::gates::field_texts;
 use crate::commands::{drawn, inputs, pipelines};
 use crate::exit::{Exit, Failure};
 
@@ -108,7 +110,8 @@ impl AtRemote<'_> {
                     .next(format!("name the step: sprag approve {run} {}", word(first, "step"))));
             }
         };
-        let body = json!({ "approved": approved, "choice": answer.choice, "comment": answer.comment });
+        let mut body = json!({ "approved": approved, "choice": answer.choice, "comment": answer.comment });
+        body["fields"] = field_values(gate, field_texts(&answer.fields)?);
         self.post(&format!("/v1/gates/{}/answer", word(gate, "id")), body).await?;
         let told = json!({ "type": "answer", "run": run, "step": gate["step"], "approved": approved });
         self.said(&told, "answered")
@@ -146,6 +149,8 @@ impl AtRemote<'_> {
 
 /// Returns the text of a pipeline for the server, which does not see the name of the file.
 fn with_name(yaml: &str, name: &str) -> String {
-    let has_name = yaml.lines().any(|line| line.starts_with("name:") || line.starts_with("---"));
+    // A file may have further pipelines after the first one.
+    let mut first = yaml.lines().take_while(|line| !line.starts_with("---"));
+    let has_name = yaml.starts_with("---") || first.any(|line| line.starts_with("name:"));
     if has_name { yaml.to_owned() } else { format!("name: {}\n{yaml}", json!(name)) }
 }
