@@ -50,6 +50,7 @@ mod old_data;
 mod outputs;
 mod own_worktrees;
 mod ownership;
+mod permissions;
 mod processes;
 mod remote;
 mod remote_logs;

@@ -158,6 +158,9 @@ pub enum Ending {
     /// The agent met the usage limit of its account. The account is held, and the execution returns to its queue without
     /// a lost try.
     Limited(UsageLimit),
+    /// The agent waits for a person's answer. Its process is gone, and the execution returns to its queue without a lost
+    /// try; it continues when the question is closed.
+    Parked,
     /// The work was stopped on request.
     Cancelled,
 }
@@ -170,7 +173,7 @@ impl Ending {
             | Ending::Failed { result, .. }
             | Ending::Blocked { result }
             | Ending::TimedOut { result } => result.as_ref(),
-            Ending::Limited(_) | Ending::Cancelled => None,
+            Ending::Limited(_) | Ending::Parked | Ending::Cancelled => None,
         }
     }
 
@@ -181,7 +184,7 @@ impl Ending {
             Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
             Ending::Blocked { result } => (ExecutionEvent::Failed, result.clone(), false),
             Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
-            Ending::Limited(_) => (ExecutionEvent::Released, None, true),
+            Ending::Limited(_) | Ending::Parked => (ExecutionEvent::Released, None, true),
             Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
         }
     }
@@ -387,6 +390,9 @@ pub fn finish(
 ) -> Result<Finished> {
     if let Ending::Limited(limit) = ending {
         return Ok(Finished { outcome: super::limited(session, lease, limit)?, next: None });
+    }
+    if matches!(ending, Ending::Parked) {
+        return Ok(Finished { outcome: release(session, lease)?, next: None });
     }
     let (event, result, retriable) = ending.told();
     let given = given(session, lease)?;

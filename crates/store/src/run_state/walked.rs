@@ -11,6 +11,7 @@ use super::{HeldRun, decided, report_run};
 use crate::blocked::step_is_blocked;
 use crate::error::{Error, Result};
 use crate::names;
+use crate::ops;
 use crate::rows::{ExecutionRow, Row, RunRow, StepRow};
 use crate::wake::Topic;
 
@@ -104,6 +105,14 @@ impl RunState for HeldRun<'_, '_> {
             }
             _ => None,
         };
+        let is_executed = self.plan.step(step.node()).work == WorkKind::Execution;
+        if is_executed
+            && let Some(gate) = step.work
+            && !matches!(to, StepMove::Ready | StepMove::Started | StepMove::Retried { lost: true })
+        {
+            // The question of an agent ends with its attempt, unless the worker was lost: the next attempt continues.
+            ops::cancel_gate(self.session, gate, Actor::Advance)?;
+        }
         let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
         if keeps_child && step.status() == StepStatus::Running {
             // The timeout of the child run ends with the attempt.
@@ -125,7 +134,7 @@ impl RunState for HeldRun<'_, '_> {
                 StepMove::Retried { lost } => {
                     row.attempt += 1;
                     row.started_ms = None;
-                    row.work = None;
+                    row.work = row.work.filter(|_| lost && is_executed);
                     row.feedback = feedback.or(row.feedback.take());
                     if lost {
                         row.losses += 1;
