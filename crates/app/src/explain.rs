@@ -315,6 +315,11 @@ impl View<'_> {
         self.keys.get(&no).cloned().unwrap_or_else(|| self.name(no))
     }
 
+    /// Whether the agent of a step waits for an answer.
+    fn is_asking(&self, step: &StepRow) -> bool {
+        step.items.is_none() && self.gates.iter().any(|gate| Some(gate.id) == step.work)
+    }
+
     /// Describes a wait for something that no worker executes. Returns whether the step has one.
     fn outside(&self, step: &StepRow, waiting: &mut Unsettled) -> bool {
         if let Some(list) = step.items {
@@ -417,6 +422,8 @@ impl View<'_> {
         };
         let busy = matches!(step.status(), StepStatus::Pending | StepStatus::Running);
         match execution {
+            // The question of an agent comes before the attempt that asks it.
+            Some(_) if self.is_asking(step) && self.outside(step, &mut waiting) => {}
             None if busy && self.outside(step, &mut waiting) => {}
             None if step.rework_pending => {
                 waiting.waits_for = "the running steps that it sends back to stop".into();

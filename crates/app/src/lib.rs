@@ -98,7 +98,7 @@ pub use sprag_store::{
 pub use sprag_sweeper::{Effect, EffectFuture};
 pub use sprag_worker::{Context, Files, HandlerError};
 pub use uncommitted::{CheckoutLooks, check_worktree, refuse_uncommitted, uncommitted};
-pub use waiting::{Course, Waiting, course, keep_time, questions_alone};
+pub use waiting::{Course, Waiting, agent_waits, course, keep_time, questions_alone};
 pub use waiting_for::{RunWaits, WaitingFor};
 pub use workers::RemoteWorker;
 

@@ -20,11 +20,6 @@ const fn word(name: &'static str) -> Word {
     Word { name, support: Support::Supported }
 }
 
-/// Declares a word that is reserved for a later version and refused in a file.
-const fn planned_word(name: &'static str) -> Word {
-    Word { name, support: Support::Planned }
-}
-
 /// All tables.
 #[cfg(test)]
 pub(crate) static ALL: &[&Record] = &[
@@ -301,8 +296,10 @@ pub(crate) static AGENT: Record = Record {
         key("system",      Text(Rule::Filled), "A text that is added to the agent's system prompt, a template."),
         key("session",     Either(&[Form::Word(&[word("new")]), Form::Record(&SESSION)]),
                                                "The session: `new` for one of its own, which all attempts continue, or that of an earlier step."),
-        key("permissions", Form::Word(&[word("auto"), word("read_only"), planned_word("ask")]),
-                                               "The rights of the agent: `auto` allows everything, `read_only` no changes; required outside a worktree, where there is no default."),
+        key("permissions", Form::Word(&[word("auto"), word("read_only"), word("ask")]),
+                                               "The rights of the agent: `auto` allows everything, `read_only` no changes, `ask` asks a person about each tool; required outside a worktree, where there is no default."),
+        key("answer_within", TIMEOUT,          "The longest wait for a person's answer with `permissions: ask`; a day by default. Then the step fails."),
+        key("park_after",  TIMEOUT,            "The wait after which an agent that asks is stopped until there is an answer; 10 minutes by default."),
         key("output",      Form::Record(&AGENT_OUTPUT), "The structured output, whose properties become outputs of the step."),
         key("budget",      Form::Record(&BUDGET), "Limits for all attempts of the step together, at which the agent is stopped."),
         key("stall",       TIMEOUT,            "The silence after which the agent is stopped; silence means no events, no processor time and no new processes."),

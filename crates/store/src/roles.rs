@@ -13,7 +13,7 @@ use crate::handle::Store;
 use crate::job::JobScope;
 use crate::ops::{
     self, AskRefused, Assignment, Claimer, Created, Ending, Finished, IfCurrent, Lease, Lost, NewHold,
-    NewRun, NewWorker, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
+    NewRun, NewWorker, PermissionAsk, PermissionState, Renewal, Signalled, ThreadIntent, Told, WorkerLimit,
 };
 use crate::outcome::Outcome;
 use crate::rows::{EnvironmentReport, Id, ThreadReport};
@@ -388,6 +388,22 @@ impl LeaseHolder<'_> {
     pub async fn account_answered(self) -> Result<bool> {
         let lease = self.lease;
         self.store.write(move |session| ops::account_answered(session, lease)).await
+    }
+
+    /// Asks for a permission that the agent of the execution wants, or returns its state.
+    pub async fn ask_permission(self, asked: PermissionAsk) -> Result<PermissionState> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| ops::ask_permission(session, lease, &asked))
+            .await
+    }
+
+    /// Withdraws the question of the execution's agent.
+    pub async fn withdraw_permission(self) -> Result<()> {
+        let lease = self.lease;
+        self.store
+            .write_on(vec![lease.execution.run], move |session| ops::withdraw_permission(session, lease))
+            .await
     }
 
     /// Returns the unfinished execution to its queue.

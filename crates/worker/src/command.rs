@@ -18,6 +18,7 @@ use crate::entered::{Begin, Entered};
 use crate::environment::{EnterError, Environments, RunEnvironment, Setup, Stop};
 use crate::evidence::{self, MAX_VALUE_BYTES, Missing, Outputs, Patience, Places, wants_stdout};
 use crate::files::Files;
+use crate::records::Records;
 use crate::secrets::{equip, masker};
 use crate::slots::Ended;
 
@@ -64,6 +65,11 @@ impl Commands {
     pub fn in_environments(mut self, environments: Environments) -> Self {
         self.environments = Some(environments);
         self
+    }
+
+    /// Returns the records of the engine; none in a program without environments.
+    pub(crate) fn records(&self) -> Option<Arc<dyn Records>> {
+        self.environments.as_ref().map(|environments| Arc::clone(&environments.0.records))
     }
 
     /// Enters the environment that a step works in. Returns none if its run has none.

@@ -53,6 +53,7 @@ mod old_data;
 mod outputs;
 mod own_worktrees;
 mod ownership;
+mod permissions;
 mod processes;
 mod recordings;
 mod remote;

@@ -242,7 +242,8 @@ impl Attached {
                 status
             }
             Watched::Waits => {
-                engine.shutdown().await?;
+                // An agent that waits for the answer is stopped: its session continues after the answer.
+                drain(engine, std::future::ready(())).await?;
                 return super::gates::waits_for_person(context, app, run, true);
             }
             Watched::Left => {
@@ -278,7 +279,10 @@ pub(crate) async fn watch_and_ask(
 ) -> Result<Watched, Failure> {
     let mut typed = None;
     loop {
-        let watched = watch(app, context.files(), known, context.json, since, on_interrupt).await?;
+        let watched = {
+            let interactive = context.interactive;
+            watch(app, context.files(), known, context.json, since, on_interrupt, interactive).await?
+        };
         if watched != Watched::Waits || !context.interactive {
             return Ok(watched);
         }

@@ -143,7 +143,7 @@ fn stands(row: &ExecutionRow, ending: &Ending) -> bool {
         Ending::TimedOut { .. } => ExecutionStatus::TimedOut,
         Ending::Cancelled => ExecutionStatus::Cancelled,
         // It has not ended: it waits in its queue, and this lease is void.
-        Ending::Limited(_) => return false,
+        Ending::Limited(_) | Ending::Parked => return false,
     };
     let blocked = matches!(ending, Ending::Blocked { .. });
     row.status() == status && row.result == result && (row.retriable, row.blocked) == (retriable, blocked)
