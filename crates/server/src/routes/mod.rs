@@ -3,11 +3,13 @@
 mod accounts;
 mod artifacts;
 mod boards;
+mod changes;
 mod environments;
 mod events;
 mod gates;
 mod health;
 mod hooks;
+mod landings;
 mod logs;
 mod pipelines;
 mod queues;
@@ -49,10 +51,12 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(pipelines::routes())
         .merge(runs::routes())
         .merge(steps::routes())
+        .merge(changes::routes())
         .merge(logs::routes())
         .merge(artifacts::routes())
         .merge(gates::routes())
         .merge(environments::routes())
+        .merge(landings::routes())
         .merge(queues::routes())
         .merge(accounts::routes())
         .merge(events::routes())
