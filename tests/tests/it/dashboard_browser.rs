@@ -70,7 +70,8 @@ fn facts(project: &Project, server: &Server) -> Value {
 struct Stage {
     project: Project,
     server: Option<Server>,
-    guest: Option<String>,
+    /// The number and the secret of a token that is removed later.
+    guest: Option<(String, String)>,
 }
 
 impl Stage {
@@ -107,7 +108,10 @@ impl Stage {
             ["unlog", run, step] => {
                 let folder = self.project.sandbox.data().join("runs").join(run);
                 let logs = std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());
-                let of_step = logs.filter(|path| path.to_string_lossy().contains(step));
+                let name = |path: &std::path::PathBuf| {
+                    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+                };
+                let of_step = logs.filter(|path| name(path).contains(step));
                 let removed = of_step.map(|path| std::fs::remove_file(path).expect("removed")).count();
                 assert!(removed > 0, "{step} of {run} has a log");
                 json!({ "removed": removed })
@@ -122,12 +126,16 @@ impl Stage {
             ["token"] => {
                 let body = json!({ "name": "guest", "scopes": ["read"] });
                 let made = self.server().post("/v1/tokens", &body).expect(201).json();
-                self.guest = made["id"].as_str().map(str::to_owned);
+                let text = |key: &str| made[key].as_str().expect("a text").to_owned();
+                self.guest = Some((text("id"), text("token")));
                 json!({ "token": made["token"] })
             }
             ["untoken"] => {
-                let id = self.guest.take().expect("a token");
+                let (id, token) = self.guest.take().expect("a token");
                 self.server().request("DELETE", &format!("/v1/tokens/{id}")).send().expect(204);
+                until("the token is refused", || {
+                    self.server().anonymous("GET", "/v1/me").token(&token).send().status == 401
+                });
                 // Something happens, so that open pages ask the server.
                 self.server().run(HELLO);
                 json!({})

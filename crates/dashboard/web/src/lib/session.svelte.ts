@@ -11,7 +11,7 @@ export const session = $state<{ me: Me | undefined; state: 'unknown' | 'in' | 'o
 });
 
 whenSignedOut(() => {
-  session.ended = session.state === 'in';
+  if (session.state === 'in') session.ended = true;
   session.state = 'out';
   session.me = undefined;
   unfollow();
