@@ -146,6 +146,8 @@ pub struct RefusedView {
     pub at: String,
     /// The kind of the entity.
     pub entity: &'static str,
+    /// The entity's run.
+    pub run: Option<String>,
     /// The entity's step.
     pub step: Option<String>,
     /// The reported event.
@@ -244,10 +246,16 @@ fn is_left(app: &App, run: &RunRow) -> Result<bool, Error> {
 
 fn refused(known: &RunWithPlan, refusal: &Refusal) -> RefusedView {
     let step = refusal.place.step.and_then(|no| known.plan.steps.get(no as usize));
+    refused_view(refusal, step.map(|step| step.id.clone()))
+}
+
+/// Returns the view of a refused event of the step of this name.
+pub(crate) fn refused_view(refusal: &Refusal, step: Option<String>) -> RefusedView {
     RefusedView {
         at: rfc3339(refusal.at_ms),
         entity: refusal.entity,
-        step: step.map(|step| step.id.clone()),
+        run: refusal.place.run.map(|run| run.to_string()),
+        step,
         event: refusal.event,
         actor: refusal.actor.as_str(),
         reason: refusal.reason,

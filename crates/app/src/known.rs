@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{JournalEntry, PlannedRun, Row, RunRow, Store, TaskState, is_task, step_name};
+use sprag_store::{
+    JournalEntry, PlannedRun, Position, Row, RunRow, Store, TaskState, is_task, step_name,
+};
 
 use crate::App;
 use crate::boards::TaskSpec;
@@ -195,6 +197,16 @@ impl Names {
     /// Returns a journal entry with the names of its steps.
     pub fn view(&mut self, entry: &JournalEntry) -> Result<EntryView, Error> {
         Ok(self.entry(entry)?)
+    }
+
+    /// Returns the id of the step at a position.
+    pub(crate) fn step_of(&mut self, place: &Position) -> sprag_store::Result<Option<String>> {
+        let (Some(run), Some(no)) = (place.run, place.step) else { return Ok(None) };
+        let Some(plan) = self.plan(run)? else { return Ok(None) };
+        if let Some(step) = plan.steps.get(no as usize) {
+            return Ok(Some(step.id.clone()));
+        }
+        Ok(self.store.queries().step(run, no)?.map(|row| step_name(&plan, &row)))
     }
 
     pub(crate) fn entry(&mut self, entry: &JournalEntry) -> sprag_store::Result<EntryView> {

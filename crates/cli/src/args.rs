@@ -321,7 +321,7 @@ pub(crate) enum Command {
     Diff {
         #[arg(help = RUN_HELP)]
         run: Option<String>,
-        /// A step, or two with `..` between them
+        /// A step, an attempt at it (STEP@2), or two of them with `..` between them
         steps: Option<String>,
         /// List the changed files with the number of changed lines
         #[arg(long)]

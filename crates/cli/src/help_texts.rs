@@ -153,6 +153,7 @@ pub(crate) const DIFF: &str = "\
 Examples:
   sprag diff RUN               everything so far
   sprag diff RUN work          what the step `work` changed
+  sprag diff RUN work@1        what the first attempt at it changed
   sprag diff RUN plan..test    between the ends of two steps
   sprag diff RUN --stat        the changed files
 

@@ -147,6 +147,8 @@ macro_rules! path_parts {
 path_parts! {
     /// The step that the path names.
     StepPath = "step",
+    /// The pipeline that the path names.
+    PipelinePath = "pipeline",
     /// The queue that the path names.
     QueuePath = "queue",
     /// The account that the path names.

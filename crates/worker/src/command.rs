@@ -184,7 +184,7 @@ impl Commands {
         if matches!(ended, Ended::Lost | Ended::Returned) {
             return ended;
         }
-        match entered.record(assignment.lease.execution.run, &assignment.name).await {
+        match entered.record(assignment.lease.execution, &assignment.name).await {
             Some(warning) => {
                 self.remark(assignment, spec, std::slice::from_ref(&warning));
                 with_warning(ended, warning)

@@ -97,6 +97,13 @@ impl Wait<'_> {
 /// again.
 static QUEUES: Mutex<Option<HashMap<PathBuf, Arc<FairQueue>>>> = Mutex::new(None);
 
+/// Returns the holder of the lock at this path, without taking the lock or creating its file.
+pub(crate) fn holder_at(path: &Path) -> Option<LockHolder> {
+    let text = crate::read::bytes(path).ok()?;
+    let holder: LockHolder = serde_json::from_slice(&text).ok()?;
+    (is_alive(&holder.process) != Liveness::Dead).then_some(holder)
+}
+
 impl SharedLock {
     /// Creates the lock at this path, which must be canonical because it identifies the lock.
     pub(crate) fn at(path: PathBuf, what: String) -> Self {
@@ -150,9 +157,7 @@ impl SharedLock {
 
     /// Returns the holder without taking the lock; `None` also if the holder has not yet written its name.
     pub fn holder(&self) -> Option<LockHolder> {
-        let text = crate::read::bytes(&self.path).ok()?;
-        let holder: LockHolder = serde_json::from_slice(&text).ok()?;
-        (is_alive(&holder.process) != Liveness::Dead).then_some(holder)
+        holder_at(&self.path)
     }
 
     /// Returns a description of what it locks.

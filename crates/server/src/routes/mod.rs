@@ -4,12 +4,14 @@ mod accounts;
 mod artifacts;
 mod audit;
 mod boards;
+mod changes;
 mod environments;
 mod events;
 mod gates;
 mod health;
 mod hooks;
 mod incoming;
+mod landings;
 mod logs;
 mod pipelines;
 mod queues;
@@ -52,10 +54,12 @@ pub(crate) fn all() -> OpenApiRouter<ServerState> {
         .merge(pipelines::routes())
         .merge(runs::routes())
         .merge(steps::routes())
+        .merge(changes::routes())
         .merge(logs::routes())
         .merge(artifacts::routes())
         .merge(gates::routes())
         .merge(environments::routes())
+        .merge(landings::routes())
         .merge(queues::routes())
         .merge(audit::routes())
         .merge(accounts::routes())
