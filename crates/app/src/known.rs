@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sprag_lifecycle::{Plan, RunId, StepNo};
-use sprag_store::{
-    JournalEntry, PlannedRun, Position, Row, RunRow, Store, TaskState, is_task, step_name,
-};
+use sprag_store::{JournalEntry, PlannedRun, Position, Row, RunRow, Store, TaskState, is_task, step_name};
 
 use crate::App;
 use crate::boards::TaskSpec;

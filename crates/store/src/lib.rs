@@ -72,7 +72,10 @@ pub use ops::{
     Added, AskRefused, Assignment, Claimer, Created, Decided, ENFORCEMENT_KEY, Ending, EnvironmentDetails,
     EnvironmentRequest, Finished, FireTick, Fired, Forgettable, Forgot, Got, Heard, IfCurrent, Keep,
     KeptBecause, Lease, Lost, MOST_AT_ONCE, MOST_TASKS, NewBoard, NewDelivery, NewHold, NewRule, NewRun,
-    NewTask, NewWorker, NextTick, Overlap, Provide, Rate, Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS, TaskMoved, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window, WorkerLimit, answer_text, answer_with_fields, environment_of, kept_because, plan_hash, PermissionAsk, PermissionState, REVIEW_TAG,
+    NewTask, NewWorker, NextTick, Overlap, PermissionAsk, PermissionState, Provide, REVIEW_TAG, Rate,
+    Receipt, RemoteBeat, Renewal, RuleApplied, RuleChange, RuleSeen, Settled, Sighting, Signalled, TASKS,
+    TaskMoved, ThreadIntent, Told, TriggerDecision, TriggeredRun, UsageLimit, Window, WorkerLimit,
+    answer_text, answer_with_fields, environment_of, kept_because, plan_hash,
 };
 pub use outcome::{NotApplied, Outcome};
 pub use queries::{

@@ -19,7 +19,8 @@ use crate::names;
 use crate::ops::{self, account_of, lapse_hold, out_of_account};
 use crate::outcome::Outcome;
 use crate::rows::{
-    AccountRow, ExecutionReport, ExecutionRow, Id, ItemList, Row, RunReport, RunRow, StepRow, TimerRow, GateRow,
+    AccountRow, ExecutionReport, ExecutionRow, GateRow, Id, ItemList, Row, RunReport, RunRow, StepRow,
+    TimerRow,
 };
 use crate::session::Session;
 use crate::wake::Topic;

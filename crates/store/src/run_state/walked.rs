@@ -118,10 +118,10 @@ impl RunState for HeldRun<'_, '_> {
             _ => None,
         };
         let planned = self.plan.step(step.node());
-        let keeps_child = planned.work == WorkKind::Child;
+        let (keeps_child, is_executed) =
+            (planned.work == WorkKind::Child, planned.work == WorkKind::Execution);
         let most_rounds = planned.repeat.map_or(0, |repeat| repeat.max);
         let ended_round = self.round_work(&step);
-        let is_executed = self.plan.step(step.node()).work == WorkKind::Execution;
         if is_executed
             && let Some(gate) = step.work
             && !matches!(to, StepMove::Ready | StepMove::Started | StepMove::Retried { lost: true })
@@ -129,7 +129,6 @@ impl RunState for HeldRun<'_, '_> {
             // The question of an agent ends with its attempt, unless the worker was lost: the next attempt continues.
             ops::cancel_gate(self.session, gate, Actor::Advance)?;
         }
-        let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
         if keeps_child && step.status() == StepStatus::Running {
             // The timeout of the child run ends with the attempt.
             self.session.clear_timer(ExecutionId { run: self.id, step: no, attempt: step.attempt });
