@@ -137,4 +137,8 @@ pub const CAUGHT_BY: &[(&str, Layer)] = &[
     ("M82", layer("sim", "graphs", "")),
     ("M83", layer("sim", "graphs", "")),
     ("M84", layer("sim", "graphs", "")),
+    ("M85", layer("sim", "graphs", "")),
+    ("M86", layer("sim", "graphs", "")),
+    ("M87", layer("pipeline", "expanded", "")),
+    ("M88", layer("pipeline", "expanded", "")),
 ];

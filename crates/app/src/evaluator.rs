@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde_json::Value;
 use sprag_lifecycle::{Plan, PlanStep, RunId};
 use sprag_pipeline::{
-    Budget, Kind, StepSpec, Wait, Workplace, render_outputs, render_step_within, time_ms, when_holds_within,
+    Budget, Kind, StepSpec, Wait, Workplace, render_outputs, render_step_within, repeats_within, time_ms,
+    when_holds_within,
 };
 use sprag_process::CrashMarks;
 use sprag_store::{Answer, Prepared, Question, SpecError, SpecEvaluator};
 
-use crate::agents::name_accounts;
+use crate::agents::name_known_accounts;
 
 /// The evaluator of the specs that [`sprag_pipeline::Pipeline::plan`] has written.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,6 +31,11 @@ impl PipelineEvaluator {
                 let names = spec.template_context(names.clone());
                 let wanted = when_holds_within(&spec, &names, budget).map_err(SpecError::new)?;
                 Ok(Answer::Condition(wanted))
+            }
+            Question::Repeat => {
+                let names = spec.template_context(names.clone());
+                let repeats = repeats_within(&spec, &names, budget).map_err(SpecError::new)?;
+                Ok(Answer::Condition(repeats))
             }
             Question::Items => {
                 let fan_out = spec.fan_out.ok_or_else(|| SpecError::new("the step has no list"))?;
@@ -56,6 +62,11 @@ impl SpecEvaluator for PipelineEvaluator {
             Answer::Items(items) => Ok(items),
             _ => Err(SpecError::new("the step has no list")),
         }
+    }
+
+    fn repeats(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
+        let answer = PipelineEvaluator::answer_within(Question::Repeat, step, names, &Budget::default())?;
+        Ok(matches!(answer, Answer::Condition(true)))
     }
 
     fn outputs(&self, spec: &str, names: &Value) -> Value {
@@ -90,7 +101,14 @@ impl SpecEvaluator for PipelineEvaluator {
 fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
     let timeout_ms = rendered.timeout_ms;
     match rendered.kind {
-        Kind::Gate { ask, choices, default } => Ok(Prepared::Gate { ask, choices, default, timeout_ms }),
+        Kind::Gate { ask, choices, default, fields, routes } => Ok(Prepared::Gate {
+            ask,
+            choices,
+            default,
+            fields: if fields.is_empty() { Value::Null } else { serde_json::json!(fields) },
+            routes: if routes.is_empty() { Value::Null } else { serde_json::json!(routes) },
+            timeout_ms,
+        }),
         Kind::Wait(Wait::For { ms }) => Ok(Prepared::Pause { ms }),
         Kind::Wait(Wait::Until { time }) => match time_ms(&time) {
             Some(wall_ms) => Ok(Prepared::Until { wall_ms }),
@@ -105,7 +123,7 @@ fn prepared(rendered: StepSpec) -> Result<Prepared, SpecError> {
             let child = child.with_masks(&rendered.masks).with_agents(&rendered.agents);
             let inputs = child.complete(&inputs).map_err(SpecError::new)?;
             let mut plan = child.plan(&inputs).map_err(SpecError::new)?;
-            name_accounts(&mut plan);
+            name_known_accounts(&mut plan);
             let inputs = serde_json::to_string(&inputs).expect("inputs are JSON");
             Ok(Prepared::Child { plan: Arc::new(plan), inputs: inputs.into() })
         }
@@ -152,6 +170,10 @@ impl SpecEvaluator for MarkedEvaluator {
 
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError> {
         self.guarded(step, names, || PipelineEvaluator.items(step, names))
+    }
+
+    fn repeats(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
+        self.guarded(step, names, || PipelineEvaluator.repeats(step, names))
     }
 
     fn outputs(&self, spec: &str, names: &Value) -> Value {

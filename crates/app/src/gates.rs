@@ -1,8 +1,12 @@
 //! Questions that runs ask people, and people's answers: the same for the command line, HTTP and agents.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use sprag_lifecycle::RunId;
-use sprag_store::{GateKind, GateRow, answer_text};
+use sprag_pipeline::{Input, complete_fields};
+use sprag_store::{GateKind, GateRow, answer_with_fields};
 
 use crate::App;
 use crate::error::{Error, ErrorKind, Hint};
@@ -26,15 +30,40 @@ impl Question {
 
     /// Returns the answers that the question offers; the first lets the run continue.
     pub fn choices(&self) -> Vec<String> {
-        choices(&self.gate)
+        Form::of(&self.gate).choices
+    }
+
+    /// Returns the values that an answer gives.
+    pub fn fields(&self) -> Vec<Input> {
+        Form::of(&self.gate).fields
     }
 }
 
-/// Returns the answers that a question offers.
-fn choices(gate: &GateRow) -> Vec<String> {
-    let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
-    let offered = question["choices"].as_array().into_iter().flatten();
-    offered.filter_map(Value::as_str).map(str::to_owned).collect()
+/// The choices and fields of a question, as its gate stores them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Form {
+    choices: Vec<String>,
+    fields: Vec<Input>,
+    /// The steps at which the run continues, by the choices that lead to them.
+    routes: BTreeMap<String, String>,
+}
+
+impl Form {
+    fn of(gate: &GateRow) -> Form {
+        serde_json::from_str(&gate.question).unwrap_or_default()
+    }
+
+    /// Returns whether an answer with this choice lets the run continue: the first choice, and those that lead to a step.
+    fn approves(&self, choice: &str) -> bool {
+        self.routes.contains_key(choice) || self.choices.first().is_none_or(|first| first == choice)
+    }
+
+    /// Returns the choice that an approval or a rejection means if it names none.
+    fn meant(&self, approved: bool) -> Option<&str> {
+        let mut choices = self.choices.iter().map(String::as_str);
+        if approved { choices.next() } else { choices.rfind(|choice| !self.routes.contains_key(*choice)) }
+    }
 }
 
 /// A person's answer.
@@ -46,6 +75,10 @@ pub struct Answer<'a> {
     pub choice: Option<&'a str>,
     /// A comment, which a step that is sent back reads.
     pub comment: Option<&'a str>,
+    /// The values of the question's fields.
+    pub fields: Option<&'a Map<String, Value>>,
+    /// The values of the question's fields as texts, such as those of a command line.
+    pub texts: Option<&'a BTreeMap<String, String>>,
 }
 
 /// The answer as it was recorded.
@@ -97,18 +130,29 @@ pub async fn answer(app: &App, gate: &GateRow, answer: Answer<'_>) -> Result<Ans
         let message = format!("the gate waits for a {}, not for an answer", gate.kind.as_str());
         return Err(Error::invalid(message));
     }
-    let choices = choices(gate);
-    let meant = match answer.approved {
-        Some(false) => choices.last(),
-        _ => choices.first(),
+    let form = Form::of(gate);
+    let Some(choice) = answer.choice.or_else(|| match form.meant(answer.approved != Some(false)) {
+        None if form.choices.is_empty() => Some("yes"),
+        meant => meant,
+    }) else {
+        return Err(Error::invalid("every choice of this question leads to a step: none rejects it")
+            .next(format!("approve it with one of: {}", form.choices.join(", "))));
     };
-    let choice = answer.choice.or(meant.map(String::as_str)).unwrap_or("yes").to_owned();
-    if !choices.is_empty() && !choices.contains(&choice) {
+    if !form.choices.is_empty() && !form.choices.iter().any(|known| known == choice) {
         return Err(Error::invalid(format!("{choice:?} is not an answer to this question"))
-            .next(format!("choose one of: {}", choices.join(", "))));
+            .next(format!("choose one of: {}", form.choices.join(", "))));
     }
-    let approved = answer.approved.unwrap_or_else(|| choices.first().is_none_or(|first| *first == choice));
-    let text = answer_text(&choice, answer.comment, approved);
+    if let (Some(false), Some(step)) = (answer.approved, form.routes.get(choice)) {
+        return Err(Error::invalid(format!("{choice:?} leads to step {step:?}: it is not a rejection"))
+            .next(format!("approve it: sprag approve RUN --choice {choice}")));
+    }
+    let choice = choice.to_owned();
+    let approved = answer.approved.unwrap_or_else(|| form.approves(&choice));
+    let none = (Map::new(), BTreeMap::new());
+    let (values, texts) = (answer.fields.unwrap_or(&none.0), answer.texts.unwrap_or(&none.1));
+    let fields = complete_fields(&form.fields, values, texts, approved)
+        .map_err(|error| Error::invalid(error.message).next(format!("expected {}", error.expected)))?;
+    let text = answer_with_fields(&choice, answer.comment, approved, fields);
     app.store.person().answer_gate(gate.id, text).await?.require_applied()?;
     Ok(Answered { choice, approved })
 }

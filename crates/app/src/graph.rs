@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sprag_lifecycle::{OnFail, Policy, StepNo};
+use sprag_lifecycle::{OnFail, Policy, Repeat, StepNo};
 use sprag_pipeline::{FanOut, FanOutItems, Kind, Pipeline, StepSpec};
 use sprag_store::Row;
 
@@ -12,7 +12,7 @@ use crate::App;
 use crate::error::Error;
 use crate::known::RunWithPlan;
 use crate::layout::{BOX_HEIGHT, layout};
-use crate::view::is_not_run;
+use crate::view::{is_not_run, round_of};
 
 /// The steps of a pipeline and what they need; for a run with their statuses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,12 @@ pub struct GraphStep {
     pub not_run: Option<bool>,
     /// The number of its current attempt; absent for a file.
     pub attempt: Option<u32>,
+    /// The round of its `repeat`; absent for a file, and for a step that has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u32>,
+    /// The most rounds of its `repeat`; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rounds: Option<u32>,
     /// The number of failed items, if it is a fan-out of which some have failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_items: Option<u32>,
@@ -87,7 +93,8 @@ impl GraphView {
     pub fn of_pipeline(pipeline: &Pipeline) -> GraphView {
         let ids: Vec<&str> = pipeline.steps.iter().map(|step| step.id.as_str()).collect();
         let steps = pipeline.steps.iter();
-        let steps = steps.map(|step| graph_step(&step.id, &ids, &step.needs, &step.policy, Some(&step.spec)));
+        let steps = steps
+            .map(|step| graph_step(&step.id, &ids, &step.needs, &step.policy, step.repeat, Some(&step.spec)));
         let name = pipeline.name.clone();
         GraphView {
             pipeline: name,
@@ -106,7 +113,7 @@ impl GraphView {
         let ids: Vec<&str> = known.plan.steps.iter().map(|step| step.id.as_str()).collect();
         let planned = known.plan.steps.iter().map(|step| {
             let spec: Option<StepSpec> = serde_json::from_str(&step.spec).ok();
-            graph_step(&step.id, &ids, &step.needs, &step.policy, spec.as_ref())
+            graph_step(&step.id, &ids, &step.needs, &step.policy, step.repeat, spec.as_ref())
         });
         let mut steps: Vec<GraphStep> = planned.collect();
         for row in rows.iter().filter(|row| row.item_of.is_none()) {
@@ -121,6 +128,7 @@ impl GraphView {
             step.waiting_for = waits.steps.get(&row.no).map(|wait| wait.as_str().to_owned());
             step.not_run = Some(is_not_run(row));
             step.attempt = Some(row.attempt);
+            step.round = round_of(&known.plan, row).map(|(round, _)| round);
         }
         Ok(GraphView {
             pipeline: known.plan.name.clone(),
@@ -174,6 +182,7 @@ fn graph_step(
     ids: &[&str],
     needs: &[StepNo],
     policy: &Policy,
+    repeat: Option<Repeat>,
     spec: Option<&StepSpec>,
 ) -> GraphStep {
     let name = |no: StepNo| ids.get(no as usize).map(|id| (*id).to_owned()).unwrap_or_default();
@@ -193,8 +202,15 @@ fn graph_step(
         waiting_for: None,
         not_run: None,
         attempt: None,
+        round: None,
+        max_rounds: repeat.map(|repeat| repeat.max),
         failed_items: None,
     }
+}
+
+/// Returns the kind of a step's work in one word, from its spec; `?` if the spec cannot be read.
+pub(crate) fn kind_of(spec: &str) -> &'static str {
+    serde_json::from_str::<StepSpec>(spec).map_or("?", |spec| kind(&spec.kind))
 }
 
 fn kind(kind: &Kind) -> &'static str {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use sprag_lifecycle::{Plan, RunId, StepNo, StepStatus, Word, WorkKind};
+use sprag_lifecycle::{Actor, Plan, RunId, StepNo, StepStatus, Word, WorkKind};
 pub use sprag_store::is_current;
 use sprag_store::{ExecutionRow, GateRow, JournalEntry, Now, Row, RunRow, StepRow, step_name};
 
@@ -167,6 +167,12 @@ views! {
         pub status: &'static str,
         /// The number of the current attempt.
         pub attempt: u32,
+        /// The round of its `repeat`, from 1; absent if it has none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub round: Option<u32>,
+        /// The most rounds of its `repeat`; absent if it has none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub max_rounds: Option<u32>,
         /// What it waits for; absent if it does not wait.
         #[serde(skip_serializing_if = "Option::is_none")]
         pub waiting_for: Option<WaitingFor>,
@@ -264,12 +270,44 @@ views! {
         pub reason: Option<String>,
     }
 
+    /// A value that the answer to a question gives.
+    #[derive(serde::Deserialize)]
+    pub struct FieldView {
+        /// Its name.
+        pub name: String,
+        /// `string`, `integer`, `number`, `boolean`, `list` or `object`.
+        #[serde(rename = "type")]
+        pub kind: String,
+        /// Whether an answer that lets the run continue must give it.
+        pub required: bool,
+        /// The value if the answer does not give it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub default: Option<Value>,
+        /// The allowed values; absent if all of its type are.
+        #[serde(default, rename = "enum", skip_serializing_if = "Vec::is_empty")]
+        pub allowed: Vec<Value>,
+        /// A regular expression that the whole text must fit.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub pattern: Option<String>,
+        /// The smallest number, or the least characters, items or entries.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub min: Option<Value>,
+        /// The largest number, or the most characters, items or entries.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub max: Option<Value>,
+        /// Its purpose.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub description: Option<String>,
+    }
+
     /// A question, a point in time or a signal that a run waits for.
     pub struct GateView {
         /// Its number.
         pub id: String,
         /// The run that asks.
         pub run: String,
+        /// The name of the run's pipeline.
+        pub pipeline: String,
         /// The step that asks.
         pub step: String,
         /// `question`, `time` or `signal`.
@@ -280,6 +318,12 @@ views! {
         pub ask: Option<String>,
         /// The possible answers.
         pub choices: Vec<String>,
+        /// The steps at which the run continues, by the choices that lead to them; absent if none does.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        pub leads_to: BTreeMap<String, String>,
+        /// The values that an answer gives; absent if it has none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pub fields: Vec<FieldView>,
         /// The time when it was opened.
         pub opened_at: String,
         /// The time when it expires.
@@ -341,9 +385,18 @@ impl From<DamagedRun> for DamagedView {
     }
 }
 
-/// Returns whether a step was cancelled before it began: no attempt of it was executed.
+/// Returns whether a step was cancelled before it began: no attempt of it was executed since the run went back to it
+/// for the last time.
 pub fn is_not_run(step: &StepRow) -> bool {
-    step.status() == StepStatus::Cancelled && step.started_ms.is_none() && step.attempt == 1
+    let is_fresh = step.started_ms.is_none() && (step.tries, step.losses) == (0, 0);
+    step.status() == StepStatus::Cancelled && is_fresh
+}
+
+/// Returns the round of a step's `repeat` and the most rounds; none if the step has none, or if its items have them.
+pub fn round_of(plan: &Plan, step: &StepRow) -> Option<(u32, u32)> {
+    let planned = plan.step(step.node());
+    let most = planned.repeat.filter(|_| planned.spread.is_none() || step.item_of.is_some())?.max;
+    Some(((step.repeats + 1).min(most), most))
 }
 
 impl StatusView {
@@ -426,6 +479,8 @@ impl StepView {
             id: step_name(plan, step),
             status: step.status().as_str(),
             attempt: step.attempt,
+            round: round_of(plan, step).map(|(round, _)| round),
+            max_rounds: round_of(plan, step).map(|(_, most)| most),
             waiting_for: None,
             not_run: is_not_run(step),
             item_of: step.item_of.map(|parent| plan.step(parent).id.clone()),
@@ -494,14 +549,18 @@ impl EntryView {
             actor: entry.actor.as_str(),
             worker: entry.worker.map(|id| id.to_string()),
             fence: entry.fence,
-            by: entry.by.as_deref().map(str::to_owned),
+            by: match (&entry.by, entry.worker) {
+                (Some(by), _) => Some(by.to_string()),
+                (None, Some(worker)) if entry.actor == Actor::Worker => Some(format!("worker:{worker}")),
+                (None, _) => None,
+            },
         }
     }
 }
 
 impl GateView {
-    /// Returns the view of a gate of the step of this name.
-    pub fn of(gate: &GateRow, step: &str, now: Now) -> Self {
+    /// Returns the view of a gate of the pipeline and the step of these names.
+    pub fn of(gate: &GateRow, pipeline: &str, step: &str, now: Now) -> Self {
         let question = gate.kind == sprag_store::GateKind::Question;
         let asked: Value =
             if question { serde_json::from_str(&gate.question).unwrap_or_default() } else { Value::Null };
@@ -513,6 +572,7 @@ impl GateView {
         GateView {
             id: gate.id.to_string(),
             run: gate.run.to_string(),
+            pipeline: pipeline.to_owned(),
             step: step.to_owned(),
             kind: gate.kind.as_str(),
             status: gate.status().as_str(),
@@ -522,6 +582,8 @@ impl GateView {
                 (!gate.question.is_empty()).then(|| gate.question.to_string())
             },
             choices: choices.filter_map(Value::as_str).map(str::to_owned).collect(),
+            leads_to: serde_json::from_value(asked["routes"].clone()).unwrap_or_default(),
+            fields: serde_json::from_value(asked["fields"].clone()).unwrap_or_default(),
             opened_at: rfc3339(gate.opened_ms),
             until: until_ms.map(rfc3339),
         }

@@ -5,9 +5,9 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use serde_json::json;
-use sprag_app::view::{GateView, is_not_run, wall_ms};
+use sprag_app::view::{GateView, is_not_run, round_of, wall_ms};
 use sprag_app::{
-    App, Events, Files, GateKind, Id, JournalEntry, Names, Row, Waiting, gate_text, keep_time,
+    App, Events, Files, GateKind, Id, JournalEntry, Names, Row, Waiting, agent_waits, gate_text, keep_time,
     questions_alone, why_attempt_failed,
 };
 use sprag_lifecycle::{ExecutionId, RunId, RunStatus, StepNo, WorkKind};
@@ -56,6 +56,7 @@ pub(crate) async fn watch(
     json: bool,
     since: Option<u64>,
     on_interrupt: OnInterrupt,
+    interactive: bool,
 ) -> Result<Watched, Failure> {
     // The handler stays installed all the time, so that a signal during output is not lost.
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -72,7 +73,14 @@ pub(crate) async fn watch(
             screen.clear();
             return Ok(Watched::Ended(status));
         }
-        if !questions_alone(app, known.id())?.is_empty() {
+        // Without a terminal the answer comes from elsewhere. An agent that asked waits for it a while, and is then
+        // stopped until there is one.
+        let questions = questions_alone(app, known.id())?;
+        let mut agents = questions.iter().map(|gate| agent_waits(app, gate));
+        let is_held = on_interrupt == OnInterrupt::Cancel
+            && !interactive
+            && agents.any(|waits| waits.unwrap_or_default());
+        if !questions.is_empty() && !is_held {
             // Shows the steps that have ended since the last look before it returns.
             screen.update().await?;
             screen.clear();
@@ -209,13 +217,14 @@ impl<'k> Screen<'k> {
             }
             (
                 "step",
-                "step.succeeded" | "step.failed" | "step.cancelled" | "step.skipped" | "step.retried",
+                "step.succeeded" | "step.failed" | "step.cancelled" | "step.skipped" | "step.retried"
+                | "step.repeated",
             ) => {
                 let began = self.running.remove(&step);
                 if let Some((id, _)) = began {
                     self.print(id)?;
                 }
-                self.settled += usize::from(entry.event != "step.retried" && self.is_planned(step));
+                self.settled += usize::from(entry.to != "pending" && self.is_planned(step));
                 let took = began.map(|(_, at)| span(entry.at_ms - at)).unwrap_or_default();
                 self.clear();
                 self.tell(entry, began.map_or(id, |(id, _)| id), name, &took)
@@ -242,6 +251,10 @@ impl<'k> Screen<'k> {
                 let took = style.dim(&format!("({took})"));
                 eprintln!("{} {name} failed: {why} {took}; {next}", style.bold("↻"));
             }
+            "step.repeated" => {
+                let took = style.dim(&format!("({took})"));
+                eprintln!("{} {name} {} {took}", style.bold("↻"), self.ended_round(id)?);
+            }
             "step.cancelled" if self.was_not_run(id)? => {
                 eprintln!("{} {name} {}", style.sign("not run"), style.dim("not run"));
             }
@@ -253,6 +266,19 @@ impl<'k> Screen<'k> {
     fn was_not_run(&self, id: ExecutionId) -> Result<bool, Failure> {
         let row = self.app.step(self.known.id(), id.step)?;
         Ok(row.is_some_and(|row| is_not_run(&row)))
+    }
+
+    /// Describes the round that has ended with this attempt, and the delay before the next one.
+    fn ended_round(&self, id: ExecutionId) -> Result<String, Failure> {
+        let next = self.app.execution(ExecutionId { attempt: id.attempt + 1, ..id })?;
+        let delay_ms = next.map_or(0, |row| row.not_before_ms - self.app.now().steady_ms);
+        let wait = if delay_ms > 0 { format!("; the next one in {}", span(delay_ms)) } else { String::new() };
+        let row = self.app.step(self.known.id(), id.step)?;
+        // The count belongs to this round only while the next one is the present attempt.
+        let row = row.filter(|row| row.attempt == id.attempt + 1);
+        let rounds = row.and_then(|row| Some((row.repeats, round_of(&self.known.plan, &row)?.1)));
+        let told = rounds.map_or("a round".to_owned(), |(round, most)| format!("round {round} of {most}"));
+        Ok(format!("{told} done{wait}"))
     }
 
     /// Describes the attempt after this one: its number, and the delay before it.
@@ -299,7 +325,7 @@ impl<'k> Screen<'k> {
         }
         let sign = self.style.bold("?");
         let now = self.app.now();
-        let told = match (gate.kind, GateView::of(&gate, name, now).until) {
+        let told = match (gate.kind, GateView::of(&gate, &self.known.run.pipeline, name, now).until) {
             (GateKind::Time, Some(_)) => {
                 let until = if gate.until_ms > 0 { gate.until_ms } else { wall_ms(now, gate.timeout_at_ms) };
                 format!("waits until {}", local(until))

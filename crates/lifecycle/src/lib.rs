@@ -26,8 +26,8 @@ mod trigger;
 
 pub use account::{Account, AccountEvent, AccountFacts, AccountPredicate, AccountStatus};
 pub use advance::{
-    Items, Needs, Quorum, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work, WorkEnd,
-    admit_items, advance, cancel_item, heal, quorum, reopen_item, restart, resume_set, standing,
+    Items, Needs, NextRound, Quorum, RunNow, RunState, Standing, StepMove, StepNow, Tally, TaskNeed, Work,
+    WorkEnd, admit_items, advance, cancel_item, heal, quorum, reopen_item, restart, resume_set, standing,
 };
 pub use diagram::reference;
 pub use environment::{
@@ -37,7 +37,7 @@ pub use execution::{Execution, ExecutionEvent, ExecutionFacts, ExecutionPredicat
 pub use ids::{ExecutionId, RunId, RunIdError, StepNo};
 pub use plan::{
     Backoff, Concurrency, Condition, DEFAULT_LOSSES, Growth, OnConflict, OnFail, Plan, PlanAccount,
-    PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Spread, WorkKind,
+    PlanEnvironment, PlanError, PlanOutputs, PlanStep, Policy, Repeat, Spread, WorkKind,
 };
 pub use run::{Run, RunEvent, RunFacts, RunPredicate, RunStatus};
 pub use small::{

@@ -108,6 +108,10 @@ mutants! {
     M82 SkipStays "a skip that takes the later steps along does not reach them"
     M83 EndGoesOn "steps start although the run has reached its end"
     M84 QuorumWaitsForAll "a step that needs some of its needs waits for all"
+    M85 RoundTooMany "a step with `repeat` runs one round more than its `max`"
+    M86 RoundsForgotten "a resume counts the rounds of a step with `repeat` from the start"
+    M87 AnswerUnchecked "an answer is stored without a check of its fields"
+    M88 HandlerAlways "a handler runs whatever the end of the run is"
 }
 
 /// Returns whether this fault is enabled.

@@ -89,6 +89,9 @@ pub struct PlanStep {
     /// The earlier steps that it is skipped with, if their `when` is false.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skipped_with: Vec<StepNo>,
+    /// The rounds of a step that runs again after a success; absent for a step that runs once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<Repeat>,
     /// The account that its agent uses; absent for steps without an agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<PlanAccount>,
@@ -126,6 +129,7 @@ impl PlanStep {
             account: None,
             quorum: None,
             skipped_with: Vec::new(),
+            repeat: None,
         }
     }
 
@@ -134,6 +138,16 @@ impl PlanStep {
     pub fn is_for_workers(&self) -> bool {
         self.work == WorkKind::Execution
     }
+}
+
+/// The rounds of a step that runs again after a success, until its condition ends them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repeat {
+    /// The most rounds; at least 1. The step fails if its condition asks for more.
+    pub max: u32,
+    /// The delay between two rounds, in milliseconds.
+    #[serde(default)]
+    pub delay_ms: u64,
 }
 
 /// The kind of a step's work.

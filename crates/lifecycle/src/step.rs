@@ -33,6 +33,8 @@ words! {
         Succeeded = "step.succeeded",
         /// Its work failed, and it has attempts left.
         Retried = "step.retried",
+        /// Its work succeeded, and another round follows.
+        Repeated = "step.repeated",
         /// Its work failed for good.
         Failed = "step.failed",
         /// It will not run.
@@ -118,6 +120,7 @@ impl Lifecycle for Step {
         rule(E::Started,   &[Advance], &[Pending],                         Running,   &[P::CurrentAttempt]),
         rule(E::Succeeded, &[Advance], &[Running],                         Done,      &[P::CurrentAttempt]),
         rule(E::Retried,   &[Advance], &[Running],                         Pending,   &[P::CurrentAttempt, P::AttemptsLeft, P::RunLive]),
+        rule(E::Repeated,  &[Advance], &[Running],                         Pending,   &[P::CurrentAttempt, P::RunLive]),
         rule(E::Failed,    &[Advance], &[Pending, Running],                Failed,    &[P::CurrentAttempt]),
         rule(E::Skipped,   &[Advance], &[Waiting],                         Skipped,   &[P::NotWanted]),
         rule(E::Cancelled, &[Advance], &[Waiting, Pending, Running],       Cancelled, &[P::WorkEnded]),

@@ -24,6 +24,7 @@ const STEP: Grid = Grid("
     step.started   | advance | -         running   -         -       -       -       -
     step.succeeded | advance | -         -         done      -       -       -       -
     step.retried   | advance | -         -         pending   -       -       -       -
+    step.repeated  | advance | -         -         pending   -       -       -       -
     step.failed    | advance | -         failed    failed    -       -       -       -
     step.skipped   | advance | skipped   -         -         -       -       -       -
     step.cancelled | advance | cancelled cancelled cancelled -       -       -       -
@@ -93,9 +94,9 @@ const ACCOUNT: Grid = Grid("
 
 #[rustfmt::skip]
 const GATE: Grid = Grid("
-    gate.answered  | person   | answered  - - -
-    gate.expired   | executor | expired   - - -
-    gate.cancelled | advance  | cancelled - - -
+    gate.answered  | person         | answered  - - -
+    gate.expired   | executor       | expired   - - -
+    gate.cancelled | advance worker | cancelled - - -
 ");
 
 #[rustfmt::skip]

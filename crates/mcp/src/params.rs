@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 use sprag_app::boards::{Done, NoteSpec, TaskSpec};
+use sprag_app::rules::GivenEvent;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -184,6 +185,15 @@ pub(crate) struct StartRun {
     /// Labels of the run, by key, to find it again.
     #[serde(default)]
     pub(crate) labels: BTreeMap<String, String>,
+    /// Run only these steps; the others are skipped.
+    #[serde(default)]
+    pub(crate) only: Vec<String>,
+    /// Run only this step and the steps that need it.
+    #[serde(default)]
+    pub(crate) from: Option<String>,
+    /// Skip these steps.
+    #[serde(default)]
+    pub(crate) skip: Vec<String>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -232,6 +242,9 @@ pub(crate) struct AnswerGate {
     /// A comment.
     #[serde(default)]
     pub(crate) comment: Option<String>,
+    /// The values of the question's fields, by name.
+    #[serde(default)]
+    pub(crate) fields: serde_json::Map<String, serde_json::Value>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -252,4 +265,76 @@ pub(crate) struct HoldAccount {
     /// The reason, in a few words.
     #[serde(default)]
     pub(crate) reason: Option<String>,
+}
+
+/// A rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PauseRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// The reason, in a few words.
+    #[serde(default)]
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResumeRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// Whether ticks of the pause count as missed ones; otherwise they start nothing.
+    #[serde(default)]
+    pub(crate) missed: bool,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FireRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// The event; absent for a rule with a schedule, which fires for the present moment.
+    #[serde(default)]
+    pub(crate) event: Option<GivenEvent>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TestRule {
+    /// `PIPELINE/RULE`, or the rule's id alone where it is unique.
+    pub(crate) rule: String,
+    /// The time of a tick, such as 2030-01-31T08:00:00Z.
+    #[serde(default)]
+    pub(crate) at: Option<String>,
+    /// The number of a recorded event.
+    #[serde(default)]
+    pub(crate) recorded: Option<String>,
+    /// An event.
+    #[serde(default)]
+    pub(crate) event: Option<GivenEvent>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListDeliveries {
+    /// Only events of this rule.
+    #[serde(default)]
+    pub(crate) rule: Option<String>,
+    /// The number of events; 20 by default, 200 at most.
+    #[serde(default)]
+    pub(crate) limit: Option<usize>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OneDelivery {
+    /// The event's number.
+    pub(crate) event: String,
 }

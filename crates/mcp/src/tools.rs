@@ -11,15 +11,16 @@ use serde_json::{Value, json};
 use sprag_app::boards::{self, BoardSpec, ClaimSpec, lease_of};
 use sprag_app::view::{RunDetail, RunView};
 use sprag_app::{
-    RunFilter, RunLabels, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log,
+    RunFilter, RunLabels, Selection, Started, find_attempt, find_run, gate_text, gates, log_place, why_no_log,
 };
 use sprag_lifecycle::{RunStatus, Word};
 
 use crate::Agents;
 use crate::params::*;
+use crate::rules::*;
 use crate::tool_error::ToolError;
 
-type Done = Result<Value, ToolError>;
+pub(crate) type Done = Result<Value, ToolError>;
 
 macro_rules! tools {
     ($($name:ident($params:ty): $about:literal;)+) => {
@@ -73,7 +74,16 @@ tools! {
     account_list(Nothing): "List the accounts of coding agents: which are held after a usage limit, until when, and how many steps wait.";
     account_hold(HoldAccount): "Hold an account of coding agents: no further step uses it until the hold ends.";
     account_release(OneAccount): "End the hold of an account of coding agents.";
-    gate_answer(AnswerGate): "Answer a question of a run. The first choice approves; any other fails the step, unless the pipeline says otherwise.";
+    rule_list(Nothing): "List the rules that start runs by themselves: status, next tick, last decision.";
+    rule_show(OneRule): "Show a rule: its next ticks, the path of its webhook, its last decisions.";
+    rule_pause(PauseRule): "Pause a rule: from now on its events start nothing.";
+    rule_resume(ResumeRule): "Resume a paused rule, or mend a broken one.";
+    rule_fire(FireRule): "Fire a rule by hand. A rule with a webhook needs the event that it would get.";
+    rule_test(TestRule): "Tell what an event, a recorded event or a tick would start. Writes nothing.";
+    delivery_list(ListDeliveries): "List the last events that reached rules, with their decisions.";
+    delivery_show(OneDelivery): "Show an event that reached a rule: its content and all its decisions.";
+    delivery_replay(OneDelivery): "Give a recorded event to its rule again.";
+    gate_answer(AnswerGate): "Answer a question of a run. The first choice and those that lead to a step approve; any other fails the step. Give the values of the fields that gate_list shows.";
 }
 
 fn schema<T: JsonSchema>() -> Arc<JsonObject> {
@@ -216,6 +226,8 @@ async fn run_start(agents: &Agents, given: StartRun) -> Done {
             return Err(ToolError::new("invalid", "give `file` or `yaml`, and not both", next));
         }
     };
+    let selection = Selection { only: given.only, from: given.from, skip: given.skip };
+    let pipeline = pipeline.select(&selection)?;
     let inputs = pipeline.complete(&given.inputs)?;
     let plan = pipeline.plan(&inputs)?;
     let plan = Arc::new(plan);
@@ -334,7 +346,10 @@ async fn gate_list(agents: &Agents, _: Nothing) -> Done {
         let own = gates::questions(&agents.app, run)?.into_iter().filter(|asked| asked.gate.run == run);
         told.extend(own.map(|asked| {
             let (question, choices) = (gate_text(&asked.gate), asked.choices());
-            json!({ "run": run, "step": asked.step, "question": question, "choices": choices })
+            let fields = asked.fields();
+            json!({
+                "run": run, "step": asked.step, "question": question, "choices": choices, "fields": fields,
+            })
         }));
     }
     Ok(json!({ "gates": told }))
@@ -356,8 +371,13 @@ async fn account_release(agents: &Agents, given: OneAccount) -> Done {
 async fn gate_answer(agents: &Agents, given: AnswerGate) -> Done {
     let known = find_run(&agents.app, Some(&given.run))?;
     let asked = gates::question(&agents.app, known.id(), given.step.as_deref())?;
-    let answer =
-        gates::Answer { approved: None, choice: Some(&given.choice), comment: given.comment.as_deref() };
+    let answer = gates::Answer {
+        approved: None,
+        choice: Some(&given.choice),
+        comment: given.comment.as_deref(),
+        fields: Some(&given.fields),
+        texts: None,
+    };
     let answered = gates::answer(&agents.app, &asked.gate, answer).await?;
     Ok(json!({
         "run": asked.gate.run, "step": asked.step,

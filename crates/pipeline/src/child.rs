@@ -42,7 +42,7 @@ impl Definition {
 }
 
 /// A loaded child, or the reason why it cannot be used.
-type Load = Result<(Definition, Pipeline), String>;
+pub(crate) type Load = Result<(Definition, Pipeline), String>;
 /// Loaded children by absolute path.
 type Loads = Arc<Mutex<BTreeMap<PathBuf, Load>>>;
 
@@ -112,7 +112,7 @@ impl ChildSource {
     }
 
     /// Returns the child's definition and pipeline, or the reason why it cannot be used.
-    fn find(&self, file: &str) -> Load {
+    pub(crate) fn find(&self, file: &str) -> Load {
         match self {
             ChildSource::None => {
                 Err("a child pipeline is loaded from its parent's folder, and this pipeline was not read from a file".into())
@@ -170,7 +170,7 @@ pub(crate) fn is_pipeline_below(whole: &Path, folder: &Path) -> bool {
 }
 
 /// Returns the first error with its position.
-fn first_of(wrong: &Diagnostics) -> String {
+pub(crate) fn first_of(wrong: &Diagnostics) -> String {
     match wrong.iter().next() {
         Some(first) => match first.line {
             Some(line) => format!("{}:{line}: {}", first.file, first.message),
@@ -214,7 +214,7 @@ fn size_of(definition: &Definition) -> u64 {
         + prompts.sum::<u64>()
 }
 
-fn check_inputs(file: &Node, given: Option<&Node>, declared: &[Input], report: &mut Report) {
+pub(crate) fn check_inputs(file: &Node, given: Option<&Node>, declared: &[Input], report: &mut Report) {
     let given = given.map(Node::entries).unwrap_or_default();
     for (key, _) in given {
         if !declared.iter().any(|input| input.name == key.text) {

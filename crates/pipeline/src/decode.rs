@@ -9,7 +9,9 @@ use sprag_lifecycle::{Backoff, Growth, OnConflict, OnFail, Policy};
 use crate::agent;
 use crate::diagnostic::{Problem, Report};
 use crate::duration;
+use crate::expand;
 use crate::form::Form;
+use crate::gate;
 use crate::graph::{self, Graph, Named, Vertex};
 use crate::inputs::Input;
 use crate::kinds;
@@ -37,6 +39,8 @@ const TASKS_QUEUE: &str = "tasks";
 /// Decodes the tree into a pipeline. Reports errors and returns `None` if there are any.
 pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Option<Pipeline> {
     Form::Record(&PIPELINE).check(root, "a pipeline file", report);
+    let expanded = expand::expand(root, report);
+    let root = expanded.as_ref().map_or(root, |expanded| &expanded.root);
     let name = root.get("name").and_then(Node::text).unwrap_or(default_name);
     let declared = root.get("inputs").map(Node::entries).unwrap_or_default();
     let inputs: Vec<Input> =
@@ -90,6 +94,13 @@ pub(crate) fn decode(root: &Node, default_name: &str, report: &mut Report) -> Op
             return None;
         }
         steps.extend(step);
+    }
+    let ids: Vec<Option<&str>> =
+        vertices.iter().map(|vertex| vertex.id.as_ref().map(|id| id.name.as_str())).collect();
+    gate::check_routes(written, &graph, &ids, report);
+    if !report.has_errors() {
+        expanded.iter().for_each(|expanded| expanded.add_conditions(&mut steps));
+        gate::add_routes(&mut steps);
     }
     let known: Vec<StepNames<'_>> =
         written.iter().zip(&vertices).map(|(node, vertex)| StepNames::of(node, vertex)).collect();
@@ -149,6 +160,7 @@ fn step<'n>(
 ) -> Option<Step> {
     let kind = kinds::kind(node, common, uses, report);
     let inner = |key: &str| node.get("task")?.get(key);
+    let (repeat, condition) = parts::repeat(node, uses, report).unzip();
     let spec = StepSpec {
         env: common.env(node, uses),
         dir: common.dir(node, uses),
@@ -161,6 +173,7 @@ fn step<'n>(
         warns: parts::warns(node),
         dotenv: if is_process(node) { common.dotenv.clone() } else { Vec::new() },
         fan_out: parts::fan_out(node, uses, report),
+        repeat: condition,
         retry_here: match node.get("retry").and_then(|retry| retry.get("from")).and_then(Node::text) {
             Some(from) => from == "here",
             // A retry continues the agent's session, which knows the files as the last attempt left them.
@@ -182,6 +195,7 @@ fn step<'n>(
         description: node.get("description").and_then(Node::text).map(str::to_owned),
         needs: graph.needs[no].clone(),
         quorum: parts::quorum(node, report),
+        repeat,
         skip_rest: node.get("when").and_then(|when| when.get("else")).and_then(Node::text)
             == Some("skip_rest"),
         policy: Policy { timeout_ms, ..policy(node, common.defaults, graph.rework[no], report) },
@@ -292,9 +306,10 @@ fn policy(step: &Node, defaults: Option<&Node>, rework: Option<u32>, report: &mu
         }
         _ => OnFail::Fail,
     };
-    let then = step.get("on_fail").and_then(|node| node.get("then")).and_then(Node::text);
+    let then = step.get("on_fail").and_then(|node| node.get("then"));
     Policy {
-        then_continue: then == Some("continue"),
+        // A gate after the last rework decides in the place of the step.
+        then_continue: then.is_some_and(|then| then.text() == Some("continue") || then.get("gate").is_some()),
         attempts: integer(retry("attempts")).unwrap_or(1) as u32,
         backoff: Backoff {
             growth: match retry("backoff").and_then(Node::text) {

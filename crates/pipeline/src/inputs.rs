@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::diagnostic::{Diagnostics, Problem, Report};
@@ -12,30 +12,37 @@ use crate::pipeline::Pipeline;
 use crate::source::Span;
 use crate::yaml::{Node, quoted};
 
-/// A declared input.
-#[derive(Debug, Clone)]
+/// A declared input of a pipeline, or a field of a gate's answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Input {
     /// The name that templates refer to.
     pub name: String,
     /// The type of its values.
+    #[serde(rename = "type")]
     pub kind: InputType,
     /// Whether every run must set it.
     pub required: bool,
     /// The value of a run that does not set it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<Value>,
     /// The allowed values; empty if any value of the type is allowed.
+    #[serde(default, rename = "enum", skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<Value>,
     /// A regular expression that the whole text must fit; only for text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
     /// The least and the greatest number, or size of a text, list or object.
+    #[serde(flatten)]
     pub bounds: InputBounds,
     /// The author's description, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    #[serde(skip)]
     pub(crate) span: Span,
 }
 
 /// The bounds of an input, both included: of a number, or of the number of characters, items or entries.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct InputBounds {
     /// The lower bound; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +73,7 @@ impl InputBounds {
 }
 
 /// The type of an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InputType {
     /// Text.
@@ -117,7 +124,8 @@ impl InputType {
         }
     }
 
-    fn expected(self) -> &'static str {
+    /// Returns the form of its values in words, for messages.
+    pub fn expected(self) -> &'static str {
         match self {
             InputType::String => "text",
             InputType::Integer => "a whole number",
@@ -129,7 +137,7 @@ impl InputType {
     }
 
     /// Parses a text from the command line as a value of this type.
-    fn convert(self, text: &str) -> Option<Value> {
+    pub fn convert(self, text: &str) -> Option<Value> {
         let value = match self {
             InputType::String => Some(Value::String(text.to_owned())),
             InputType::Boolean | InputType::Integer | InputType::Number => {
@@ -238,6 +246,17 @@ impl Input {
             return Some(format!("a text that fits {pattern}"));
         }
         self.bounds.refuse(value)
+    }
+
+    /// Returns the expected form of a value that the declaration does not allow; none if it allows the value.
+    pub fn mismatch(&self, value: &Value) -> Option<String> {
+        if !self.kind.holds(value) {
+            Some(self.kind.expected().to_owned())
+        } else if !self.allowed.is_empty() && !self.allowed.contains(value) {
+            Some(list(&self.allowed))
+        } else {
+            self.refuse(value)
+        }
     }
 
     fn check(&self, value: &Value, report: &mut Report) {

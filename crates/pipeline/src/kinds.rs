@@ -6,7 +6,9 @@ use crate::agent;
 use crate::child;
 use crate::decode::{Common, duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
+use crate::documents;
 use crate::form::Support;
+use crate::gate;
 use crate::language::{KINDS, STEP};
 use crate::names::{TemplateRole, Uses};
 use crate::render::MAX_TEXT_BYTES;
@@ -18,10 +20,10 @@ use crate::yaml::{MapKey, Node, Yaml, quoted};
 const UNUSED_KEYS: &[(&str, &[&str])] = &[
     ("call",     &["shell", "dir", "env", "secrets", "outputs", "check"]),
     ("task",     &["shell", "dir", "env", "secrets", "outputs", "check", "timeout", "labels"]),
-    ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout"]),
-    ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout"]),
-    ("land",     &["outputs", "check", "dir"]),
-    ("end",      &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always"]),
+    ("gate",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
+    ("wait",     &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "repeat"]),
+    ("land",     &["outputs", "check", "dir", "repeat"]),
+    ("end",      &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "priority", "at_most_once", "timeout", "retry", "matrix", "foreach", "max_parallel", "fail_fast", "environment", "always", "repeat"]),
     ("pipeline", &["shell", "dir", "env", "secrets", "outputs", "check", "queue", "labels", "at_most_once"]),
 ];
 
@@ -72,27 +74,7 @@ pub(crate) fn kind<'n>(
             uses.add(prompt, TemplateRole::Text);
             Some(Kind::Task { prompt: prompt.text()?.to_owned(), with: json(node.get("with"), uses) })
         }
-        "gate" => {
-            let ask = node.get("ask")?;
-            uses.add(ask, TemplateRole::Text);
-            let choices = match node.get("choices") {
-                None => vec!["yes".into(), "no".into()],
-                choices => texts(choices),
-            };
-            let default = node.get("default");
-            if let (Some(place), Some(choice)) = (default, default.and_then(Node::text)) {
-                if !choices.iter().any(|known| known == choice) {
-                    let problem =
-                        Problem::at(place.span, format!("{} is not one of the choices", quoted(choice)));
-                    report.error(problem.expected(format!("one of {}", choices.join(", "))));
-                } else if node.get("timeout").is_none() {
-                    let problem = Problem::at(place.span, "`default` has no effect without `timeout`");
-                    report.error(problem.help("add a `timeout`, or remove it"));
-                }
-            }
-            let default = default.and_then(Node::text).map(str::to_owned);
-            Some(Kind::Gate { ask: ask.text()?.to_owned(), choices, default })
-        }
+        "gate" => gate::decode(node, uses, report),
         "agent" => agent::decode(step, node, uses, report),
         "wait" => wait(node, uses, report),
         "end" => {
@@ -106,7 +88,10 @@ pub(crate) fn kind<'n>(
         }
         "land" => land(node, common.get(step, "shell"), uses, report),
         "pipeline" => {
-            let file = if node.text().is_some() { node } else { node.get("file")? };
+            if let Some(name) = node.get("name") {
+                return documents::child(node, name, uses, report);
+            }
+            let file = if node.text().is_some() { node } else { one_of(node, &["file", "name"], report)?.1 };
             let given = node.get("inputs");
             let inputs = given.map(Node::entries).unwrap_or_default();
             let inputs = inputs.iter().map(|(key, value)| (key.text.clone(), json(Some(value), uses)));
@@ -146,6 +131,12 @@ fn refuse_unused_keys(step: &Node, kind: &MapKey, node: &Node, report: &mut Repo
         let message = format!("`{}` has no effect on {article} {kind}", found.text);
         report.error(Problem::at(found.span, message).help("remove it"));
     }
+    if let Some(delay) = step.get("repeat").and_then(|repeat| repeat.get("delay"))
+        && kind.text == "pipeline"
+    {
+        let problem = Problem::at(delay.span, "`delay` has no effect in the `repeat` of a `pipeline`");
+        report.error(problem.help("start the child pipeline with a `wait` step"));
+    }
     let Some((retry, how)) = step.entries().iter().find(|(key, _)| key.text == "retry") else { return };
     let in_vain =
         UNUSED_RETRY_KEYS.iter().find(|(name, _)| *name == kind.text).map_or(&[][..], |(_, keys)| *keys);
@@ -160,7 +151,7 @@ fn refuse_unused_keys(step: &Node, kind: &MapKey, node: &Node, report: &mut Repo
 }
 
 /// Returns JSON whose texts may contain templates.
-fn json<'n>(node: Option<&'n Node>, uses: &mut Uses<'n>) -> Value {
+pub(crate) fn json<'n>(node: Option<&'n Node>, uses: &mut Uses<'n>) -> Value {
     let Some(node) = node else { return Value::Null };
     uses.add(node, TemplateRole::Text);
     node.json()

@@ -20,23 +20,21 @@ const fn word(name: &'static str) -> Word {
     Word { name, support: Support::Supported }
 }
 
-/// Declares a word that is reserved for a later version and refused in a file.
-const fn planned_word(name: &'static str) -> Word {
-    Word { name, support: Support::Planned }
-}
-
 /// All tables.
 #[cfg(test)]
 pub(crate) static ALL: &[&Record] = &[
     &PIPELINE,
     &STEP,
+    &HANDLERS,
     &EACH,
     &END,
     &NEEDS,
     &WHEN,
     &DEFAULTS,
     &RETRY,
+    &REPEAT,
     &REWORK,
+    &THEN,
     &CALL,
     &CONCURRENCY,
     &INPUT,
@@ -46,6 +44,7 @@ pub(crate) static ALL: &[&Record] = &[
     &SESSION,
     &BUDGET,
     &GATE,
+    &CHOICE,
     &WAIT,
     &CHILD,
     &CHECK,
@@ -53,6 +52,9 @@ pub(crate) static ALL: &[&Record] = &[
     &TRIGGER,
     &SCHEDULE,
     &MISSED,
+    &WEBHOOK,
+    &DEBOUNCE,
+    &RATE,
     &ENDED_RUN,
     &GIT,
 ];
@@ -76,6 +78,7 @@ pub(crate) static PIPELINE: Record = Record {
         key("concurrency", Form::Record(&CONCURRENCY),                   "A limit on the live runs of a group."),
         key("environment", Form::Record(&ENVIRONMENT),                   "The environment of a run: a separate worktree or a directory; by default the folder where the run is started."),
         key("outputs",     Table(Rule::Identifier, &Any),                "The outputs of a run, templates over its inputs and its steps: all that a parent run and callers see of it."),
+        key("handlers",    Form::Record(&HANDLERS),                      "Steps that run at the end of a run, chosen by how it went."),
         required("steps",  List(&Form::Record(&STEP), 1),                "The steps; each needs the one before it unless it has `needs`."),
         key("on",          List(&Form::Record(&TRIGGER), 1),             "The rules that start runs; `sprag rule apply` makes them take effect."),
     ],
@@ -113,6 +116,7 @@ pub(crate) static STEP: Record = Record {
         key("fail_fast", Boolean,                                 "Whether a failing item stops its siblings."),
         key("timeout",      TIMEOUT,                                     "The time limit of one attempt."),
         key("retry",        Form::Record(&RETRY),                        "The attempts of a failing step and the delays between them."),
+        key("repeat",       Form::Record(&REPEAT),                       "Runs the step again after a success, until a condition holds."),
         key("check",   Either(&[Form::Record(&CHECK), List(&Form::Record(&CHECK), 1)]),
                                                                          "Conditions that must hold after the work for the step to succeed."),
         key("on_fail",      Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&REWORK)]),
@@ -128,6 +132,18 @@ pub(crate) static STEP: Record = Record {
         key("always",       Boolean,                                     "Runs even after a failure or a cancel, once its needs have finished."),
         key("at_most_once", Boolean,                                     "Is not restarted automatically when its worker is lost."),
         key("environment",  Form::Word(&[word("own")]),                  "`own`: a separate environment for this step, and for each item of a fan-out."),
+    ],
+};
+
+/// The steps that run when all others have settled.
+#[rustfmt::skip]
+pub(crate) static HANDLERS: Record = Record {
+    what: "`handlers`",
+    keys: &[
+        key("success", List(&Form::Record(&STEP), 1), "Steps that run if nothing has failed."),
+        key("failure", List(&Form::Record(&STEP), 1), "Steps that run after a failure."),
+        key("cancel",  List(&Form::Record(&STEP), 1), "Steps that run after a cancel."),
+        key("finally", List(&Form::Record(&STEP), 1), "Steps that run in any case, after the others."),
     ],
 };
 
@@ -218,6 +234,18 @@ pub(crate) static RETRY: Record = Record {
     ],
 };
 
+/// The rounds of a step that runs again after a success: exactly one of `until` and `while`.
+#[rustfmt::skip]
+pub(crate) static REPEAT: Record = Record {
+    what: "`repeat`",
+    keys: &[
+        key("until",    Text(Rule::Filled), "An expression; the rounds end when it is true."),
+        key("while",    Text(Rule::Filled), "An expression; the rounds end when it is false."),
+        required("max", Integer(1, 1000),   "The most rounds; the step fails if the condition asks for more."),
+        key("delay",    Duration(0),        "The delay between two rounds; none by default."),
+    ],
+};
+
 /// A return to an earlier step after a failure.
 #[rustfmt::skip]
 pub(crate) static REWORK: Record = Record {
@@ -225,9 +253,16 @@ pub(crate) static REWORK: Record = Record {
     keys: &[
         required("rework", Text(Rule::Id),   "The earlier step to run again, together with all steps that depend on it."),
         key("max",         Integer(1, 1000), "The most times; 1 by default."),
-        key("then",        Form::Word(&[word("fail"), word("continue")]),
-                                             "The consequence when that is used up: the run fails, or the step counts as done."),
+        key("then",        Either(&[Form::Word(&[word("fail"), word("continue")]), Form::Record(&THEN)]),
+                                             "The consequence when that is used up: the run fails, the step counts as done, or a person decides."),
     ],
+};
+
+/// The question after the last rework.
+#[rustfmt::skip]
+pub(crate) static THEN: Record = Record {
+    what: "`then`",
+    keys: &[required("gate", Form::Record(&GATE), "A question; an approval lets the step count as done.")],
 };
 
 /// A handler and its arguments.
@@ -263,8 +298,10 @@ pub(crate) static AGENT: Record = Record {
         key("system",      Text(Rule::Filled), "A text that is added to the agent's system prompt, a template."),
         key("session",     Either(&[Form::Word(&[word("new")]), Form::Record(&SESSION)]),
                                                "The session: `new` for one of its own, which all attempts continue, or that of an earlier step."),
-        key("permissions", Form::Word(&[word("auto"), word("read_only"), planned_word("ask")]),
-                                               "The rights of the agent: `auto` allows everything, `read_only` no changes; required outside a worktree, where there is no default."),
+        key("permissions", Form::Word(&[word("auto"), word("read_only"), word("ask")]),
+                                               "The rights of the agent: `auto` allows everything, `read_only` no changes, `ask` asks a person about each tool; required outside a worktree, where there is no default."),
+        key("answer_within", TIMEOUT,          "The longest wait for a person's answer with `permissions: ask`; a day by default. Then the step fails."),
+        key("park_after",  TIMEOUT,            "The wait after which an agent that asks is stopped until there is an answer; 10 minutes by default."),
         key("output",      Form::Record(&AGENT_OUTPUT), "The structured output, whose properties become outputs of the step."),
         key("budget",      Form::Record(&BUDGET), "Limits for all attempts of the step together, at which the agent is stopped."),
         key("stall",       TIMEOUT,            "The silence after which the agent is stopped; silence means no events, no processor time and no new processes."),
@@ -309,8 +346,10 @@ pub(crate) static GATE: Record = Record {
     what: "`gate`",
     keys: &[
         required("ask", Text(Rule::Filled),           "The question."),
-        key("choices",  List(&Text(Rule::Filled), 1), "The possible answers: an approval means the first and a rejection the last, unless it names one; `[yes, no]` by default."),
+        key("choices",  List(&CHOICE_FORM, 1),        "The possible answers, each a text or `{ TEXT: { to: STEP } }`: an approval means the first and a rejection the last, unless it names one; `[yes, no]` by default."),
         key("timeout",  TIMEOUT,                      "The longest wait for an answer."),
+        key("fields",   Table(Rule::Identifier, &INPUT_FORM),
+                                                      "Typed values that an answer gives: outputs of the step."),
         key("default",  Text(Rule::Filled),           "The choice that counts if there is no answer in time; without it the step fails then."),
     ],
 };
@@ -403,7 +442,8 @@ pub(crate) static PUSH: Record = Record {
 pub(crate) static CHILD: Record = Record {
     what: "`pipeline`",
     keys: &[
-        required("file", Text(Rule::Filled),            "The path of the pipeline file, relative to this one."),
+        key("file",      Text(Rule::Filled),            "The path of the pipeline file, relative to this one."),
+        key("name",      Text(Rule::Name),              "The name of another pipeline in this file."),
         key("files",     List(&Text(Rule::Filled), 1),  "The files that `file` may be, if it is a template."),
         key("inputs",    Table(Rule::Identifier, &Any), "The inputs of the child run."),
     ],
@@ -452,6 +492,15 @@ pub(crate) static CONCURRENCY: Record = Record {
 
 static INPUT_FORM: Form = Either(&[Form::Word(TYPES), Form::Record(&INPUT)]);
 
+static CHOICE_FORM: Form = Either(&[Text(Rule::Filled), Table(Rule::Filled, &Form::Record(&CHOICE))]);
+
+/// The consequence of a choice.
+#[rustfmt::skip]
+pub(crate) static CHOICE: Record = Record {
+    what: "a choice",
+    keys: &[required("to", Text(Rule::Id), "The later step at which the run continues; the targets of other choices are skipped.")],
+};
+
 /// The types of inputs.
 const TYPES: &[Word] =
     &[word("string"), word("integer"), word("number"), word("boolean"), word("list"), word("object")];
@@ -487,9 +536,9 @@ pub(crate) static TRIGGER: Record = Record {
         key("missed",   Form::Record(&MISSED),          "The treatment of ticks while no process watched."),
         key("overlap",  Form::Word(&[word("skip"), word("queue"), word("cancel_older"), word("allow")]),
                                                         "The treatment of an earlier run of this rule that has not ended; `skip` by default."),
-        planned("webhook", "Requests from outside that start runs."),
-        planned("debounce", "A window in which several events become one run."),
-        planned("rate",     "A limit on the runs of the rule in a time."),
+        key("webhook",  Form::Record(&WEBHOOK),         "Signed requests from outside, at `/in/PIPELINE/RULE` of a server."),
+        key("debounce", Form::Record(&DEBOUNCE),        "A window in which several events become one run, with the last of them."),
+        key("rate",     Form::Record(&RATE),            "A limit on the runs of the rule in a time."),
     ],
 };
 
@@ -505,6 +554,41 @@ pub(crate) static SCHEDULE: Record = Record {
         key("zone",   Text(Rule::Filled),            "The time zone of `cron` and `except`; UTC by default."),
         key("except", List(&Text(Rule::Filled), 1),  "Days such as 2030-12-24 on which it does not fire."),
         key("jitter", TIMEOUT,                       "The longest delay of a tick; the same on every server."),
+    ],
+};
+
+/// Signed requests from outside.
+#[rustfmt::skip]
+pub(crate) static WEBHOOK: Record = Record {
+    what: "`webhook`",
+    keys: &[
+        required("kind",    Form::Word(&[word("github"), word("gitlab"), word("stripe"), word("slack"), word("standard"), word("generic")]),
+                                                            "The sender, which decides how requests are signed; `generic` is an HMAC-SHA256 of the body in `x-signature-256`."),
+        required("secrets", List(&Text(Rule::Variable), 1), "Variables of the server that hold secrets; a request signed with any of them is taken."),
+        key("key",          Text(Rule::Filled),             "A template over the event: requests with the same key are taken once; the body's hash by default."),
+        key("max_body",     Integer(1, 5 << 20),            "The most bytes of a body; 1048576 by default."),
+    ],
+};
+
+/// A window in which several events become one run.
+#[rustfmt::skip]
+pub(crate) static DEBOUNCE: Record = Record {
+    what: "`debounce`",
+    keys: &[
+        required("for", TIMEOUT,            "The time without a further event after which the run starts."),
+        key("at_most",  TIMEOUT,            "The longest time after the first event; ten times `for` by default."),
+        key("key",      Text(Rule::Filled), "A template over the event: each value has its own window; one for all by default."),
+    ],
+};
+
+/// A limit on the runs of a rule in a time.
+#[rustfmt::skip]
+pub(crate) static RATE: Record = Record {
+    what: "`rate`",
+    keys: &[
+        required("limit", Integer(1, 1_000_000), "The most runs in the time."),
+        required("per",   TIMEOUT,               "The time."),
+        key("over",       Form::Word(&[word("hold"), word("skip")]), "Whether an event beyond the limit waits or is skipped; `hold` by default."),
     ],
 };
 

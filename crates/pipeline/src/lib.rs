@@ -16,11 +16,15 @@ mod branch;
 mod child;
 mod decode;
 mod diagnostic;
+mod documents;
 mod duration;
+mod expand;
 mod expression;
 mod fan_out;
+mod fields;
 mod foreign;
 mod form;
+mod gate;
 mod graph;
 mod inputs;
 mod json_schema;
@@ -51,18 +55,23 @@ pub use branch::branch_problem;
 pub use child::Definition;
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use expression::Budget;
+pub use fields::{FieldError, complete_fields};
 pub use inputs::{Input, InputBounds, InputType};
 pub use json_schema::{JsonSchema, SchemaError, Violation};
 pub use pipeline::{ConcurrencyRule, OwnLabels, Pipeline, Step};
 pub use preview::{fan_out_text, preview};
 pub use render::{
-    RenderError, render_outputs, render_step, render_step_within, when_holds, when_holds_within,
+    RenderError, render_outputs, render_step, render_step_within, repeats_within, when_holds,
+    when_holds_within,
 };
 pub use schema::schema;
 pub use selection::Selection;
-pub use spec::{Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, Shell, StepSpec, Wait};
+pub use spec::{
+    Check, FanOut, FanOutItems, Format, Kind, LandStrategy, Output, RepeatCondition, Shell, StepSpec, Wait,
+};
 pub use triggers::{
-    GitSource, Missed, MissedRuns, OverlapPolicy, RunSource, Schedule, Tick, Trigger, TriggerSource,
+    Debounce, GitSource, Missed, MissedRuns, OverlapPolicy, RateLimit, RunSource, Schedule, Tick, Trigger,
+    TriggerSource, Webhook, WebhookKind,
 };
 pub use workplace::{DirtyPolicy, KeepPolicy, Setup, Workplace, WorktreeSpec};
 
@@ -122,6 +131,14 @@ fn read(mut report: Report) -> Result<LoadedPipeline, Diagnostics> {
     if report.has_errors() {
         return Err(report.finish());
     }
+    report.documents = documents::Documents::find(&mut report);
+    decode_document(report)
+}
+
+/// Decodes the first document of the report's source.
+fn decode_document(mut report: Report) -> Result<LoadedPipeline, Diagnostics> {
+    let source = report.source.clone();
+    let further = report.documents.clone();
     let pipeline = match yaml::read(&mut report) {
         Some(root) => decode::decode(&root, &default_name(&source.name), &mut report),
         None if report.has_errors() => None,
@@ -131,6 +148,9 @@ fn read(mut report: Report) -> Result<LoadedPipeline, Diagnostics> {
             None
         }
     };
+    if further.is_outermost() {
+        further.check_uncalled(&mut report);
+    }
     match pipeline {
         Some(pipeline) if !report.has_errors() => Ok(LoadedPipeline { pipeline, warnings: report.finish() }),
         _ => Err(report.finish()),

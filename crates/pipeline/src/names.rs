@@ -24,13 +24,16 @@ const ROOTS: [&str; 7] = ["inputs", "run", "env", "steps", "item", "item_index",
 /// The fields of `run`.
 const RUN: [&str; 4] = ["id", "name", "branch", "status"];
 /// The fields of a step that has finished.
-const STEP: [&str; 7] = ["outputs", "status", "attempt", "feedback", "error", "exit_code", "timed_out"];
-/// The outputs of a gate.
-const GATE: [&str; 3] = ["choice", "comment", "approved"];
+const STEP: [&str; 8] =
+    ["outputs", "status", "attempt", "round", "feedback", "error", "exit_code", "timed_out"];
+/// The outputs of every gate.
+pub(crate) const GATE_OUTPUTS: [&str; 3] = ["choice", "comment", "approved"];
 /// The outputs of a landing.
 const LAND: [&str; 6] = ["commit", "before", "moved", "checkouts", "pushed", "push_error"];
 /// The fields of a step that its own templates can use.
 const ITSELF: [&str; 2] = ["attempt", "feedback"];
+/// The fields of a step with `repeat` that its own templates can use; `outputs` are those of the last round.
+const ITSELF_REPEATED: [&str; 4] = ["attempt", "feedback", "round", "outputs"];
 
 /// The texts of a file that may contain templates.
 #[derive(Debug, Default)]
@@ -95,15 +98,21 @@ pub(crate) struct StepNames<'s> {
     outputs: Option<Vec<&'s str>>,
     axes: Option<Vec<&'s str>>,
     has_items: bool,
+    repeats: bool,
 }
 
 impl<'s> StepNames<'s> {
     pub(crate) fn of(node: &'s Node, vertex: &'s Vertex) -> StepNames<'s> {
-        let keys = |node: &'s Node| node.entries().iter().map(|(key, _)| key.text.as_str()).collect();
+        let keys = |node: &'s Node| -> Vec<&'s str> {
+            node.entries().iter().map(|(key, _)| key.text.as_str()).collect()
+        };
         StepNames {
             id: vertex.id.as_ref().map(|id| id.name.as_str()),
             outputs: match () {
-                () if node.get("gate").is_some() => Some(GATE.to_vec()),
+                () if node.get("gate").is_some() => {
+                    let fields = node.get("gate").and_then(|gate| gate.get("fields")).map(keys);
+                    Some(GATE_OUTPUTS.into_iter().chain(fields.unwrap_or_default()).collect())
+                }
                 () if node.get("land").is_some() => Some(LAND.to_vec()),
                 () if node.get("agent").is_some() => Some(agent::output_names(node)),
                 () if node.get("end").is_some() => Some(vec!["message"]),
@@ -116,6 +125,7 @@ impl<'s> StepNames<'s> {
             },
             axes: node.get("matrix").map(axes),
             has_items: node.get("foreach").is_some(),
+            repeats: node.get("repeat").is_some(),
         }
     }
 }
@@ -403,7 +413,13 @@ impl Checker<'_> {
             self.one_of(id, &ids, "there is no step", &help, span);
             return;
         };
-        let fields = if used.step == Some(other) { &ITSELF[..] } else { &STEP[..] };
+        let fields = if used.step != Some(other) {
+            &STEP[..]
+        } else if self.scope.steps[other].repeats {
+            &ITSELF_REPEATED[..]
+        } else {
+            &ITSELF[..]
+        };
         if let Some(this) = used.step.filter(|this| *this != other) {
             self.read.push(((other as StepNo, this as StepNo), span));
         }

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
+use sprag_lifecycle::Repeat;
 
-use crate::decode::Common;
+use crate::decode::{Common, duration_ms};
 use crate::diagnostic::{Problem, Report};
 use crate::form::Rule;
 use crate::json_schema::{JsonSchema, count_patterns};
 use crate::kinds::{command, one_of};
 use crate::names::{TemplateRole, Uses};
-use crate::spec::{Check, FanOut, FanOutItems, Format, Output};
+use crate::spec::{Check, FanOut, FanOutItems, Format, Output, RepeatCondition};
 use crate::yaml::{Node, quoted};
 
 /// The most regular expressions in all schemas of a pipeline. Each takes a few milliseconds to compile.
@@ -50,6 +51,25 @@ pub(crate) fn when<'n>(step: &'n Node, uses: &mut Uses<'n>) -> Option<String> {
     let when = condition(step)?;
     uses.add(when, TemplateRole::Condition);
     when.text().map(str::to_owned)
+}
+
+/// Decodes the rounds of a step: their bounds, and the condition that ends them.
+pub(crate) fn repeat<'n>(
+    step: &'n Node,
+    uses: &mut Uses<'n>,
+    report: &mut Report,
+) -> Option<(Repeat, RepeatCondition)> {
+    let node = step.get("repeat")?;
+    let (key, condition) = one_of(node, &["until", "while"], report)?;
+    uses.add(condition, TemplateRole::Condition);
+    let max = u32::try_from(node.get("max")?.integer()?).ok()?;
+    let delay_ms = node.get("delay").and_then(duration_ms).unwrap_or(0);
+    let expression = condition.text()?.to_owned();
+    let condition = match key {
+        "until" => RepeatCondition::Until(expression),
+        _ => RepeatCondition::While(expression),
+    };
+    Some((Repeat { max, delay_ms }, condition))
 }
 
 pub(crate) fn outputs<'n>(
@@ -263,6 +283,10 @@ mod tests {
                 json!({ "fan_out": { "over": { "matrix": { "os": ["l", "m"], "v": [1] } }, "max_parallel": 2, "fail_fast": true } }),
             ),
             (
+                "run: x\n  repeat: {until: steps.a.round > 2, max: 5}",
+                json!({ "repeat": { "until": "steps.a.round > 2" } }),
+            ),
+            (
                 "run: echo {{ item.name }}\n  foreach: '{{ steps.first.outputs.list }}'",
                 json!({ "fan_out": { "over": { "each": "{{ steps.first.outputs.list }}" }, "fail_fast": false } }),
             ),
@@ -345,6 +369,17 @@ mod tests {
             ("run: x\n  when: inputs.x == 1", "4:9 the pipeline has no input `x`"),
             ("needs: {at_least: 2, of: [z]}\n  run: x", "3:21 `of` names only 1 steps"),
             ("needs: {any: [z], of: [z]}\n  run: x", "3:10 `needs` takes `any`, or `at_least` with `of`"),
+            ("run: x\n  repeat: {until: 'true'}", "4:11 `repeat` needs the key `max`"),
+            ("run: x\n  repeat: {until: 'true', while: 'true', max: 2}", "4:11 only one of these keys"),
+            ("run: x\n  repeat: {max: 2}", "4:11 one of these keys is required"),
+            ("run: x\n  repeat: {until: 'steps.a.outputs.n', max: 2}", "4:19 step `a` has no output `n`"),
+            ("run: x\n  repeat: {until: '1', max: 2}", "4:19 not a condition: it is a number"),
+            ("wait: 1s\n  repeat: {until: 'true', max: 2}", "4:3 `repeat` has no effect on a `wait`"),
+            (
+                "pipeline: child.yaml\n  repeat: {until: 'true', max: 2, delay: 1s}",
+                "4:43 `delay` has no effect in the `repeat` of a `pipeline`",
+            ),
+            ("run: 'echo {{ steps.a.outputs.n }}'", "3:17 step `a` has no field `outputs`"),
             ("end: completed\n  always: true", "4:3 `always` has no effect on an `end`"),
             ("end: {message: x}", "3:8 `end` needs the key `status`"),
             ("gate: {ask: x, default: maybe, timeout: 1s}", "3:27 `maybe` is not one of the choices"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use sprag_lifecycle::{
     Concurrency, Condition, OnConflict, Plan, PlanAccount, PlanEnvironment, PlanOutputs, PlanStep, Policy,
-    Spread, StepNo, WorkKind,
+    Repeat, Spread, StepNo, WorkKind,
 };
 
 use crate::child::Definition;
@@ -81,6 +81,8 @@ pub struct Step {
     pub needs: Vec<StepNo>,
     /// The number of its needs that must be done; absent if all must be met.
     pub quorum: Option<u32>,
+    /// The rounds of a step that runs again after a success.
+    pub repeat: Option<Repeat>,
     /// Whether all steps that need it are skipped with it.
     pub skip_rest: bool,
     /// The rules for retries, rework and failure.
@@ -293,8 +295,8 @@ impl Pipeline {
         let step = &self.steps[no];
         let spec =
             serde_json::to_string(&step.spec).expect("a spec is text, numbers and maps with text keys");
-        let names =
-            if spec.contains("steps") || step.spec.when.is_some() { step.spec.names() } else { Vec::new() };
+        let has_condition = step.spec.when.is_some() || step.spec.repeat.is_some();
+        let names = if spec.contains("steps") || has_condition { step.spec.names() } else { Vec::new() };
         let of_item = |name: &String| {
             ["item", "item_index", "matrix"].contains(&name.split('.').next().unwrap_or_default())
         };
@@ -333,6 +335,7 @@ impl Pipeline {
             longest_wait_ms: None,
         });
         planned.quorum = step.quorum;
+        planned.repeat = step.repeat;
         planned.reads = self.reads(no, &names, numbers);
         planned.spec = spec;
         planned

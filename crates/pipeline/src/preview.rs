@@ -23,7 +23,10 @@ pub fn preview(spec: &StepSpec, context: &Value) -> String {
         Kind::Wait(Wait::For { ms }) => format!("wait {}", crate::duration::text(*ms)),
         Kind::Wait(Wait::Until { time }) => format!("wait until {}", fill(time, context, |text| text)),
         Kind::Wait(Wait::Signal { name }) => format!("wait for the signal {name}"),
-        Kind::Pipeline { file, .. } => format!("run {file}"),
+        Kind::Pipeline { file, .. } => match file.strip_prefix('#') {
+            Some(name) => format!("run the pipeline {name}"),
+            None => format!("run {file}"),
+        },
         Kind::End { completed, message } => {
             let how = if *completed { "completed" } else { "failed" };
             let message = message.as_ref().map(|text| format!(": {}", fill(text, context, |text| text)));

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::expression::Budget;
 use crate::shell::{self, Dialect, Quoting};
-use crate::spec::{Check, Kind, Output, Shell, StepSpec, Wait};
+use crate::spec::{Check, Kind, Output, RepeatCondition, Shell, StepSpec, Wait};
 use crate::template::{self, Piece};
 
 /// Linux limits a single argument or variable to 128 KiB; the difference leaves room for the variable's name.
@@ -74,6 +74,20 @@ pub fn when_holds_within(spec: &StepSpec, context: &Value, budget: &Budget) -> R
         .map_err(|why| RenderError { place: format!("`when: {when}`"), why })
 }
 
+/// Returns whether the step's `repeat` asks for another round. `context` is that of [`render_step`], with the round that
+/// has ended.
+pub fn repeats_within(spec: &StepSpec, context: &Value, budget: &Budget) -> Result<bool, RenderError> {
+    let Some(repeat) = &spec.repeat else { return Ok(false) };
+    let (word, ends_if) = match repeat {
+        RepeatCondition::Until(_) => ("until", true),
+        RepeatCondition::While(_) => ("while", false),
+    };
+    let expression = repeat.expression();
+    template::holds(expression, context, budget)
+        .map(|holds| holds != ends_if)
+        .map_err(|why| RenderError { place: format!("`{word}: {expression}`"), why })
+}
+
 /// Renders the declared outputs of a run, as its plan has them. An output is `null` where a template has no value, such
 /// as that of a step that was skipped.
 pub fn render_outputs(spec: &str, context: &Value, budget: &Budget) -> Value {
@@ -124,7 +138,9 @@ impl Renderer<'_> {
             Kind::Task { prompt, with } => {
                 Kind::Task { prompt: self.free_text(prompt, "the prompt")?, with: self.json(with, "`with`")? }
             }
-            Kind::Gate { ask, choices, default } => Kind::Gate {
+            Kind::Gate { ask, choices, default, fields, routes } => Kind::Gate {
+                fields: fields.clone(),
+                routes: routes.clone(),
                 ask: self.free_text(ask, "the question")?,
                 choices: choices.clone(),
                 default: default.clone(),

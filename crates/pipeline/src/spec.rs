@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::agent::AgentSpec;
 use crate::child::Definition;
+use crate::inputs::Input;
 use crate::template::{self, Piece};
 
 /// The work of a step. Texts may contain templates until [`crate::render_step`] has rendered them.
@@ -57,9 +58,31 @@ pub struct StepSpec {
     /// The fan-out; absent for a step that runs once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fan_out: Option<FanOut>,
+    /// The condition for further rounds after a success; absent for a step that runs once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat: Option<RepeatCondition>,
     /// Whether a retry continues with the files that the last attempt left.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub retry_here: bool,
+}
+
+/// The condition that decides after each successful round whether the step runs again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RepeatCondition {
+    /// The rounds end when this expression is true.
+    Until(String),
+    /// The rounds end when this expression is false.
+    While(String),
+}
+
+impl RepeatCondition {
+    /// Returns the expression.
+    pub fn expression(&self) -> &str {
+        match self {
+            RepeatCondition::Until(expression) | RepeatCondition::While(expression) => expression,
+        }
+    }
 }
 
 /// The kinds of work.
@@ -106,6 +129,12 @@ pub enum Kind {
         /// The choice that counts if there is no answer in time.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         default: Option<String>,
+        /// The values that an answer gives.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        fields: Vec<Input>,
+        /// The steps at which the run continues, by the choices that lead to them.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        routes: BTreeMap<String, String>,
     },
     /// A wait for a time or a signal.
     Wait(Wait),
@@ -319,6 +348,7 @@ impl StepSpec {
             warns: Vec::new(),
             dotenv: Vec::new(),
             fan_out: None,
+            repeat: None,
             retry_here: false,
         }
     }
@@ -340,10 +370,12 @@ impl StepSpec {
 
     /// Returns all names in its templates and its condition.
     pub(crate) fn names(&self) -> Vec<String> {
-        let when = self.when.as_deref().and_then(|when| template::condition(when).ok().map(str::to_owned));
+        let conditions =
+            self.when.as_deref().into_iter().chain(self.repeat.as_ref().map(RepeatCondition::expression));
+        let conditions = conditions.filter_map(|text| template::condition(text).ok().map(str::to_owned));
         self.expressions()
             .into_iter()
-            .chain(when)
+            .chain(conditions)
             .flat_map(|expression| template::names(&expression))
             .collect()
     }

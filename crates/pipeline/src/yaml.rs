@@ -155,7 +155,7 @@ fn totals<'a>(children: impl Iterator<Item = &'a Node>) -> (usize, usize, usize)
     })
 }
 
-/// Reads the single document of the report's source. Reports errors and returns `None` if there are any.
+/// Reads the first document of the report's source. Reports errors and returns `None` if there are any.
 pub(crate) fn read(report: &mut Report) -> Option<Node> {
     let source = report.source.clone();
     let mut builder =
@@ -185,9 +185,8 @@ pub(crate) fn read(report: &mut Report) -> Option<Node> {
         if matches!(event, Event::DocumentStart(..)) {
             documents += 1;
             if documents > 1 {
-                let problem = Problem::at(span, "a second document starts here");
-                builder.report.error(problem.expected("one pipeline per file"));
-                return None;
+                // The further documents are read by themselves.
+                break;
             }
         }
         if let Err(problem) = builder.event(event, span) {
@@ -431,7 +430,6 @@ mod tests {
             ("a: *nope", "1:4 not YAML: "),
             ("a: !secret x", "1:"),
             ("? [a]\n: b", "1:3 a key must be a word"),
-            ("a: 1\n---\nb: 2", "2:1 a second document starts here"),
             (&deep, "1:33 nested more than 32 levels deep"),
             (&ladder, "33:12 nested more than 32 levels deep"),
             (&bomb, "7:"),

@@ -40,6 +40,7 @@ fn standing_of(plan: &Plan, step: &StepRow) -> Standing {
         tries: step.tries,
         losses: step.losses,
         reworks: step.reworks,
+        repeats: step.repeats,
         needs: step.needs,
         skipped_by_when: step.skipped_by_when,
         rework_pending: step.rework_pending,
@@ -468,6 +469,11 @@ pub fn bounded(tables: &Tables) -> Result<(), Violation> {
             let policy = &plan.step(step.node()).policy;
             if let OnFail::Rework { max, .. } = policy.on_fail {
                 ensure(step.reworks <= max, "P13 at most N rounds", || format!("{step:?}"))?;
+            }
+            if let Some(repeat) = plan.step(step.node()).repeat {
+                // The last count is that of a round which was refused.
+                let runs = step.repeats < repeat.max || step.status() != StepStatus::Running;
+                ensure(step.repeats <= repeat.max && runs, "P13 at most N rounds", || format!("{step:?}"))?;
             }
             ensure(step.tries < policy.attempts.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;
             ensure(step.losses < policy.losses.max(1), "I16 attempts are bounded", || format!("{step:?}"))?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sprag_app::{App, Row, RunId, RunLabels, RunStatus, StepState};
+use sprag_app::{App, Row, RunId, RunLabels, RunStatus, Selection, StepState};
 
 use crate::{Error, Events, Pipeline};
 
@@ -20,6 +20,7 @@ pub struct NewRun {
     priority: i32,
     folder: Option<PathBuf>,
     labels: RunLabels,
+    selection: Selection,
 }
 
 impl NewRun {
@@ -33,6 +34,7 @@ impl NewRun {
             priority: 0,
             folder: None,
             labels: RunLabels::default(),
+            selection: Selection::default(),
         }
     }
 
@@ -92,6 +94,24 @@ impl NewRun {
         self
     }
 
+    /// Runs only this step, and those of further calls; the others are skipped.
+    pub fn only(mut self, step: impl Into<String>) -> Self {
+        self.selection.only.push(step.into());
+        self
+    }
+
+    /// Runs only this step and the steps that need it, directly or through others.
+    pub fn from_step(mut self, step: impl Into<String>) -> Self {
+        self.selection.from = Some(step.into());
+        self
+    }
+
+    /// Skips this step, and those of further calls.
+    pub fn skip(mut self, step: impl Into<String>) -> Self {
+        self.selection.skip.push(step.into());
+        self
+    }
+
     /// Sets the folder in which the run's commands run, and in which the repository of its worktree is looked for. If
     /// none is set, commands run in this process's folder.
     pub fn folder(mut self, folder: impl Into<PathBuf>) -> Self {
@@ -101,9 +121,13 @@ impl NewRun {
 
     /// Starts the run. When this returns, the run is on disk, and the engine executes it even after a crash.
     pub async fn start(self) -> Result<Run, Error> {
-        let NewRun { app, pipeline, inputs, key, priority, folder, labels } = self;
+        let NewRun { app, pipeline, inputs, key, priority, folder, labels, selection } = self;
         let inputs = pipeline.0.complete(&inputs?)?;
-        let plan = pipeline.0.plan(&inputs)?;
+        let plan = if selection.is_all() {
+            pipeline.0.plan(&inputs)?
+        } else {
+            (*pipeline.0).clone().select(&selection)?.plan(&inputs)?
+        };
         // The repository of an environment is looked for in this process's folder.
         let folder = match folder {
             None if plan.environment.is_some() => std::env::current_dir().ok(),

@@ -25,6 +25,8 @@ pub(crate) const READ_AT_ONCE_BYTES: usize = 64 << 10;
 pub enum Question {
     /// Whether its `when` condition holds.
     Condition,
+    /// Whether its `repeat` asks for another round.
+    Repeat,
     /// The items of its fan-out.
     Items,
     /// The gate, timer, signal or child run that it waits for.
@@ -34,7 +36,7 @@ pub enum Question {
 /// The answer to a question.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// To [`Question::Condition`].
+    /// To [`Question::Condition`] and [`Question::Repeat`].
     Condition(bool),
     /// To [`Question::Items`].
     Items(Vec<Value>),

@@ -27,6 +27,11 @@ pub trait SpecEvaluator: Debug + Send + Sync {
     fn wanted(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError>;
     /// Returns the list of the step's fan-out.
     fn items(&self, step: &PlanStep, names: &Value) -> Result<Vec<Value>, SpecError>;
+    /// Whether the condition of the step's `repeat` asks for another round; `names` contain the round that has ended.
+    fn repeats(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
+        let _ = names;
+        NoEvaluator::refuse(step)
+    }
     /// Returns the branch on which a run of this plan works, if it has one of its own.
     fn branch(&self, plan: &Plan, run: &str) -> Option<String> {
         let _ = (plan, run);
@@ -45,6 +50,7 @@ pub trait SpecEvaluator: Debug + Send + Sync {
     fn answer(&self, question: Question, step: &PlanStep, names: &Value) -> Result<Answer, SpecError> {
         match question {
             Question::Condition => self.wanted(step, names).map(Answer::Condition),
+            Question::Repeat => self.repeats(step, names).map(Answer::Condition),
             Question::Items => self.items(step, names).map(Answer::Items),
             Question::Prepare => self.prepare(step, names).map(Answer::Prepared),
         }
@@ -80,6 +86,11 @@ pub enum Prepared {
         choices: Vec<String>,
         /// The choice that counts if there is no answer in time.
         default: Option<String>,
+        /// The values that an answer gives, a JSON list of their declarations; a declared `default` counts at the
+        /// timeout.
+        fields: Value,
+        /// The steps at which the run continues, a JSON object by choices.
+        routes: Value,
         /// The time for the answer, in milliseconds; absent means no limit.
         timeout_ms: Option<u64>,
     },

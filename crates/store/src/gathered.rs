@@ -159,6 +159,10 @@ fn lists(items: &[StepEnd]) -> Value {
 pub(crate) struct StepRead {
     pub(crate) id: String,
     pub(crate) attempt: u32,
+    /// The round of its `repeat`, from 1.
+    pub(crate) round: u32,
+    /// The outputs of the last round that has ended, where a step with `repeat` names itself.
+    pub(crate) last_round: Handed,
     pub(crate) feedback: Option<Arc<str>>,
     /// The step's status and end; absent where a step names itself.
     pub(crate) ended: Option<(StepStatus, StepEnd)>,
@@ -168,11 +172,15 @@ impl StepRead {
     fn value(&self) -> Value {
         let feedback = self.feedback.as_deref().unwrap_or("");
         match &self.ended {
-            None => json!({ "attempt": self.attempt, "feedback": feedback }),
+            None => json!({
+                "attempt": self.attempt, "feedback": feedback, "round": self.round,
+                "outputs": self.last_round.value(),
+            }),
             Some((status, end)) => {
                 let mut fields = end.fields();
                 fields["status"] = json!(status);
                 fields["attempt"] = self.attempt.into();
+                fields["round"] = self.round.into();
                 fields["feedback"] = feedback.into();
                 fields
             }

@@ -105,7 +105,12 @@ pub(crate) fn step_names(
             if room.take(step.feedback.as_deref().unwrap_or_default()).is_err() {
                 return Ok(Err(NoRoom));
             }
-            known.push(StepRead { id, attempt: step.attempt, feedback: step.feedback.clone(), ended: None });
+            let last_round = match last_round(session, plan, step, room)? {
+                Ok(last_round) => last_round,
+                Err(no_room) => return Ok(Err(no_room)),
+            };
+            let (attempt, round, feedback) = (step.attempt, step.repeats + 1, step.feedback.clone());
+            known.push(StepRead { id, attempt, round, last_round, feedback, ended: None });
             continue;
         }
         let Some(row) = session.get::<StepRow>((run, *no))? else { continue };
@@ -131,9 +136,37 @@ fn step_read(
         Ok(end) => end,
         Err(no_room) => return Ok(Err(no_room)),
     };
-    let id = plan.step(row.no).id.clone();
+    let planned = plan.step(row.no);
+    let most = planned.repeat.map_or(1, |repeat| repeat.max);
     let ended = Some((row.status(), end));
-    Ok(Ok(StepRead { id, attempt: row.attempt, feedback: row.feedback, ended }))
+    Ok(Ok(StepRead {
+        id: planned.id.clone(),
+        attempt: row.attempt,
+        round: (row.repeats + 1).min(most),
+        last_round: Handed::Nothing,
+        feedback: row.feedback,
+        ended,
+    }))
+}
+
+/// Gathers the outputs of the last round of a step with `repeat` that another one followed.
+fn last_round(
+    session: &mut Session<'_>,
+    plan: &Plan,
+    row: &StepRow,
+    room: &mut Room,
+) -> Result<Result<Handed, NoRoom>> {
+    let Some(last) = row.last_round else { return Ok(Ok(Handed::Nothing)) };
+    if plan.step(row.node()).work == WorkKind::Child {
+        return run_handed(session, RunId::from_i64(last), room);
+    }
+    let attempt = u32::try_from(last).unwrap_or_default();
+    let id = ExecutionId { run: row.run, step: row.no, attempt };
+    let result = session.get::<ExecutionRow>(id)?.and_then(|execution| execution.result);
+    Ok(match result {
+        Some(text) => room.take(&text).map(|()| Handed::Result(text)),
+        None => Ok(Handed::Nothing),
+    })
 }
 
 /// Returns the value of the step's item, as JSON.
@@ -251,8 +284,12 @@ fn handed(
     match plan.step(row.node()).work {
         WorkKind::Execution | WorkKind::Task => {
             let id = ExecutionId { run: row.run, step: row.no, attempt: row.attempt };
-            let result = session.get::<ExecutionRow>(id)?.and_then(|execution| execution.result);
-            Ok(taken(result, room, Handed::Result))
+            let execution = session.get::<ExecutionRow>(id)?;
+            // A round that was refused has no outputs: those of the round before it count.
+            if row.last_round.is_some() && execution.as_ref().is_some_and(|one| one.started_ms.is_none()) {
+                return last_round(session, plan, row, room);
+            }
+            Ok(taken(execution.and_then(|execution| execution.result), room, Handed::Result))
         }
         WorkKind::Gate | WorkKind::Wait | WorkKind::End => {
             let gate = row.work.map(|gate| session.get::<GateRow>(gate)).transpose()?.flatten();
@@ -260,7 +297,7 @@ fn handed(
         }
         WorkKind::Child => match row.work {
             Some(child) => run_handed(session, RunId::from_i64(child), room),
-            None => Ok(Ok(Handed::Nothing)),
+            None => last_round(session, plan, row, room),
         },
     }
 }

@@ -62,10 +62,15 @@ impl HeldRun<'_, '_> {
         };
         match prepared {
             Err(why) => self.fail_to_start(step, &why.to_string()),
-            Ok(Prepared::Gate { ask, choices, default, timeout_ms }) => {
+            Ok(Prepared::Gate { ask, choices, default, fields, routes, timeout_ms }) => {
                 let mut question = json!({ "ask": ask, "choices": choices });
                 if let Some(default) = default {
                     question["default"] = default.into();
+                }
+                for (key, value) in [("fields", fields), ("routes", routes)] {
+                    if !value.is_null() {
+                        question[key] = value;
+                    }
                 }
                 let question = question.to_string();
                 self.open_gate(step, GateKind::Question, &question, timeout_ms.map(|ms| ms as i64), 0)

@@ -102,6 +102,40 @@ fn the_examples_of_conditions_and_joins_do_what_they_say() {
 }
 
 #[test]
+fn the_examples_of_rounds_forms_and_handlers_do_what_they_say() {
+    let sandbox = Sandbox::new();
+    let said = |run: &str, step: &str| sandbox.sprag(["logs", run, step]).expect(0).stdout;
+    let whole = |args: &[&str], code: i32| {
+        let told = sandbox.sprag(["run", "--json"].iter().chain(args)).expect(code);
+        let last = told.lines::<serde_json::Value>().pop().expect("a line");
+        (last["run"].as_str().expect("a run").to_owned(), last["outputs"].clone())
+    };
+    let (run, outputs) = whole(&[&example("stories.yaml")], 0);
+    assert_eq!(outputs, json!({ "done": ["login", "search", "export"] }));
+    assert_eq!(said(&run, "report"), "login, search, export in 3 rounds\n");
+
+    let (run, outputs) = whole(&[&example("deploy.yaml")], 0);
+    assert_eq!(outputs, json!({ "looks": 3 }));
+    assert_eq!(said(&run, "announce"), "deployed after 3 looks\n");
+    let (run, _) = whole(&[&example("deploy.yaml"), "-i", "healthy_after=99"], 100);
+    assert!(said(&run, "roll-back").contains("asks for more than 10 rounds"), "{}", said(&run, "roll-back"));
+    assert!(!Path::new(&format!("/tmp/sprag-deploy-{run}")).exists(), "it tidies up");
+
+    let run = sandbox.run(&[&example("decide.yaml")], 5);
+    let choice = ["--choice", "canary", "--field", "reason=a risky change"];
+    let refused = sandbox.sprag(["approve", &run].iter().chain(&choice).chain(&["--field", "percent=90"]));
+    assert!(refused.expect(2).stderr.contains("`percent`"));
+    sandbox.sprag(["approve", &run].iter().chain(&choice)).expect(0);
+    assert_eq!(said(&run, "canary"), "5 percent, because a risky change\n");
+    assert_eq!(said(&run, "log"), "canary, a risky change\n");
+    assert_eq!(sandbox.step(&run, "release")["status"], "skipped");
+    assert_eq!(sandbox.step(&run, "park")["status"], "skipped");
+
+    let (_, outputs) = whole(&[&example("monorepo.yaml")], 0);
+    assert_eq!(outputs, json!({ "packages": ["core.tar", "web.tar"] }));
+}
+
+#[test]
 fn the_test_matrix_runs_all_and_names_the_failed_ones() {
     let sandbox = Sandbox::new();
     let run = sandbox.run(&[&example("test-matrix.yaml")], 0);

@@ -64,6 +64,7 @@ impl App {
             }
             // The cursor counts on from the time, so that it never has the same value twice.
             TriggerSource::Git(_) => Ok((Some(first_look(now_ms)), now_ms)),
+            TriggerSource::Webhook(_) => Ok((None, now_ms)),
             TriggerSource::Run(_) => Ok((None, self.store.queries().last_seq()? as i64)),
         }
     }

@@ -1,13 +1,13 @@
 //! Firing: the due ticks of schedules, and the enforcements that wait for a decision.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use sprag_pipeline::{MissedRuns, Tick};
 use sprag_store::{
-    Clock, FireTick, Fired, Id, NewDelivery, NextTick, Result, RuleRow, RuleSeen, Settled, System,
+    Clock, FireTick, Fired, NewDelivery, NextTick, Result, RuleRow, RuleSeen, Settled, System,
     TriggerDecision,
 };
 
@@ -33,8 +33,6 @@ const SETTLING_MS: i64 = 60_000;
 /// Fires rules. Any number of processes may do so at once: the store decides each tick once.
 pub struct RuleKeeper {
     pub(super) app: App,
-    /// Parsed rules, by number and generation.
-    loaded: Mutex<BTreeMap<(Id, u32), Arc<LoadedRule>>>,
     clocks: Mutex<Clocks>,
     /// The progress of rules about other runs in the journal.
     pub(super) progress: Mutex<Progress>,
@@ -81,7 +79,6 @@ impl RuleKeeper {
     pub fn new(app: &App) -> RuleKeeper {
         RuleKeeper {
             app: app.clone(),
-            loaded: Mutex::default(),
             clocks: Mutex::default(),
             progress: Mutex::default(),
             looks: Looks::default(),
@@ -128,17 +125,8 @@ impl RuleKeeper {
     /// Returns a rule with its parsed definition. A definition that cannot be used breaks the rule.
     pub(super) async fn load(&self, row: RuleRow) -> Result<Option<LoadedRule>> {
         let key = (row.id, row.generation);
-        let known = self.loaded.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        if let Some(known) = known {
-            return Ok(Some(known.with_row(row)));
-        }
-        match LoadedRule::load(row) {
-            Ok(rule) => {
-                let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-                loaded.retain(|(id, _), _| *id != key.0);
-                loaded.insert(key, Arc::new(rule.with_row(rule.row.clone())));
-                Ok(Some(rule))
-            }
+        match self.app.loaded_rule(row) {
+            Ok(rule) => Ok(Some(rule)),
             Err(why) => {
                 tracing::warn!(rule = key.0, %why, "a rule is broken");
                 let _ = self.app.store.executor().rule_broke(key.0, key.1, why).await?;
@@ -230,7 +218,12 @@ impl RuleKeeper {
         let mut started = 0;
         for (row, rule, event) in self.app.store.queries().enforcements_due(now_ms, BATCH)? {
             let generation = rule.generation;
-            let Some(loaded) = self.load(rule).await? else { continue };
+            let Some(loaded) = self.load(rule).await? else {
+                // The rule is broken now. A decision that waited for it to be mended would be made again and again.
+                let skip = TriggerDecision::Skip("the rule is broken".into());
+                let _ = self.app.store.executor().decide(row.id, generation, skip).await?;
+                continue;
+            };
             let names: Value = serde_json::from_str(&event.body).unwrap_or_default();
             let chain: Vec<String> = serde_json::from_str(&event.chain).unwrap_or_default();
             let decision: TriggerDecision = self.app.decide(&loaded, &names, &chain);

@@ -8,7 +8,7 @@ use sprag_pipeline::{Schedule, Tick};
 use sprag_store::{DeliveryRow, EnforcementRow, Id, NewDelivery, Receipt, Row, RuleChange, RuleRow};
 
 use super::decide::tick_names;
-use super::{LoadedRule, RuleKeeper, Verdict};
+use super::{GivenEvent, LoadedRule, RuleKeeper, Verdict};
 use crate::App;
 use crate::error::{Error, ErrorKind};
 
@@ -80,18 +80,18 @@ impl App {
         self.find_rule(&rule.name)
     }
 
-    /// Fires a rule by hand: for the present moment, or for an event that stands for `event` in its templates. Moves
-    /// neither its next tick nor its cursor.
+    /// Fires a rule by hand: a schedule for the present moment, any other rule with an event that the caller gives.
+    /// Moves neither its next tick nor its cursor.
     pub async fn fire_rule(
         &self,
         name: &str,
-        event: Option<&Value>,
+        event: Option<&GivenEvent>,
     ) -> Result<(DeliveryRow, EnforcementRow), Error> {
         let rule = self.load_rule(name)?;
         require_active(&rule.row)?;
         let id = self.new_id();
         let names = match event {
-            Some(event) => given(&rule, event)?,
+            Some(event) => event.names_for(&rule, &id.to_string())?,
             None => tick_names(&self.moment(&rule)?),
         };
         let receipt = self.receive(&rule, id, &format!("manual {id}"), "manual", &names).await?;
@@ -101,7 +101,7 @@ impl App {
     /// Returns a tick for the present moment, in the rule's zone.
     fn moment(&self, rule: &LoadedRule) -> Result<Tick, Error> {
         let now_ms = self.now().wall_ms;
-        schedule(rule)?
+        require_schedule(rule)?
             .at(now_ms)
             .ok_or_else(|| Error::failed("the present time is not in any calendar of this program"))
     }
@@ -138,12 +138,21 @@ impl App {
     /// Returns the decision that a rule's tick would get: the next one, or the one of this moment. Writes nothing.
     pub fn test_rule(&self, name: &str, at_ms: Option<i64>) -> Result<TestedTick, Error> {
         let rule = self.load_rule(name)?;
+        let schedule = require_schedule(&rule)?;
         let tick = match at_ms {
-            Some(at_ms) => schedule(&rule)?.at(at_ms),
-            None => schedule(&rule)?.next_after(self.now().wall_ms),
+            Some(at_ms) => schedule.at(at_ms),
+            None => schedule.next_after(self.now().wall_ms),
         };
         let tick = tick.ok_or_else(|| Error::invalid(format!("rule {} has no such tick", rule.row.name)))?;
         let event = tick_names(&tick);
+        let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
+        Ok(TestedTick { event, verdict })
+    }
+
+    /// Returns the decision that an event would get which the caller gives. Writes nothing.
+    pub fn test_given(&self, name: &str, event: &GivenEvent) -> Result<TestedTick, Error> {
+        let rule = self.load_rule(name)?;
+        let event = event.names_for(&rule, "test")?;
         let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
         Ok(TestedTick { event, verdict })
     }
@@ -159,21 +168,13 @@ impl App {
         Ok(TestedTick { event, verdict })
     }
 
-    /// Returns the decision that an event would get which stands for `event` in the rule's templates. Writes nothing.
-    pub fn test_given(&self, name: &str, event: &Value) -> Result<TestedTick, Error> {
-        let rule = self.load_rule(name)?;
-        let event = given(&rule, event)?;
-        let verdict = Verdict::of(&self.decide(&rule, &event, &[]));
-        Ok(TestedTick { event, verdict })
-    }
-
     /// Gives the ticks between two times to a rule, oldest first. Ticks that it has taken before start nothing.
     pub async fn backfill_rule(&self, name: &str, from_ms: i64, to_ms: i64) -> Result<Backfilled, Error> {
         let rule = self.load_rule(name)?;
         require_active(&rule.row)?;
+        let schedule = require_schedule(&rule)?;
         let mut ticks = Vec::new();
         let mut after_ms = from_ms - 1;
-        let schedule = schedule(&rule)?;
         while let Some(tick) = schedule.next_after(after_ms).filter(|tick| tick.nominal_ms <= to_ms) {
             after_ms = tick.nominal_ms;
             ticks.push(tick);
@@ -255,25 +256,11 @@ impl App {
     }
 }
 
-/// Returns the schedule of a rule, or an error if other events start its runs.
-fn schedule(rule: &LoadedRule) -> Result<&Schedule, Error> {
+fn require_schedule(rule: &LoadedRule) -> Result<&Schedule, Error> {
     rule.schedule().ok_or_else(|| {
-        let (name, kind) = (&rule.row.name, rule.trigger.source.kind());
-        Error::invalid(format!("rule {name} has no schedule: its events come from `{kind}`"))
-            .next("give it an event: --event FILE")
+        Error::invalid(format!("rule {} has no schedule", rule.row.name))
+            .next("give the event that it waits for")
     })
-}
-
-/// Returns the names of an event that a person gives to a rule.
-fn given(rule: &LoadedRule, event: &Value) -> Result<Value, Error> {
-    if rule.schedule().is_some() {
-        let message = format!("rule {} has a schedule: its events are ticks", rule.row.name);
-        return Err(Error::invalid(message).next("leave out --event FILE"));
-    }
-    if !event.is_object() {
-        return Err(Error::invalid("an event must be a JSON object"));
-    }
-    Ok(json!({ "event": event }))
 }
 
 fn require_active(rule: &RuleRow) -> Result<(), Error> {

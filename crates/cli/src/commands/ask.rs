@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
-use sprag_app::{App, Row, gates, questions_alone};
+use sprag_app::{App, ErrorKind, Row, gates, questions_alone};
 use sprag_lifecycle::{RunId, Word};
 use sprag_pipeline::{Input, Pipeline};
 use tokio::signal::unix::{SignalKind, signal};
@@ -25,7 +25,7 @@ pub(crate) struct TypedLines {
 /// The end of a question.
 pub(crate) enum Reply {
     /// The answer.
-    Answer { choice: String, comment: Option<String> },
+    Answer { choice: String, comment: Option<String>, fields: BTreeMap<String, String> },
     /// The person leaves the question open: end of input, or Ctrl-C.
     Left,
     /// The question is no longer open.
@@ -53,6 +53,7 @@ impl TypedLines {
         &mut self,
         step: &str,
         choices: &[String],
+        fields: &[Input],
         mut is_open: impl AsyncFnMut() -> Result<bool, Failure>,
     ) -> Result<Reply, Failure> {
         let offered = if choices.is_empty() { "yes/no".to_owned() } else { choices.join("/") };
@@ -67,13 +68,54 @@ impl TypedLines {
                 None => eprintln!("answer with one of: {}", plain(&offered.replace('/', ", "))),
             }
         };
+        let mut texts = BTreeMap::new();
+        for field in fields {
+            match self.field(field, &mut is_open).await? {
+                Ok(Some(text)) => drop(texts.insert(field.name.clone(), text)),
+                Ok(None) => {}
+                Err(reply) => return Ok(reply),
+            }
+        }
         Ok(match self.line("comment (optional): ", &mut is_open).await? {
             Ok(line) => {
                 let comment = Some(line.trim().to_owned()).filter(|line| !line.is_empty());
-                Reply::Answer { choice, comment }
+                Reply::Answer { choice, comment, fields: texts }
             }
             Err(reply) => reply,
         })
+    }
+
+    /// Asks for the value of a field until it fits. An empty line leaves the field out.
+    async fn field(
+        &mut self,
+        field: &Input,
+        is_open: &mut impl AsyncFnMut() -> Result<bool, Failure>,
+    ) -> Result<Result<Option<String>, Reply>, Failure> {
+        let about = field.description.as_deref().map(|about| format!(" ({})", plain(about)));
+        let need = match &field.default {
+            Some(default) => format!(" [{}]", plain(&default.to_string())),
+            None if field.required => String::new(),
+            None => " (optional)".to_owned(),
+        };
+        let text = format!("{}{}{need}: ", plain(&field.name), about.unwrap_or_default());
+        loop {
+            let line = match self.line(&text, is_open).await? {
+                Ok(line) => line,
+                Err(reply) => return Ok(Err(reply)),
+            };
+            if line.trim().is_empty() {
+                return Ok(Ok(None));
+            }
+            let value = field.kind.convert(&line);
+            let expected = match &value {
+                Some(value) => field.mismatch(value),
+                None => Some(field.kind.expected().to_owned()),
+            };
+            match expected {
+                None => return Ok(Ok(Some(line))),
+                Some(expected) => eprintln!("expected {}", plain(&expected)),
+            }
+        }
     }
 
     /// Asks, and waits for a line, for Ctrl-C, or until the question is closed from elsewhere.
@@ -123,13 +165,27 @@ pub(crate) async fn answer_open(app: &App, run: RunId, typed: &mut TypedLines) -
             app.pause(LOOK).await;
             Ok(app.gate(gate.id)?.is_some_and(|gate| gate.status().as_str() == "open"))
         };
-        let (choice, comment) = match typed.answer(&step, &question.choices(), is_open).await? {
+        let (choices, fields) = (question.choices(), question.fields());
+        let (choice, comment, texts) = match typed.answer(&step, &choices, &fields, is_open).await? {
             Reply::Left => return Ok(false),
             Reply::Closed => continue,
-            Reply::Answer { choice, comment } => (choice, comment),
+            Reply::Answer { choice, comment, fields } => (choice, comment, fields),
         };
-        let given = gates::Answer { approved: None, choice: Some(&choice), comment: comment.as_deref() };
-        let answered = gates::answer(app, gate, given).await?;
+        let given = gates::Answer {
+            choice: Some(&choice),
+            comment: comment.as_deref(),
+            texts: Some(&texts),
+            ..gates::Answer::default()
+        };
+        let answered = match gates::answer(app, gate, given).await {
+            Ok(answered) => answered,
+            Err(error) if error.kind == ErrorKind::Invalid => {
+                // A required field was left out: the question is asked again.
+                eprintln!("{} {error}", style.red("✗"));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         let sign = if answered.approved { style.green("✓") } else { style.red("✗") };
         eprintln!("{sign} {step} {}", style.dim(&format!("answered {choice:?}")));
     }

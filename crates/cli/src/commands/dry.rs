@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sprag_lifecycle::{OnFail, Plan};
-use sprag_pipeline::{Pipeline, fan_out_text, preview};
+use sprag_pipeline::{Pipeline, RepeatCondition, fan_out_text, preview};
 
 use crate::context::Context;
 use crate::draw::stages;
@@ -57,6 +57,13 @@ fn step(style: Style, pipeline: &Pipeline, no: usize, names: &Value) {
     facts.extend(step.spec.when.as_ref().map(|when| format!("when {when}")));
     if step.policy.attempts > 1 {
         facts.push(format!("up to {} tries", step.policy.attempts));
+    }
+    if let (Some(repeat), Some(condition)) = (step.repeat, &step.spec.repeat) {
+        let word = match condition {
+            RepeatCondition::Until(_) => "until",
+            RepeatCondition::While(_) => "while",
+        };
+        facts.push(format!("up to {} rounds {word} {}", repeat.max, condition.expression()));
     }
     match step.policy.on_fail {
         OnFail::Fail => {}

@@ -1,13 +1,16 @@
 //! `sprag approve`, `reject`, `signal`: answers and signals that a run waits for.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use sprag_app::{App, ErrorKind, GateRow, gate_text, gates, questions_alone};
 use sprag_lifecycle::RunId;
+use sprag_pipeline::Input;
 
 use super::run::go_on;
 use crate::context::{Context, find_run};
 use crate::exit::{Exit, Failure};
-use crate::show::{Style, hanging, line};
+use crate::show::{Style, hanging, line, plain};
 
 /// A person's answer.
 pub(crate) struct Answer<'a> {
@@ -15,6 +18,8 @@ pub(crate) struct Answer<'a> {
     pub(crate) step: Option<&'a str>,
     pub(crate) choice: Option<&'a str>,
     pub(crate) comment: Option<&'a str>,
+    /// The values of fields, as `NAME=VALUE`.
+    pub(crate) fields: &'a [String],
     pub(crate) approved: bool,
     pub(crate) detach: bool,
 }
@@ -29,8 +34,14 @@ pub(crate) async fn answer(context: &Context, answer: Answer<'_>) -> Result<Exit
     })?;
     let (gate, name) = (asked.gate, asked.step);
     let since = app.last_seq()?;
-    let given =
-        gates::Answer { approved: Some(answer.approved), choice: answer.choice, comment: answer.comment };
+    let texts = field_texts(answer.fields)?;
+    let given = gates::Answer {
+        approved: Some(answer.approved),
+        choice: answer.choice,
+        comment: answer.comment,
+        fields: None,
+        texts: Some(&texts),
+    };
     let choice = gates::answer(&app, &gate, given).await?.choice;
     if context.json {
         let told = json!({ "type": "answer", "run": gate.run, "step": name, "choice": choice, "approved": answer.approved });
@@ -41,6 +52,22 @@ pub(crate) async fn answer(context: &Context, answer: Answer<'_>) -> Result<Exit
         eprintln!("{sign} {name} {}", style.dim(&format!("answered {choice:?}")));
     }
     go_on(context, &app, root, since, answer.detach).await
+}
+
+/// Returns the options with which an answer gives the required fields of a question.
+pub(crate) fn required_fields(fields: &[Input]) -> String {
+    let required = fields.iter().filter(|field| field.required);
+    required.map(|field| format!(" --field {}=…", plain(&field.name))).collect()
+}
+
+/// Returns the values of fields by their names, from `NAME=VALUE`.
+pub(crate) fn field_texts(given: &[String]) -> Result<BTreeMap<String, String>, Failure> {
+    let split = |text: &String| match text.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => Err(Failure::usage(format!("--field {text}: there is no value"))
+            .next("write it like --field reason='too early'")),
+    };
+    given.iter().map(split).collect()
 }
 
 /// Prints what a run waits for from a person. A user who has watched the run has already seen the questions.
@@ -56,7 +83,14 @@ pub(crate) fn waits_for_person(
             .iter()
             .map(|gate| {
                 let question: Value = serde_json::from_str(&gate.question).unwrap_or_default();
-                json!({ "run": gate.run, "step": step_of(app, gate), "ask": question["ask"], "choices": question["choices"] })
+                let mut told = json!({
+                    "run": gate.run, "step": step_of(app, gate), "ask": question["ask"],
+                    "choices": question["choices"],
+                });
+                if question["fields"].is_array() {
+                    told["fields"] = question["fields"].clone();
+                }
+                told
             })
             .collect();
         line(&json!({ "type": "result", "run": run, "status": "running", "waits_for": told }).to_string());
@@ -70,10 +104,12 @@ pub(crate) fn waits_for_person(
             let told = format!("{step} waits for {}", gate_text(gate));
             eprintln!("{} {}", style.bold("?"), hanging(&told, 2));
         }
+        let question = gates::Question { gate: gate.clone(), step: step.clone() };
         eprintln!(
-            "{} sprag approve {} {step} · sprag reject {} {step}",
+            "{} sprag approve {} {step}{} · sprag reject {} {step}",
             style.dim("next:"),
             gate.run,
+            required_fields(&question.fields()),
             gate.run
         );
     }

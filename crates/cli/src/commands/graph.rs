@@ -72,6 +72,7 @@ fn nodes(view: &GraphView) -> Graph {
             _ => shown_status_word(status, step.waiting_for.as_deref()),
         }),
         attempt: step.attempt.unwrap_or(0),
+        rounds: step.max_rounds.map(|most| (step.round.unwrap_or(0), most)),
     };
     let status = shown_status_word(view.status.as_deref().unwrap_or_default(), view.waiting_for.as_deref());
     Graph {

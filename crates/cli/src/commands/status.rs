@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use sprag_app::text::size;
-use sprag_app::view::{StatusView, is_not_run};
+use sprag_app::view::{StatusView, is_not_run, round_of};
 use sprag_app::{ExecutionRow, Row, RunLabels, StepRow, step_name, why_attempt_failed};
 use sprag_lifecycle::{RunId, Word, WorkKind};
 
@@ -40,16 +40,24 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
         line(&format!("  {} {}", style.dim("name:"), plain(name)));
     }
     if !labels.labels.is_empty() {
-        line(&format!("  {} {}", style.dim("labels:"), told_labels(&labels)));
+        line(&format!("  {} {}", style.dim("labels:"), told_labels(&json!(labels.labels))));
     }
-    let names: Vec<String> = steps.iter().map(|step| step_name(&known.plan, step)).collect();
+    let keys = known.task_keys(&app)?;
+    let name = |step: &StepRow| keys.get(&step.no).cloned().unwrap_or_else(|| step_name(&known.plan, step));
+    let names: Vec<String> = steps.iter().map(name).collect();
     let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     for (step, name) in in_order(&steps, &names) {
         let not_run = is_not_run(step);
         let status = if not_run { "not run".to_owned() } else { step.status().to_string() };
         let wait = waits.steps.get(&step.no).copied();
         let took = step.started_ms.map(|at| span(step.ended_ms.unwrap_or(now) - at)).unwrap_or_default();
-        let tries = if step.attempt > 1 { format!("attempt {}", step.attempt) } else { String::new() };
+        let tries = match round_of(&known.plan, step) {
+            Some((round, most)) if step.started_ms.is_some() || round > 1 => {
+                format!("round {round} of {most}")
+            }
+            _ if step.attempt > 1 && !not_run => format!("attempt {}", step.attempt),
+            _ => String::new(),
+        };
         let of_step = || executions.iter().filter(|row| row.id.step == step.no);
         let last = of_step().next_back();
         let result = last.and_then(|row| row.result.as_deref()).filter(|_| step.status().is_settled());
@@ -58,8 +66,9 @@ pub(crate) fn status(context: &Context, run: Option<&str>) -> Result<Exit, Failu
             |row: &&ExecutionRow| ["failed", "timed_out", "abandoned"].contains(&row.status().as_str());
         let begun = || of_step().rfind(|row| row.started_ms.is_some());
         let attempt = last.filter(has_failed).or_else(|| begun().filter(has_failed));
-        let failed =
-            attempt.filter(|_| step.status().is_settled() && status != "done").map(why_attempt_failed);
+        let failed = attempt
+            .filter(|_| step.status().is_settled() && status != "done" && !not_run)
+            .map(why_attempt_failed);
         let told: Vec<String> = failed.into_iter().chain(result.and_then(warnings)).collect();
         let why = (!told.is_empty()).then(|| told.join("; "));
         let text = format!(

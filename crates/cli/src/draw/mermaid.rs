@@ -55,10 +55,10 @@ fn label(node: &Node) -> String {
         "run" => String::new(),
         _ => format!("<br/>{}", escaped(&marks)),
     };
-    let status = match &node.status {
-        Some(status) if node.attempt > 1 => format!("<br/>{} ({})", escaped(status), node.attempt),
-        Some(status) => format!("<br/>{}", escaped(status)),
-        None => String::new(),
+    let status = match (&node.status, node.tries()) {
+        (Some(status), Some(tries)) => format!("<br/>{} ({tries})", escaped(status)),
+        (Some(status), None) => format!("<br/>{}", escaped(status)),
+        (None, _) => String::new(),
     };
     format!("{}{second}{status}", escaped(&node.id))
 }

@@ -50,6 +50,8 @@ pub(crate) struct Node {
     pub(crate) status: Option<String>,
     /// The number of its current attempt; 0 before the first one.
     pub(crate) attempt: u32,
+    /// The round of its `repeat` and the most rounds; none for other steps.
+    pub(crate) rounds: Option<(u32, u32)>,
 }
 
 impl Node {
@@ -59,7 +61,18 @@ impl Node {
         words.extend(self.fan_out.as_ref().map(|fan_out| format!("[{fan_out}]")));
         words.extend(self.conditional.then(|| "[when]".to_owned()));
         words.extend(self.always.then(|| "[always]".to_owned()));
+        words.extend(
+            self.rounds.filter(|(round, _)| *round == 0).map(|(_, most)| format!("[repeat ×{most}]")),
+        );
         words.join(" ")
+    }
+
+    /// Returns the round, or the attempt if there was more than one: "round 2 of 5", "attempt 3".
+    pub(crate) fn tries(&self) -> Option<String> {
+        match self.rounds {
+            Some((round, most)) if round > 0 => Some(format!("round {round} of {most}")),
+            _ => (self.attempt > 1).then(|| format!("attempt {}", self.attempt)),
+        }
     }
 }
 

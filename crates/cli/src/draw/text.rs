@@ -79,12 +79,12 @@ fn marks(graph: &Graph, node: &Node) -> String {
     node.marks() + &cut(&back, 24)
 }
 
-/// Returns the status and, if there was more than one, the attempt.
+/// Returns the status with the round, or the attempt if there was more than one.
 fn status(node: &Node) -> String {
-    match &node.status {
-        Some(status) if node.attempt > 1 => format!("{status} (attempt {})", node.attempt),
-        Some(status) => status.clone(),
-        None => String::new(),
+    match (&node.status, node.tries()) {
+        (Some(status), Some(tries)) => format!("{status} ({tries})"),
+        (Some(status), None) => status.clone(),
+        (None, _) => String::new(),
     }
 }
 

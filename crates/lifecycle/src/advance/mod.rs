@@ -40,6 +40,8 @@ pub trait RunState {
     fn unsettled(&mut self) -> Result<Vec<StepNo>, Self::Error>;
     /// Evaluates the step's `when`. The walk calls it once all needs are met.
     fn when_holds(&mut self, no: StepNo) -> Result<bool, Self::Error>;
+    /// Evaluates the step's `repeat` after a successful attempt.
+    fn next_round(&mut self, no: StepNo) -> Result<NextRound, Self::Error>;
     /// Returns the items that the current attempt of a fan-out created, in order; only the unsettled ones if
     /// `unsettled`.
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>, Self::Error>;
@@ -57,6 +59,9 @@ pub trait RunState {
     fn set_needs(&mut self, no: StepNo, needs: Needs) -> Result<(), Self::Error>;
     /// Creates the work of the step's current attempt.
     fn start_work(&mut self, no: StepNo) -> Result<(), Self::Error>;
+    /// Creates work for the step's current attempt that fails at once, because no further round is allowed or the
+    /// condition of its `repeat` has no answer.
+    fn refuse_round(&mut self, no: StepNo) -> Result<(), Self::Error>;
     /// Adds the next item of a fan-out as a waiting step of the run, and returns its number.
     fn add_item(&mut self, of: StepNo) -> Result<StepNo, Self::Error>;
     /// Stores the counts of a fan-out's items.
@@ -169,6 +174,8 @@ pub struct StepNow {
     pub losses: u32,
     /// The number of reworks that it has requested.
     pub reworks: u32,
+    /// The number of rounds of its `repeat` that were followed by another one.
+    pub repeats: u32,
     /// The counts of its needs.
     pub needs: Needs,
     /// Whether it was skipped because its `when` was false. It then counts as met.
@@ -195,6 +202,17 @@ pub enum Work {
     },
     /// Finished.
     Ended(WorkEnd),
+}
+
+/// The consequence of a successful attempt at a step with `repeat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextRound {
+    /// The round was the last one: the step is done.
+    None,
+    /// The condition asks for another round.
+    Wanted,
+    /// The condition has no answer: the step fails.
+    Unknown,
 }
 
 /// The outcome of a step's work.
@@ -229,6 +247,8 @@ pub enum StepMove {
         /// Whether the last attempt was lost with its worker. It then does not count as a failed attempt.
         lost: bool,
     },
+    /// Another round follows a successful one.
+    Repeated,
     /// The attempts are used up.
     Failed {
         /// Whether a rework follows.
@@ -263,6 +283,7 @@ impl StepMove {
             StepMove::Started => StepEvent::Started,
             StepMove::Succeeded => StepEvent::Succeeded,
             StepMove::Retried { .. } => StepEvent::Retried,
+            StepMove::Repeated => StepEvent::Repeated,
             StepMove::Failed { .. } => StepEvent::Failed,
             StepMove::Skipped { .. } => StepEvent::Skipped,
             StepMove::Cancelled => StepEvent::Cancelled,

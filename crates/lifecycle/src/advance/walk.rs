@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::rework::{continue_rework, is_reset_by};
 use super::tasks::{is_open, notify_tasks, recount_tasks};
 use super::{
-    Items, Needs, Quorum, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, quorum, standing,
+    Items, Needs, NextRound, Quorum, RunState, Standing, StepMove, StepNow, Tally, Work, WorkEnd, quorum,
+    standing,
 };
 use crate::{OnFail, Plan, PlanStep, RunEvent, RunStatus, StepNo, StepStatus, WorkKind};
 
@@ -334,7 +335,10 @@ impl<S: RunState> Walk<'_, S> {
                         self.settle(no, StepMove::Succeeded)?;
                         self.skip_waiting()
                     }
-                    WorkEnd::Succeeded => self.settle(no, StepMove::Succeeded),
+                    WorkEnd::Succeeded => match self.planned(step).repeat {
+                        Some(repeat) => self.end_round(no, step, repeat.max, allowed),
+                        None => self.settle(no, StepMove::Succeeded),
+                    },
                     _ if allowed == Allowed::Start && self.has_tries(step, end) => {
                         self.state.move_step(no, StepMove::Retried { lost: end == WorkEnd::Lost })?;
                         self.start_work(no)
@@ -343,6 +347,25 @@ impl<S: RunState> Walk<'_, S> {
                 }
             }
         }
+    }
+
+    /// Starts another round of a step with `repeat`, or settles the step. A run that stops starts no more rounds.
+    fn end_round(&mut self, no: StepNo, step: &StepNow, max: u32, allowed: Allowed) -> Result<(), S::Error> {
+        let next = self.state.next_round(no)?;
+        if next == NextRound::None {
+            return self.settle(no, StepMove::Succeeded);
+        }
+        if allowed != Allowed::Start {
+            return self.settle(no, StepMove::Cancelled);
+        }
+        self.state.move_step(no, StepMove::Repeated)?;
+        let most = max + u32::from(mutant!(RoundTooMany));
+        if next == NextRound::Wanted && step.repeats + 1 < most {
+            return self.start_work(no);
+        }
+        self.state.refuse_round(no)?;
+        self.agenda.insert(no);
+        Ok(())
     }
 
     /// Stops work that no worker has, and revisits the step.

@@ -78,7 +78,7 @@ async fn list(_: MayRead, State(app): State<ServerState>, Query(which): Query<Wh
 
 pub(super) fn view(app: &ServerState, gate: &GateRow) -> Answer<GateView> {
     let known = RunWithPlan::load(app.core(), gate.run)?;
-    Ok(GateView::of(gate, &known.name_of(app.core(), gate.step), app.core().now()))
+    Ok(GateView::of(gate, &known.run.pipeline, &known.name_of(app.core(), gate.step), app.core().now()))
 }
 
 fn load(app: &ServerState, id: i64) -> Answer<GateRow> {
@@ -108,6 +108,9 @@ struct GateAnswer {
     choice: Option<String>,
     /// A comment; a step that is sent back reads it.
     comment: Option<String>,
+    /// The values of the question's fields, by name.
+    #[serde(default)]
+    fields: serde_json::Map<String, Value>,
 }
 
 /// Answer a question
@@ -133,6 +136,8 @@ async fn answer(
         approved: given.approved,
         choice: given.choice.as_deref(),
         comment: given.comment.as_deref(),
+        fields: Some(&given.fields),
+        texts: None,
     };
     gates::answer(app.core(), &gate, answer).await?;
     app.blocking(move |app| Ok(Json(view(app, &load(app, id)?)?))).await

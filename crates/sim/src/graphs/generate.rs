@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sprag_lifecycle::{Backoff, Condition, OnFail, Plan, PlanStep, Policy, Spread, StepNo, WorkKind};
+use sprag_lifecycle::{Backoff, Condition, OnFail, Plan, PlanStep, Policy, Repeat, Spread, StepNo, WorkKind};
 
 use super::script::{Chance, Fault, RunTest, Script, Scripts, WaitsFor};
 
@@ -124,6 +124,16 @@ fn step(
     }
     if step.needs.len() > 1 && chance.one_in(6) {
         step.quorum = Some(1 + chance.below(step.needs.len()) as u32);
+    }
+    if matches!(step.work, WorkKind::Execution | WorkKind::Task | WorkKind::Child) && chance.one_in(5) {
+        let max = 1 + chance.below(3) as u32;
+        step.repeat = Some(Repeat { max, delay_ms: *chance.pick(&[0, 0, 9]) });
+        step.reads = vec![before.len() as StepNo];
+        script.repeats = match chance.below(12) {
+            0 => Err("no answer".into()),
+            1 => Ok(max + 1),
+            _ => Ok(1 + chance.below(max as usize) as u32),
+        };
     }
     if step.work == WorkKind::Child {
         script.items = script.items.map(|count| count.min(3));

@@ -501,16 +501,35 @@ impl GraphPlayer<'_> {
         of_run.filter(|step| step.items.is_some()).cloned().collect()
     }
 
+    /// Returns the steps of the outermost run that have ended a round of their `repeat`.
+    fn repeated(&self) -> Vec<StepRow> {
+        let of_run = self.tables.all_steps().filter(|step| step.run == self.root && step.item_of.is_none());
+        of_run.filter(|step| step.repeats > 0).cloned().collect()
+    }
+
     /// P16: resumes or rewinds the run as a person; lists are kept or recreated according to the rules.
     fn send_back(&mut self, to: Option<StepNo>, prior: &Prior) -> std::result::Result<(), String> {
         let root = self.root;
         let lists = self.lists();
+        let repeated = self.repeated();
         let outcome = self.transact(|session| match to {
             Some(to) => ops::rewind_run(session, root, to, None),
             None => ops::resume_run(session, root, None),
         })?;
         if !outcome.is_applied() {
             return Err(format!("a person could not go on: {outcome:?}"));
+        }
+        for old in repeated {
+            let planned = self.graph.plan.step(old.no);
+            let most = planned.repeat.map_or(0, |repeat| repeat.max);
+            let Some(now) = self.load::<StepRow>(old.key()).filter(|step| step.round == old.round) else {
+                continue;
+            };
+            let kept = !prior.resets(old.no) || (prior.keeps(&self.graph.plan, old.no) && old.repeats < most);
+            // The step may have refused a round, or may have ended one, since.
+            if kept && now.repeats < old.repeats {
+                return Err(format!("P16 what is done is kept: {old:?} has become {now:?}"));
+            }
         }
         for old in lists {
             let now = self.load::<StepRow>(old.key()).filter(|step| step.round == old.round);
@@ -532,10 +551,10 @@ fn message_of(violation: Violation) -> String {
 /// Describes the graph in a few lines, for the message of a failure.
 pub fn describe(graph: &Graph) -> String {
     let steps = graph.plan.steps.iter().enumerate().map(|(no, step)| {
-        let PlanStep { needs, policy, work, condition, spread, quorum, skipped_with, .. } = step;
+        let PlanStep { needs, policy, work, condition, spread, quorum, skipped_with, repeat, .. } = step;
         let script = graph.scripts.of(step);
         format!(
-            "{no}: needs {needs:?} ({quorum:?}), skipped with {skipped_with:?}, {work:?}, when {condition:?}, {spread:?}, {policy:?}\n   {script:?}"
+            "{no}: needs {needs:?} ({quorum:?}), skipped with {skipped_with:?}, {work:?}, {repeat:?}, when {condition:?}, {spread:?}, {policy:?}\n   {script:?}"
         )
     });
     steps.collect::<Vec<_>>().join("\n")

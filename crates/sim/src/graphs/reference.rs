@@ -412,6 +412,27 @@ impl Reader<'_> {
 
     /// Returns the possible outcomes of one unit of work: a step's or an item's.
     fn unit(&self, no: StepNo, item: Option<u32>, kept: Option<&Prior>) -> Work {
+        let (planned, script) = (self.plan.step(no), self.script(no));
+        let round = self.one_round(no, item, kept);
+        let unreadable = planned.condition == Condition::Item && script.condition.is_err();
+        if planned.repeat.is_none() || unreadable {
+            return round;
+        }
+        // Each round has its own tries. Only the first can continue a kept child.
+        let next = self.one_round(no, item, None);
+        let several = script.repeats != Ok(1);
+        let mut end = Possible {
+            success: round.end.success && (!several || next.end.success),
+            failure: round.end.failure || (several && next.end.failure),
+        };
+        if script.exceeds_rounds(planned) {
+            end = Possible::FAILURE;
+        }
+        Work { end, may_fail: round.may_fail || (several && next.may_fail) || end.failure }
+    }
+
+    /// Returns the possible outcomes of one round of a unit of work; a step without `repeat` has one.
+    fn one_round(&self, no: StepNo, item: Option<u32>, kept: Option<&Prior>) -> Work {
         let planned = self.plan.step(no);
         let script = self.script(no);
         if planned.condition == Condition::Item && script.condition.is_err() {
@@ -585,6 +606,7 @@ fn compare_items(
             Fault::Tries(tries) => wrong && tries >= planned.policy.attempts,
             _ => wrong,
         };
+        let fails = fails || script.exceeds_rounds(planned);
         let is_conditional = planned.condition == Condition::Item;
         let expected = if is_conditional && script.condition.is_err() {
             StepStatus::Failed

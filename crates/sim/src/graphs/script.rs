@@ -85,6 +85,8 @@ pub struct Script {
     pub rejects: bool,
     /// Whether a gate that is never answered has a default.
     pub gate_default: bool,
+    /// The round after which its `repeat` asks for no more; an error fails the step.
+    pub repeats: Result<u32, String>,
     /// The event that it waits for, if no worker executes it.
     pub waits_for: WaitsFor,
 }
@@ -119,12 +121,21 @@ impl Default for Script {
             bad_items: u32::MAX,
             rejects: false,
             gate_default: false,
+            repeats: Ok(1),
             waits_for: WaitsFor::Worker,
         }
     }
 }
 
 impl Script {
+    /// Returns whether the step fails because its rounds do not end within its plan's limit.
+    pub fn exceeds_rounds(&self, step: &PlanStep) -> bool {
+        step.repeat.is_some_and(|repeat| match self.repeats {
+            Ok(last) => last > repeat.max,
+            Err(_) => true,
+        })
+    }
+
     /// Returns whether the step or this item fails in this epoch and round.
     pub fn fails(&self, epoch: u32, round: u32, item: Option<u32>) -> bool {
         self.fault != Fault::None
@@ -172,6 +183,12 @@ impl SpecEvaluator for Scripts {
         })
     }
 
+    fn repeats(&self, step: &PlanStep, names: &Value) -> Result<bool, SpecError> {
+        let last = *self.of(step).repeats.as_ref().map_err(SpecError::new)?;
+        let round = names["steps"][&step.id]["round"].as_u64();
+        Ok(round.expect("a step with rounds reads itself") < u64::from(last))
+    }
+
     fn items(&self, step: &PlanStep, _: &Value) -> Result<Vec<Value>, SpecError> {
         let count = *self.of(step).items.as_ref().map_err(SpecError::new)?;
         Ok((0..count).map(|item| json!(item)).collect())
@@ -185,6 +202,8 @@ impl SpecEvaluator for Scripts {
                 ask: "go on?".into(),
                 choices: vec!["yes".into(), "no".into()],
                 default: self.of(step).gate_default.then(|| "no".into()),
+                fields: Value::Null,
+                routes: Value::Null,
                 timeout_ms: Some(MAX_WAIT_MS),
             },
             WaitsFor::Pause => Prepared::Pause { ms: 5 },

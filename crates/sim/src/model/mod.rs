@@ -279,7 +279,8 @@ fn key(tables: &Tables) -> Vec<u64> {
                 | u64::from(step.tries) << 24
                 | u64::from(step.losses) << 32
                 | u64::from(step.reworks) << 40
-                | u64::from(step.rework_pending) << 48,
+                | u64::from(step.rework_pending) << 48
+                | u64::from(step.repeats) << 49,
             u64::from(step.needs.open) << 32 | u64::from(step.needs.broken),
         ]);
     }

@@ -15,7 +15,7 @@ use crate::rows::{
     AccountRow, DeliveryRow, EnforcementRow, EnvironmentRow, ExecutionRow, GateRow, OutboxRow, Refusal,
     RuleRow, RunRow, StepRow, ThreadRow, TimerRow, WorkerRow,
 };
-use crate::service::{HookRow, TokenRow};
+use crate::service::{ActRow, HookRow, TokenRow};
 use crate::words::Sentence;
 
 /// A sentence of the journal.
@@ -126,7 +126,7 @@ rows! {
         key { run, no }
         changes {
             status, version, attempt, round, tries, losses, reworks, needs ["open_needs", "broken_needs"],
-            skipped_by_when, rework_pending, feedback, work, items, started_ms, ended_ms,
+            skipped_by_when, rework_pending, feedback, work, items, started_ms, ended_ms, repeats, last_round,
         }
         fixed { item_of, item }
     }
@@ -234,6 +234,11 @@ rows! {
         key { id }
         changes {}
         fixed { name, hash, scopes, created_ms, expires_ms }
+    }
+    ActRow is "act" in "acts" {
+        key { id }
+        changes {}
+        fixed { at_ms, by, act, subject }
     }
     HookRow is "hook" in "hooks" {
         key { id }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sprag_lifecycle::{
     Actor, ExecutionId, Gate, GateEvent, GateStatus, RunId, RunStatus, StepNo, advance, mutant,
 };
@@ -34,6 +34,9 @@ pub(crate) fn note_answer(session: &mut Session<'_>, id: Id, answer: &Arc<str>) 
 
 fn look_at_step_of(session: &mut Session<'_>, gate: Id) -> Result<()> {
     let Some(gate) = session.get::<GateRow>(gate)? else { return Ok(()) };
+    if super::is_permission(&gate) {
+        return super::continue_parked(session, &gate);
+    }
     session.clear_timer(ExecutionId { run: gate.run, step: gate.step, attempt: gate.attempt });
     look_at_step(session, gate.run, gate.step)
 }
@@ -148,14 +151,35 @@ fn expire_gate(session: &mut Session<'_>, id: Id) -> Result<Outcome<Gate>> {
 fn default_answer(gate: &GateRow) -> Option<Arc<str>> {
     let question: Value =
         serde_json::from_str(&gate.question).ok().filter(|_| gate.kind == GateKind::Question)?;
-    Some(answer_text(question["default"].as_str()?, Some("there was no answer in time"), true))
+    let choice = question["default"].as_str()?;
+    let declared = question["fields"].as_array().into_iter().flatten();
+    let fields = declared.filter_map(|field| {
+        Some((
+            field["name"].as_str()?.to_owned(),
+            field.get("default").filter(|value| !value.is_null())?.clone(),
+        ))
+    });
+    Some(answer_with_fields(choice, Some("there was no answer in time"), true, fields.collect()))
 }
 
-/// Returns a person's answer, in the form in which it is stored.
+/// Returns a person's answer without fields, in the form in which it is stored.
 pub fn answer_text(choice: &str, comment: Option<&str>, approved: bool) -> Arc<str> {
-    let mut answer = serde_json::json!({ "choice": choice, "approved": approved });
+    answer_with_fields(choice, comment, approved, Map::new())
+}
+
+/// Returns a person's answer, in the form in which it is stored. The names of `fields` are different from `choice`,
+/// `approved` and `comment`.
+pub fn answer_with_fields(
+    choice: &str,
+    comment: Option<&str>,
+    approved: bool,
+    fields: Map<String, Value>,
+) -> Arc<str> {
+    let mut answer = fields;
+    answer.insert("choice".into(), choice.into());
+    answer.insert("approved".into(), approved.into());
     if let Some(comment) = comment {
-        answer["comment"] = Value::String(comment.to_owned());
+        answer.insert("comment".into(), comment.into());
     }
-    answer.to_string().into()
+    Value::Object(answer).to_string().into()
 }

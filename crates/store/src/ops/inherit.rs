@@ -33,6 +33,7 @@ fn inherit_row(session: &mut Session<'_>, to: RunId, step: &StepRow) -> Result<(
     row.run = to;
     row.version = 1;
     row.reworks = 0;
+    row.last_round = None;
     // The only earlier rows are those that this operation has added: a run is created with its planned steps,
     // waiting.
     session.replace_new(row, "step.inherited", Actor::Person);

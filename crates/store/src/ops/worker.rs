@@ -97,6 +97,9 @@ pub struct Assignment {
     /// The round of the step: the number of times that it was sent back.
     #[serde(default)]
     pub round: u32,
+    /// The round of its `repeat`, from 1; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeat_round: Option<u32>,
 }
 
 impl Assignment {
@@ -158,6 +161,9 @@ pub enum Ending {
     /// The agent met the usage limit of its account. The account is held, and the execution returns to its queue without
     /// a lost try.
     Limited(UsageLimit),
+    /// The agent waits for a person's answer. Its process is gone, and the execution returns to its queue without a lost
+    /// try; it continues when the question is closed.
+    Parked,
     /// The work was stopped on request.
     Cancelled,
 }
@@ -170,7 +176,7 @@ impl Ending {
             | Ending::Failed { result, .. }
             | Ending::Blocked { result }
             | Ending::TimedOut { result } => result.as_ref(),
-            Ending::Limited(_) | Ending::Cancelled => None,
+            Ending::Limited(_) | Ending::Parked | Ending::Cancelled => None,
         }
     }
 
@@ -181,7 +187,7 @@ impl Ending {
             Ending::Failed { result, retriable } => (ExecutionEvent::Failed, result.clone(), *retriable),
             Ending::Blocked { result } => (ExecutionEvent::Failed, result.clone(), false),
             Ending::TimedOut { result } => (ExecutionEvent::TimedOut, result.clone(), true),
-            Ending::Limited(_) => (ExecutionEvent::Released, None, true),
+            Ending::Limited(_) | Ending::Parked => (ExecutionEvent::Released, None, true),
             Ending::Cancelled => (ExecutionEvent::Cancelled, None, true),
         }
     }
@@ -360,6 +366,7 @@ pub(super) fn assignment(session: &mut Session<'_>, id: ExecutionId) -> Result<A
         tries_account,
         is_retry: step.tries > 0 || step.losses > 0,
         round: step.round,
+        repeat_round: plan.step(node).repeat.map(|_| step.repeats + 1),
         item_index: step.item,
         run_status: Some(run.status().to_string()),
         now_ms: session.now().wall_ms,
@@ -387,6 +394,9 @@ pub fn finish(
 ) -> Result<Finished> {
     if let Ending::Limited(limit) = ending {
         return Ok(Finished { outcome: super::limited(session, lease, limit)?, next: None });
+    }
+    if matches!(ending, Ending::Parked) {
+        return Ok(Finished { outcome: release(session, lease)?, next: None });
     }
     let (event, result, retriable) = ending.told();
     let given = given(session, lease)?;

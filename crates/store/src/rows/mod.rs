@@ -222,6 +222,10 @@ pub struct StepRow {
     pub losses: u32,
     /// The number of times it has sent another step back.
     pub reworks: u32,
+    /// The number of rounds of its `repeat` that were followed by another one.
+    pub repeats: u32,
+    /// The attempt, or the child run, of the last round that was followed by another one; absent in the first round.
+    pub last_round: Option<Id>,
     /// The counts of its open and broken needs.
     pub needs: Needs,
     /// Whether its own `when` condition skipped it.
@@ -257,6 +261,8 @@ impl StepRow {
             tries: 0,
             losses: 0,
             reworks: 0,
+            repeats: 0,
+            last_round: None,
             needs,
             skipped_by_when: false,
             rework_pending: false,

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use sprag_lifecycle::{
-    Actor, ExecutionEvent, ExecutionId, ExecutionStatus, Items, Needs, OnFail, Plan, RunEvent, RunNow,
-    RunState, StepEvent, StepMove, StepNo, StepNow, StepStatus, Tally, TaskNeed, Work, WorkKind,
+    Actor, ExecutionEvent, ExecutionId, ExecutionStatus, Items, Needs, NextRound, OnFail, Plan, RunEvent,
+    RunNow, RunState, StepEvent, StepMove, StepNo, StepNow, StepStatus, Tally, TaskNeed, Work, WorkKind,
+    mutant,
 };
 
 use super::{HeldRun, decided, report_run};
+use crate::answers::Question;
 use crate::blocked::step_is_blocked;
 use crate::error::{Error, Result};
 use crate::names;
+use crate::ops;
 use crate::rows::{ExecutionRow, Row, RunRow, StepRow};
 use crate::wake::Topic;
 
@@ -42,6 +45,7 @@ impl RunState for HeldRun<'_, '_> {
             tries: row.tries,
             losses: row.losses,
             reworks: row.reworks,
+            repeats: row.repeats,
             needs: row.needs,
             skipped_by_when: row.skipped_by_when,
             rework_pending: row.rework_pending,
@@ -70,6 +74,15 @@ impl RunState for HeldRun<'_, '_> {
         }
         // A condition without an answer does not skip the step: the step starts, and fails with the same message.
         Ok(self.condition_holds(&step)?.unwrap_or(true))
+    }
+
+    fn next_round(&mut self, no: StepNo) -> Result<NextRound> {
+        let step = self.step_row(no)?;
+        Ok(match self.wants_round(&step)? {
+            Ok(true) => NextRound::Wanted,
+            Ok(false) => NextRound::None,
+            Err(_) => NextRound::Unknown,
+        })
     }
 
     fn items(&mut self, of: StepNo, unsettled: bool) -> Result<Vec<StepNo>> {
@@ -104,7 +117,18 @@ impl RunState for HeldRun<'_, '_> {
             }
             _ => None,
         };
-        let keeps_child = self.plan.step(step.node()).work == WorkKind::Child;
+        let planned = self.plan.step(step.node());
+        let (keeps_child, is_executed) =
+            (planned.work == WorkKind::Child, planned.work == WorkKind::Execution);
+        let most_rounds = planned.repeat.map_or(0, |repeat| repeat.max);
+        let ended_round = self.round_work(&step);
+        if is_executed
+            && let Some(gate) = step.work
+            && !matches!(to, StepMove::Ready | StepMove::Started | StepMove::Retried { lost: true })
+        {
+            // The question of an agent ends with its attempt, unless the worker was lost: the next attempt continues.
+            ops::cancel_gate(self.session, gate, Actor::Advance)?;
+        }
         if keeps_child && step.status() == StepStatus::Running {
             // The timeout of the child run ends with the attempt.
             self.session.clear_timer(ExecutionId { run: self.id, step: no, attempt: step.attempt });
@@ -125,7 +149,7 @@ impl RunState for HeldRun<'_, '_> {
                 StepMove::Retried { lost } => {
                     row.attempt += 1;
                     row.started_ms = None;
-                    row.work = None;
+                    row.work = row.work.filter(|_| lost && is_executed);
                     row.feedback = feedback.or(row.feedback.take());
                     if lost {
                         row.losses += 1;
@@ -133,6 +157,15 @@ impl RunState for HeldRun<'_, '_> {
                         row.tries += 1;
                         row.losses = 0;
                     }
+                }
+                StepMove::Repeated => {
+                    row.repeats += 1;
+                    row.last_round = Some(ended_round);
+                    row.attempt += 1;
+                    row.started_ms = None;
+                    row.work = None;
+                    row.tries = 0;
+                    row.losses = 0;
                 }
                 StepMove::Failed { rework } => {
                     row.rework_pending = rework;
@@ -144,6 +177,11 @@ impl RunState for HeldRun<'_, '_> {
                     row.attempt += 1;
                     row.work = row.work.filter(|_| keep && keeps_child);
                     row.items = row.items.filter(|_| keep);
+                    // A resume continues with the round that did not end; used-up rounds are counted from the start.
+                    row.last_round = row.last_round.filter(|_| keep);
+                    if !keep || row.repeats >= most_rounds || mutant!(RoundsForgotten) {
+                        row.repeats = 0;
+                    }
                     row.tries = 0;
                     row.losses = 0;
                     row.skipped_by_when = false;
@@ -190,6 +228,16 @@ impl RunState for HeldRun<'_, '_> {
             }
             WorkKind::Gate | WorkKind::Wait | WorkKind::Child | WorkKind::End => self.start_outside(&step),
         }
+    }
+
+    fn refuse_round(&mut self, no: StepNo) -> Result<()> {
+        let step = self.step_row(no)?;
+        // The same question as before this attempt was created, with the same names.
+        let why = match self.ask(&step, Question::Repeat)? {
+            Ok(_) => format!("its `repeat` asks for more than {} rounds", step.repeats),
+            Err(why) => why.to_string(),
+        };
+        self.fail_to_start(&step, &why)
     }
 
     fn add_item(&mut self, of: StepNo) -> Result<StepNo> {

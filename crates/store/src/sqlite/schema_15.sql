@@ -1,5 +1,9 @@
--- The source of each rule's events, and the state that a rule saw last of what it watches (JSON). Every rule of an older
--- version has a schedule.
-ALTER TABLE rules ADD COLUMN source TEXT NOT NULL DEFAULT 'schedule';
-ALTER TABLE rules ADD COLUMN watched TEXT;
-CREATE INDEX rules_about_runs ON rules (id) WHERE status = 'active' AND source = 'run';
+-- Acts of administration, which no table decides: tokens, webhooks and queues that were made, changed or removed.
+CREATE TABLE acts (
+    id      INTEGER PRIMARY KEY,
+    at_ms   INTEGER NOT NULL,
+    by      TEXT,
+    act     TEXT    NOT NULL,
+    subject TEXT    NOT NULL
+);
+CREATE INDEX acts_by_time ON acts (at_ms);

@@ -5,8 +5,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::events::Journal;
+use super::follow::field_values;
 use super::{AtRemote, escaped, outcome, word};
 use crate::args::{Answer, Command};
+use crate::commands::gates::field_texts;
 use crate::commands::{drawn, inputs, pipelines};
 use crate::exit::{Exit, Failure};
 
@@ -70,9 +72,17 @@ impl AtRemote<'_> {
     }
 
     /// Starts a run from a finished step of another.
-    pub(super) async fn fork(&self, run: Option<&str>, from: &str, detach: bool) -> Result<Exit, Failure> {
+    pub(super) async fn fork(
+        &self,
+        run: Option<&str>,
+        from: &str,
+        key: Option<&str>,
+        detach: bool,
+    ) -> Result<Exit, Failure> {
         let run = self.run(run).await?;
-        let told = self.post(&format!("/v1/runs/{}/fork", escaped(&run)), json!({ "from": from })).await?;
+        let path = format!("/v1/runs/{}/fork", escaped(&run));
+        let answer = self.ask("POST", &path, key, Some(json!({ "from": from }))).await?;
+        let told: Value = serde_json::from_slice(&answer).unwrap_or_default();
         self.shown(&told, "started", 0, detach).await
     }
 
@@ -100,7 +110,8 @@ impl AtRemote<'_> {
                     .next(format!("name the step: sprag approve {run} {}", word(first, "step"))));
             }
         };
-        let body = json!({ "approved": approved, "choice": answer.choice, "comment": answer.comment });
+        let mut body = json!({ "approved": approved, "choice": answer.choice, "comment": answer.comment });
+        body["fields"] = field_values(gate, field_texts(&answer.fields)?);
         self.post(&format!("/v1/gates/{}/answer", word(gate, "id")), body).await?;
         let told = json!({ "type": "answer", "run": run, "step": gate["step"], "approved": approved });
         self.said(&told, "answered")
@@ -138,6 +149,8 @@ impl AtRemote<'_> {
 
 /// Returns the text of a pipeline for the server, which does not see the name of the file.
 fn with_name(yaml: &str, name: &str) -> String {
-    let has_name = yaml.lines().any(|line| line.starts_with("name:") || line.starts_with("---"));
+    // A file may have further pipelines after the first one.
+    let mut first = yaml.lines().take_while(|line| !line.starts_with("---"));
+    let has_name = yaml.starts_with("---") || first.any(|line| line.starts_with("name:"));
     if has_name { yaml.to_owned() } else { format!("name: {}\n{yaml}", json!(name)) }
 }

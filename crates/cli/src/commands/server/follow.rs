@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use sprag_pipeline::Input;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::events::Journal;
@@ -96,11 +97,13 @@ impl AtRemote<'_> {
             following.next(LOOK).await?;
             Ok(self.get(&format!("/v1/gates/{}", escaped(&id))).await?["status"] == "open")
         };
-        match typed.answer(&step, &choices, is_open).await? {
+        let fields: Vec<Input> = serde_json::from_value(gate["fields"].clone()).unwrap_or_default();
+        match typed.answer(&step, &choices, &fields, is_open).await? {
             Reply::Left => Ok(false),
             Reply::Closed => Ok(true),
-            Reply::Answer { choice, comment } => {
-                let body = json!({ "choice": choice, "comment": comment });
+            Reply::Answer { choice, comment, fields } => {
+                let fields = field_values(gate, fields);
+                let body = json!({ "choice": choice, "comment": comment, "fields": fields });
                 self.post(&format!("/v1/gates/{}/answer", escaped(&id)), body).await?;
                 eprintln!("{} {step} {}", style.green("✓"), style.dim(&format!("answered {choice:?}")));
                 Ok(true)
@@ -256,7 +259,7 @@ impl LiveView<'_, '_> {
                 Some("step"),
                 Some(
                     event @ ("step.succeeded" | "step.failed" | "step.cancelled" | "step.skipped"
-                    | "step.retried"),
+                    | "step.retried" | "step.repeated"),
                 ),
                 _,
             ) => {
@@ -284,6 +287,7 @@ impl LiveView<'_, '_> {
                 let why = self.why(step, began.map(|(attempt, _)| attempt)).await?;
                 format!("{} {step} failed: {why} {took}; it is tried again", style.bold("↻"))
             }
+            "step.repeated" => format!("{} {step} has ended a round {took}", style.bold("↻")),
             "step.cancelled" if began.is_none() => {
                 format!("{} {step} {}", style.sign("not run"), style.dim("not run"))
             }
@@ -307,4 +311,14 @@ impl LiveView<'_, '_> {
             (None, None) => "no reason was reported".to_owned(),
         })
     }
+}
+
+/// Returns the values of a question's fields by name. The server refuses a text that is not a value of its field.
+pub(super) fn field_values(gate: &Value, texts: BTreeMap<String, String>) -> Value {
+    let fields: Vec<Input> = serde_json::from_value(gate["fields"].clone()).unwrap_or_default();
+    let value = |(name, text): (String, String)| {
+        let kind = fields.iter().find(|field| field.name == name).map(|field| field.kind);
+        (name, kind.and_then(|kind| kind.convert(&text)).unwrap_or(Value::String(text)))
+    };
+    Value::Object(texts.into_iter().map(value).collect())
 }

@@ -49,6 +49,8 @@ impl SpecEvaluator for Plain {
                 ask: "?".into(),
                 choices: vec!["yes".into()],
                 default: None,
+                fields: Value::Null,
+                routes: Value::Null,
                 timeout_ms: Some(ms),
             }
         } else if let Some(ms) = spec["pause_ms"].as_u64() {

@@ -1,0 +1,162 @@
+//! Gates: the choices and fields of a question, and the steps that a choice leads to.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sprag_lifecycle::StepNo;
+
+use crate::diagnostic::{Problem, Report};
+use crate::graph::Graph;
+use crate::inputs::Input;
+use crate::names::{GATE_OUTPUTS, TemplateRole, Uses};
+use crate::nearest::nearest;
+use crate::pipeline::Step;
+use crate::spec::Kind;
+use crate::template;
+use crate::yaml::{Node, quoted};
+
+/// Decodes a gate.
+pub(crate) fn decode<'n>(node: &'n Node, uses: &mut Uses<'n>, report: &mut Report) -> Option<Kind> {
+    let ask = node.get("ask")?;
+    uses.add(ask, TemplateRole::Text);
+    let (choices, routes) = choices(node, report);
+    let declared = node.get("fields").map(Node::entries).unwrap_or_default();
+    let mut fields = Vec::with_capacity(declared.len());
+    for (key, field) in declared {
+        if GATE_OUTPUTS.contains(&key.text.as_str()) {
+            let message =
+                format!("a field cannot be named {}: every answer has that output", quoted(&key.text));
+            report.error(Problem::at(key.span, message).help("choose another name"));
+        }
+        fields.push(Input::decode(&key.text, key.span, field, report));
+    }
+    let default = node.get("default");
+    if let (Some(place), Some(choice)) = (default, default.and_then(Node::text)) {
+        if !choices.iter().any(|known| known == choice) {
+            let problem = Problem::at(place.span, format!("{} is not one of the choices", quoted(choice)));
+            report.error(problem.expected(format!("one of {}", choices.join(", "))));
+        } else if node.get("timeout").is_none() {
+            let problem = Problem::at(place.span, "`default` has no effect without `timeout`");
+            report.error(problem.help("add a `timeout`, or remove it"));
+        } else if let Some(field) = fields.iter().find(|field| field.required) {
+            let message =
+                format!("`default` answers the question without the required field `{}`", field.name);
+            report.error(
+                Problem::at(place.span, message).help("give the field a `default` instead of `required`"),
+            );
+        }
+    }
+    let default = default.and_then(Node::text).map(str::to_owned);
+    Some(Kind::Gate { ask: ask.text()?.to_owned(), choices, default, fields, routes })
+}
+
+/// Returns the choices of a gate, and the steps that they lead to.
+fn choices(node: &Node, report: &mut Report) -> (Vec<String>, BTreeMap<String, String>) {
+    let Some(written) = node.get("choices") else {
+        return (vec!["yes".into(), "no".into()], BTreeMap::new());
+    };
+    let (mut choices, mut routes) = (Vec::new(), BTreeMap::new());
+    for choice in written.items() {
+        let name = match (choice.text(), choice.entries()) {
+            (Some(name), _) => name.to_owned(),
+            (None, [(key, way)]) => {
+                if let Some(step) = way.get("to").and_then(Node::text) {
+                    routes.insert(key.text.clone(), step.to_owned());
+                }
+                key.text.clone()
+            }
+            (None, entries) => {
+                if entries.len() > 1 {
+                    let problem = Problem::at(choice.span, "a choice has one name");
+                    report.error(problem.expected("a text, or { TEXT: { to: STEP } }"));
+                }
+                continue;
+            }
+        };
+        choices.push(name);
+    }
+    (choices, routes)
+}
+
+/// Reports choices that lead to a step which does not come after the gate.
+pub(crate) fn check_routes(written: &[Node], graph: &Graph, ids: &[Option<&str>], report: &mut Report) {
+    let mut found = Vec::new();
+    for (no, step) in written.iter().enumerate() {
+        let choices =
+            step.get("gate").and_then(|gate| gate.get("choices")).map(Node::items).unwrap_or_default();
+        for (_, way) in choices.iter().flat_map(Node::entries) {
+            let Some(to) = way.get("to") else { continue };
+            let Some(name) = to.text() else { continue };
+            match ids.iter().position(|id| *id == Some(name)) {
+                Some(target) => found.push(((no as StepNo, target as StepNo), to)),
+                None => {
+                    let problem = Problem::at(to.span, format!("there is no step {}", quoted(name)));
+                    report.error(problem.nearest(nearest(name, ids.iter().flatten().copied())));
+                }
+            }
+        }
+    }
+    if graph.is_circular || found.is_empty() {
+        return;
+    }
+    let pairs: Vec<(StepNo, StepNo)> = found.iter().map(|(pair, _)| *pair).collect();
+    let after = sprag_lifecycle::graph::come_before(&graph.needs, &pairs);
+    for ((_, to), _) in found.iter().zip(after).filter(|(_, after)| !after) {
+        let name = to.text().unwrap_or_default();
+        let problem = Problem::at(to.span, format!("step {} does not come after this gate", quoted(name)));
+        report.error(problem.help(
+            "a choice leads to a step that needs the gate; to go back, use `on_fail: { rework: STEP }`",
+        ));
+    }
+}
+
+/// Adds a condition to each step that only some choices of a gate lead to: the step runs if one of them was chosen. A
+/// step that several targets lead to runs for each of them.
+pub(crate) fn add_routes(steps: &mut [Step]) {
+    let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    for (no, step) in steps.iter().enumerate() {
+        step.needs.iter().for_each(|need| dependents[*need as usize].push(no));
+    }
+    let mut conditions: Vec<(usize, String)> = Vec::new();
+    for gate in steps.iter() {
+        let Kind::Gate { routes, .. } = &gate.spec.kind else { continue };
+        let mut leading: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
+        for (choice, target) in routes {
+            let Some(target) = steps.iter().position(|step| step.id == *target) else { continue };
+            let mut found = BTreeSet::from([target]);
+            let mut todo = vec![target];
+            while let Some(next) = todo.pop() {
+                todo.extend(dependents[next].iter().filter(|no| found.insert(**no)));
+            }
+            for no in found.into_iter().filter(|no| *no == target || !steps[*no].policy.always) {
+                leading.entry(no).or_default().insert(choice);
+            }
+        }
+        for (no, choices) in leading {
+            let name = format!("steps[{}]", serde_json::json!(gate.id));
+            let choices = serde_json::json!(choices);
+            // Without a question all of its targets run.
+            conditions.push((
+                no,
+                format!(
+                    "{name}.status == \"skipped\" or (({name}.outputs.choice | default(\"\")) in {choices})"
+                ),
+            ));
+        }
+    }
+    for (no, condition) in conditions {
+        steps[no].require(&condition);
+    }
+}
+
+impl Step {
+    /// Adds a condition to the step's own.
+    pub(crate) fn require(&mut self, condition: &str) {
+        self.spec.when = Some(match self.spec.when.as_deref() {
+            Some(own) => {
+                let own = template::condition(own).unwrap_or(own);
+                format!("({condition}) and ({own})")
+            }
+            None => condition.to_owned(),
+        });
+    }
+}
