@@ -259,7 +259,7 @@ pub fn fire_event(session: &mut Session<'_>, fire: &FireEvent) -> Result<Fired> 
     let Some(row) = session.get::<RuleRow>(rule)?.filter(|row| fire.seen.is_current(row)) else {
         return Ok(Fired::Superseded);
     };
-    session.set_author("rule", &row.name);
+    session.set_author(&Author::rule(&row.name));
     let mut fired = Fired::Decided { enforcement: None, run: None };
     if let Some((event, decision)) = &fire.event
         && (session.db().delivery_called(rule, &event.key)?.is_none() || mutant!(MoveNotClaimed))
