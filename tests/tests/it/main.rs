@@ -66,6 +66,7 @@ mod rules;
 mod rules_api;
 mod rules_chains;
 mod rules_git;
+mod rules_github;
 mod run_labels;
 mod security_access;
 mod security_callers;
