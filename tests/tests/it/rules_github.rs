@@ -202,13 +202,18 @@ fn r25_an_issue_becomes_a_pull_request_and_a_review_its_rework() {
     let other = post(&project, &server, "github-issue/labelled", "issues", &labelled("bug"));
     assert_eq!(other["status"], "skipped", "{other}");
     let stranger = commented("NONE", "Please add my advertisement.");
-    let stranger = post(&project, &server, "github-review/commented", "pull_request_review_comment", &stranger);
+    let stranger =
+        post(&project, &server, "github-review/commented", "pull_request_review_comment", &stranger);
     assert_eq!(stranger["status"], "skipped", "{stranger}");
 
     let run = run_id(&post(&project, &server, "github-issue/labelled", "issues", &labelled("sprag")));
     let asks = || {
         let told = project.sprag(["status", &run, "--json"]).expect(0).json();
-        told["steps"].as_array().expect("steps").iter().any(|step| step["id"] == "review" && step["status"] == "running")
+        told["steps"]
+            .as_array()
+            .expect("steps")
+            .iter()
+            .any(|step| step["id"] == "review" && step["status"] == "running")
     };
     let branch = || git(&sandbox.path("hello.git"), ["rev-parse", "refs/heads/sprag/issue-7"]);
     until("the run asks for a review", asks);
