@@ -628,6 +628,9 @@ pub(crate) static GIT: Record = Record {
         key("every",       TIMEOUT,            "The pause between two looks, at least a second; 1m by default."),
         key("paths",       Either(&[Text(Rule::Filled), List(&Text(Rule::Filled), 1)]),
                                                "Patterns such as `src/**`: a move that changes none of these paths is skipped."),
+        key("told_by",     Form::Word(&[word("github"), word("gitlab"), word("standard"), word("generic")]),
+                                               "The sender of signed requests, at `/in/PIPELINE/RULE` of a server, that make the next look due at once."),
+        key("secrets",     List(&Text(Rule::Variable), 1), "Variables of the server that hold the secrets of these requests."),
         key("created",     Boolean,            "Whether a ref that appears later starts a run too; otherwise its first sight only records it."),
     ],
 };

@@ -51,6 +51,11 @@ impl Executor<'_> {
         self.0.write(move |session| ops::claim_look(session, seen, next_ms)).await
     }
 
+    /// Makes the next look of a rule at its repository due at once.
+    pub async fn look_now(self, rule: Id) -> Result<bool> {
+        self.0.write(move |session| ops::look_now(session, rule)).await
+    }
+
     /// Notes why an active rule cannot see what it watches; none if it can.
     pub async fn note_sight(self, seen: RuleSeen, reason: Option<String>) -> Result<bool> {
         self.0.write(move |session| ops::note_sight(session, seen, reason.as_deref())).await

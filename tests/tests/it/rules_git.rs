@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sprag_testkit::Postgres;
-use sprag_tests::{Sandbox, Server, git, nightly, until};
+use sprag_tests::{Request, Sandbox, Server, git, nightly, until};
+
+use crate::serve_hooks::hmac;
 
 /// Returns what a command tells with `--json`.
 fn ask(sandbox: &Sandbox, args: &[&str]) -> Value {
@@ -110,6 +112,46 @@ fn r19_each_move_of_a_ref_starts_one_run_whatever_servers_die() {
 fn r19_each_move_of_a_ref_starts_one_run_on_postgres() {
     let database = Postgres::shared().database();
     each_move_starts_one_run(&Sandbox::on(&database.url));
+}
+
+#[test]
+fn r19_a_signed_request_makes_the_next_look_due() {
+    let sandbox = Sandbox::new();
+    repository(&sandbox);
+    let work = sandbox.path("work");
+    let source = "refs: refs/heads/main, repository: origin.git, told_by: github, secrets: [HOOK]";
+    sandbox.yaml("ci", &rule("ci", source, "").replace("every: 1s", "every: 1h"));
+    sandbox.sprag(["rule", "apply", "ci.yaml"]).expect(0);
+    assert_eq!(ask(&sandbox, &["rule", "show", "ci/push"])["url"], "/in/ci/push");
+    let mut command = sandbox.command(["serve", "--listen", "127.0.0.1:0"]);
+    command.env("HOOK", "secret");
+    let server = Server::from_process(&sandbox, sandbox.start_command(command));
+    let first = git(&work, ["rev-parse", "HEAD"]);
+    until("the first look", || seen(&sandbox, "ci/push", "main").as_ref() == Some(&first));
+    let moved = push(&work, "moved", "a", "main");
+    let tell = |secret: &str| {
+        let body = r#"{"ref":"refs/heads/main"}"#;
+        Request::to(server.addr, "POST", "/in/ci/push")
+            .header("x-github-event", "push")
+            .header("x-hub-signature-256", &format!("sha256={}", hmac(secret, body)))
+            .body("application/json", body.as_bytes())
+            .send()
+    };
+    tell("wrong").expect(401);
+    assert_eq!(seen(&sandbox, "ci/push", "main"), Some(first), "the next look is in an hour");
+    // The request is a hint. However often it comes, the ref has moved once.
+    for _ in 0..5 {
+        tell("secret").expect(202);
+    }
+    until("the move is seen", || seen(&sandbox, "ci/push", "main").as_ref() == Some(&moved));
+    // A look claims the next one for in an hour; a further request and its look move that on.
+    let looks = || ask(&sandbox, &["rule", "show", "ci/push"])["looks_ms"].as_i64();
+    let before = looks();
+    tell("secret").expect(202);
+    until("a further look", || looks() > before);
+    let decided = decisions(&sandbox, "ci/push");
+    assert_eq!(decided.len(), 1, "{decided:?}");
+    assert_eq!(decided[0]["status"], "requested", "{decided:?}");
 }
 
 /// Looks and runs what a look starts, until a condition holds.

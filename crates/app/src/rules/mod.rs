@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use sprag_lifecycle::RuleStatus;
-use sprag_pipeline::{Definition, Pipeline, Schedule, Trigger, TriggerSource};
+use sprag_pipeline::{Definition, Pipeline, Schedule, Trigger, TriggerSource, Webhook};
 use sprag_store::{Id, Row, RuleRow};
 
 use crate::App;
@@ -101,7 +101,16 @@ impl LoadedRule {
 
     /// Returns the path of its webhook at a server; none if it has none.
     fn url(&self) -> Option<String> {
-        matches!(self.trigger.source, TriggerSource::Webhook(_)).then(|| format!("/in/{}", self.row.name))
+        self.webhook().map(|_| format!("/in/{}", self.row.name))
+    }
+
+    /// Returns the signed requests that it takes; none if it takes none.
+    fn webhook(&self) -> Option<&Webhook> {
+        match &self.trigger.source {
+            TriggerSource::Webhook(webhook) => Some(webhook),
+            TriggerSource::Git(source) => source.told_by.as_ref(),
+            TriggerSource::Schedule(_) | TriggerSource::Run(_) => None,
+        }
     }
 
     /// Returns the schedule; none if other events start its runs.

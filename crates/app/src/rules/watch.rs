@@ -374,6 +374,7 @@ mod tests {
             paths: vec!["src/**".into()],
             created: false,
             needs_paths: true,
+            told_by: None,
         };
         let refs = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
             all.iter().map(|(name, oid)| ((*name).to_owned(), (*oid).to_owned())).collect()

@@ -50,7 +50,7 @@ fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger
     let (kind, value) = one_of(node, &["schedule", "webhook", "run", "git"], report)?;
     let (source, names): (TriggerSource, &[(&str, &[&str])]) = match kind {
         "schedule" => (TriggerSource::Schedule(parts(value, report)?), &[("tick", &TICK)]),
-        "webhook" => (TriggerSource::Webhook(webhook(value, report)?), &[("event", &EVENT)]),
+        "webhook" => (TriggerSource::Webhook(webhook(value, "kind", report)?), &[("event", &EVENT)]),
         "run" => (TriggerSource::Run(sources::run(value, report)?), &[("event", &sources::ENDED_RUN)]),
         _ => (TriggerSource::Git(sources::git(value, node, report)?), &[("event", &sources::MOVE)]),
     };
@@ -106,8 +106,9 @@ fn trigger(node: &Node, inputs: &[Input], report: &mut Report) -> Option<Trigger
     })
 }
 
-fn webhook(node: &Node, report: &mut Report) -> Option<Webhook> {
-    let kind = match node.get("kind").and_then(Node::text)? {
+/// Decodes signed requests; the key `sender` names their sender.
+pub(super) fn webhook(node: &Node, sender: &str, report: &mut Report) -> Option<Webhook> {
+    let kind = match node.get(sender).and_then(Node::text)? {
         "github" => WebhookKind::Github,
         "gitlab" => WebhookKind::Gitlab,
         "stripe" => WebhookKind::Stripe,

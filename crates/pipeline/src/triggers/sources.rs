@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::Webhook;
+use super::decode::webhook;
 use crate::decode::{duration_ms, texts};
 use crate::diagnostic::{Problem, Report};
 use crate::expression::{check_glob, fits_glob};
@@ -57,6 +59,8 @@ pub struct GitSource {
     pub created: bool,
     /// Whether the changed paths are needed: by `paths`, or by a template.
     pub needs_paths: bool,
+    /// The requests that make the next look due at once.
+    pub told_by: Option<Webhook>,
 }
 
 impl GitSource {
@@ -120,6 +124,18 @@ pub(super) fn git(node: &Node, rule: &Node, report: &mut Report) -> Option<GitSo
         Some(paths) => patterns(paths, report)?,
         None => Vec::new(),
     };
+    let told_by = match (node.get("told_by"), node.get("secrets")) {
+        (Some(_), Some(_)) => Some(webhook(node, "told_by", report)?),
+        (None, None) => None,
+        (one, other) => {
+            let span = one.or(other).map_or(node.span, |node| node.span);
+            let problem = Problem::at(span, "`told_by` and `secrets` belong together");
+            report.error(
+                problem.help("name the sender, and the variables of the server that hold its secrets"),
+            );
+            return None;
+        }
+    };
     let needs_paths = !paths.is_empty() || mentions(rule, "event.paths");
     Some(GitSource {
         refs,
@@ -128,6 +144,7 @@ pub(super) fn git(node: &Node, rule: &Node, report: &mut Report) -> Option<GitSo
         paths,
         created: node.get("created").and_then(Node::boolean).unwrap_or(false),
         needs_paths,
+        told_by,
     })
 }
 

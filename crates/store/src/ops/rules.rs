@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::outcome::Outcome;
 use crate::rows::{DeliveryRow, EnforcementReport, EnforcementRow, Id, Row, RuleReport, RuleRow, RunRow};
 use crate::session::Session;
+use crate::wake::Topic;
 
 /// A definition to apply to a rule.
 #[derive(Debug, Clone)]
@@ -290,6 +291,19 @@ pub fn claim_look(session: &mut Session<'_>, seen: RuleSeen, next_ms: i64) -> Re
         return Ok(false);
     }
     session.note::<RuleRow>(row.id, |row| row.next_ms = Some(next_ms))?;
+    Ok(true)
+}
+
+/// Makes the next look of an active rule due at once. Returns whether the rule looks at a repository.
+pub fn look_now(session: &mut Session<'_>, rule: Id) -> Result<bool> {
+    let now_ms = session.now().wall_ms;
+    let row = session.get::<RuleRow>(rule)?;
+    let is_active = |row: &RuleRow| row.status() == RuleStatus::Active && &*row.source == "git";
+    let Some(row) = row.filter(is_active) else { return Ok(false) };
+    if row.next_ms.is_none_or(|next_ms| next_ms > now_ms) {
+        session.note::<RuleRow>(rule, |row| row.next_ms = Some(now_ms))?;
+        session.announce(Topic::Journal);
+    }
     Ok(true)
 }
 
