@@ -17,7 +17,7 @@ const SHOWN_DECISIONS: usize = 5;
 
 /// A rule, its next ticks and its last decisions.
 #[derive(Debug, Clone, Serialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TriggerRule))]
 pub struct RuleView {
     /// The full name.
     pub name: String,
